@@ -1,0 +1,47 @@
+# Everything happens in .venv, made from Python 3.11 or newer; nothing outside this folder changes.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: demo test lint bench bench-accuracy docs clean
+
+demo: .venv/bare  ## install the bare package and watch it work
+	$(BIN)/fedran demo
+
+test: lint  ## lint, types, import contract, tests, doctests, coverage
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term --doctest-modules src tests
+	$(BIN)/coverage report --include='src/fedran/core/*,src/fedran/wire/*' --fail-under=95
+	$(BIN)/python -m pytest -q --doctest-glob='*.md' README.md docs
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --verbose
+
+bench: .venv/dev  ## speed and memory, peers side by side; writes results/speed.md
+	$(BIN)/python benchmarks/speed.py
+
+bench-accuracy: .venv/dev  ## accuracy on the CIFAR-100 features below FEDRAN_DATA; writes results/accuracy.md
+	$(BIN)/python benchmarks/accuracy.py
+
+docs: .venv/dev  ## the documentation site, into site/
+	$(PIP) -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+.venv/pip:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedran needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/bare: .venv/pip pyproject.toml constraints.txt
+	$(PIP) -e .
+	@touch $@
+
+.venv/dev: .venv/pip pyproject.toml constraints.txt
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[dev,torch]'
+	@touch $@ .venv/bare
+
+clean:
+	rm -rf .venv site .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

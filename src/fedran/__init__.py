@@ -1,0 +1,50 @@
+"""Federated continual classification without training.
+
+Clients keep a frozen feature extractor and send one small message per task; a server turns the
+messages into a classifier over all classes seen so far, in closed form.
+"""
+
+from fedran import presets
+from fedran.core.accounts import Accounts
+from fedran.core.errors import Refused
+from fedran.core.features import RandomFeatures
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.head import Diagnosis, Head
+from fedran.core.pseudo_labels import PseudoLabels, margin_labels, prototype_labels
+from fedran.core.ridge import Ridge
+from fedran.core.summarize import Summarizer, summarize
+from fedran.core.summary import Summary
+from fedran.estimator import FedRANClassifier
+from fedran.wire.aggregator_file import Aggregator
+from fedran.wire.codec import decode, encode
+from fedran.wire.files import load, save
+from fedran.wire.limits import Limits
+from fedran.wire.plan import Plan, plan
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Accounts",
+    "Aggregator",
+    "Diagnosis",
+    "FedRANClassifier",
+    "Fingerprint",
+    "Head",
+    "Limits",
+    "Plan",
+    "PseudoLabels",
+    "RandomFeatures",
+    "Refused",
+    "Ridge",
+    "Summarizer",
+    "Summary",
+    "decode",
+    "encode",
+    "load",
+    "margin_labels",
+    "plan",
+    "presets",
+    "prototype_labels",
+    "save",
+    "summarize",
+]

@@ -1,0 +1,100 @@
+"""The book-keeping that travels with every summary: how much there was, how much was lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """What is known about the error of a factor F against the exact Gram G = H'H.
+
+    Each field adds under ``+`` as its comment says. The error bounds cover truncation and
+    quantisation; floating-point rounding (unit roundoff times the norm of G) comes on top.
+    """
+
+    n_rows: int = 0
+    """Rows of H in the factor (labelled or not). Adds."""
+    energy: float = 0.0
+    """||H||_F^2, before any loss. Adds."""
+    cut: float = 0.0
+    """Trace discarded by truncation, at clients and in merges; decides the ridge. Adds."""
+    eps_G: float = 0.0
+    """Bound on ||G - FF'||_2, truncation and quantisation. Adds (triangle inequality)."""
+    eps_G_fro: float = 0.0
+    """The same in the Frobenius norm. Adds."""
+    eps_quant: float = 0.0
+    """The part of ``eps_G`` that quantisation made. Adds."""
+    eps_B: float = 0.0
+    """Bound on the Frobenius error of the class sums (quantisation). Adds."""
+    eta_loc: float = 0.0
+    """Largest share of its energy that any one client cut (the paper's eta_loc). Maximum."""
+    eta_merge: float = 0.0
+    """Largest share of the trace that any one merge cut (eta_merge). Maximum."""
+    merges: int = 0
+    """Truncating merges that any one client's summary went through (L_t). Maximum."""
+
+    def __add__(self, other: Accounts) -> Accounts:
+        combine = {
+            f.name: max(getattr(self, f.name), getattr(other, f.name))
+            if f.name in _MAXIMA
+            else getattr(self, f.name) + getattr(other, f.name)
+            for f in fields(self)
+        }
+        return Accounts(**combine)
+
+    @property
+    def cut_fraction(self) -> float:
+        """f = cut / energy, the share of the feature energy that truncation removed."""
+        return self.cut / self.energy if self.energy > 0 else 0.0
+
+    @property
+    def mean_row_energy(self) -> float:
+        """Mean of ||h||^2 over the rows."""
+        return self.energy / self.n_rows if self.n_rows else 0.0
+
+    def after_local_cut(self, lost: Loss) -> Accounts:
+        """The accounts of one client after it truncated its own factor."""
+        cut = self._after(lost)
+        return replace(cut, eta_loc=max(self.eta_loc, cut.cut_fraction))
+
+    def after_merge_cut(self, lost: Loss) -> Accounts:
+        """The accounts after a merge (or any later truncation) discarded ``lost``."""
+        if lost.trace <= 0:
+            return self
+        merged_trace = max(self.energy - self.cut, lost.trace)
+        return replace(
+            self._after(lost),
+            eta_merge=max(self.eta_merge, lost.trace / merged_trace),
+            merges=self.merges + 1,
+        )
+
+    def after_quantisation(self, spectral: float, frobenius: float, sums: float) -> Accounts:
+        """The accounts after the factor and the class sums were rounded for the wire."""
+        return replace(
+            self,
+            eps_G=self.eps_G + spectral,
+            eps_G_fro=self.eps_G_fro + frobenius,
+            eps_quant=self.eps_quant + spectral,
+            eps_B=self.eps_B + sums,
+        )
+
+    def _after(self, lost: Loss) -> Accounts:
+        return replace(
+            self,
+            cut=min(self.cut + lost.trace, self.energy),
+            eps_G=self.eps_G + lost.spectral,
+            eps_G_fro=self.eps_G_fro + lost.frobenius,
+        )
+
+
+_MAXIMA = frozenset({"eta_loc", "eta_merge", "merges"})
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What one truncation discarded: the residual R (positive semidefinite) in three norms."""
+
+    spectral: float = 0.0
+    frobenius: float = 0.0
+    trace: float = 0.0

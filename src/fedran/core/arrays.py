@@ -1,0 +1,105 @@
+"""One code path for NumPy arrays and torch tensors, through the array API standard."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+from array_api_compat import (
+    array_namespace,
+    device,
+    is_array_api_obj,
+    is_numpy_array,
+    is_torch_array,
+)
+from numpy.typing import NDArray
+
+Array: TypeAlias = Any
+"""A NumPy array or a torch tensor."""
+
+__all__ = [
+    "Array",
+    "as_matrix",
+    "cast",
+    "eps",
+    "is_numpy_array",
+    "like",
+    "namespace",
+    "require_finite",
+    "to_device",
+    "to_numpy",
+]
+
+
+def namespace(x: Array) -> ModuleType:
+    """The array API namespace (``array_api_compat.numpy`` or ``.torch``) of ``x``."""
+    return array_namespace(x)
+
+
+def to_numpy(x: Array) -> NDArray[Any]:
+    """``x`` as a NumPy array on the CPU; no copy when it is one already."""
+    if is_torch_array(x):
+        return x.detach().cpu().numpy()
+    return np.asarray(x)
+
+
+def to_device(x: Array, where: str | None) -> Array:
+    """``x`` on a torch device, or as a NumPy array when ``where`` is None."""
+    if where is None:
+        return to_numpy(x)
+    import array_api_compat.torch as xp
+
+    return xp.asarray(x, device=where)
+
+
+def like(x: Array, reference: Array) -> Array:
+    """``x`` in the namespace and on the device of ``reference`` (its dtype unchanged)."""
+    if is_numpy_array(reference):
+        return to_numpy(x)
+    return namespace(reference).asarray(x, device=device(reference))
+
+
+def cast(x: Array, dtype: str) -> Array:
+    """``x`` as ``"float32"`` or ``"float64"``; no copy when it is that already."""
+    xp = namespace(x)
+    return xp.astype(x, getattr(xp, dtype), copy=False)
+
+
+def eps(x: Array) -> float:
+    """Unit roundoff of the dtype of ``x``."""
+    return float(namespace(x).finfo(x.dtype).eps)
+
+
+def as_matrix(x: Any, name: str, columns: int | None = None) -> Array:
+    """``x`` as an (n, columns) matrix of float32 or float64, or a ValueError that says why not.
+
+    Integers, booleans and half precision become float32; float32 and float64 stay what they are.
+    Values are not inspected here: see :func:`require_finite`.
+    """
+    if hasattr(x, "tocsr"):
+        raise TypeError(f"{name} is a sparse matrix; pass a dense array, e.g. {name}.toarray()")
+    array = x if is_array_api_obj(x) else np.asarray(x)
+    if array.ndim != 2:
+        raise ValueError(f"{name} must be a matrix (rows, columns), got shape {tuple(array.shape)}")
+    if columns is not None and array.shape[1] != columns:
+        raise ValueError(f"{name} must have {columns} columns, got shape {tuple(array.shape)}")
+    if is_numpy_array(array) and array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    xp = namespace(array)
+    if xp.isdtype(array.dtype, "complex floating"):
+        raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    if array.dtype in (xp.float32, xp.float64):
+        return array
+    return xp.astype(array, xp.float32)
+
+
+def require_finite(x: Array, name: str) -> None:
+    """ValueError naming the first row of ``x`` that holds NaN or infinity, if there is one."""
+    xp = namespace(x)
+    good = xp.all(xp.isfinite(x), axis=1)
+    if not bool(xp.all(good)):
+        row = int(np.argmin(to_numpy(good)))
+        raise ValueError(
+            f"{name} holds NaN or infinite values, first in row {row}; remove or repair such rows"
+        )

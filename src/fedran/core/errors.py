@@ -1,0 +1,41 @@
+"""The one exception that says "this message or file is not accepted"."""
+
+from __future__ import annotations
+
+
+class Refused(ValueError):
+    """Something from outside was not accepted, and nothing of it was kept.
+
+    The message is one sentence: which field, what was expected, what came, and where it helps
+    what to do about it.
+
+    >>> raise Refused("rank", "at most 8192", 9000, hint="send fewer columns")
+    Traceback (most recent call last):
+    ...
+    fedran.core.errors.Refused: rank: expected at most 8192, got 9000; send fewer columns
+    """
+
+    def __init__(self, field: str, expected: str, got: object, hint: str = "") -> None:
+        self.field = field
+        self.expected = expected
+        self.got = printable(got)
+        self.hint = hint
+        super().__init__(
+            f"{field}: expected {expected}, got {self.got}" + (f"; {hint}" if hint else "")
+        )
+
+    def __reduce__(self) -> tuple[type[Refused], tuple[str, str, str, str]]:
+        return Refused, (self.field, self.expected, self.got, self.hint)
+
+
+def printable(value: object, limit: int = 120) -> str:
+    r"""A foreign value as one short line that is safe in a terminal or a log.
+
+    >>> print(printable("a" + chr(27) + "[31m" + chr(10)))
+    a\x1b[31m\n
+    """
+    text = value if isinstance(value, str) else repr(value)
+    safe = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[:limit]
+    )
+    return safe + ("..." if len(text) > limit else "")

@@ -1,0 +1,120 @@
+"""The fixed random-feature map H = relu(Z P) that every client shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.arrays import Array, as_matrix, is_numpy_array, like, namespace
+from fedran.core.fingerprint import Field, Fingerprint
+
+MAP_VERSION = 1
+BLOCK_BYTES = 64 * 2**20
+"""Largest piece of random features made in one go: the working memory of ``phi(Z)``."""
+
+
+class RandomFeatures:
+    r"""Random features :math:`H = \max(Z P, 0)` with :math:`P_{ij} \sim N(0, 1)` fixed by a seed.
+
+    Parameters
+    ----------
+    in_features:
+        d, the width of the backbone's features Z.
+    out_features:
+        M, the width of H.
+    seed:
+        Fixes P. Drawn from NumPy's legacy ``RandomState``, whose stream is frozen by NumPy's
+        compatibility policy, so the same seed is the same map on every machine and version.
+    source:
+        What made Z: a name, or a mapping such as ``{"backbone": ..., "weights": ...,
+        "preprocessing": ...}``. It becomes part of the fingerprint.
+
+    ``phi(Z)`` takes an (n, d) NumPy array or torch tensor and returns (n, M) float32 of the same
+    kind on the same device, for 2 n d M operations. Beside the result it needs P (4 d M bytes,
+    drawn at first use) and at most ``BLOCK_BYTES`` of working memory; :meth:`blocks` never holds
+    more than one block of H.
+
+    >>> import numpy as np
+    >>> phi = RandomFeatures(in_features=3, out_features=8, seed=0)
+    >>> phi(np.ones((2, 3))).shape
+    (2, 8)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        seed: int = 0,
+        source: str | Mapping[str, Field] | None = None,
+    ) -> None:
+        for name, value in (("in_features", in_features), ("out_features", out_features)):
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+            raise ValueError(f"seed must be an integer, got {seed!r}")
+        if not 0 <= seed < 2**32:
+            raise ValueError(f"seed must lie in 0 .. 2**32 - 1, got {seed}")
+        self.in_features = int(in_features)
+        self.out_features = int(out_features)
+        self.seed = int(seed)
+        self.source = {"backbone": source} if isinstance(source, str) else dict(source or {})
+        self.fingerprint = self._fingerprint()
+
+    def _fingerprint(self) -> Fingerprint:
+        own: dict[str, Field] = {
+            "d": self.in_features,
+            "M": self.out_features,
+            "seed": self.seed,
+            "activation": "relu",
+            "map_version": MAP_VERSION,
+        }
+        taken = own.keys() & self.source.keys()
+        if taken:
+            raise ValueError(f"source may not redefine the map's own fields: {sorted(taken)}")
+        return Fingerprint({**self.source, **own})
+
+    @cached_property
+    def projection(self) -> NDArray[np.float32]:
+        """P, (d, M) float32: the float64 stream of the generator, row by row, rounded once."""
+        generator = np.random.RandomState(self.seed)
+        projection = np.empty((self.in_features, self.out_features), dtype=np.float32)
+        for row in projection:
+            row[:] = generator.standard_normal(self.out_features)
+        return projection
+
+    def __call__(self, Z: Array) -> Array:
+        """H = relu(Z P), (n, M) float32."""
+        Z = as_matrix(Z, "Z", self.in_features)
+        xp = namespace(Z)
+        projection = like(self.projection, Z)
+        if not is_numpy_array(Z):
+            return xp.clip(xp.astype(Z, xp.float32, copy=False) @ projection, min=0)
+        H = np.empty((Z.shape[0], self.out_features), dtype=np.float32)
+        for rows in self._slices(Z.shape[0], BLOCK_BYTES):
+            np.matmul(Z[rows].astype(np.float32, copy=False), projection, out=H[rows])
+            np.maximum(H[rows], 0, out=H[rows])
+        return H
+
+    def blocks(self, Z: Array, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[slice, Array]]:
+        """Yield (rows, H[rows]) with each block of H at most ``max_bytes`` (or one row)."""
+        Z = as_matrix(Z, "Z", self.in_features)
+        for rows in self._slices(Z.shape[0], max_bytes):
+            yield rows, self(Z[rows])
+
+    def _slices(self, n: int, max_bytes: int) -> Iterator[slice]:
+        step = max(1, max_bytes // (4 * self.out_features))
+        return (slice(i, min(i + step, n)) for i in range(0, n, step))
+
+    def __repr__(self) -> str:
+        source = f", source={self.source!r}" if self.source else ""
+        return (
+            f"RandomFeatures(in_features={self.in_features}, "
+            f"out_features={self.out_features}, seed={self.seed}{source})"
+        )
+
+    def __getstate__(self) -> dict[str, object]:
+        # P is a function of the seed: nothing that stores or sends the map carries it.
+        return {k: v for k, v in self.__dict__.items() if k != "projection"}

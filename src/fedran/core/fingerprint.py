@@ -1,0 +1,118 @@
+"""What two parties must share before their numbers may be added."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+from fedran.core.errors import Refused
+
+Field: TypeAlias = str | int | float | bool | None
+
+MAX_FIELDS = 32
+MAX_TEXT = 256
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, repr=False)
+class Fingerprint:
+    """Named parameters of a feature map, and the hash over them.
+
+    Holds parameters (backbone, weights hash, preprocessing, sizes, seed), never the matrices
+    themselves. Equal fingerprints mean: these features may be added.
+
+    >>> a = Fingerprint.of(d=64, M=1024, seed=0)
+    >>> b = Fingerprint.of(d=64, M=2048, seed=0)
+    >>> a.differences(b)
+    'M is 1024 here and 2048 there'
+    """
+
+    fields: Mapping[str, Field]
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.fields) <= MAX_FIELDS:
+            raise Refused("fingerprint", f"1 to {MAX_FIELDS} fields", len(self.fields))
+        for name, value in self.fields.items():
+            _check_field(name, value)
+        object.__setattr__(
+            self, "fields", MappingProxyType({k: self.fields[k] for k in sorted(self.fields)})
+        )
+
+    @classmethod
+    def of(cls, **fields: Field) -> Fingerprint:
+        """A fingerprint of the given fields."""
+        return cls(fields)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over the fields as canonical JSON, in hex."""
+        text = json.dumps(dict(self.fields), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def differences(self, other: Fingerprint) -> str:
+        """The fields that differ, as one clause; empty when none do."""
+        absent = object()
+        rows = []
+        for name in sorted({*self.fields, *other.fields}):
+            mine, theirs = self.fields.get(name, absent), other.fields.get(name, absent)
+            if mine != theirs:
+                here = "absent" if mine is absent else repr(mine)
+                there = "absent" if theirs is absent else repr(theirs)
+                rows.append(f"{name} is {here} here and {there} there")
+        return ", ".join(rows)
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{k}={v!r}" for k, v in self.fields.items())
+        return f"Fingerprint({inner})"
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fingerprint) and self.hash == other.hash
+
+    def __reduce__(self) -> tuple[type[Fingerprint], tuple[dict[str, Field]]]:
+        return Fingerprint, (dict(self.fields),)
+
+
+def _check_field(name: object, value: object) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise Refused("fingerprint", "field names of 1 to 64 letters, digits, '_', '.', '-'", name)
+    if isinstance(value, str):
+        if len(value) > MAX_TEXT:
+            raise Refused(f"fingerprint.{name}", f"at most {MAX_TEXT} characters", len(value))
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise Refused(f"fingerprint.{name}", "a finite number", value)
+    elif value is not None and not isinstance(value, (bool, int)):
+        raise Refused(f"fingerprint.{name}", "text, a number, true, false or null", value)
+
+
+def require_same(mine: Fingerprint | None, theirs: Fingerprint | None, what: str) -> None:
+    """Refuse two feature maps that differ, naming the fields.
+
+    A fingerprint on one side only is a difference too: nobody can then say that both mean the
+    same features.
+    """
+    if mine == theirs:
+        return
+    if mine is None or theirs is None:
+        side = "the other has none" if theirs is None else "this one has none"
+        raise Refused(
+            "fingerprint",
+            f"{what} to carry the same fingerprint",
+            f"one where {side}",
+            hint="pass fingerprint=phi.fingerprint when summarizing",
+        )
+    raise Refused(
+        "fingerprint",
+        f"{what} to mean the same features",
+        mine.differences(theirs),
+        hint="use the same backbone, preprocessing, out_features and seed everywhere",
+    )

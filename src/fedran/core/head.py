@@ -1,0 +1,131 @@
+"""The classifier that a solve returns, with the diagnosis of that solve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.accounts import Accounts
+from fedran.core.arrays import Array, as_matrix, cast, like, namespace, to_device, to_numpy
+from fedran.core.bounds import certified_rows, paper_weight_bound, weight_bound
+from fedran.core.errors import Refused
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.labels import Label, label_array, sort_key
+from fedran.core.ridge import Solution
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """How a solve went. Nothing in it was repaired silently."""
+
+    route: str
+    """Which method ran, and which failed before it."""
+    lam: float
+    """The ridge parameter used."""
+    f: float
+    """Share of the feature energy cut before the solve."""
+    n_rows: int
+    effective_rank: float
+    """(tr G)^2 / ||G||_F^2."""
+    condition: float
+    """(||G||_2 + lambda) / lambda, an upper estimate of the condition number."""
+    residual: float
+    """||B - (G + lambda I) W||_F / ||B||_F."""
+    eps_W: float
+    """Bound on ||W - W*||_F against the full ridge at the same lambda."""
+    eps_W_paper: float
+    """The same by the formula of the paper's Theorem 2."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.route}; lambda {self.lam:.4g}, cut {self.f:.2%}, effective rank "
+            f"{self.effective_rank:.1f}, condition {self.condition:.2g}, residual "
+            f"{self.residual:.1e}, eps_W {self.eps_W:.3g} (paper's form {self.eps_W_paper:.3g})"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """A linear classifier over random features: scores = H W.
+
+    >>> import numpy as np, fedran
+    >>> agg = fedran.Aggregator(out_features=3)
+    >>> _ = agg.absorb(fedran.summarize(np.eye(3), ["a", "b", "c"]), client="x", task="t")
+    >>> agg.solve().predict(np.eye(3)).tolist()
+    ['a', 'b', 'c']
+    """
+
+    weights: Array
+    """W, (M, C) float32."""
+    classes: tuple[Label, ...]
+    diagnosis: Diagnosis
+    fingerprint: Fingerprint | None = None
+    digest: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.weights.ndim != 2 or self.weights.shape[1] != len(self.classes):
+            expected = f"shape (M, {len(self.classes)})"
+            raise Refused("weights", expected, tuple(self.weights.shape))
+        if not self.classes or list(self.classes) != sorted(set(self.classes), key=sort_key):
+            raise Refused("classes", "distinct labels in order, ints before strs", self.classes)
+
+    @property
+    def out_features(self) -> int:
+        """M, the width of the random features."""
+        return int(self.weights.shape[0])
+
+    def scores(self, H: Array) -> Array:
+        """H W, (n, C), of the kind and on the device of H."""
+        H = as_matrix(H, "H", self.out_features)
+        xp = namespace(H)
+        return H @ xp.astype(like(self.weights, H), H.dtype)
+
+    def predict(self, H: Array) -> NDArray[Any]:
+        """The best-scoring label of each row: int64, str, or object when both kinds occur."""
+        best = to_numpy(namespace(scores := self.scores(H)).argmax(scores, axis=1))
+        return label_array(self.classes)[best]
+
+    def certify(self, H: Array) -> NDArray[np.bool_]:
+        """Rows whose prediction provably equals that of the full, exact ridge (see bounds)."""
+        H = as_matrix(H, "H", self.out_features)
+        norms = np.sqrt(np.sum(to_numpy(H).astype(np.float64) ** 2, axis=1))
+        return certified_rows(to_numpy(self.scores(H)), norms, self.diagnosis.eps_W)
+
+    def to(self, device: str | None) -> Head:
+        """The same head on a torch device, or in NumPy when ``device`` is None."""
+        return replace(self, weights=to_device(self.weights, device))
+
+    def __repr__(self) -> str:
+        return f"Head(M={self.out_features}, classes={len(self.classes)}, {self.diagnosis})"
+
+
+def make_head(
+    solution: Solution,
+    B: Array,
+    lam: float,
+    accounts: Accounts,
+    classes: tuple[Label, ...],
+    fingerprint: Fingerprint | None,
+) -> Head:
+    """A head from a solve of (G + lambda I) W = B, with its diagnosis."""
+    xp = namespace(B)
+    norm_W = float(xp.linalg.vector_norm(solution.weights))
+    norm_B = float(xp.linalg.vector_norm(B))
+    stored = cast(solution.weights, "float32")
+    rounding = float(np.finfo(np.float32).eps) * norm_W
+    eps_W = weight_bound(accounts, lam, norm_W, solution.residual, solution.outside)
+    diagnosis = Diagnosis(
+        route=solution.route,
+        lam=lam,
+        f=accounts.cut_fraction,
+        n_rows=accounts.n_rows,
+        effective_rank=solution.effective_rank,
+        condition=(solution.norm + lam) / lam,
+        residual=solution.residual / norm_B if norm_B > 0 else 0.0,
+        eps_W=eps_W + rounding,
+        eps_W_paper=paper_weight_bound(accounts, lam, norm_B, solution.outside),
+    )
+    return Head(stored, classes, diagnosis, fingerprint)

@@ -1,0 +1,123 @@
+"""Labels are names: int or str, ordered ints first, never positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.arrays import to_numpy
+from fedran.core.errors import printable
+
+Label: TypeAlias = int | str
+
+MISSING = -1
+"""The code of a row without a label."""
+
+_INT64 = np.iinfo(np.int64)
+
+
+def canonical(label: object) -> Label:
+    """The canonical form of one label: ``int`` or ``str``.
+
+    NumPy integers, booleans and integral floats become ``int``; ``"1"`` is not ``1``; other
+    floats, bytes, None and NaN are refused.
+
+    >>> canonical(np.float32(3.0)), canonical(True), canonical("3")
+    (3, 1, '3')
+    """
+    if isinstance(label, str):
+        text = str(label)
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"label {printable(label)} cannot be written as UTF-8; rename it"
+            ) from None
+        return text
+    integral = isinstance(label, (float, np.floating)) and float(label).is_integer()
+    if not integral and not isinstance(label, (bool, np.bool_, int, np.integer)):
+        raise ValueError(
+            f"a label must be an integer or a string, got {printable(label)} "
+            f"of type {type(label).__name__}"
+        )
+    value = int(label)  # type: ignore[call-overload]
+    if not _INT64.min <= value <= _INT64.max:
+        raise ValueError(f"integer label {value} does not fit in 64 bits; use a string instead")
+    return value
+
+
+def sort_key(label: Label) -> tuple[bool, int | str]:
+    """Sorts ints before strs, each in their own order."""
+    return (isinstance(label, str), label)
+
+
+def ordered(labels: Iterable[Label]) -> tuple[Label, ...]:
+    """The distinct labels in canonical order.
+
+    >>> ordered(["b", 2, "a", 10, 2])
+    (2, 10, 'a', 'b')
+    """
+    return tuple(sorted(set(labels), key=sort_key))
+
+
+def is_missing(label: object) -> bool:
+    """None and NaN stand for "no label"."""
+    return label is None or (isinstance(label, (float, np.floating)) and bool(np.isnan(label)))
+
+
+def encode_labels(y: Any, n_rows: int) -> tuple[tuple[Label, ...], NDArray[np.int64]]:
+    """Split labels into distinct classes (canonical order) and one code a row.
+
+    ``y`` is any sequence or array of ``n_rows`` labels, with None or NaN where there is none.
+    Row ``i`` has the label ``classes[codes[i]]``, or none where ``codes[i] == MISSING``.
+
+    >>> encode_labels(["cat", None, "ant", "cat"], 4)
+    (('ant', 'cat'), array([ 1, -1,  0,  1]))
+    """
+    values = _label_vector(y)
+    if len(values) != n_rows:
+        raise ValueError(f"y must hold one label a row: {n_rows} rows, {len(values)} labels")
+    if values.dtype.kind == "O":
+        return _encode_objects(values)
+    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(n_rows, dtype=bool)
+    distinct, inverse = np.unique(values[~missing], return_inverse=True)
+    codes = np.full(n_rows, MISSING, dtype=np.int64)
+    codes[~missing] = inverse
+    return tuple(canonical(v) for v in distinct), codes
+
+
+def _label_vector(y: Any) -> NDArray[Any]:
+    """``y`` as a vector whose dtype is bool, int, float, str or object."""
+    if isinstance(y, Sequence) and not isinstance(y, (str, bytes)):
+        # np.asarray would turn [1, "a"] into ["1", "a"]: two different labels made one kind.
+        values = np.empty(len(y), dtype=object)
+        values[:] = list(y)
+    else:
+        values = to_numpy(y)
+    if values.ndim != 1:
+        raise ValueError(f"y must be one label a row (a vector), got shape {values.shape}")
+    return values if values.dtype.kind in "biufU" else values.astype(object)
+
+
+def _encode_objects(values: NDArray[Any]) -> tuple[tuple[Label, ...], NDArray[np.int64]]:
+    names = [None if is_missing(v) else canonical(v) for v in values]
+    classes = ordered(v for v in names if v is not None)
+    position: dict[Label | None, int] = {c: i for i, c in enumerate(classes)}
+    position[None] = MISSING
+    codes = np.fromiter((position[v] for v in names), dtype=np.int64, count=len(names))
+    return classes, codes
+
+
+def label_array(classes: Sequence[Label]) -> NDArray[Any]:
+    """The classes as an array: int64, str, or object when both kinds occur."""
+    kinds = {type(c) for c in classes}
+    if kinds == {int}:
+        return np.array(classes, dtype=np.int64)
+    if kinds == {str}:
+        return np.array(classes, dtype=np.str_)
+    mixed = np.empty(len(classes), dtype=object)
+    mixed[:] = list(classes)
+    return mixed

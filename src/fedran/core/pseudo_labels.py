@@ -1,0 +1,191 @@
+"""Labels for unlabelled rows, from what the client itself has labelled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.arrays import Array, as_matrix, cast, like, namespace, require_finite, to_numpy
+from fedran.core.labels import MISSING, Label, encode_labels
+
+MARGIN_RHO = 0.1
+"""Ridge of the margin rule, relative to the mean row energy."""
+LONE_CLASS_BONUS = 0.3
+"""With one class there is no second score: it must exceed margin + this."""
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoLabels:
+    """The labels after a rule was applied, and why each row got or did not get one."""
+
+    labels: list[Label | None]
+    """One a row: given, accepted, or None where the rule declined."""
+    accepted: NDArray[np.bool_]
+    """Rows that had no label and got one."""
+    confidence: NDArray[np.float64]
+    """What was compared with the threshold (cosine or margin); NaN for labelled rows."""
+    threshold: float
+    reason: str
+    """One sentence: which rule, how many rows, or why it could not run."""
+
+    @property
+    def n_candidates(self) -> int:
+        """Rows that had no label."""
+        return int(np.sum(~np.isnan(self.confidence)))
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the unlabelled rows that got a label; 0 when there were none."""
+        return float(self.accepted.sum() / self.n_candidates) if self.n_candidates else 0.0
+
+
+def prototype_labels(Z: Array, y: Any, tau: float = 0.5) -> PseudoLabels:
+    r"""The paper's rule: nearest class mean by cosine, accepted when it is at least ``tau``.
+
+    ``Z`` (n, d) backbone features, ``y`` with None or NaN where a label is missing. Prototypes
+    :math:`p_c` are the normalised means of the client's own labelled rows. Rows of zero norm
+    have no direction and are never accepted. n d C operations.
+
+    >>> import numpy as np
+    >>> Z = np.array([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [-1.0, -1.0]])
+    >>> prototype_labels(Z, ["a", "b", None, None]).labels
+    ['a', 'b', 'a', None]
+    """
+    if not -1.0 <= tau <= 1.0:
+        raise ValueError(f"tau is a cosine, in -1 .. 1, got {tau!r}")
+    rows = _Rows.split(Z, y, "Z")
+    if rows.cannot_run:
+        return rows.untouched(tau, f"prototype rule, tau {tau:g}: {rows.cannot_run}")
+    prototypes = _unit(_class_means(rows.labelled(), rows.codes[rows.has], len(rows.classes)))
+    candidates = rows.unlabelled()
+    cosine = to_numpy(_unit(candidates) @ prototypes.T)
+    best = cosine.argmax(axis=1)
+    confidence = cosine[np.arange(len(cosine)), best]
+    silent = to_numpy(namespace(candidates).linalg.vector_norm(candidates, axis=1)) == 0
+    return rows.decide(best, confidence, (confidence >= tau) & ~silent, tau, "prototype rule, tau")
+
+
+def margin_labels(H: Array, y: Any, margin: float = 0.1, refit: bool = True) -> PseudoLabels:
+    r"""Our rule: a ridge on the client's own labelled rows, accepted by the margin.
+
+    ``H`` (n, M) random features. One-hot targets over the client's own classes,
+    :math:`\lambda = 0.1\,\mathrm{mean}\|h\|^2`; a row is accepted when its best score leads the
+    second by more than ``margin`` (with a single class: when its score exceeds margin + 0.3).
+    With ``refit`` the ridge is fitted once more, with the accepted rows, and decides again.
+
+    l^2 M + l^3 / 3 operations for l labelled rows (with refit: labelled and accepted ones).
+
+    >>> import numpy as np
+    >>> H = np.array([[4.0, 0.0], [0.0, 4.0], [3.0, 0.5], [2.0, 2.0]])
+    >>> margin_labels(H, [0, 1, None, None], refit=False).labels
+    [0, 1, 0, None]
+    """
+    if not (np.isfinite(margin) and margin >= 0):
+        raise ValueError(f"margin must be finite and at least 0, got {margin!r}")
+    rows = _Rows.split(H, y, "H")
+    name = "margin rule" + (" with refit" if refit else "")
+    if rows.cannot_run:
+        return rows.untouched(margin, f"{name}, margin {margin:g}: {rows.cannot_run}")
+    best, lead = _ridge_margins(rows, rows.codes)
+    if refit:
+        codes = rows.codes.copy()
+        codes[np.flatnonzero(~rows.has)[lead > margin]] = best[lead > margin]
+        best, lead = _ridge_margins(rows, codes)
+    return rows.decide(best, lead, lead > margin, margin, f"{name}, margin")
+
+
+def _ridge_margins(
+    rows: _Rows, codes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Best class and lead of each unlabelled row, from a ridge on the rows that have codes."""
+    known = np.flatnonzero(codes != MISSING)
+    X = rows.take(known)
+    xp = namespace(X)
+    K = cast(X @ X.T, "float64")
+    lam = MARGIN_RHO * float(xp.sum(xp.linalg.diagonal(K))) / len(known)
+    targets = like(np.eye(len(rows.classes))[codes[known]], X)
+    shift = like((lam or 1.0) * np.eye(len(known)), X)
+    dual = xp.linalg.solve(K + shift, targets)
+    scores = to_numpy(cast(rows.unlabelled() @ X.T, "float64") @ dual)
+    best = scores.argmax(axis=1)
+    if scores.shape[1] == 1:
+        return best, scores[:, 0] - LONE_CLASS_BONUS
+    top = np.partition(scores, -2, axis=1)
+    return best, top[:, -1] - top[:, -2]
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """A client's rows, split into those with and without a label."""
+
+    X: Array
+    classes: tuple[Label, ...]
+    codes: NDArray[np.int64]
+
+    @classmethod
+    def split(cls, X: Array, y: Any, name: str) -> _Rows:
+        X = as_matrix(X, name)
+        require_finite(X, name)
+        classes, codes = encode_labels(y, int(X.shape[0]))
+        return cls(X, classes, codes)
+
+    @property
+    def has(self) -> NDArray[np.bool_]:
+        return self.codes != MISSING
+
+    @property
+    def cannot_run(self) -> str:
+        if self.has.all():
+            return "every row has a label already"
+        return "" if self.has.any() else "no labelled row to learn from, so no label was invented"
+
+    def take(self, index: NDArray[np.int64]) -> Array:
+        return self.X[like(index, self.X)]
+
+    def labelled(self) -> Array:
+        return self.take(np.flatnonzero(self.has))
+
+    def unlabelled(self) -> Array:
+        return self.take(np.flatnonzero(~self.has))
+
+    def given(self) -> list[Label | None]:
+        return [None if c == MISSING else self.classes[c] for c in self.codes]
+
+    def untouched(self, threshold: float, reason: str) -> PseudoLabels:
+        n = len(self.codes)
+        confidence = np.where(self.has, np.nan, -np.inf)
+        return PseudoLabels(self.given(), np.zeros(n, dtype=bool), confidence, threshold, reason)
+
+    def decide(
+        self,
+        best: NDArray[np.int64],
+        confidence: NDArray[np.float64],
+        accept: NDArray[np.bool_],
+        threshold: float,
+        rule: str,
+    ) -> PseudoLabels:
+        where = np.flatnonzero(~self.has)
+        labels = self.given()
+        for i, c in zip(where[accept], best[accept], strict=True):
+            labels[i] = self.classes[c]
+        accepted = np.zeros(len(labels), dtype=bool)
+        accepted[where[accept]] = True
+        shown = np.full(len(labels), np.nan)
+        shown[where] = confidence
+        reason = f"{rule} {threshold:g}: accepted {accept.sum()} of {len(where)} unlabelled rows"
+        return PseudoLabels(labels, accepted, shown, threshold, reason)
+
+
+def _class_means(X: Array, codes: NDArray[np.int64], n_classes: int) -> Array:
+    onehot = (codes == np.arange(n_classes)[:, None]).astype(np.float64)
+    weights = onehot / onehot.sum(axis=1, keepdims=True)
+    return namespace(X).astype(like(weights, X), X.dtype) @ X
+
+
+def _unit(X: Array) -> Array:
+    xp = namespace(X)
+    norms = xp.linalg.vector_norm(X, axis=1, keepdims=True)
+    return X / xp.where(norms > 0, norms, xp.ones_like(norms))

@@ -1,0 +1,212 @@
+"""From rows and labels to a summary: in one go, or batch by batch under a memory ceiling."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.accounts import Accounts, Loss
+from fedran.core.arrays import Array, as_matrix, cast, is_numpy_array, like, namespace
+from fedran.core.compress import check_rank, leading
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.labels import MISSING, Label, encode_labels, ordered
+from fedran.core.summary import Summary
+
+Unlabelled = Literal["drop", "factor"]
+
+SUM_BLOCK = 512
+"""Rows whose class sums are added in the dtype of H before they join the float64 total."""
+
+
+def summarize(
+    H: Array,
+    y: Any,
+    rank: int | float | None = 256,
+    *,
+    fingerprint: Fingerprint | None = None,
+    unlabelled: Unlabelled = "drop",
+) -> Summary:
+    r"""Summarize random features H (n, M) and their labels as one :class:`Summary`.
+
+    :math:`F = V_r \mathrm{diag}(\sigma_r)` with :math:`H = U \mathrm{diag}(\sigma) V'`, and
+    :math:`b_c = \sum_{i: y_i = c} h_i` for the classes that occur.
+
+    Parameters
+    ----------
+    H:
+        (n, M) random features, NumPy or torch, float32 or float64; n may be 0.
+    y:
+        n labels, int or str; None or NaN where there is none.
+    rank:
+        Columns to keep (int), share of the energy to keep (float in (0, 1]), or None for all.
+    fingerprint:
+        Of the features, normally ``phi.fingerprint``.
+    unlabelled:
+        Rows without a label are left out (``"drop"``), or they count in the factor, the energy
+        and ``n_rows`` but in no class (``"factor"``).
+
+    Cost for n <= M: n^2 M + 4/3 n^3 + 2 n M r operations, and n^2 + M r numbers beside H.
+
+    >>> import numpy as np
+    >>> s = summarize(np.eye(3), ["a", "b", "a"], rank=3)
+    >>> s.sigma.tolist(), s.class_sums.T.tolist()
+    ([1.0, 1.0, 1.0], [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    """
+    rank = check_rank(rank)
+    H, classes, codes = _rows_in_use(H, y, unlabelled)
+    result = leading(H.T, rank, "H")
+    start = Accounts(n_rows=int(H.shape[0]), energy=result.energy)
+    return Summary(
+        result.factor,
+        class_sums(H, codes, len(classes)),
+        classes,
+        tuple(int(n) for n in np.bincount(codes[codes != MISSING], minlength=len(classes))),
+        start.after_local_cut(result.loss),
+        fingerprint,
+        route=result.route,
+    )
+
+
+def class_sums(H: Array, codes: NDArray[np.int64], n_classes: int) -> Array:
+    """B = H'Y, (M, C) float64: sums of the rows of each class, blocks added in float64."""
+    xp = namespace(H)
+    total = like(np.zeros((n_classes, H.shape[1])), H)
+    if n_classes:
+        for i in range(0, H.shape[0], SUM_BLOCK):
+            block = codes[i : i + SUM_BLOCK]
+            onehot = like((block == np.arange(n_classes)[:, None]).astype(np.float64), H)
+            total += cast(xp.astype(onehot, H.dtype) @ H[i : i + SUM_BLOCK], "float64")
+    return total.T
+
+
+class Summarizer:
+    r"""Builds a summary from batches of rows under a memory ceiling.
+
+    Rows are collected as they come. When the collection reaches the ceiling it is compressed to
+    its leading half (or to M columns, without loss, where that fits), which again is a factor
+    of the same Gram; so :math:`\|G - FF'\|_2 \le` ``accounts.eps_G`` holds at every moment, and
+    ``finish()`` agrees with the one-shot :func:`summarize` to the sum of both accounts.
+
+    ``max_bytes`` bounds everything that is held or made besides the batch handed in.
+
+    >>> import numpy as np
+    >>> rows = np.random.default_rng(0).random((100, 20))
+    >>> streaming = Summarizer(out_features=20, rank=5)
+    >>> for batch in np.array_split(rows, 7):
+    ...     streaming.update(batch, ["a"] * len(batch))
+    >>> s = streaming.finish()
+    >>> bool(np.allclose(s.sigma, summarize(rows, ["a"] * 100, rank=5).sigma))
+    True
+    """
+
+    def __init__(
+        self,
+        out_features: int,
+        rank: int | float | None = 256,
+        *,
+        fingerprint: Fingerprint | None = None,
+        unlabelled: Unlabelled = "drop",
+        max_bytes: int = 512 * 2**20,
+    ) -> None:
+        self.out_features = out_features
+        self.rank = check_rank(rank)
+        self.fingerprint = fingerprint
+        self.unlabelled: Unlabelled = unlabelled
+        self.capacity = _capacity(out_features, max_bytes)
+        least = rank if isinstance(rank, int) else 1
+        if self.capacity < 2 * min(least, out_features):
+            raise ValueError(
+                f"max_bytes={max_bytes} holds {self.capacity} rows of {out_features} features; "
+                f"rank {least} needs {2 * least}: raise max_bytes or lower rank"
+            )
+        self._pieces: list[Array] = []
+        self._held = 0
+        self._accounts = Accounts()
+        self._sums: dict[Label, Array] = {}
+        self._counts: dict[Label, int] = {}
+        self._compressions = 0
+
+    def update(self, H: Array, y: Any) -> None:
+        """Take a batch (n, M) with its labels. A refused batch leaves no trace."""
+        H = as_matrix(H, "H", self.out_features)
+        H, classes, codes = _rows_in_use(H, y, self.unlabelled)
+        xp = namespace(H)
+        energy = float(xp.sum(cast(xp.sum(cast(H, "float64") ** 2, axis=1), "float64")))
+        if not np.isfinite(energy):
+            leading(H.T, 1, "H")
+        sums = class_sums(H, codes, len(classes))
+        counts = np.bincount(codes[codes != MISSING], minlength=len(classes))
+        for j, c in enumerate(classes):
+            self._sums[c] = self._sums[c] + sums[:, j] if c in self._sums else sums[:, j]
+            self._counts[c] = self._counts.get(c, 0) + int(counts[j])
+        self._accounts += Accounts(n_rows=int(H.shape[0]), energy=energy)
+        start = 0
+        while start < H.shape[0]:
+            if self._held >= self.capacity:
+                self._compress()
+            part = H[start : start + self.capacity - self._held]
+            # The caller may reuse its buffer for the next batch.
+            self._pieces.append(xp.asarray(part, copy=True))
+            self._held += int(part.shape[0])
+            start += int(part.shape[0])
+
+    def _compress(self) -> None:
+        keep = self.out_features if self.capacity >= 2 * self.out_features else self.capacity // 2
+        result = leading(self._stack(), keep, "H")
+        self._accounts = self._accounts.after_local_cut(result.loss)
+        self._pieces = [result.factor.T]
+        self._held = int(result.factor.shape[1])
+        self._compressions += 1
+
+    def _stack(self) -> Array:
+        if not self._pieces:
+            return np.zeros((self.out_features, 0), dtype=np.float32)
+        pieces, self._pieces = self._pieces, []
+        stack = pieces[0] if len(pieces) == 1 else namespace(pieces[0]).concat(pieces, axis=0)
+        self._pieces = [stack]
+        return stack.T
+
+    def finish(self) -> Summary:
+        """The summary of everything so far; the summarizer can go on afterwards."""
+        stack = self._stack()
+        result = leading(stack, self.rank, "H")
+        classes = ordered(self._sums)
+        empty = like(np.zeros((0, self.out_features)), stack)
+        rows = [self._sums[c] for c in classes]
+        sums = (namespace(stack).stack(rows) if rows else empty).T
+        return Summary(
+            result.factor,
+            sums,
+            classes,
+            tuple(self._counts[c] for c in classes),
+            self._accounts.after_local_cut(result.loss),
+            self.fingerprint,
+            route=f"{result.route}; {self._compressions} compressions on the way",
+        )
+
+
+def _rows_in_use(
+    H: Array, y: Any, unlabelled: Unlabelled
+) -> tuple[Array, tuple[Label, ...], NDArray[np.int64]]:
+    if unlabelled not in ("drop", "factor"):
+        raise ValueError(f"unlabelled must be 'drop' or 'factor', got {unlabelled!r}")
+    H = as_matrix(H, "H")
+    classes, codes = encode_labels(y, int(H.shape[0]))
+    keep = codes != MISSING
+    if unlabelled == "drop" and not keep.all():
+        rows = np.flatnonzero(keep)
+        H = H[rows] if is_numpy_array(H) else H[like(rows, H)]
+        codes = codes[keep]
+    return H, classes, codes
+
+
+def _capacity(out_features: int, max_bytes: int) -> int:
+    """Rows whose compression fits: 3 row buffers of 8 M and 6 square ones of 8 w^2 bytes."""
+    linear, quadratic = 3 * 8 * out_features, 6 * 8
+    root = np.sqrt(linear**2 + 4.0 * quadratic * max_bytes)
+    return int((root - linear) / (2 * quadratic))
+
+
+__all__ = ["Loss", "Summarizer", "class_sums", "summarize"]

@@ -1,0 +1,213 @@
+"""What one client says about one task, and its algebra."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.accounts import Accounts
+from fedran.core.arrays import Array, cast, like, namespace, to_device, to_numpy
+from fedran.core.compress import check_rank, leading, leading_qr, square_factor
+from fedran.core.errors import Refused
+from fedran.core.fingerprint import Fingerprint, require_same
+from fedran.core.labels import Label, ordered, sort_key
+
+ENERGY_SLACK = 1e-4
+"""Relative room for rounding in the checks that tie factor, class sums and energy together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    r"""Factor, class sums and accounts of some rows H (n, M) with labels.
+
+    Summaries form a commutative monoid: ``a + b`` describes the rows of both, exactly. The
+    Gram :math:`G = H'H` is held as a factor, :math:`F F' \approx G`; nothing assumes that the
+    columns of F are orthogonal.
+
+    >>> import numpy as np, fedran
+    >>> H = np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 1.0]])
+    >>> a = fedran.summarize(H, ["cat", "dog"], rank=2)
+    >>> b = fedran.summarize(H[:1], ["eel"], rank=2)
+    >>> (a + b).classes, (a + b).counts, (a + b).accounts.energy
+    (('cat', 'dog', 'eel'), (1, 1, 1), 20.0)
+    """
+
+    factor: Array
+    """F, (M, r). Under ``+`` side by side, recompressed without loss when wider than M."""
+    class_sums: Array
+    """B, (M, C) float64, one column a class. Under ``+`` aligned by label and added."""
+    classes: tuple[Label, ...]
+    """The labels that occur, in canonical order. Under ``+`` their union."""
+    counts: tuple[int, ...]
+    """Labelled rows of each class, all positive. Under ``+`` added."""
+    accounts: Accounts
+    """Rows, energy and error bounds. Under ``+`` see :class:`Accounts`."""
+    fingerprint: Fingerprint | None = None
+    """Which features these are. Must be equal under ``+``."""
+    route: str = field(default="", repr=False)
+    """How the factor was computed, fallbacks included."""
+    digest: str | None = field(default=None, repr=False)
+    """SHA-256 of the upload this was decoded from, None when it never travelled."""
+
+    def __post_init__(self) -> None:
+        if self.factor.ndim != 2:
+            raise Refused("factor", "a matrix (M, r)", f"shape {tuple(self.factor.shape)}")
+        expected = (self.out_features, len(self.classes))
+        if tuple(self.class_sums.shape) != expected:
+            raise Refused("class_sums", f"shape {expected}", tuple(self.class_sums.shape))
+        if len(self.counts) != len(self.classes):
+            raise Refused("counts", f"{len(self.classes)} numbers", len(self.counts))
+        if list(self.classes) != sorted(set(self.classes), key=sort_key):
+            raise Refused("classes", "distinct labels in order, ints before strs", self.classes)
+
+    @property
+    def out_features(self) -> int:
+        """M, the width of the random features."""
+        return int(self.factor.shape[0])
+
+    @property
+    def rank(self) -> int:
+        """r, the number of columns of the factor."""
+        return int(self.factor.shape[1])
+
+    @property
+    def sigma(self) -> NDArray[np.float64]:
+        """Norms of the factor's columns, (r,) float64: the singular values when orthogonal."""
+        xp = namespace(self.factor)
+        squares = xp.sum(cast(self.factor, "float64") ** 2, axis=0)
+        return np.sqrt(to_numpy(squares))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays in memory; ``len(encode(summary))`` is what travels."""
+        return sum(int(np.prod(a.shape)) * a.dtype.itemsize for a in (self.factor, self.class_sums))
+
+    def __repr__(self) -> str:
+        return (
+            f"Summary(M={self.out_features}, rank={self.rank}, rows={self.accounts.n_rows}, "
+            f"classes={len(self.classes)}, cut={self.accounts.cut_fraction:.3g})"
+        )
+
+    def __add__(self, other: object) -> Summary:
+        if not isinstance(other, Summary):
+            return NotImplemented
+        if self.out_features != other.out_features:
+            raise Refused("out_features", str(self.out_features), other.out_features)
+        require_same(self.fingerprint, other.fingerprint, "both summaries")
+        xp = namespace(self.factor)
+        factor = xp.concat([self.factor, like(other.factor, self.factor)], axis=1)
+        if factor.shape[1] > self.out_features:
+            factor = square_factor(factor)
+        classes = ordered(self.classes + other.classes)
+        sums = xp.zeros((self.out_features, len(classes)), dtype=xp.float64)
+        sums = like(sums, self.factor)
+        counts = dict.fromkeys(classes, 0)
+        for part in (self, other):
+            where = [classes.index(c) for c in part.classes]
+            if where:
+                sums[:, where] += like(part.class_sums, self.factor)
+            for c, n in zip(part.classes, part.counts, strict=True):
+                counts[c] += n
+        return Summary(
+            factor,
+            sums,
+            classes,
+            tuple(counts.values()),
+            self.accounts + other.accounts,
+            self.fingerprint,
+            route="sum",
+        )
+
+    def truncate(self, rank: int | float | None, method: Literal["gram", "qr"] = "gram") -> Summary:
+        """The best summary of at most this rank; what it loses goes to the accounts.
+
+        ``"gram"`` takes eigenvectors of the small Gram F'F, ``"qr"`` is the paper's QR-SVD,
+        slower and never more accurate here: the Gram form switches to float64 where it must.
+        """
+        rank = check_rank(rank)
+        if method == "qr":
+            if not isinstance(rank, int):
+                raise ValueError(f"method='qr' needs an integer rank, got {rank!r}")
+            result = leading_qr(self.factor, rank)
+        elif method == "gram":
+            result = leading(self.factor, rank, "the factor")
+        else:
+            raise ValueError(f"method must be 'gram' or 'qr', got {method!r}")
+        return replace(
+            self,
+            factor=result.factor,
+            accounts=self.accounts.after_merge_cut(result.loss),
+            route=result.route,
+            digest=None,
+        )
+
+    def gram(self) -> Array:
+        """F F', the dense (M, M) approximation of H'H. For small M and for tests."""
+        return self.factor @ self.factor.T
+
+    def to(self, device: str | None) -> Summary:
+        """The same summary on a torch device, or in NumPy when ``device`` is None."""
+        return replace(
+            self,
+            factor=to_device(self.factor, device),
+            class_sums=to_device(self.class_sums, device),
+        )
+
+    def validate(self) -> Summary:
+        """Check that the numbers can describe real rows; returns self or raises Refused.
+
+        Finite; counts positive and within the rows; ||F||^2 + cut = energy; and by
+        Cauchy-Schwarz sum_c ||b_c||^2 / n_c <= energy.
+        """
+        acc = self.accounts
+        for name in acc.__dataclass_fields__:
+            value = getattr(acc, name)
+            if not math.isfinite(value) or value < 0:
+                raise Refused(f"accounts.{name}", "a finite number, at least 0", value)
+        if any(n < 1 for n in self.counts):
+            raise Refused("counts", "at least one row for every class listed", min(self.counts))
+        if sum(self.counts) > acc.n_rows:
+            raise Refused("counts", f"at most n_rows = {acc.n_rows} in all", sum(self.counts))
+        held = float(np.sum(self.sigma**2))
+        if not math.isfinite(held):
+            raise Refused("factor", "finite values", "NaN or infinity")
+        if abs(held + acc.cut - acc.energy) > ENERGY_SLACK * acc.energy:
+            raise Refused(
+                "accounts.energy", f"||F||^2 + cut = {held + acc.cut:.6g}", f"{acc.energy:.6g}"
+            )
+        self._validate_sums()
+        return self
+
+    def _validate_sums(self) -> None:
+        if not self.counts:
+            return
+        xp = namespace(self.class_sums)
+        norms = np.sqrt(to_numpy(xp.sum(self.class_sums**2, axis=0)))
+        if not np.all(np.isfinite(norms)):
+            raise Refused("class_sums", "finite values", "NaN or infinity")
+        counts = np.asarray(self.counts, dtype=np.float64)
+        slack = self.accounts.eps_B if self.accounts.eps_B < math.inf else 0.0
+        least = float(np.sum(np.maximum(norms - slack, 0.0) ** 2 / counts))
+        if least > self.accounts.energy * (1 + ENERGY_SLACK):
+            raise Refused(
+                "class_sums",
+                f"sums that energy {self.accounts.energy:.6g} and the counts allow",
+                f"sums that need {least:.6g}",
+            )
+
+    def content_digest(self) -> str:
+        """``digest``, or SHA-256 over the arrays and fields when it never travelled."""
+        if self.digest is not None:
+            return self.digest
+        sha = hashlib.sha256()
+        for array in (self.factor, self.class_sums):
+            # Two ascontiguousarray calls on equal values hash equal whatever their layout.
+            sha.update(np.ascontiguousarray(to_numpy(array)).data)
+        fields = (self.classes, self.counts, self.accounts, self.fingerprint)
+        sha.update(repr(fields).encode())
+        return sha.hexdigest()

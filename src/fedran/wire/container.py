@@ -1,0 +1,149 @@
+"""The container: safetensors with one JSON header and a checksum over everything.
+
+Written by hand because the order of metadata must not depend on a hash seed; read by the
+safetensors library, which checks offsets, sizes and coverage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused
+from fedran.wire.header import Header
+from fedran.wire.limits import Limits
+
+FORMAT = "fedran"
+MAJOR, MINOR = 1, 0
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Container:
+    """A parsed message: its kind, header fields, tensors (views of one copy) and digest."""
+
+    kind: str
+    header: Header
+    tensors: dict[str, NDArray[Any]]
+    digest: str
+
+    def tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """The tensor of that name, refused unless it has this dtype and shape."""
+        if name not in self.tensors:
+            raise Refused(name, f"a tensor {dtype} {list(shape)}", "none")
+        found = self.tensors[name]
+        if found.dtype != DTYPES[dtype] or found.shape != shape:
+            got = f"{_NAMES[found.dtype]} {list(found.shape)}"
+            raise Refused(name, f"{dtype} {list(shape)}", got)
+        return found
+
+    def stream(self, name: str) -> bytes:
+        """The bytes of a one-dimensional U8 tensor."""
+        found = self.tensors.get(name)
+        if found is None or found.dtype != DTYPES["U8"] or found.ndim != 1:
+            raise Refused(name, "a tensor U8 [n]", "none" if found is None else "another kind")
+        return found.tobytes()
+
+    def only(self, *names: str) -> None:
+        """Refuse tensors beyond the named ones."""
+        extra = sorted(self.tensors.keys() - set(names))
+        if extra:
+            raise Refused("tensors", f"only {', '.join(names)}", ", ".join(extra))
+
+
+def pack(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> bytes:
+    """A message as bytes. The same input gives the same bytes on every machine."""
+    head = {"format": FORMAT, "version": f"{MAJOR}.{MINOR}", "kind": kind, **fields}
+    text = json.dumps(head, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    arrays = {name: _little_endian(a) for name, a in tensors.items()}
+    entries: dict[str, Any] = {"__metadata__": {FORMAT: text, "sha256": _checksum(text, arrays)}}
+    offset = 0
+    # Wide types first, as readers that map the file want tensors aligned.
+    for name in sorted(arrays, key=lambda n: (-arrays[n].dtype.itemsize, n)):
+        a = arrays[name]
+        entries[name] = {
+            "dtype": _NAMES[a.dtype],
+            "shape": list(a.shape),
+            "data_offsets": [offset, offset + a.nbytes],
+        }
+        offset += a.nbytes
+    raw = json.dumps(entries, separators=(",", ":")).encode("ascii")
+    raw += b" " * (-len(raw) % 8)
+    body = [arrays[name].tobytes() for name in entries if name != "__metadata__"]
+    return b"".join([len(raw).to_bytes(8, "little"), raw, *body])
+
+
+def unpack(blob: bytes, limits: Limits) -> Container:
+    """Parse and verify a message; every failure is a :class:`Refused`."""
+    if not isinstance(blob, (bytes, bytearray, memoryview)):
+        raise TypeError(f"a message is bytes, got {type(blob).__name__}")
+    blob = bytes(blob)
+    if len(blob) > limits.message:
+        raise Refused("message", f"at most {limits.message} bytes", len(blob))
+    if len(blob) < 8:
+        raise Refused("message", "at least 8 bytes", len(blob))
+    length = int.from_bytes(blob[:8], "little")
+    if length > min(limits.header, len(blob) - 8):
+        expected = f"a header of at most {min(limits.header, len(blob) - 8)} bytes"
+        raise Refused("message", expected, length, hint="is this a fedran file, and complete?")
+    try:
+        parts = safetensors.deserialize(blob)  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as reason:
+        raise Refused("message", "a complete safetensors file", str(reason)) from None
+    metadata = json.loads(blob[8 : 8 + length]).get("__metadata__", {})
+    if set(metadata) != {FORMAT, "sha256"}:
+        raise Refused("message", "fedran metadata", sorted(metadata) or "none")
+    tensors = {name: _as_array(name, part) for name, part in parts}
+    if _checksum(metadata[FORMAT], tensors) != metadata["sha256"]:
+        raise Refused("sha256", "the checksum of the contents", "another: altered or half-written")
+    header = Header.parse(metadata[FORMAT])
+    _check_version(header)
+    kind = header.text("kind", 32)
+    return Container(kind, header, tensors, hashlib.sha256(blob).hexdigest())
+
+
+def _check_version(header: Header) -> None:
+    if header.text("format", 32) != FORMAT:
+        raise Refused("format", FORMAT, header.text("format", 32))
+    version = header.text("version", 16)
+    major, dot, minor = version.partition(".")
+    if not (dot and major.isascii() and major.isdigit() and minor.isascii() and minor.isdigit()):
+        raise Refused("version", "major.minor", version)
+    if int(major) > MAJOR:
+        raise Refused(
+            "version", f"at most {MAJOR}.x", version, hint="update fedran to read this file"
+        )
+
+
+def _as_array(name: str, part: Mapping[str, Any]) -> NDArray[Any]:
+    if part["dtype"] not in DTYPES:
+        raise Refused(name, f"one of {', '.join(DTYPES)}", part["dtype"])
+    return np.frombuffer(part["data"], dtype=DTYPES[part["dtype"]]).reshape(part["shape"])
+
+
+def _checksum(text: str, tensors: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 over the header text and every tensor's name, dtype, shape and bytes."""
+    sha = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+    for name in sorted(tensors):
+        a = tensors[name]
+        sha.update(f"\n{name} {_NAMES[a.dtype]} {list(a.shape)}\n".encode("utf-8", "replace"))
+        sha.update(a.data if a.size else b"")
+    return sha.hexdigest()
+
+
+def _little_endian(a: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(a, dtype=a.dtype.newbyteorder("<"))

@@ -1,0 +1,77 @@
+"""Files: written aside, synced, renamed; read whole and verified."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedran.core.errors import Refused
+from fedran.core.head import Head
+from fedran.core.summary import Summary
+from fedran.wire.codec import DEFAULT_BITS, decode_container, encode
+from fedran.wire.container import Container, unpack
+from fedran.wire.limits import DEFAULT_LIMITS, Limits
+
+
+def write_atomically(path: str | Path, data: bytes) -> None:
+    """Write so that, whatever happens, the path holds either the old bytes or all the new ones."""
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # the rename itself must reach the disk too
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Put the file's name into every refusal that happens inside."""
+    try:
+        yield
+    except Refused as reason:
+        raise Refused(f"{path}: {reason.field}", reason.expected, reason.got, reason.hint) from None
+
+
+def read_container(path: str | Path, limits: Limits) -> Container:
+    """The verified contents of a file, its size checked before it is read."""
+    path = Path(path)
+    size = path.stat().st_size
+    if size > limits.message:
+        raise Refused("file", f"at most {limits.message} bytes", size)
+    return unpack(path.read_bytes(), limits)
+
+
+def save(
+    thing: Summary | Head,
+    path: str | Path,
+    precision: str | None = None,
+    *,
+    bits: float = DEFAULT_BITS,
+) -> int:
+    """Write a summary or a head to a file, crash-safe; returns the bytes written.
+
+    Takes the options of :func:`encode`. Aggregators have a ``save`` of their own.
+    """
+    data = encode(thing, precision, bits=bits)
+    write_atomically(path, data)
+    return len(data)
+
+
+def load(path: str | Path, *, limits: Limits = DEFAULT_LIMITS) -> Summary | Head:
+    """The summary or head in a file, with every check of :func:`decode`."""
+    with naming(path):
+        return decode_container(read_container(path, limits), limits)

@@ -1,0 +1,83 @@
+"""Head <-> message: weights, classes, diagnosis."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused
+from fedran.core.head import Diagnosis, Head
+from fedran.wire.container import Container, pack
+from fedran.wire.header import Header
+from fedran.wire.limits import Limits
+
+HeadPrecision = Literal["float64", "float32", "float16"]
+_DTYPE = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}
+_TENSOR = {"float64": "F64", "float32": "F32", "float16": "F16"}
+
+
+def encode_head(head: Head, precision: HeadPrecision) -> bytes:
+    """A head as a message; what float16 rounds away is added to its bound ``eps_W``."""
+    if precision not in _DTYPE:
+        raise ValueError(
+            f"a head is sent as {', '.join(_DTYPE)}, got {precision!r}; the default is float16"
+        )
+    head = head.to(None)
+    rows = np.ascontiguousarray(head.weights.T)
+    if not np.all(np.isfinite(rows)):
+        raise ValueError("the head holds NaN or infinite weights; solve again with a larger ridge")
+    scale = np.ones(len(rows))
+    if precision == "float16":
+        peaks = np.max(np.abs(rows), axis=1).astype(np.float64)
+        scale = np.where(peaks > 0, peaks, 1.0)
+    stored = (rows / scale[:, None]).astype(_DTYPE[precision])
+    lost = float(np.linalg.norm(_weights(stored, scale) - rows))
+    diagnosis = replace(head.diagnosis, eps_W=head.diagnosis.eps_W + lost)
+    header = {
+        "precision": precision,
+        "out_features": head.out_features,
+        "classes": list(head.classes),
+        "diagnosis": asdict(diagnosis),
+        "fingerprint": dict(head.fingerprint.fields) if head.fingerprint else None,
+    }
+    return pack("head", header, {"weights": stored, "weights_scale": scale})
+
+
+def decode_head(message: Container, limits: Limits) -> Head:
+    """A head from a parsed message."""
+    header = message.header
+    precision = header.one_of("precision", *_DTYPE)
+    M = header.integer("out_features", 1, limits.out_features)
+    classes = header.labels("classes", limits)
+    if not classes:
+        raise Refused("classes", "at least one label", "none")
+    need = len(classes) * M * 20
+    if need > limits.decoded:
+        raise Refused("message", f"at most {limits.decoded} bytes when decoded", need)
+    stored = message.tensor("weights", _TENSOR[precision], (len(classes), M))
+    scale = message.tensor("weights_scale", "F64", (len(classes),))
+    message.only("weights", "weights_scale")
+    if not np.all(np.isfinite(scale)) or np.any(scale <= 0):
+        raise Refused("weights_scale", "finite, positive values", "others")
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = _weights(stored, scale)
+    if not np.all(np.isfinite(weights)):
+        raise Refused("weights", "finite values within float32", "NaN, infinity or larger")
+    diagnosis = _read_diagnosis(header.section("diagnosis"))
+    return Head(weights.T, classes, diagnosis, header.fingerprint("fingerprint"), message.digest)
+
+
+def _weights(stored: NDArray[Any], scale: NDArray[np.float64]) -> NDArray[np.float32]:
+    return (stored.astype(np.float64) * scale[:, None]).astype(np.float32)
+
+
+def _read_diagnosis(section: Header) -> Diagnosis:
+    numbers: dict[str, Any] = {
+        f.name: section.number(f.name)
+        for f in fields(Diagnosis)
+        if f.name not in ("route", "n_rows")
+    }
+    return Diagnosis(route=section.text("route", 1000), n_rows=section.integer("n_rows"), **numbers)

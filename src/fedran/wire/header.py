@@ -1,0 +1,131 @@
+"""Typed reading of a foreign JSON header: every getter checks, every failure is a Refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fedran.core.errors import Refused
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.labels import Label, sort_key
+from fedran.wire.limits import Limits
+
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Header:
+    """A JSON object from outside, with the path that leads to it for error messages."""
+
+    fields: dict[str, Any]
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Header:
+        """A header from JSON text."""
+        try:
+            value = json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as reason:
+            raise Refused("header", "a JSON object", str(reason) or "nesting too deep") from None
+        if not isinstance(value, dict):
+            raise Refused("header", "a JSON object", value)
+        return cls(value)
+
+    def _name(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
+
+    def get(self, key: str) -> Any:
+        """The value of a field that must be there."""
+        if key not in self.fields:
+            raise Refused(self._name(key), "a value", "none")
+        return self.fields[key]
+
+    def integer(self, key: str, low: int = 0, high: int = _INT64_MAX) -> int:
+        """An integer in low .. high."""
+        return _integer(self.get(key), self._name(key), low, high)
+
+    def number(self, key: str) -> float:
+        """A finite number, at least 0."""
+        value = self.get(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise Refused(self._name(key), "a number", value)
+        if isinstance(value, int) and abs(value) > _INT64_MAX:
+            raise Refused(self._name(key), "a number within 64 bits", "a larger integer")
+        if not math.isfinite(value) or value < 0:
+            raise Refused(self._name(key), "a finite number, at least 0", value)
+        return float(value)
+
+    def text(self, key: str, longest: int = 256) -> str:
+        """A string of at most ``longest`` characters."""
+        value = self.get(key)
+        if not isinstance(value, str) or len(value) > longest:
+            raise Refused(self._name(key), f"text of at most {longest} characters", value)
+        return value
+
+    def optional_text(self, key: str, longest: int = 256) -> str | None:
+        """A string, or null."""
+        return None if self.get(key) is None else self.text(key, longest)
+
+    def one_of(self, key: str, *choices: str) -> str:
+        """One of a few known words."""
+        value = self.text(key, 32)
+        if value not in choices:
+            raise Refused(self._name(key), f"one of {', '.join(choices)}", value)
+        return value
+
+    def items(self, key: str, longest: int) -> list[Any]:
+        """A list of at most ``longest`` items."""
+        value = self.get(key)
+        if not isinstance(value, list):
+            raise Refused(self._name(key), "a list", value)
+        if len(value) > longest:
+            raise Refused(self._name(key), f"at most {longest} items", len(value))
+        return value
+
+    def integers(self, key: str, length: int, low: int = 0, high: int = _INT64_MAX) -> list[int]:
+        """A list of ``length`` integers in low .. high."""
+        values = self.items(key, length)
+        if len(values) != length:
+            raise Refused(self._name(key), f"{length} numbers", len(values))
+        return [_integer(v, self._name(key), low, high) for v in values]
+
+    def section(self, key: str) -> Header:
+        """A nested object."""
+        value = self.get(key)
+        if not isinstance(value, dict):
+            raise Refused(self._name(key), "an object", value)
+        return Header(value, self._name(key))
+
+    def labels(self, key: str, limits: Limits) -> tuple[Label, ...]:
+        """Distinct int or str labels in canonical order."""
+        labels = self.items(key, limits.classes)
+        for label in labels:
+            if isinstance(label, str):
+                if len(label) > limits.label_length:
+                    expected = f"labels of at most {limits.label_length} characters"
+                    raise Refused(self._name(key), expected, f"one of {len(label)}")
+                if any(0xD800 <= ord(c) <= 0xDFFF for c in label):
+                    raise Refused(self._name(key), "labels that are valid text", label)
+            else:
+                _integer(label, self._name(key), -_INT64_MAX - 1, _INT64_MAX)
+        if labels != sorted(set(labels), key=sort_key):
+            raise Refused(self._name(key), "distinct labels, ints before strs, sorted", labels)
+        return tuple(labels)
+
+    def fingerprint(self, key: str) -> Fingerprint | None:
+        """A fingerprint, or null."""
+        return None if self.get(key) is None else Fingerprint(self.section(key).fields)
+
+
+def _integer(value: object, name: str, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Refused(name, "an integer", value)
+    if not low <= value <= high:
+        raise Refused(name, f"an integer from {low} to {high}", value)
+    return value
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a finite number")

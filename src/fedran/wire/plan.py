@@ -1,0 +1,115 @@
+"""What fits a byte budget, and what else could be sent for the same bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedran.core.compress import check_rank
+from fedran.wire.codec import DEFAULT_BITS
+from fedran.wire.sizes import head_bytes, paper_upload_values, upload_bytes
+from fedran.wire.summary_codec import check_precision
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A feasible rank with its costs per client and task. Sizes in bytes."""
+
+    out_features: int
+    n_classes: int
+    precision: str
+    bits: float
+    budget: int | None
+    """The budget asked for, None when the rank was given."""
+    rank: int
+    """The largest rank whose upload fits (0: not even the class sums fit), or the one given."""
+    upload: int
+    """Bytes of the upload at that rank, as encoded."""
+    download: int
+    """Bytes of the head in float16, with the classes seen so far."""
+    paper_rank: int
+    """The paper's feasible rank for the same budget (eq. budget_rank, 8 bytes a number)."""
+    paper_upload: int
+    """The paper's formula (M r + r + M C) x 8 at ``rank``."""
+    paper_download: int
+    """The paper's downlink, M C x 8."""
+    gram_upload: int
+    """The exact Gram instead, packed symmetric, float32, with float32 class sums."""
+    feature_rows_float32: int | None
+    """Rows below which sending float32 features is smaller than this upload."""
+    feature_rows_8bit: int | None
+    """The same for features in 8 bits."""
+
+
+def plan(
+    budget_bytes: int | None = None,
+    *,
+    out_features: int,
+    n_classes: int,
+    rank: int | None = None,
+    in_features: int | None = None,
+    classes_seen: int | None = None,
+    precision: str = "mixed",
+    bits: float = DEFAULT_BITS,
+) -> Plan:
+    """The largest rank that fits ``budget_bytes``, or the costs of a given ``rank``.
+
+    ``n_classes`` are the classes one client holds in one task (only they travel in B);
+    ``classes_seen`` all classes the head knows (default: ``n_classes``). ``in_features`` (d)
+    adds the break-even against sending features.
+
+    >>> import fedran
+    >>> p = fedran.plan(budget_bytes=2_000_000, out_features=8192, n_classes=20)
+    >>> p.rank > 256 and p.upload <= 2_000_000, p.paper_rank
+    (True, 10)
+    """
+    precision = check_precision(precision, bits)
+    _check_sizes(out_features=out_features, n_classes=n_classes)
+    if (budget_bytes is None) == (rank is None):
+        raise ValueError("give either budget_bytes or rank")
+    M, C = out_features, n_classes
+    if rank is not None:
+        check_rank(rank)
+        if rank > M:
+            raise ValueError(f"rank must be at most out_features = {M}, got {rank}")
+        chosen, budget = rank, upload_bytes(M, rank, C, precision, bits)
+    else:
+        assert budget_bytes is not None
+        if budget_bytes < 1:
+            raise ValueError(f"budget_bytes must be positive, got {budget_bytes}")
+        chosen, budget = _largest_rank(budget_bytes, M, C, precision, bits), budget_bytes
+    upload = upload_bytes(M, chosen, C, precision, bits)
+    per_row = None if in_features is None else 4 * in_features
+    return Plan(
+        out_features=M,
+        n_classes=C,
+        precision=precision,
+        bits=bits,
+        budget=budget_bytes,
+        rank=chosen,
+        upload=upload,
+        download=head_bytes(M, classes_seen or C),
+        paper_rank=min(M, max(0, (budget // 8 - M * C) // (M + 1))),
+        paper_upload=8 * paper_upload_values(M, chosen, C),
+        paper_download=8 * M * (classes_seen or C),
+        gram_upload=4 * (M * (M + 1) // 2 + M * C),
+        feature_rows_float32=None if per_row is None else upload // per_row,
+        feature_rows_8bit=None if per_row is None else upload // (per_row // 4),
+    )
+
+
+def _largest_rank(budget: int, M: int, C: int, precision: str, bits: float) -> int:
+    """Bisection: the size grows with the rank."""
+    low, high = 0, M + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if upload_bytes(M, middle, C, precision, bits) <= budget:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a positive integer, got {value!r}")
