@@ -1,0 +1,1 @@
+"""Frozen extractors and the export of heads to other frameworks."""

@@ -1,0 +1,1 @@
+"""Running methods on streams: runner, metrics, results, the demo."""

@@ -1,0 +1,1 @@
+"""``fedran ...``: thin commands over the library; nothing is computed here."""

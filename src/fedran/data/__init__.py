@@ -1,0 +1,1 @@
+"""Datasets, task streams, partitioners and label masks."""

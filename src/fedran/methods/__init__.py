@@ -1,0 +1,1 @@
+"""The methods of the benchmark, one file each, all behind one protocol."""

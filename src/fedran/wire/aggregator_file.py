@@ -13,7 +13,7 @@ from fedran.core.aggregator import AggregatorState, check_id
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import pack_lower, unpack_lower
 from fedran.core.ranked import Order
-from fedran.wire.container import Container, pack
+from fedran.wire.container import Container, pack, unpack
 from fedran.wire.files import naming, read_container, write_atomically
 from fedran.wire.header import Header
 from fedran.wire.limits import FILE_LIMITS
@@ -63,6 +63,11 @@ def to_bytes(aggregator: core.Aggregator) -> bytes:
         "state": state.extra,
     }
     return pack("aggregator", header, tensors)
+
+
+def from_bytes(blob: bytes, device: str | None = None) -> Aggregator:
+    """Inverse of :func:`to_bytes`."""
+    return from_container(unpack(blob, FILE_LIMITS), device)
 
 
 def from_container(

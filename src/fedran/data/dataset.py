@@ -1,0 +1,44 @@
+"""A dataset in memory: rows and labels, split into training and test."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal["features", "images"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test rows of the same kind; labels are ints or strs."""
+
+    name: str
+    kind: Kind
+    X_train: NDArray[Any]
+    y_train: NDArray[Any]
+    X_test: NDArray[Any]
+    y_test: NDArray[Any]
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            X, y = getattr(self, f"X_{part}"), getattr(self, f"y_{part}")
+            if len(X) != len(y):
+                raise ValueError(f"{self.name}: {len(X)} {part} rows but {len(y)} labels")
+        unknown = set(np.unique(self.y_test)) - set(np.unique(self.y_train))
+        if unknown:
+            raise ValueError(
+                f"{self.name}: test labels without training rows: {sorted(unknown)[:5]}"
+            )
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over all rows and labels."""
+        sha = hashlib.sha256()
+        for array in (self.X_train, self.y_train, self.X_test, self.y_test):
+            sha.update(f"{array.dtype} {array.shape}".encode())
+            sha.update(np.ascontiguousarray(array).data)
+        return sha.hexdigest()

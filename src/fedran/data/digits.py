@@ -1,0 +1,28 @@
+"""scikit-learn's bundled handwritten digits: 8 x 8 images whose pixels serve as features."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from fedran.data.dataset import Dataset
+
+TEST_SHARE = 0.3
+SPLIT_SEED = 0
+
+
+def digits() -> Dataset:
+    """1,797 digits of 64 pixels in 0 .. 1, three in ten of each class for testing.
+
+    >>> d = digits()
+    >>> d.X_train.shape, d.X_test.shape
+    ((1262, 64), (535, 64))
+    """
+    X, y = load_digits(return_X_y=True)
+    X = (X / 16.0).astype(np.float32)
+    test = np.zeros(len(y), dtype=bool)
+    rng = np.random.default_rng(SPLIT_SEED)
+    for c in np.unique(y):
+        rows = rng.permutation(np.flatnonzero(y == c))
+        test[rows[: int(TEST_SHARE * len(rows))]] = True
+    return Dataset("digits", "features", X[~test], y[~test], X[test], y[test])

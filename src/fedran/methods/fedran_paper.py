@@ -1,0 +1,40 @@
+"""FedRAN as the paper prints it: rank-bounded merges, lambda = 1e-3, subspace-only head."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedran.core.features import RandomFeatures
+from fedran.core.head import Head
+from fedran.core.ridge import Ridge
+from fedran.methods.protocol import Claims
+from fedran.methods.summary_based import SummaryMethod
+from fedran.wire.aggregator_file import Aggregator
+
+
+@dataclass(frozen=True)
+class FedRANPaper(SummaryMethod):
+    """Algorithm 1 to the letter; uploads in float32 (the paper counts 8 bytes a number)."""
+
+    out_features: int = 8192
+    rank: int = 2048
+    lam: float = 1e-3
+    precision: str = "float32"
+    bits: float = 5.0
+
+    name = "FedRAN-paper"
+    claims = Claims()
+    sends = "rank-r factor and class sums, float32"
+
+    def params(self) -> dict[str, Any]:
+        """The dataclass fields."""
+        return asdict(self)
+
+    def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
+        """QR-SVD merges, client after client."""
+        return Aggregator(self.out_features, self.rank, order="paper", fingerprint=phi.fingerprint)
+
+    def solve(self, aggregator: Aggregator) -> Head:
+        """W = V (diag(sigma^2) + lambda I)^-1 V'B."""
+        return aggregator.solve(Ridge.absolute(self.lam), complement="drop")

@@ -1,0 +1,116 @@
+"""What the benchmark asks of a method, analytic or trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+from numpy.typing import NDArray
+
+from fedran.core.labels import Label
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a method promises; the generic checks test every promise."""
+
+    order_free: bool = False
+    """The order in which clients' messages arrive does not matter (to rounding)."""
+    partition_free: bool = False
+    """It does not matter which client holds which row (to rounding)."""
+    exact: bool = False
+    """Equal to a joint solve on all rows (to rounding)."""
+    one_round: bool = True
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is known before the stream starts."""
+
+    in_features: int
+    task_classes: tuple[tuple[Label, ...], ...]
+    clients: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client's rows of one task; labels are None where they are missing."""
+
+    client: str
+    task: str
+    X: NDArray[Any]
+    y: Any
+
+
+class Method(Protocol[S]):
+    """A competitor. Every call returns the next state; the one handed in is not used again.
+
+    The runner measures bytes and seconds around these calls; a method never counts itself.
+    """
+
+    @property
+    def name(self) -> str:
+        """As shown in tables."""
+        ...
+
+    @property
+    def family(self) -> Literal["analytic", "trained", "reference"]:
+        """Closed form, gradient descent, or a reference that is not federated."""
+        ...
+
+    @property
+    def input(self) -> Literal["features", "images"]:
+        """What ``data.X`` must hold."""
+        ...
+
+    @property
+    def claims(self) -> Claims:
+        """What it promises."""
+        ...
+
+    @property
+    def sends(self) -> str:
+        """One phrase: what a client uploads."""
+        ...
+
+    def params(self) -> dict[str, Any]:
+        """The settings of this instance, as plain values."""
+        ...
+
+    def rounds(self, task: int) -> int:
+        """Communication rounds in this task."""
+        ...
+
+    def init(self, spec: Spec, seed: int) -> S:
+        """The server's state before the first task."""
+        ...
+
+    def broadcast(self, state: S, task: int, round_: int) -> bytes:
+        """What every client downloads before this round."""
+        ...
+
+    def client(self, cstate: Any, message: bytes, data: ClientData, seed: int) -> tuple[Any, bytes]:
+        """One client's work: its own next state and its upload."""
+        ...
+
+    def aggregate(self, state: S, task: int, round_: int, uploads: dict[str, bytes]) -> S:
+        """The server's next state from all uploads of a round."""
+        ...
+
+    def predict(self, state: S, X: NDArray[Any]) -> NDArray[Any]:
+        """Labels for rows of any class seen so far."""
+        ...
+
+    def embed(self, state: S, X: NDArray[Any]) -> NDArray[Any] | None:
+        """The method's representation of X, or None when it is frozen (no drift)."""
+        ...
+
+    def dump(self, state: S) -> bytes:
+        """The server's state as bytes, so that a run can resume after any round."""
+        ...
+
+    def load(self, blob: bytes, spec: Spec, seed: int) -> S:
+        """The state that :meth:`dump` wrote."""
+        ...

@@ -1,0 +1,153 @@
+"""What is in a file, in words and numbers, for people who look at one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedran.core.accounts import Accounts
+from fedran.core.bounds import gram_bounds
+from fedran.core.errors import printable
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.head import Head
+from fedran.core.labels import Label
+from fedran.core.summary import Summary
+from fedran.wire.aggregator_file import Aggregator, from_container
+from fedran.wire.codec import decode_container
+from fedran.wire.container import Container
+from fedran.wire.files import naming, read_container
+from fedran.wire.limits import FILE_LIMITS
+
+SHOWN = 8
+"""Classes, clients or tasks listed before the rest is counted."""
+
+Section = dict[str, str | int | float | None]
+
+
+@dataclass(frozen=True)
+class Description:
+    """A title and sections of named values, ready for a table or JSON."""
+
+    title: str
+    sections: dict[str, Section]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain nested values."""
+        return {"title": self.title, **self.sections}
+
+
+def describe(path: str | Path) -> Description:
+    """What an upload, a head or an aggregator file holds; refused when it is none or damaged."""
+    path = Path(path)
+    with naming(path):
+        message = read_container(path, FILE_LIMITS)
+        thing: Summary | Head | Aggregator
+        if message.kind == "aggregator":
+            thing = from_container(message, None)
+        else:
+            thing = decode_container(message, FILE_LIMITS)
+    file: Section = {
+        "bytes": path.stat().st_size,
+        "format version": message.header.text("version"),
+        "sha256": message.digest,
+    }
+    if isinstance(thing, Summary):
+        title, sections = _summary(thing, message)
+    elif isinstance(thing, Head):
+        title, sections = _head(thing, message)
+    else:
+        title, sections = _aggregator(thing)
+    return Description(
+        title, {"file": file, **sections, "fingerprint": _fingerprint(thing.fingerprint)}
+    )
+
+
+def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
+    precision = message.header.text("precision")
+    bits = message.tensors.get("directions_bits")
+    width = f"{bits.mean():.2f} bits a number before coding" if bits is not None else "fixed width"
+    content: Section = {
+        "precision": f"{precision} ({width})",
+        "out_features M": s.out_features,
+        "rank": s.rank,
+        "rows": s.accounts.n_rows,
+        "labelled rows": sum(s.counts),
+        "classes": _listed(dict(zip(s.classes, s.counts, strict=True))),
+        "in memory": f"{s.nbytes} bytes",
+        "largest singular value": float(s.sigma[0]) if s.rank else None,
+        "smallest kept": float(s.sigma[-1]) if s.rank else None,
+    }
+    return "upload: one client's summary of one task", {
+        "content": content,
+        "accounts": _accounts(s.accounts),
+    }
+
+
+def _head(head: Head, message: Container) -> tuple[str, dict[str, Section]]:
+    content: Section = {
+        "precision": message.header.text("precision"),
+        "out_features M": head.out_features,
+        "classes": _listed(dict.fromkeys(head.classes)),
+    }
+    diagnosis: Section = {
+        k: printable(v, 400) if isinstance(v, str) else v for k, v in asdict(head.diagnosis).items()
+    }
+    return "head: a classifier", {"content": content, "diagnosis": diagnosis}
+
+
+def _aggregator(agg: Aggregator) -> tuple[str, dict[str, Section]]:
+    clients = sorted({client for client, _ in agg.ledger})
+    tasks = sorted({task for _, task in agg.ledger})
+    rank = agg.server_rank
+    content: Section = {
+        "kind": "exact sum" if rank is None else f"rank {rank}, order {agg.order}",
+        "dtype": agg.dtype,
+        "out_features M": agg.out_features,
+        "columns held": agg.rank,
+        "uploads": len(agg.ledger),
+        "clients": _listed(dict.fromkeys(clients)),
+        "tasks": _listed(dict.fromkeys(tasks)),
+        "rows": agg.accounts.n_rows,
+        "classes": _listed(dict(agg.counts)),
+    }
+    bounds: Section = {k.replace("_", " "): v for k, v in asdict(agg.bounds).items()}
+    return "aggregator: a server's state", {
+        "content": content,
+        "accounts": _accounts(agg.accounts),
+        "bounds on the Gram error": bounds,
+    }
+
+
+def _accounts(accounts: Accounts) -> Section:
+    bounds = gram_bounds(accounts)
+    return {
+        "energy": accounts.energy,
+        "cut": f"{accounts.cut:.6g} ({accounts.cut_fraction:.2%} of the energy)",
+        "mean row energy": accounts.mean_row_energy,
+        "eps_G (spectral)": bounds.spectral,
+        "of which quantisation": accounts.eps_quant,
+        "eps_G (Frobenius)": bounds.frobenius,
+        "eps_B": accounts.eps_B,
+        "eta_loc, eta_merge, L_t": (
+            f"{accounts.eta_loc:.4g}, {accounts.eta_merge:.4g}, {accounts.merges}"
+        ),
+    }
+
+
+def _fingerprint(fingerprint: Fingerprint | None) -> Section:
+    if fingerprint is None:
+        return {"fingerprint": "none: nothing says which features these are"}
+    fields: Section = {
+        k: printable(v) if isinstance(v, str) else v for k, v in fingerprint.fields.items()
+    }
+    return {**fields, "hash": fingerprint.hash}
+
+
+def _listed(items: dict[Label, int] | dict[str, None] | dict[Label, None]) -> str:
+    names = [
+        printable(str(k), 40) + (f" ({v})" if v is not None else "")
+        for k, v in list(items.items())[:SHOWN]
+    ]
+    more = f", and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
+    return f"{len(items)}: " + ", ".join(names) + more if items else "none"
