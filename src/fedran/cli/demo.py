@@ -24,7 +24,7 @@ from fedran.bench.result import Result
 NEXT = """
 [bold]How to read it[/bold]
   A_t      accuracy in percent over all classes seen after task t; nothing was
-           trained, replayed or forgotten. A_avg is their mean, A_T the last.
+           trained, replayed or forgotten. A_T is the last one, A_avg the mean.
   upload   the largest message any client sent in any task, as measured.
 
 [bold]Where to go next[/bold]
@@ -61,16 +61,13 @@ def demo() -> None:
 def _table(results: Sequence[Result]) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
-    for t in range(N_TASKS):
-        table.add_column(f"A_{t + 1}", justify="right", no_wrap=True)
-    for name in ("A_avg", "A_T", "upload\nKiB", "client\nsec", "server\nsec"):
+    accuracies = [f"A_{t}" for t in range(1, N_TASKS)] + ["A_T", "A_avg"]
+    for name in (*accuracies, "upload\nKiB", "client\nsec", "server\nsec"):
         table.add_column(name, justify="right", no_wrap=True)
     for r in results:
         table.add_row(
             r.method,
-            *(f"{a:.1f}" for a in r.A),
-            f"{r.A_avg:.2f}",
-            f"{r.A_T:.2f}",
+            *(f"{a:.2f}" for a in [*r.A, r.A_avg]),
             f"{r.max_upload / 1024:.1f}",
             f"{r.client_seconds:.3f}",
             f"{r.server_seconds:.3f}",

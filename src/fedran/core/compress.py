@@ -81,9 +81,12 @@ def leading_qr(A: Array, rank: int) -> Leading:
     if is_numpy_array(A):
         Q, R = scipy.linalg.qr(A, mode="economic", check_finite=False)
         U, s, _ = scipy.linalg.svd(R, full_matrices=False, check_finite=False)
-    else:
+    else:  # GPU drivers for the SVD of a large R may not return; float64 eigenvectors do
         Q, R = xp.linalg.qr(A, mode="reduced")
-        U, s, _ = xp.linalg.svd(R, full_matrices=False)
+        R64 = cast(R, "float64")
+        values, U = xp.linalg.eigh(R64 @ R64.T)
+        s = xp.astype(xp.sqrt(xp.clip(xp.flip(values, axis=0), min=0)), A.dtype)
+        U = xp.astype(xp.flip(U, axis=1), A.dtype)
     spectrum = cast(s, "float64") ** 2
     k = min(int(rank), s.shape[0], _resolved(spectrum, (RESOLVED * eps(A)) ** 2))
     factor = Q @ (U[:, :k] * s[:k])

@@ -20,18 +20,19 @@ class FedRAN(SummaryMethod):
     rank: int = 256
     precision: str = "mixed"
     bits: float = 5.0
+    device: str | None = None
 
     name = "FedRAN"
     claims = Claims(order_free=True)
     sends = "rank-r factor and class sums, 5 bits a number"
 
     def params(self) -> dict[str, Any]:
-        """The dataclass fields."""
-        return asdict(self)
+        """The dataclass fields, but for where it runs."""
+        return {k: v for k, v in asdict(self).items() if k != "device"}
 
     def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
         """An exact sum, bound to the feature map."""
-        return Aggregator(self.out_features, fingerprint=phi.fingerprint)
+        return Aggregator(self.out_features, fingerprint=phi.fingerprint, device=self.device)
 
     def solve(self, aggregator: Aggregator) -> Head:
         """The default ridge rule, complement kept."""

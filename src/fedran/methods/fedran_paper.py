@@ -22,18 +22,25 @@ class FedRANPaper(SummaryMethod):
     lam: float = 1e-3
     precision: str = "float32"
     bits: float = 5.0
+    device: str | None = None
 
     name = "FedRAN-paper"
     claims = Claims()
     sends = "rank-r factor and class sums, float32"
 
     def params(self) -> dict[str, Any]:
-        """The dataclass fields."""
-        return asdict(self)
+        """The dataclass fields, but for where it runs."""
+        return {k: v for k, v in asdict(self).items() if k != "device"}
 
     def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
         """QR-SVD merges, client after client."""
-        return Aggregator(self.out_features, self.rank, order="paper", fingerprint=phi.fingerprint)
+        return Aggregator(
+            self.out_features,
+            self.rank,
+            order="paper",
+            fingerprint=phi.fingerprint,
+            device=self.device,
+        )
 
     def solve(self, aggregator: Aggregator) -> Head:
         """W = V (diag(sigma^2) + lambda I)^-1 V'B."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from fedran.core.arrays import to_device
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.summarize import summarize
@@ -33,6 +34,7 @@ class SummaryMethod:
     rank: int
     precision: str
     bits: float
+    device: str | None
 
     def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
         """The server's empty state."""
@@ -64,7 +66,8 @@ class SummaryMethod:
     ) -> tuple[RandomFeatures, bytes]:
         """Map, summarize, encode. The client keeps the feature map, nothing of its data."""
         phi = cstate or RandomFeatures(data.X.shape[1], self.out_features, seed=seed)
-        summary = summarize(phi(data.X), data.y, self.rank, fingerprint=phi.fingerprint)
+        H = phi(to_device(data.X, self.device))
+        summary = summarize(H, data.y, self.rank, fingerprint=phi.fingerprint)
         return phi, encode(summary, self.precision, bits=self.bits)
 
     def aggregate(
@@ -84,7 +87,7 @@ class SummaryMethod:
         """The head's labels."""
         if state.head is None:
             raise ValueError("nothing to predict with: no task was aggregated yet")
-        return state.head.predict(state.phi(X))
+        return state.head.predict(state.phi(to_device(X, self.device)))
 
     def embed(self, state: ServerState, X: NDArray[Any]) -> None:
         """Frozen: there is no drift."""
@@ -95,7 +98,7 @@ class SummaryMethod:
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
         """The aggregator, and its head solved again."""
-        aggregator = from_bytes(blob)
+        aggregator = from_bytes(blob, self.device)
         head = self.solve(aggregator) if aggregator.classes else None
         phi = RandomFeatures(spec.in_features, self.out_features, seed=seed)
         return ServerState(phi, aggregator, head)

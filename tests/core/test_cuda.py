@@ -1,0 +1,34 @@
+"""The same code on a GPU: run where one is present."""
+
+import numpy as np
+import pytest
+
+import fedran
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    return np.abs(rng.standard_normal((300, 40))).astype(np.float32), rng.integers(0, 4, 300)
+
+
+@pytest.mark.parametrize("server_rank", [None, 32])
+@pytest.mark.parametrize("rank", [20, None])
+def test_cuda_agrees_with_numpy_to_float32_rounding(rows, rank, server_rank):
+    Z, y = rows
+    phi = fedran.RandomFeatures(40, 256)
+    heads = []
+    for device in (None, "cuda"):
+        agg = fedran.Aggregator(256, server_rank, device=device)
+        X = Z if device is None else torch.asarray(Z, device=device)
+        for k in range(3):
+            s = fedran.summarize(phi(X[k::3]), y[k::3], rank)
+            agg.absorb(s, client=str(k), task="t")
+        heads.append(agg.solve().to(None))
+    assert np.allclose(phi(Z), phi(torch.asarray(Z, device="cuda")).cpu().numpy(), atol=1e-4)
+    scale = np.abs(heads[0].weights).max()
+    assert np.abs(heads[0].weights - heads[1].weights).max() < 1e-3 * scale
+    assert np.mean(heads[0].predict(phi(Z)) == heads[1].predict(phi(Z))) > 0.99

@@ -1,0 +1,153 @@
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedran
+from fedran.core import features as module
+from fedran.core.errors import Refused
+from fedran.core.features import RandomFeatures
+
+from .reference import quick
+
+
+def test_the_projection_is_the_frozen_stream_of_the_legacy_generator():
+    expected = np.random.RandomState(0).standard_normal((4, 6)).astype(np.float32)
+    projection = RandomFeatures(4, 6, seed=0).projection
+    np.testing.assert_array_equal(projection, expected)
+    assert projection.dtype == np.float32
+    # The only remembered numbers: this is what every machine must draw.
+    golden = [[1.764052, 0.400157, 0.978738], [0.950088, -0.151357, -0.103219]]
+    np.testing.assert_allclose(projection[:2, :3], golden, atol=5e-7)
+
+
+def test_the_last_seed_gives_another_projection():
+    assert RandomFeatures(2, 3, seed=2**32 - 1).projection[0, 0] != 1.764052
+
+
+@quick
+@given(
+    st.integers(0, 30),
+    st.integers(1, 12),
+    st.integers(1, 40),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(["float32", "float64", "float16", "int8"]),
+)
+def test_features_are_relu_of_the_projected_rows(n, d, M, seed, dtype):
+    Z = (4 * np.random.default_rng(seed).standard_normal((n, d))).astype(dtype)
+    phi = RandomFeatures(d, M, seed)
+    H = phi(Z)
+    reference = np.maximum(Z.astype(np.float64) @ phi.projection.astype(np.float64), 0)
+    assert H.dtype == np.float32
+    assert H.shape == (n, M)
+    np.testing.assert_allclose(H, reference, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_tensors_give_tensors_with_the_same_values(dtype):
+    Z = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    phi = RandomFeatures(5, 33, seed=1)
+    H = phi(Z)
+    assert isinstance(H, torch.Tensor)
+    assert H.dtype == torch.float32
+    np.testing.assert_allclose(H.numpy(), phi(Z.numpy()), atol=1e-5)
+
+
+@quick
+@given(st.integers(0, 40), st.integers(0, 4000))
+def test_blocks_respect_their_limit_and_cover_every_row_once(n, max_bytes):
+    Z = np.random.default_rng(n).standard_normal((n, 3))
+    phi = RandomFeatures(3, 50)
+    blocks = list(phi.blocks(Z, max_bytes=max_bytes))
+    assert [i for rows, _ in blocks for i in range(n)[rows]] == list(range(n))
+    for rows, H in blocks:
+        assert H.nbytes <= max_bytes or len(H) == 1
+        np.testing.assert_allclose(H, phi(Z[rows]), atol=1e-5)
+
+
+def test_chunking_inside_a_call_changes_rounding_only(monkeypatch):
+    Z = np.random.default_rng(0).standard_normal((20, 6))
+    phi = RandomFeatures(6, 30)
+    whole = phi(Z)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 4 * 30 * 3)
+    np.testing.assert_allclose(phi(Z), whole, atol=1e-5)
+
+
+def test_the_input_is_not_changed():
+    Z = -np.ones((3, 2), dtype=np.float32)
+    RandomFeatures(2, 5)(Z)
+    assert (Z == -1).all()
+
+
+def test_pickling_drops_the_projection_and_keeps_the_map():
+    phi = RandomFeatures(40, 500, seed=3, source="resnet18")
+    Z = np.random.default_rng(0).standard_normal((2, 40))
+    H = phi(Z)
+    data = pickle.dumps(phi)
+    assert len(data) < 5000
+    copy = pickle.loads(data)
+    np.testing.assert_array_equal(copy(Z), H)
+    assert copy.fingerprint == phi.fingerprint
+
+
+def test_the_fingerprint_holds_parameters_and_source():
+    phi = RandomFeatures(3, 8, seed=5, source={"backbone": "vit", "weights": "abc"})
+    assert dict(phi.fingerprint.fields) == {
+        "M": 8,
+        "activation": "relu",
+        "backbone": "vit",
+        "d": 3,
+        "map_version": 1,
+        "seed": 5,
+        "weights": "abc",
+    }
+    assert RandomFeatures(3, 8, source="vit").fingerprint.fields["backbone"] == "vit"
+    assert "vit" in repr(phi)
+    assert "source" not in repr(RandomFeatures(3, 8))
+
+
+@pytest.mark.parametrize("change", [{"in_features": 4}, {"out_features": 9}, {"seed": 1}])
+def test_every_parameter_changes_the_fingerprint(change):
+    base = {"in_features": 3, "out_features": 8, "seed": 0}
+    assert RandomFeatures(**base).fingerprint != RandomFeatures(**base | change).fingerprint
+    same = RandomFeatures(np.int64(3), np.int32(8), np.uint8(0))
+    assert RandomFeatures(**base).fingerprint == same.fingerprint
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.0, True, "3", None])
+def test_sizes_must_be_positive_integers(bad):
+    with pytest.raises(ValueError, match="in_features must be a positive integer"):
+        RandomFeatures(bad, 4)
+    with pytest.raises(ValueError, match="out_features must be a positive integer"):
+        RandomFeatures(4, bad)
+
+
+@pytest.mark.parametrize("bad", [-1, 2**32, 1.0, True, None, "0"])
+def test_seeds_must_be_32_bit_integers(bad):
+    with pytest.raises(ValueError, match="seed must"):
+        RandomFeatures(3, 4, seed=bad)
+
+
+def test_a_source_may_not_redefine_the_maps_own_fields():
+    with pytest.raises(ValueError, match="seed"):
+        RandomFeatures(3, 4, source={"seed": 1})
+    with pytest.raises(Refused):
+        RandomFeatures(3, 4, source={"weights": b"raw"})
+
+
+def test_features_of_the_wrong_width_are_refused():
+    phi = RandomFeatures(3, 4)
+    with pytest.raises(ValueError, match="Z must have 3 columns"):
+        phi(np.ones((2, 4)))
+    with pytest.raises(ValueError, match="Z must have 3 columns"):
+        next(phi.blocks(np.ones((2, 4))))
+
+
+def test_a_nan_in_z_is_refused_at_the_latest_when_summarized():
+    Z = np.ones((4, 3))
+    Z[2, 0] = np.nan
+    with pytest.raises(ValueError, match="row 2"):
+        fedran.summarize(RandomFeatures(3, 4)(Z), [0] * 4)

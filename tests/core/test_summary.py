@@ -1,0 +1,234 @@
+"""Proposition 1 and the algebra of summaries; what a summary may not claim."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedran.core.accounts import Accounts
+from fedran.core.errors import Refused
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.summarize import summarize
+from fedran.core.summary import Summary
+
+from .reference import ROUNDING, federations, frobenius, onehot, quick, spectral
+
+
+def total(federation, rank=None):
+    parts = [summarize(H, y, rank) for _, _, H, y in federation.uploads]
+    result = parts[0]
+    for part in parts[1:]:
+        result = result + part
+    return result
+
+
+def assert_same(a, b):
+    """Equal as descriptions of rows: the Gram, not its factor, is what a summary means."""
+    assert (a.classes, a.counts) == (b.classes, b.counts)
+    scale = 1 + a.accounts.energy
+    np.testing.assert_allclose(a.gram(), b.gram(), atol=1e-12 * scale)
+    np.testing.assert_allclose(a.class_sums, b.class_sums, atol=1e-12 * scale)
+    for name in ("n_rows", "energy", "cut", "eps_G", "eps_G_fro", "eta_loc", "merges"):
+        assert getattr(a.accounts, name) == pytest.approx(getattr(b.accounts, name))
+
+
+@quick
+@given(federations())
+def test_proposition_1_statistics_add_over_clients_and_tasks(federation):
+    s = total(federation)
+    H, y = federation.H, federation.y
+    scale = s.accounts.energy
+    np.testing.assert_allclose(s.gram(), H.T @ H, atol=ROUNDING * scale)
+    np.testing.assert_allclose(s.class_sums, H.T @ onehot(y, s.classes), atol=ROUNDING * scale)
+    assert s.counts == tuple(y.count(c) for c in s.classes)
+    assert s.accounts.n_rows == len(H)
+    assert s.accounts.energy == pytest.approx(np.sum(H**2))
+    assert s.rank <= s.out_features
+
+
+@quick
+@given(federations(max_clients=3), st.integers(1, 20))
+def test_addition_is_commutative_and_associative(federation, rank):
+    parts = [summarize(H, y, rank) for _, _, H, y in federation.uploads]
+    a, b, c = (parts * 3)[:3]
+    assert_same(a + b, b + a)
+    assert_same((a + b) + c, a + (b + c))
+    nothing = summarize(np.zeros((0, federation.M)), [])
+    assert_same(a + nothing, a)
+    assert_same(nothing + a, a)
+
+
+@quick
+@given(federations(), st.integers(1, 20), st.integers(1, 20), st.sampled_from(["gram", "qr"]))
+def test_theorem_1_holds_through_sums_and_truncations(federation, rank, later, method):
+    s = total(federation, rank).truncate(later, method)
+    error = federation.gram - s.gram()
+    room = ROUNDING * s.accounts.energy
+    assert s.rank <= later
+    assert spectral(error) <= s.accounts.eps_G + room
+    assert frobenius(error) <= s.accounts.eps_G_fro + room
+    assert np.trace(error) == pytest.approx(s.accounts.cut, abs=room)
+    assert np.linalg.eigvalsh(error)[0] >= -room  # residuals are positive semidefinite
+    s.validate()
+
+
+@quick
+@given(federations(max_tasks=1, max_clients=2), st.integers(1, 8))
+def test_both_truncations_agree(federation, rank):
+    s = total(federation)
+    a, b = s.truncate(rank, "gram"), s.truncate(rank, "qr")
+    assert a.accounts.eps_G == pytest.approx(b.accounts.eps_G, abs=ROUNDING * s.accounts.energy)
+    assert a.accounts.cut == pytest.approx(b.accounts.cut, abs=ROUNDING * s.accounts.energy)
+
+
+def test_truncation_knows_its_arguments():
+    s = summarize(np.eye(3), [0, 1, 2])
+    assert s.truncate(None).rank == 3
+    assert s.truncate(0.5).rank == 2
+    with pytest.raises(ValueError, match="integer rank"):
+        s.truncate(0.5, "qr")
+    with pytest.raises(ValueError, match="'gram' or 'qr'"):
+        s.truncate(2, "svd")
+    with pytest.raises(ValueError, match="rank must be"):
+        s.truncate(0)
+
+
+def test_a_truncated_copy_is_no_longer_the_upload_it_came_from():
+    s = replace(summarize(np.eye(3), [0, 1, 2]), digest="abc")
+    assert s.content_digest() == "abc"
+    assert s.truncate(2).digest is None
+    assert (s + s).digest is None
+
+
+def test_summaries_of_different_features_do_not_add():
+    rows = np.eye(3)
+    a = summarize(rows, [0, 1, 2], fingerprint=Fingerprint.of(seed=0))
+    b = summarize(rows, [0, 1, 2], fingerprint=Fingerprint.of(seed=1))
+    with pytest.raises(Refused, match="seed is 0 here and 1 there"):
+        a + b
+    with pytest.raises(Refused, match="the other has none"):
+        a + summarize(rows, [0, 1, 2])
+    with pytest.raises(Refused, match="out_features: expected 3, got 4"):
+        summarize(rows, [0, 1, 2]) + summarize(np.eye(4), [0] * 4)
+    with pytest.raises(TypeError):
+        a + 1
+    assert (a + a).fingerprint == a.fingerprint
+
+
+def test_numpy_and_torch_summaries_add_to_the_kind_of_the_first():
+    rng = np.random.default_rng(0)
+    H, y = rng.random((6, 4)), [0, 1, "a", 0, 1, "a"]
+    a, b = summarize(H[:3], y[:3]), summarize(torch.as_tensor(H[3:]), y[3:])
+    assert isinstance((a + b).factor, np.ndarray)
+    assert isinstance((b + a).class_sums, torch.Tensor)
+    assert_same(a + b, (b + a).to(None))
+    assert isinstance(a.to("cpu").factor, torch.Tensor)
+    assert_same(a.to("cpu").to(None), a)
+    np.testing.assert_allclose(b.sigma, b.to(None).sigma)
+    assert a.nbytes == a.to("cpu").nbytes == a.factor.nbytes + a.class_sums.nbytes
+
+
+def test_the_print_says_sizes():
+    assert repr(summarize(np.eye(3), [0, 1, 1], 2)).startswith("Summary(M=3, rank=2, rows=3, cl")
+
+
+def test_the_content_digest_sees_every_field_but_not_the_layout():
+    s = summarize(np.random.default_rng(0).random((5, 4)), [0, 0, 1, 1, 1])
+    same = replace(s, factor=np.asfortranarray(s.factor), route="another")
+    assert s.content_digest() == same.content_digest() == s.to("cpu").content_digest()
+    changed = [
+        replace(s, factor=s.factor * 2),
+        replace(s, class_sums=s.class_sums + 1),
+        replace(s, classes=(0, 2)),
+        replace(s, counts=(3, 2)),
+        replace(s, accounts=s.accounts + Accounts(n_rows=1)),
+        replace(s, fingerprint=Fingerprint.of(d=1)),
+    ]
+    assert len({s.content_digest(), *(c.content_digest() for c in changed)}) == 7
+
+
+class TestConstruction:
+    good = summarize(np.eye(3), [0, 1, 1])
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("factor", np.ones(3)),
+            ("class_sums", np.ones((3, 1))),
+            ("class_sums", np.ones((2, 2))),
+            ("counts", (1,)),
+            ("classes", (1, 0)),
+            ("classes", ("a", 0)),
+            ("classes", (0, 0)),
+        ],
+    )
+    def test_shapes_and_order_are_checked(self, field, value):
+        with pytest.raises(Refused, match=f"^{field}"):
+            replace(self.good, **{field: value})
+
+
+class TestValidation:
+    """A summary whose numbers no rows could have made is refused."""
+
+    good = summarize(np.random.default_rng(0).random((8, 5)), [0, 1] * 4, 2)
+
+    def refuse(self, field, **changes):
+        with pytest.raises(Refused, match=f"^{field}"):
+            replace(self.good, **changes).validate()
+
+    @quick
+    @given(federations(), st.integers(1, 20))
+    def test_every_true_summary_is_valid(self, federation, rank):
+        s = total(federation, rank)
+        assert s.validate() is s
+
+    def test_an_empty_summary_is_valid(self):
+        summarize(np.zeros((0, 4)), []).validate()
+
+    @pytest.mark.parametrize("name", list(Accounts.__dataclass_fields__))
+    @pytest.mark.parametrize("value", [-1, np.nan, np.inf])
+    def test_accounts_are_finite_and_not_negative(self, name, value):
+        accounts = replace(self.good.accounts, **{name: value})
+        self.refuse(f"accounts.{name}", accounts=accounts)
+
+    def test_counts_are_positive_and_within_the_rows(self):
+        self.refuse("counts", counts=(0, 4))
+        self.refuse("counts", counts=(-1, 4))
+        self.refuse("counts", counts=(5, 4))
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf])
+    def test_factor_and_sums_are_finite(self, bad):
+        self.refuse("factor", factor=self.good.factor * bad)
+        self.refuse("class_sums", class_sums=self.good.class_sums * bad)
+
+    def test_factor_and_cut_make_up_the_energy(self):
+        self.refuse("accounts.energy", factor=self.good.factor * 1.01)
+        more = replace(self.good.accounts, cut=self.good.accounts.cut * 1.5)
+        self.refuse("accounts.energy", accounts=more)
+
+    def test_class_sums_obey_cauchy_schwarz(self):
+        self.refuse("class_sums", class_sums=self.good.class_sums * 3)
+        generous = replace(
+            self.good.accounts, eps_B=2 * float(np.linalg.norm(self.good.class_sums))
+        )
+        wide = replace(self.good, class_sums=self.good.class_sums * 1.5, accounts=generous)
+        wide.validate()
+
+    def test_energy_needs_rows(self):
+        self.refuse(
+            "accounts",
+            class_sums=np.zeros((5, 0)),
+            classes=(),
+            counts=(),
+            accounts=replace(self.good.accounts, n_rows=0),
+        )
+
+
+def test_a_summary_is_not_compared_by_its_arrays():
+    s = summarize(np.eye(2), [0, 1])
+    assert s == s
+    assert isinstance(s, Summary)
+    assert s != summarize(np.eye(2), [0, 1])

@@ -1,0 +1,271 @@
+"""Summaries and heads through encode and decode: what arrives, and by how much it differs."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire_messages import PRECISIONS, Message, solved_head, summary
+
+import fedran
+from fedran.wire import summary_codec
+
+FORMS = [(p, 5.0) for p in PRECISIONS] + [("mixed", b) for b in (2.0, 3.5, 8.0, 14.0)]
+
+
+def error_norms(a: fedran.Summary, b: fedran.Summary) -> tuple[float, float, float]:
+    """Spectral and Frobenius norms of the Grams' difference, Frobenius norm of the sums'."""
+    difference = _gram(a) - _gram(b)
+    return (
+        np.linalg.norm(difference, 2),
+        np.linalg.norm(difference),
+        np.linalg.norm(a.class_sums - b.class_sums),
+    )
+
+
+def _gram(s: fedran.Summary) -> np.ndarray:
+    F = s.factor.astype(np.float64)
+    return F @ F.T
+
+
+def travel(s: fedran.Summary, precision: str = "mixed", bits: float = 5.0) -> fedran.Summary:
+    return fedran.decode(fedran.encode(s, precision, bits=bits))
+
+
+def assert_within_accounts(before: fedran.Summary, after: fedran.Summary) -> None:
+    spectral, frobenius, sums = error_norms(before, after)
+    old, new = before.accounts, after.accounts
+    rounding = 1e-5 * old.energy
+    assert spectral <= new.eps_G - old.eps_G + rounding
+    assert frobenius <= new.eps_G_fro - old.eps_G_fro + rounding
+    assert sums <= (new.eps_B - old.eps_B) * (1 + 1e-9) + 1e-12 * old.energy
+    assert new.eps_quant - old.eps_quant == pytest.approx(new.eps_G - old.eps_G)
+
+
+@pytest.mark.parametrize(("precision", "bits"), FORMS)
+@pytest.mark.parametrize("labels", [(0, 7, -3), ("x", "ant"), (2, "2", "é")])
+def test_everything_but_the_rounding_arrives(precision, bits, labels):
+    s = summary(n=60, M=40, rank=9, labels=labels)
+    back = travel(s, precision, bits)
+    assert (back.classes, back.counts) == (s.classes, s.counts)
+    assert back.fingerprint == s.fingerprint
+    assert back.factor.shape == s.factor.shape
+    assert back.class_sums.shape == s.class_sums.shape
+    assert back.class_sums.dtype == np.float64
+    quantised = {"eps_G", "eps_G_fro", "eps_quant", "eps_B"}
+    for name in s.accounts.__dataclass_fields__.keys() - quantised:
+        assert getattr(back.accounts, name) == getattr(s.accounts, name)
+    np.testing.assert_allclose(back.sigma, s.sigma, rtol=1e-6)
+    held = float(np.sum(back.sigma**2))
+    assert held + back.accounts.cut == pytest.approx(back.accounts.energy, rel=1e-5)
+
+
+@pytest.mark.parametrize(("precision", "bits"), FORMS)
+def test_the_error_is_what_the_accounts_say(precision, bits):
+    s = summary(n=60, M=40, rank=9)
+    back = travel(s, precision, bits)
+    spectral, frobenius, sums = error_norms(s, back)
+    rounding = 1e-6 * s.accounts.energy
+    assert back.accounts.eps_G - s.accounts.eps_G == pytest.approx(spectral, abs=rounding)
+    assert back.accounts.eps_G_fro - s.accounts.eps_G_fro == pytest.approx(frobenius, abs=rounding)
+    assert back.accounts.eps_B == pytest.approx(sums, rel=1e-6, abs=1e-12)
+
+
+def test_above_the_exact_rank_the_accounts_hold_a_bound(monkeypatch):
+    s = summary(n=60, M=40, rank=9)
+    exact = travel(s).accounts
+    monkeypatch.setattr(summary_codec, "EXACT_ERROR_RANK", 8)
+    back = travel(s)
+    assert_within_accounts(s, back)
+    assert back.accounts.eps_G > exact.eps_G
+    assert back.accounts.eps_G_fro > exact.eps_G_fro
+
+
+def test_finer_precisions_lose_less():
+    s = fedran.summarize(np.random.default_rng(0).random((60, 40)), [0] * 60, rank=9)
+    forms = [("float64", 5), ("float32", 5), ("float16", 5), ("int8", 5), ("mixed", 3)]
+    losses = [travel(s, p, b).accounts.eps_quant for p, b in forms]
+    assert losses == sorted(losses)
+    assert losses[0] <= 1e-12 * s.accounts.energy < losses[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(0, 30),
+    M=st.integers(1, 24),
+    rank=st.none() | st.integers(1, 30),
+    seed=st.integers(0, 99),
+    scale=st.sampled_from([1e-6, 1.0, 1e6]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    form=st.sampled_from(FORMS),
+)
+def test_any_shape_travels_within_its_accounts(n, M, rank, seed, scale, dtype, form):
+    rng = np.random.default_rng(seed)
+    H = (np.maximum(rng.standard_normal((n, M)), 0) * scale).astype(dtype)
+    s = fedran.summarize(H, rng.integers(0, 4, n), rank=rank)
+    assert_within_accounts(s, travel(s, *form))
+
+
+@pytest.mark.parametrize(("precision", "bits"), FORMS)
+class TestUnusual:
+    def test_sums(self, precision, bits):
+        s = summary(seed=1) + summary(seed=2, labels=("cat",)) + summary(seed=3)
+        assert_within_accounts(s, travel(s, precision, bits))
+
+    def test_a_sum_wider_than_M(self, precision, bits):
+        s = summary(n=16, rank=None) + summary(n=16, rank=None, seed=2)
+        assert_within_accounts(s, travel(s, precision, bits))
+
+    def test_decoded_and_encoded_again(self, precision, bits):
+        s = summary(n=60, M=40, rank=9)
+        once = travel(s, precision, bits)
+        twice = travel(once, precision, bits)
+        assert_within_accounts(once, twice)
+        assert_within_accounts(s, twice)
+
+    def test_non_orthogonal_factor(self, precision, bits):
+        s = summary(rank=3)
+        mix = np.array([[1.0, 1.0, 0.2], [0.0, 1.0, 0.4], [0.0, 0.0, 1.0]])
+        skew = (s.factor @ mix).astype(np.float64)
+        energy = float(np.sum(skew**2))
+        odd = replace(s, factor=skew, accounts=fedran.Accounts(n_rows=12, energy=energy))
+        odd = replace(odd, class_sums=s.class_sums * 0.1)
+        assert_within_accounts(odd, travel(odd, precision, bits))
+
+    def test_repeated_columns(self, precision, bits):
+        s = summary(rank=2)
+        assert_within_accounts(s + s, travel(s + s, precision, bits))
+
+    def test_one_hot_directions(self, precision, bits):
+        H = np.diag([100.0, 10.0, 1.0, 0.01]) + 1e-4
+        s = fedran.summarize(H, list("aabb"), rank=None)
+        assert_within_accounts(s, travel(s, precision, bits))
+
+    def test_no_rows(self, precision, bits):
+        s = fedran.summarize(np.zeros((0, 5)), [])
+        back = travel(s, precision, bits)
+        assert (back.rank, back.classes, back.out_features) == (0, (), 5)
+
+    def test_all_zero_rows(self, precision, bits):
+        back = travel(fedran.summarize(np.zeros((3, 5)), list("aab")), precision, bits)
+        assert (back.rank, back.counts, back.accounts.energy) == (0, (2, 1), 0.0)
+        assert not back.class_sums.any()
+
+    def test_no_classes(self, precision, bits):
+        H = np.random.default_rng(0).random((6, 5))
+        s = fedran.summarize(H, [None] * 6, unlabelled="factor")
+        back = travel(s, precision, bits)
+        assert (back.classes, back.accounts.n_rows, back.rank) == ((), 6, 5)
+
+    def test_one_row_of_one_feature(self, precision, bits):
+        s = fedran.summarize(np.array([[3.0]]), ["a"])
+        back = travel(s, precision, bits)
+        assert abs(float(back.factor[0, 0])) == pytest.approx(3.0)
+        assert float(back.class_sums[0, 0]) == pytest.approx(3.0, rel=1e-3)
+
+    def test_a_class_whose_sum_is_zero(self, precision, bits):
+        H = np.array([[1.0, 2.0], [-1.0, -2.0], [3.0, 1.0]])
+        back = travel(fedran.summarize(H, list("aab")), precision, bits)
+        assert not back.class_sums[:, 0].any()
+
+
+def test_zero_columns_are_not_sent():
+    s = summary(rank=3)
+    wide = replace(s, factor=np.concatenate([0 * s.factor[:, :1], s.factor], axis=1))
+    assert travel(wide, "float32").rank == 3
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_two_rows_that_share_one_peak(precision):
+    """(e_0 + u) and (e_0 - u): coarse codes see only the peak, and a decoder parallel rows."""
+    M = 70_000
+    u = np.full(M - 1, 1 / np.sqrt(M - 1))
+    F = np.stack([np.r_[1.0, u], np.r_[1.0, -u]], axis=1) * [3.0, 2.0]
+    s = fedran.Summary(
+        F, np.zeros((M, 0)), (), (), fedran.Accounts(n_rows=2, energy=float(np.sum(F**2)))
+    )
+    assert travel(s, precision).rank == 2
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("scale", [1e-50, 1e-30, 1e15, 1e30])
+def test_any_scale_travels_or_is_refused_by_the_encoder(precision, scale):
+    """What encode accepts, decode accepts: a client learns of a bad scale before it sends."""
+    H = np.random.default_rng(0).random((5, 8)) * scale
+    s = fedran.summarize(H, [0, 0, 1, 1, 1], rank=3)
+    try:
+        blob = fedran.encode(s, precision)
+    except ValueError:
+        return
+    np.testing.assert_allclose(fedran.decode(blob).sigma, s.sigma, rtol=1e-6)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_same_object_same_bytes_and_digest(precision):
+    s = summary(n=60, M=40, rank=9)
+    blob = fedran.encode(s, precision)
+    assert blob == fedran.encode(s, precision) == fedran.encode(replace(s, digest="x"), precision)
+    assert fedran.decode(blob).digest == hashlib.sha256(blob).hexdigest()
+    assert fedran.decode(bytearray(blob)).digest == fedran.decode(memoryview(blob)).digest
+
+
+def test_memory_layout_does_not_reach_the_bytes():
+    s = summary()
+    other = replace(s, factor=np.asfortranarray(s.factor), class_sums=s.class_sums.copy("F"))
+    assert fedran.encode(s) == fedran.encode(other)
+
+
+def test_only_classes_held_travel():
+    blob = fedran.encode(summary(labels=("ant",)))
+    assert Message.of(blob).fields["classes"] == ["ant"]
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32", "float16", None])
+def test_head_round_trip(precision):
+    head = solved_head()
+    back = fedran.decode(fedran.encode(head, precision), fedran.Head)
+    assert (back.classes, back.fingerprint) == (head.classes, head.fingerprint)
+    assert replace(back.diagnosis, eps_W=0.0) == replace(head.diagnosis, eps_W=0.0)
+    lost = np.linalg.norm(back.weights.astype(np.float64) - head.weights)
+    assert lost <= (back.diagnosis.eps_W - head.diagnosis.eps_W) * (1 + 1e-6) + 1e-15
+    assert (lost > 0) == (precision in ("float16", None))
+    assert back.weights.dtype == np.float32
+    assert back.digest == hashlib.sha256(fedran.encode(head, precision)).hexdigest()
+
+
+@pytest.mark.parametrize("ridge", [1e-20, 1e20, 1e300])
+def test_a_head_of_an_extreme_ridge_travels(ridge):
+    agg = fedran.Aggregator(16)
+    agg.absorb(summary(), client="a", task="t")
+    head = agg.solve(ridge)
+    assert fedran.decode(fedran.encode(head), fedran.Head).classes == head.classes
+
+
+def test_encode_says_what_it_takes():
+    with pytest.raises(TypeError, match="Summary or a Head, got int"):
+        fedran.encode(3)
+    with pytest.raises(ValueError, match="precision must be one of .*'bfloat16'"):
+        fedran.encode(summary(), "bfloat16")
+    for bits in (1.9, 14.1, float("nan")):
+        with pytest.raises(ValueError, match=r"bits must lie in 2 \.\. 14"):
+            fedran.encode(summary(), bits=bits)
+    with pytest.raises(ValueError, match="a head is sent as .*'mixed'"):
+        fedran.encode(solved_head(), "mixed")
+    head = solved_head()
+    with pytest.raises(ValueError, match="NaN or infinite weights"):
+        fedran.encode(replace(head, weights=head.weights * np.nan))
+    with pytest.raises(TypeError, match="Summary or a Head, got kind"):
+        fedran.decode(b"", int)
+    with pytest.raises(TypeError, match="a message is bytes, got str"):
+        fedran.decode("text")
+
+
+def test_sums_beyond_float32_need_float64():
+    H = np.full((1, 2), 1e15)
+    s = fedran.summarize(H, ["a"])
+    many = replace(s, class_sums=s.class_sums * 1e25, counts=(10**60,))
+    many = replace(many, accounts=replace(s.accounts, n_rows=10**60))
+    with pytest.raises(ValueError, match="use precision='float64'"):
+        fedran.encode(many, "float32")
