@@ -11,7 +11,6 @@ demo: .venv/bare  ## install the bare package and watch it work
 test: lint  ## lint, types, import contract, tests, doctests, coverage
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term --doctest-modules src tests
 	$(BIN)/coverage report --include='src/fedran/core/*,src/fedran/wire/*' --fail-under=95
-	$(BIN)/python -m pytest -q --doctest-glob='*.md' README.md docs
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedran.core.accounts import Accounts
+from fedran.core.aggregator import FLOAT32_ENERGY
 from fedran.core.compress import check_rank, leading_of_gram
 from fedran.core.exact_sum import ExactSum, symmetric
 from fedran.core.features import RandomFeatures
@@ -24,6 +25,18 @@ from fedran.core.summary import Summary
 from fedran.wire.aggregator_file import Aggregator
 
 SEED_RANGE = 2**31
+
+
+def _check_scale(X: NDArray[np.floating], out_features: int) -> None:
+    """Refuse rows whose float32 Gram would overflow or vanish, before anything is learned."""
+    with np.errstate(over="ignore"):
+        energy = float(np.sum(np.square(X, dtype=np.float64))) * out_features
+    low, high = FLOAT32_ENERGY
+    if energy > 0 and not low < energy < high:
+        raise ValueError(
+            f"X has an energy of about {energy:.3g}; expected {low:g} to {high:g}: rescale it, "
+            "for example with StandardScaler"
+        )
 
 
 class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -93,8 +106,9 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_rank(self.rank)
         Ridge.parse(self.ridge)
         labels, codes = encode_labels(y, len(X))
+        _check_scale(X, self.out_features)
         if fresh:
-            self._start(X.shape[1])
+            self._start(self._new_map(X.shape[1]))
         sums = np.zeros((self.phi_.out_features, len(labels)))
         energy = 0.0
         for rows, H in self.phi_.blocks(X):
@@ -107,12 +121,15 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._counts[c] = self._counts.get(c, 0) + int(np.sum(codes == j))
         self._refresh()
 
-    def _start(self, in_features: int) -> None:
+    def _new_map(self, in_features: int) -> RandomFeatures:
         seed = self.random_state
         if not isinstance(seed, (int, np.integer)):
             seed = int(check_random_state(seed).randint(SEED_RANGE))
-        self.phi_ = RandomFeatures(in_features, self.out_features, seed=seed)
-        self._gram = ExactSum(self.out_features, stack=False)
+        return RandomFeatures(in_features, self.out_features, seed=seed)
+
+    def _start(self, phi: RandomFeatures) -> None:
+        self.phi_ = phi
+        self._gram = ExactSum(phi.out_features, stack=False)
         self._accounts = Accounts()
         self._sums: dict[Label, Any] = {}
         self._counts: dict[Label, int] = {}
@@ -133,7 +150,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _solve(self) -> Head:
         ridge = Ridge.parse(self.ridge)
         if self.rank is not None:
-            server = Aggregator(self.out_features)
+            server = Aggregator(self.phi_.out_features)
             server.absorb(self.summary(self.rank), client="self", task="all")
             return server.solve(ridge)
         classes = ordered(self._sums)
@@ -178,12 +195,17 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "classes_")
         check_is_fitted(other, "classes_")
         require_same(self.phi_.fingerprint, other.phi_.fingerprint, "both classifiers")
+        for name in ("rank", "ridge"):
+            if getattr(self, name) != getattr(other, name):
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r} in one classifier and "
+                    f"{getattr(other, name)!r} in the other; use set_params before adding"
+                )
         merged = FedRANClassifier(**self.get_params())
         merged.n_features_in_ = self.n_features_in_
         if hasattr(self, "feature_names_in_"):
             merged.feature_names_in_ = self.feature_names_in_
-        merged._start(self.n_features_in_)
-        merged.phi_ = self.phi_
+        merged._start(self.phi_)
         for part in (self, other):
             merged._gram.add_gram(part._gram.gram())
             merged._accounts += part._accounts

@@ -71,4 +71,9 @@ def paper(
     if setting not in _SIZES:
         raise ValueError(f"setting must be one of {', '.join(_SIZES)}, got {setting!r}")
     d, M, r = _SIZES[setting]
-    return PaperPreset(in_features or d, out_features or M, rank or r, seed=seed)
+    return PaperPreset(
+        d if in_features is None else in_features,
+        M if out_features is None else out_features,
+        r if rank is None else rank,
+        seed=seed,
+    )

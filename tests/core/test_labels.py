@@ -3,7 +3,7 @@ import enum
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedran.core.labels import (
@@ -18,7 +18,8 @@ from fedran.core.labels import (
 from .reference import quick
 
 labels = st.one_of(
-    st.integers(-(2**63), 2**63 - 1), st.text(st.characters(codec="utf-8"), max_size=8)
+    st.integers(-(2**63), 2**63 - 1),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8),
 )
 
 
@@ -48,7 +49,7 @@ def test_the_canonical_form(given_label, expected):
 
 @pytest.mark.parametrize("label", [0.5, np.float64(1.5), np.inf, np.nan, None, b"a", 1j, (1,), [1]])
 def test_other_labels_are_refused_with_their_type(label):
-    with pytest.raises(ValueError, match="integer or a string.*of type"):
+    with pytest.raises(ValueError, match=r"integer or a string.*of type"):
         canonical(label)
 
 
@@ -153,7 +154,11 @@ def test_label_arrays_have_the_plainest_dtype():
 
 
 @quick
-@example(["a", "a\0"])
 @given(st.lists(labels, unique=True, max_size=6))
 def test_a_label_array_holds_the_labels_themselves(values):
     assert label_array(ordered(values)).tolist() == list(ordered(values))
+
+
+def test_a_label_with_nul_is_refused_because_numpy_would_drop_it():
+    with pytest.raises(ValueError, match="NUL"):
+        canonical("a\0")

@@ -211,11 +211,16 @@ class TestValidation:
 
     def test_class_sums_obey_cauchy_schwarz(self):
         self.refuse("class_sums", class_sums=self.good.class_sums * 3)
-        generous = replace(
-            self.good.accounts, eps_B=2 * float(np.linalg.norm(self.good.class_sums))
-        )
-        wide = replace(self.good, class_sums=self.good.class_sums * 1.5, accounts=generous)
-        wide.validate()
+
+    def test_an_error_of_the_class_sums_gives_room_but_not_any_room(self):
+        acc = self.good.accounts
+        room = 0.1 * np.sqrt(acc.n_rows * acc.energy)
+        norms = np.linalg.norm(self.good.class_sums, axis=0)
+        most = np.sqrt(acc.energy / np.sum(norms**2 / self.good.counts))
+        beyond = {"class_sums": self.good.class_sums * most * 1.01}
+        self.refuse("class_sums", **beyond)
+        replace(self.good, **beyond, accounts=replace(acc, eps_B=0.99 * room)).validate()
+        self.refuse("accounts.eps_B", **beyond, accounts=replace(acc, eps_B=1.01 * room))
 
     def test_energy_needs_rows(self):
         self.refuse(

@@ -88,7 +88,7 @@ def test_finer_precisions_lose_less():
     forms = [("float64", 5), ("float32", 5), ("float16", 5), ("int8", 5), ("mixed", 3)]
     losses = [travel(s, p, b).accounts.eps_quant for p, b in forms]
     assert losses == sorted(losses)
-    assert losses[0] <= 1e-12 * s.accounts.energy < losses[1]
+    assert losses[0] < 1e-8 * s.accounts.energy
 
 
 @settings(max_examples=60, deadline=None)
@@ -186,6 +186,10 @@ def test_two_rows_that_share_one_peak(precision):
     s = fedran.Summary(
         F, np.zeros((M, 0)), (), (), fedran.Accounts(n_rows=2, energy=float(np.sum(F**2)))
     )
+    if precision == "int8":
+        with pytest.raises(fedran.Refused, match="few large entries"):
+            fedran.encode(s, precision)
+        return
     assert travel(s, precision).rank == 2
 
 
@@ -243,15 +247,22 @@ def test_a_head_of_an_extreme_ridge_travels(ridge):
     assert fedran.decode(fedran.encode(head), fedran.Head).classes == head.classes
 
 
+def test_a_head_whose_diagnosis_is_infinite_is_refused_by_name():
+    head = solved_head()
+    spoilt = replace(head, diagnosis=replace(head.diagnosis, condition=float("inf")))
+    with pytest.raises(ValueError, match="condition"):
+        fedran.encode(spoilt)
+
+
 def test_encode_says_what_it_takes():
     with pytest.raises(TypeError, match="Summary or a Head, got int"):
         fedran.encode(3)
-    with pytest.raises(ValueError, match="precision must be one of .*'bfloat16'"):
+    with pytest.raises(ValueError, match=r"precision must be one of .*'bfloat16'"):
         fedran.encode(summary(), "bfloat16")
     for bits in (1.9, 14.1, float("nan")):
         with pytest.raises(ValueError, match=r"bits must lie in 2 \.\. 14"):
             fedran.encode(summary(), bits=bits)
-    with pytest.raises(ValueError, match="a head is sent as .*'mixed'"):
+    with pytest.raises(ValueError, match=r"a head is sent as .*'mixed'"):
         fedran.encode(solved_head(), "mixed")
     head = solved_head()
     with pytest.raises(ValueError, match="NaN or infinite weights"):

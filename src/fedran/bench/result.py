@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -45,7 +44,8 @@ class Result:
     tasks: list[TaskRecord]
     bytes_down_final: int
     """The head after the last task, once to each client."""
-    machine: str = field(default_factory=lambda: f"{platform.system()} {platform.machine()}")
+    machine: str
+    """System, processor family and, where one was used, the accelerator."""
     versions: dict[str, str] = field(default_factory=lambda: library_versions())
     schema: int = SCHEMA
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -58,8 +59,14 @@ def run(
         acc=acc,
         test_rows=[len(r) for r in test],
         tasks=records,
+        machine=_machine(method),
         bytes_down_final=len(method.broadcast(state, len(stream.tasks), 0)),
     )
+
+
+def _machine(method: Method[Any]) -> str:
+    device = getattr(method, "device", None)
+    return f"{platform.system()} {platform.machine()}" + (f", {device}" if device else "")
 
 
 def _task(

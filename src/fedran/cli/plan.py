@@ -57,7 +57,9 @@ def plan(
 
 
 def _rows(p: fedran.Plan) -> list[tuple[str, str, str]]:
-    sized = "estimated: coding depends on the data" if p.precision == "mixed" else "exact to 1 KiB"
+    sized = (
+        "estimate, real features come out smaller" if p.precision == "mixed" else "exact to 1 KiB"
+    )
     rows = [
         ("rank", str(p.rank), "largest that fits" if p.budget is not None else "as given"),
         ("upload", human_bytes(p.upload), f"{p.precision}, {sized}"),

@@ -22,6 +22,8 @@ from fedran.core.summary import Summary
 
 Complement = Literal["keep", "drop"]
 Key: TypeAlias = tuple[str, str]
+FLOAT32_ENERGY = (1e-20, 1e37)
+"""Total energies whose Gram float32 can hold."""
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -75,6 +77,8 @@ class Aggregator:
             raise ValueError(f"out_features must be a positive integer, got {out_features!r}")
         if dtype not in ("float32", "float64"):
             raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
+        if order not in ("flat", "paper"):
+            raise ValueError(f"order must be 'flat' or 'paper', got {order!r}")
         self.out_features = int(out_features)
         self.server_rank = server_rank
         self.order = order
@@ -150,6 +154,7 @@ class Aggregator:
             raise Refused("out_features", str(self.out_features), summary.out_features)
         self._check_fingerprint(summary)
         summary.validate()
+        self._check_scale(summary)
         if self._exact is not None:
             self._exact.add(summary.factor)
             self._accounts = self._accounts + summary.accounts
@@ -208,6 +213,22 @@ class Aggregator:
         if self.fingerprint is not None or self._ledger:
             require_same(self.fingerprint, summary.fingerprint, "aggregator and summary")
 
+    def _check_scale(self, summary: Summary) -> None:
+        """A float32 Gram must neither overflow nor sink into subnormal numbers."""
+        energy = self.accounts.energy + summary.accounts.energy
+        if (
+            self.dtype == "float32"
+            and energy > 0
+            and not FLOAT32_ENERGY[0] < energy < FLOAT32_ENERGY[1]
+        ):
+            low, high = FLOAT32_ENERGY
+            raise Refused(
+                "accounts.energy",
+                f"a total between {low:g} and {high:g} for a float32 aggregator",
+                f"{energy:g}",
+                hint="rescale the features, or use dtype='float64'",
+            )
+
     def _add_sums(self, summary: Summary) -> None:
         sums = to_device(summary.class_sums, self.device)
         xp = namespace(sums)
@@ -217,7 +238,11 @@ class Aggregator:
             self._counts[c] = self._counts.get(c, 0) + n
 
     def state(self) -> AggregatorState:
-        """Everything needed to go on, as NumPy arrays and plain values (for ``wire``)."""
+        """Everything needed to go on, as NumPy arrays and plain values (for ``wire``).
+
+        Hands out the arrays themselves, as a copy of the Gram would double the memory: write
+        or copy them before absorbing more.
+        """
         arrays: dict[str, Any] = {}
         if self._exact is not None:
             form, width = self._exact.form, self._exact.width

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -22,9 +24,11 @@ __all__ = [
     "Array",
     "as_matrix",
     "cast",
+    "device",
     "eps",
     "is_numpy_array",
     "like",
+    "linalg_errors",
     "namespace",
     "require_finite",
     "to_device",
@@ -50,20 +54,36 @@ def to_device(x: Array, where: str | None) -> Array:
         return to_numpy(x)
     import array_api_compat.torch as xp
 
-    return xp.asarray(x, device=where)
+    return xp.asarray(_writeable(x), device=where)
 
 
 def like(x: Array, reference: Array) -> Array:
     """``x`` in the namespace and on the device of ``reference`` (its dtype unchanged)."""
     if is_numpy_array(reference):
         return to_numpy(x)
-    return namespace(reference).asarray(x, device=device(reference))
+    return namespace(reference).asarray(_writeable(x), device=device(reference))
+
+
+def _writeable(x: Array) -> Array:
+    """torch shares memory with NumPy and wants to be allowed to write there."""
+    return x.copy() if is_numpy_array(x) and not x.flags.writeable else x
 
 
 def cast(x: Array, dtype: str) -> Array:
     """``x`` as ``"float32"`` or ``"float64"``; no copy when it is that already."""
     xp = namespace(x)
     return xp.astype(x, getattr(xp, dtype), copy=False)
+
+
+@contextmanager
+def linalg_errors() -> Iterator[None]:
+    """Let torch's LinAlgError (a RuntimeError) arrive as NumPy's."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not type(error).__name__.endswith("LinAlgError"):
+            raise
+        raise np.linalg.LinAlgError(str(error)) from None
 
 
 def eps(x: Array) -> float:
@@ -77,7 +97,7 @@ def as_matrix(x: Any, name: str, columns: int | None = None) -> Array:
     Integers, booleans and half precision become float32; float32 and float64 stay what they are.
     Values are not inspected here: see :func:`require_finite`.
     """
-    if hasattr(x, "tocsr"):
+    if hasattr(x, "tocsr") or "sparse" in str(getattr(x, "layout", "")):
         raise TypeError(f"{name} is a sparse matrix; pass a dense array, e.g. {name}.toarray()")
     array = x if is_array_api_obj(x) else np.asarray(x)
     if array.ndim != 2:

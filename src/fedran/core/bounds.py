@@ -8,6 +8,7 @@ full ridge at the same lambda; rounding in the accumulated Gram comes on top.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +52,7 @@ def weight_bound(
     inverse on the left has norm at most 1/lambda. It needs W, which the solve just made, instead
     of :math:`\|B\|_F / \lambda`, its crude bound.
     """
-    return (accounts.eps_G * norm_W + accounts.eps_B + residual + outside) / lam
+    return _finite((accounts.eps_G * norm_W + accounts.eps_B + residual + outside) / lam)
 
 
 def paper_weight_bound(
@@ -60,7 +61,12 @@ def paper_weight_bound(
     r"""Theorem 2 as printed:
     :math:`\epsilon_G \|B\|_F / \lambda^2 + \|(I - VV')B\|_F / \lambda`.
     """
-    return accounts.eps_G * norm_B / lam**2 + outside / lam
+    return _finite(accounts.eps_G / lam * norm_B / lam + outside / lam)
+
+
+def _finite(bound: float) -> float:
+    """A bound beyond all numbers is the largest number: still true, and it can be written."""
+    return min(bound, sys.float_info.max)
 
 
 def certified_rows(

@@ -20,7 +20,15 @@ import numpy as np
 import scipy.linalg
 
 from fedran.core.accounts import Loss
-from fedran.core.arrays import Array, cast, eps, is_numpy_array, namespace, require_finite
+from fedran.core.arrays import (
+    Array,
+    cast,
+    eps,
+    is_numpy_array,
+    linalg_errors,
+    namespace,
+    require_finite,
+)
 
 RESOLVED = 8.0
 """Eigenvalues below RESOLVED * eps * l_1 cannot be trusted in a Gram computed in that precision."""
@@ -53,7 +61,7 @@ def leading(A: Array, rank: int | float | None, name: str = "the matrix") -> Lea
     K = _small_gram(A)
     energy = _trace(K)
     tried: list[str] = []
-    if energy == 0.0 or not np.isfinite(energy):
+    if not _safely_squared(energy, A):
         require_finite(A.T, name)
         if not bool(namespace(A).any(A != 0)):
             return Leading(A[:, :0], Loss(), 0.0, "empty")
@@ -67,6 +75,10 @@ def leading(A: Array, rank: int | float | None, name: str = "the matrix") -> Lea
             tried.append(f"{route} ({reason})")
             continue
         note = f", after {' and '.join(tried)}" if tried else ""
+        if tried and not bool(namespace(A).all(namespace(A).isfinite(factor))):
+            raise ValueError(
+                f"{name} has norms out of the range of {A.dtype}; rescale the features"
+            )
         return Leading(factor, loss, energy, route + note)
     raise np.linalg.LinAlgError(f"no factorisation of {name} succeeded: " + "; ".join(tried))
 
@@ -144,7 +156,8 @@ def _by_gram64(A: Array, K: Array, rank: int | float | None, energy: float) -> t
     A64 = cast(A, "float64")
     K64 = K if K.dtype == A64.dtype else _small_gram(A64)
     factor, loss = _from_eigen(K64, rank, energy, _lift(A64))
-    return namespace(A).astype(factor, A.dtype), loss
+    with np.errstate(over="ignore"):
+        return namespace(A).astype(factor, A.dtype), loss
 
 
 def leading_of_gram(G: Array, rank: int | float | None) -> Leading:
@@ -191,7 +204,7 @@ def _from_eigen(
     values, U = _eigh(K64, first)
     values, U = xp.flip(values, axis=0), xp.flip(U, axis=1)
     k = wanted(values, rank, energy)
-    if values[k - 1] < untrusted * values[0]:
+    if untrusted and values[k - 1] < untrusted * values[0]:
         raise _Unresolved("spectrum too steep for its precision")
     k = min(k, _resolved(values, max(negligible, w * eps(values))))
     kept, U = values[:k], U[:, :k]
@@ -206,7 +219,8 @@ def _from_eigen(
 
 def _by_svd(A: Array, _: Array, rank: int | float | None, energy: float) -> tuple[Array, Loss]:
     xp = namespace(A)
-    U, s, _ = xp.linalg.svd(cast(A, "float64"), full_matrices=False)
+    with linalg_errors():
+        U, s, _ = xp.linalg.svd(cast(A, "float64"), full_matrices=False)
     values = s**2
     k = min(wanted(values, rank, energy), _resolved(values, eps(values) ** 2))
     return xp.astype(U[:, :k] * s[:k], A.dtype), _loss(values, k)
@@ -241,7 +255,8 @@ def check_rank(rank: int | float | None) -> int | float | None:
 def _eigh(K: Array, first: int) -> tuple[Array, Array]:
     """Eigenpairs ``first`` .. end of K, ascending."""
     if not is_numpy_array(K):
-        values, U = namespace(K).linalg.eigh(K)
+        with linalg_errors():
+            values, U = namespace(K).linalg.eigh(K)
         return values[first:], U[:, first:]
     n = K.shape[0]
     if n - first > n / 6 and K.dtype == np.float64:  # divide and conquer wins, even for all
@@ -252,7 +267,15 @@ def _eigh(K: Array, first: int) -> tuple[Array, Array]:
 
 
 def _small_gram(A: Array) -> Array:
-    return A.T @ A if A.shape[1] <= A.shape[0] else A @ A.T
+    with np.errstate(over="ignore", invalid="ignore"):  # the trace tells
+        return A.T @ A if A.shape[1] <= A.shape[0] else A @ A.T
+
+
+def _safely_squared(energy: float, A: Array) -> bool:
+    """Whether the squares of A stayed clear of overflow and of subnormal numbers."""
+    finfo = namespace(A).finfo(A.dtype)
+    floor = float(finfo.smallest_normal) / float(finfo.eps) * (A.shape[1] + 1)
+    return bool(np.isfinite(energy)) and energy > floor
 
 
 def _trace(K: Array) -> float:

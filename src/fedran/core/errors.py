@@ -16,26 +16,29 @@ class Refused(ValueError):
     """
 
     def __init__(self, field: str, expected: str, got: object, hint: str = "") -> None:
-        self.field = field
+        self.field = printable(field, 300)
         self.expected = expected
         self.got = printable(got)
         self.hint = hint
         super().__init__(
-            f"{field}: expected {expected}, got {self.got}" + (f"; {hint}" if hint else "")
+            f"{self.field}: expected {expected}, got {self.got}" + (f"; {hint}" if hint else "")
         )
 
     def __reduce__(self) -> tuple[type[Refused], tuple[str, str, str, str]]:
         return Refused, (self.field, self.expected, self.got, self.hint)
 
 
-def printable(value: object, limit: int = 120) -> str:
+def printable(value: object, limit: int = 600) -> str:
     r"""A foreign value as one short line that is safe in a terminal or a log.
 
     >>> print(printable("a" + chr(27) + "[31m" + chr(10)))
     a\x1b[31m\n
     """
-    text = value if isinstance(value, str) else repr(value)
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except RecursionError:
+        text = f"a deeply nested {type(value).__name__}"
     safe = "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[:limit]
     )
-    return safe + ("..." if len(text) > limit else "")
+    return safe if len(safe) <= limit and len(text) <= limit else safe[: limit - 3] + "..."

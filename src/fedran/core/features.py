@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.arrays import Array, as_matrix, is_numpy_array, like, namespace
+from fedran.core.arrays import Array, as_matrix, cast, device, like, namespace
 from fedran.core.fingerprint import Field, Fingerprint
 
 MAP_VERSION = 1
@@ -90,19 +90,17 @@ class RandomFeatures:
         Z = as_matrix(Z, "Z", self.in_features)
         xp = namespace(Z)
         projection = like(self.projection, Z)
-        if not is_numpy_array(Z):
-            return xp.clip(xp.astype(Z, xp.float32, copy=False) @ projection, min=0)
-        H = np.empty((Z.shape[0], self.out_features), dtype=np.float32)
+        H = xp.empty((Z.shape[0], self.out_features), dtype=xp.float32, device=device(Z))
         for rows in self._slices(Z.shape[0], BLOCK_BYTES):
-            np.matmul(Z[rows].astype(np.float32, copy=False), projection, out=H[rows])
-            np.maximum(H[rows], 0, out=H[rows])
+            with np.errstate(over="ignore", invalid="ignore"):  # refused where H is used
+                xp.matmul(cast(Z[rows], "float32"), projection, out=H[rows])
+            xp.clip(H[rows], min=0, out=H[rows])
         return H
 
     def blocks(self, Z: Array, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[slice, Array]]:
-        """Yield (rows, H[rows]) with each block of H at most ``max_bytes`` (or one row)."""
+        """Iterate over (rows, H[rows]) with each block of H at most ``max_bytes`` (or one row)."""
         Z = as_matrix(Z, "Z", self.in_features)
-        for rows in self._slices(Z.shape[0], max_bytes):
-            yield rows, self(Z[rows])
+        return ((rows, self(Z[rows])) for rows in self._slices(Z.shape[0], max_bytes))
 
     def _slices(self, n: int, max_bytes: int) -> Iterator[slice]:
         step = max(1, max_bytes // (4 * self.out_features))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, printable
 
 Field: TypeAlias = str | int | float | bool | None
 
@@ -57,15 +57,18 @@ class Fingerprint:
 
     def differences(self, other: Fingerprint) -> str:
         """The fields that differ, as one clause; empty when none do."""
-        absent = object()
-        rows = []
-        for name in sorted({*self.fields, *other.fields}):
-            mine, theirs = self.fields.get(name, absent), other.fields.get(name, absent)
-            if mine != theirs:
-                here = "absent" if mine is absent else repr(mine)
-                there = "absent" if theirs is absent else repr(theirs)
-                rows.append(f"{name} is {here} here and {there} there")
-        return ", ".join(rows)
+        mine, theirs = (
+            {k: printable(json.dumps(v), 60) for k, v in f.fields.items()} for f in (self, other)
+        )
+        differing = [
+            name
+            for name in sorted({*self.fields, *other.fields})
+            if _json(self.fields, name) != _json(other.fields, name)
+        ]
+        return ", ".join(
+            f"{k} is {mine.get(k, 'absent')} here and {theirs.get(k, 'absent')} there"
+            for k in differing
+        )
 
     def __repr__(self) -> str:
         inner = ", ".join(f"{k}={v!r}" for k, v in self.fields.items())
@@ -79,6 +82,11 @@ class Fingerprint:
 
     def __reduce__(self) -> tuple[type[Fingerprint], tuple[dict[str, Field]]]:
         return Fingerprint, (dict(self.fields),)
+
+
+def _json(fields: Mapping[str, Field], name: str) -> str | None:
+    # As text, because 1 == True == 1.0 in Python but not in a hash.
+    return json.dumps(fields[name]) if name in fields else None
 
 
 def _check_field(name: object, value: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.accounts import Accounts
-from fedran.core.arrays import Array, as_matrix, cast, like, namespace, to_device, to_numpy
+from fedran.core.arrays import (
+    Array,
+    as_matrix,
+    cast,
+    like,
+    namespace,
+    require_finite,
+    to_device,
+    to_numpy,
+)
 from fedran.core.bounds import certified_rows, paper_weight_bound, weight_bound
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
@@ -85,11 +95,17 @@ class Head:
 
     def predict(self, H: Array) -> NDArray[Any]:
         """The best-scoring label of each row: int64, str, or object when both kinds occur."""
-        best = to_numpy(namespace(scores := self.scores(H)).argmax(scores, axis=1))
+        scores = self.scores(H)
+        require_finite(scores, "the scores of H")
+        best = to_numpy(namespace(scores).argmax(scores, axis=1))
         return label_array(self.classes)[best]
 
     def certify(self, H: Array) -> NDArray[np.bool_]:
-        """Rows whose prediction provably equals that of the full, exact ridge (see bounds)."""
+        """Rows whose prediction provably equals that of the full, exact ridge.
+
+        Provably up to rounding in the accumulated Gram and in the scores; see
+        :mod:`fedran.core.bounds`.
+        """
         H = as_matrix(H, "H", self.out_features)
         norms = np.sqrt(np.sum(to_numpy(H).astype(np.float64) ** 2, axis=1))
         return certified_rows(to_numpy(self.scores(H)), norms, self.diagnosis.eps_W)
@@ -114,7 +130,12 @@ def make_head(
     xp = namespace(B)
     norm_W = float(xp.linalg.vector_norm(solution.weights))
     norm_B = float(xp.linalg.vector_norm(B))
-    stored = cast(solution.weights, "float32")
+    with np.errstate(over="ignore"):
+        stored = cast(solution.weights, "float32")
+    if not bool(xp.all(xp.isfinite(stored))) or (norm_W > 0 and not bool(xp.any(stored != 0))):
+        raise ValueError(
+            f"the weights (norm {norm_W:.3g}) are out of the range of float32; rescale the features"
+        )
     rounding = float(np.finfo(np.float32).eps) * norm_W
     eps_W = weight_bound(accounts, lam, norm_W, solution.residual, solution.outside)
     diagnosis = Diagnosis(
@@ -123,7 +144,7 @@ def make_head(
         f=accounts.cut_fraction,
         n_rows=accounts.n_rows,
         effective_rank=solution.effective_rank,
-        condition=(solution.norm + lam) / lam,
+        condition=min((solution.norm + lam) / lam, sys.float_info.max),
         residual=solution.residual / norm_B if norm_B > 0 else 0.0,
         eps_W=eps_W + rounding,
         eps_W_paper=paper_weight_bound(accounts, lam, norm_B, solution.outside),

@@ -29,7 +29,9 @@ def canonical(label: object) -> Label:
     (3, 1, '3')
     """
     if isinstance(label, str):
-        text = str(label)
+        text = str.__str__(label)
+        if "\0" in text:
+            raise ValueError(f"label {printable(text)} holds a NUL character; rename it")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:

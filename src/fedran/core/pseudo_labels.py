@@ -129,6 +129,9 @@ class _Rows:
     def split(cls, X: Array, y: Any, name: str) -> _Rows:
         X = as_matrix(X, name)
         require_finite(X, name)
+        xp = namespace(X)
+        peak = float(xp.max(xp.abs(X))) if X.shape[0] * X.shape[1] else 0.0
+        X = X / peak if peak > 0 else X  # neither rule depends on the scale
         classes, codes = encode_labels(y, int(X.shape[0]))
         return cls(X, classes, codes)
 

@@ -33,8 +33,6 @@ class RankedSum:
     ) -> None:
         if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
             raise ValueError(f"server_rank must be a positive integer or None, got {rank!r}")
-        if order not in ("flat", "paper"):
-            raise ValueError(f"order must be 'flat' or 'paper', got {order!r}")
         self.out_features, self.rank, self.order = out_features, int(rank), order
         self.dtype, self.device = dtype, device
         self.open_task: str | None = None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from fedran.core.accounts import Accounts
-from fedran.core.arrays import Array, cast, eps, is_numpy_array, like, namespace
+from fedran.core.arrays import Array, cast, eps, is_numpy_array, like, linalg_errors, namespace
 from fedran.core.exact_sum import symmetric
 
 BLOCK = 512
@@ -40,7 +40,7 @@ class Ridge:
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value) and value >= 0):
                 raise ValueError(f"ridge {name} must be finite and at least 0, got {value!r}")
-        if self.fixed == 0 or (self.fixed is None and self.base + self.slope == 0):
+        if (self.base if self.fixed is None else self.fixed) == 0:
             raise ValueError("the ridge must be positive: without it the solve is not defined")
 
     @classmethod
@@ -119,7 +119,8 @@ def solve_subspace(F: Array, B: Array, lam: float) -> Solution:
     K, FtB = _inner(F, B)
     if F.shape[1] == 0:
         return Solution(B * 0.0, "no features", 0.0, 0.0, 0.0, _fro(B))
-    values, U = xp.linalg.eigh(K)
+    with linalg_errors():
+        values, U = xp.linalg.eigh(K)
     keep = values > K.shape[0] * eps(K) * values[-1]
     values, U = values[keep], U[:, keep]
     projected = (U.T @ FtB) / xp.sqrt(values)[:, None]  # V'B
@@ -178,7 +179,8 @@ def _torch_cholesky(K: Array, B: Array, lam: float) -> Array:
 
 def _eigen_solve(K: Array, B: Array, lam: float) -> Array:
     xp = namespace(K)
-    values, U = xp.linalg.eigh(cast(symmetric(K), "float64"))
+    with linalg_errors():
+        values, U = xp.linalg.eigh(cast(symmetric(K), "float64"))
     floor = K.shape[0] * eps(K) * float(values[-1])
     values = xp.where(values > floor, values, 0.0)
     return U @ ((U.T @ B) / (values + lam)[:, None])

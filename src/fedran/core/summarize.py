@@ -7,8 +7,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.accounts import Accounts, Loss
-from fedran.core.arrays import Array, as_matrix, cast, is_numpy_array, like, namespace
+from fedran.core.accounts import Accounts
+from fedran.core.arrays import (
+    Array,
+    as_matrix,
+    cast,
+    is_numpy_array,
+    like,
+    namespace,
+    require_finite,
+)
 from fedran.core.compress import check_rank, leading
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import MISSING, Label, encode_labels, ordered
@@ -55,8 +63,13 @@ def summarize(
     ([1.0, 1.0, 1.0], [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
     """
     rank = check_rank(rank)
-    H, classes, codes = _rows_in_use(H, y, unlabelled)
-    result = leading(H.T, rank, "H")
+    given = as_matrix(H, "H")
+    H, classes, codes = _rows_in_use(given, y, unlabelled)
+    try:
+        result = leading(H.T, rank, "H")
+    except ValueError:
+        require_finite(given, "H")  # names the row as the caller counts them
+        raise
     start = Accounts(n_rows=int(H.shape[0]), energy=result.energy)
     return Summary(
         result.factor,
@@ -69,15 +82,18 @@ def summarize(
     )
 
 
-def class_sums(H: Array, codes: NDArray[np.int64], n_classes: int) -> Array:
+def class_sums(H: Array, codes: NDArray[np.int64], n_classes: int, block: int = SUM_BLOCK) -> Array:
     """B = H'Y, (M, C) float64: sums of the rows of each class, blocks added in float64."""
     xp = namespace(H)
     total = like(np.zeros((n_classes, H.shape[1])), H)
-    if n_classes:
-        for i in range(0, H.shape[0], SUM_BLOCK):
-            block = codes[i : i + SUM_BLOCK]
-            onehot = like((block == np.arange(n_classes)[:, None]).astype(np.float64), H)
-            total += cast(xp.astype(onehot, H.dtype) @ H[i : i + SUM_BLOCK], "float64")
+    for i in range(0, H.shape[0] if n_classes else 0, block):
+        rows = H[i : i + block]
+        onehot = like((codes[i : i + block] == np.arange(n_classes)[:, None]).astype(float), H)
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = xp.astype(onehot, H.dtype) @ rows
+        if not bool(xp.all(xp.isfinite(part))):  # beyond float32, or NaN, which stays NaN
+            part = onehot @ cast(rows, "float64")
+        total += cast(part, "float64")
     return total.T
 
 
@@ -115,7 +131,7 @@ class Summarizer:
         self.fingerprint = fingerprint
         self.unlabelled: Unlabelled = unlabelled
         self.capacity = _capacity(out_features, max_bytes)
-        least = rank if isinstance(rank, int) else 1
+        least = self.rank if isinstance(self.rank, int) else 1
         if self.capacity < 2 * min(least, out_features):
             raise ValueError(
                 f"max_bytes={max_bytes} holds {self.capacity} rows of {out_features} features; "
@@ -130,13 +146,16 @@ class Summarizer:
 
     def update(self, H: Array, y: Any) -> None:
         """Take a batch (n, M) with its labels. A refused batch leaves no trace."""
-        H = as_matrix(H, "H", self.out_features)
-        H, classes, codes = _rows_in_use(H, y, self.unlabelled)
+        given = as_matrix(H, "H", self.out_features)
+        if self._pieces:
+            given = like(given, self._pieces[0])
+        H, classes, codes = _rows_in_use(given, y, self.unlabelled)
         xp = namespace(H)
-        energy = float(xp.sum(cast(xp.sum(cast(H, "float64") ** 2, axis=1), "float64")))
-        if not np.isfinite(energy):
-            leading(H.T, 1, "H")
-        sums = class_sums(H, codes, len(classes))
+        energy = self._energy(H)
+        if not np.isfinite(energy) or (energy == 0.0 and bool(xp.any(H != 0))):
+            require_finite(given, "H")
+            raise ValueError("H has squares out of the range of float64; rescale the features")
+        sums = class_sums(H, codes, len(classes), self._block)
         counts = np.bincount(codes[codes != MISSING], minlength=len(classes))
         for j, c in enumerate(classes):
             self._sums[c] = self._sums[c] + sums[:, j] if c in self._sums else sums[:, j]
@@ -151,6 +170,17 @@ class Summarizer:
             self._pieces.append(xp.asarray(part, copy=True))
             self._held += int(part.shape[0])
             start += int(part.shape[0])
+
+    @property
+    def _block(self) -> int:
+        return max(1, min(SUM_BLOCK, self.capacity // 8))
+
+    def _energy(self, H: Array) -> float:
+        xp = namespace(H)
+        return sum(
+            float(xp.sum(cast(H[i : i + self._block], "float64") ** 2))
+            for i in range(0, H.shape[0], self._block)
+        )
 
     def _compress(self) -> None:
         keep = self.out_features if self.capacity >= 2 * self.out_features else self.capacity // 2
@@ -207,6 +237,3 @@ def _capacity(out_features: int, max_bytes: int) -> int:
     linear, quadratic = 3 * 8 * out_features, 6 * 8
     root = np.sqrt(linear**2 + 4.0 * quadratic * max_bytes)
     return int((root - linear) / (2 * quadratic))
-
-
-__all__ = ["Loss", "Summarizer", "class_sums", "summarize"]

@@ -19,6 +19,8 @@ from fedran.core.labels import Label, ordered, sort_key
 
 ENERGY_SLACK = 1e-4
 """Relative room for rounding in the checks that tie factor, class sums and energy together."""
+SUMS_SLACK = 0.1
+"""Largest error of the class sums that a summary may admit, relative to what they can be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +80,11 @@ class Summary:
     @property
     def sigma(self) -> NDArray[np.float64]:
         """Norms of the factor's columns, (r,) float64: the singular values when orthogonal."""
-        xp = namespace(self.factor)
-        squares = xp.sum(cast(self.factor, "float64") ** 2, axis=0)
-        return np.sqrt(to_numpy(squares))
+        total = np.zeros(self.rank)
+        for i in range(0, self.out_features, 512):  # never a float64 copy of the whole factor
+            block = cast(self.factor[i : i + 512, :], "float64")
+            total += to_numpy(namespace(block).sum(block * block, axis=0))
+        return np.sqrt(total)
 
     @property
     def nbytes(self) -> int:
@@ -169,11 +173,16 @@ class Summary:
             value = getattr(acc, name)
             if not math.isfinite(value) or value < 0:
                 raise Refused(f"accounts.{name}", "a finite number, at least 0", value)
+        if acc.n_rows == 0 and acc.energy > 0:
+            raise Refused("accounts.energy", "0 where n_rows is 0", acc.energy)
         if any(n < 1 for n in self.counts):
             raise Refused("counts", "at least one row for every class listed", min(self.counts))
+        if self.rank > acc.n_rows:
+            raise Refused("rank", f"at most n_rows = {acc.n_rows}", self.rank)
         if sum(self.counts) > acc.n_rows:
             raise Refused("counts", f"at most n_rows = {acc.n_rows} in all", sum(self.counts))
-        held = float(np.sum(self.sigma**2))
+        with np.errstate(over="ignore", invalid="ignore"):
+            held = float(np.sum(self.sigma**2))
         if not math.isfinite(held):
             raise Refused("factor", "finite values", "NaN or infinity")
         if abs(held + acc.cut - acc.energy) > ENERGY_SLACK * acc.energy:
@@ -186,13 +195,17 @@ class Summary:
     def _validate_sums(self) -> None:
         if not self.counts:
             return
-        xp = namespace(self.class_sums)
-        norms = np.sqrt(to_numpy(xp.sum(self.class_sums**2, axis=0)))
+        acc = self.accounts
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = np.linalg.norm(to_numpy(self.class_sums), axis=0)
         if not np.all(np.isfinite(norms)):
-            raise Refused("class_sums", "finite values", "NaN or infinity")
+            raise Refused("class_sums", "finite values", "NaN, infinity or beyond float64")
+        # ||B||_F^2 <= n_rows * energy; no rounding that we do loses a tenth of that.
+        allowed = SUMS_SLACK * math.sqrt(acc.n_rows * acc.energy)
+        if acc.eps_B > allowed:
+            raise Refused("accounts.eps_B", f"at most {allowed:.6g}", acc.eps_B)
         counts = np.asarray(self.counts, dtype=np.float64)
-        slack = self.accounts.eps_B if self.accounts.eps_B < math.inf else 0.0
-        least = float(np.sum(np.maximum(norms - slack, 0.0) ** 2 / counts))
+        least = float(np.sum(np.maximum(norms - self.accounts.eps_B, 0.0) ** 2 / counts))
         if least > self.accounts.energy * (1 + ENERGY_SLACK):
             raise Refused(
                 "class_sums",

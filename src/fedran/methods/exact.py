@@ -17,7 +17,7 @@ from fedran.core.head import Head, make_head
 from fedran.core.labels import Label, encode_labels, ordered
 from fedran.core.ridge import Ridge, solve_gram
 from fedran.core.summarize import class_sums
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.protocol import Claims, ClientData, Spec, Stateless
 from fedran.wire.codec import encode
 from fedran.wire.container import pack, unpack
 from fedran.wire.limits import FILE_LIMITS
@@ -35,7 +35,7 @@ class GramState:
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Stateless):
     """Every client sends the lower triangle of H'H and its class sums, in float32."""
 
     out_features: int = 8192

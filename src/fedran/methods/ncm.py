@@ -12,7 +12,7 @@ from fedran.core.arrays import as_matrix, require_finite
 from fedran.core.errors import Refused
 from fedran.core.labels import Label, encode_labels, label_array, ordered
 from fedran.core.summarize import class_sums
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.protocol import Claims, ClientData, Spec, Stateless
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.limits import DEFAULT_LIMITS
 
@@ -20,7 +20,7 @@ Sums = dict[Label, tuple[NDArray[np.float64], int]]
 
 
 @dataclass(frozen=True)
-class NearestClassMean:
+class NearestClassMean(Stateless):
     """Clients send class sums and counts; the server compares with the class means."""
 
     name = "Nearest mean"

@@ -114,3 +114,22 @@ class Method(Protocol[S]):
     def load(self, blob: bytes, spec: Spec, seed: int) -> S:
         """The state that :meth:`dump` wrote."""
         ...
+
+    def dump_client(self, cstate: Any) -> bytes:
+        """A client's state as bytes; empty where it follows from the seed."""
+        ...
+
+    def load_client(self, blob: bytes) -> Any:
+        """The client state that :meth:`dump_client` wrote."""
+        ...
+
+
+class Stateless:
+    """For methods whose clients keep nothing that does not follow from the seed."""
+
+    def dump_client(self, cstate: Any) -> bytes:  # noqa: ARG002
+        """Nothing to write."""
+        return b""
+
+    def load_client(self, blob: bytes) -> None:
+        """Nothing to read: the next call starts from the seed."""

@@ -11,7 +11,7 @@ from fedran.core.arrays import to_device
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.summarize import summarize
-from fedran.methods.protocol import ClientData, Spec
+from fedran.methods.protocol import ClientData, Spec, Stateless
 from fedran.wire.aggregator_file import Aggregator, from_bytes, to_bytes
 from fedran.wire.codec import decode, encode
 
@@ -25,7 +25,7 @@ class ServerState:
     head: Head | None = None
 
 
-class SummaryMethod:
+class SummaryMethod(Stateless):
     """One round a task: phi, summarize, encode at the client; absorb, solve at the server."""
 
     family: Literal["analytic"] = "analytic"

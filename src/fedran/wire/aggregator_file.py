@@ -30,7 +30,8 @@ class Aggregator(core.Aggregator):
     def save(self, path: str | Path) -> int:
         """Write the state to a file, crash-safe; returns the bytes written.
 
-        A loaded aggregator goes on bit for bit as this one would have.
+        The file can be read by its owner only (mode 0600 where that exists). A loaded
+        aggregator goes on bit for bit as this one would have.
         """
         data = to_bytes(self)
         write_atomically(path, data)

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast, overload
 
 from fedran.core.errors import Refused
 from fedran.core.head import Head
+from fedran.core.labels import Label
 from fedran.core.summary import Summary
 from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import HeadPrecision, decode_head, encode_head
 from fedran.wire.limits import DEFAULT_LIMITS, Limits
-from fedran.wire.summary_codec import check_precision, decode_summary, encode_summary
+from fedran.wire.summary_codec import Precision, check_precision, decode_summary, encode_summary
 
 DEFAULT_BITS = 5.0
 
 
 def encode(
-    thing: Summary | Head, precision: str | None = None, *, bits: float = DEFAULT_BITS
+    thing: Summary | Head,
+    precision: str | None = None,
+    *,
+    bits: float = DEFAULT_BITS,
+    max_bytes: int | None = None,
 ) -> bytes:
     """A summary or a head as bytes (safetensors; see docs/reference/wire-format.md).
 
     ``precision`` of a summary: ``"mixed"`` (the default: ``bits`` a number on average, more for
     large singular values, entropy-coded), ``"int8"``, ``"float16"``, ``"float32"`` or
     ``"float64"``. Of a head: ``"float16"`` with a scale per class (the default), ``"float32"``
-    or ``"float64"``. The rounding goes into the accounts (``eps_G``, ``eps_B``) that travel
+    or ``"float64"``. With ``max_bytes`` a summary that comes out larger is truncated until it
+    fits. Rounding and truncation go into the accounts (``eps_G``, ``eps_B``) that travel
     along. The same object gives the same bytes.
 
     >>> import numpy as np, fedran
@@ -31,11 +38,51 @@ def encode(
     >>> fedran.decode(fedran.encode(s)).rank
     8
     """
+    _check_labels(getattr(thing, "classes", ()))
     if isinstance(thing, Summary):
-        return encode_summary(thing, check_precision(precision or "mixed", bits), bits)
+        checked = check_precision(precision or "mixed", bits)
+        blob = encode_summary(thing, checked, bits)
+        return blob if max_bytes is None else _shrink(thing, blob, max_bytes, checked, bits)
     if isinstance(thing, Head):
         return encode_head(thing, cast(HeadPrecision, precision or "float16"))
     raise TypeError(f"encode takes a Summary or a Head, got {type(thing).__name__}")
+
+
+def _shrink(s: Summary, blob: bytes, max_bytes: int, precision: Precision, bits: float) -> bytes:
+    """Fewer columns until the message fits: every step aims a little below the budget."""
+    if len(blob) <= max_bytes:
+        return blob
+    bare = len(encode_summary(_fewer_columns(s, 1), precision, bits)) if s.rank else len(blob)
+    while len(blob) > max_bytes and s.rank > 1:
+        share = max(0.0, (max_bytes - bare) / max(len(blob) - bare, 1))
+        s = _fewer_columns(s, max(1, min(s.rank - 1, int(0.98 * share * s.rank))))
+        blob = encode_summary(s, precision, bits)
+    if len(blob) > max_bytes:
+        raise ValueError(
+            f"max_bytes={max_bytes} does not hold {len(s.classes)} class sums and one column of "
+            f"{s.out_features} features: that takes {len(blob)} bytes"
+        )
+    return blob
+
+
+def _fewer_columns(s: Summary, rank: int) -> Summary:
+    """Truncated by the client itself: a local cut in the accounts, not a merge."""
+    cut = s.truncate(rank)
+    local = replace(
+        cut.accounts,
+        eta_loc=max(s.accounts.eta_loc, cut.accounts.cut_fraction),
+        eta_merge=s.accounts.eta_merge,
+        merges=s.accounts.merges,
+    )
+    return replace(cut, accounts=local)
+
+
+def _check_labels(classes: tuple[Label, ...]) -> None:
+    longest = max((len(c) for c in classes if isinstance(c, str)), default=0)
+    if longest > DEFAULT_LIMITS.label_length:
+        raise ValueError(
+            f"labels may have {DEFAULT_LIMITS.label_length} characters on the wire, got {longest}"
+        )
 
 
 @overload

@@ -22,6 +22,7 @@ from fedran.wire.limits import Limits
 
 FORMAT = "fedran"
 MAJOR, MINOR = 1, 0
+LARGEST_DIMENSION = 2**40
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -104,7 +105,7 @@ def unpack(blob: bytes, limits: Limits) -> Container:
         parts = safetensors.deserialize(blob)  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as reason:
         raise Refused("message", "a complete safetensors file", str(reason)) from None
-    metadata = json.loads(blob[8 : 8 + length]).get("__metadata__", {})
+    metadata = json.loads(blob[8 : 8 + length]).get("__metadata__") or {}
     if set(metadata) != {FORMAT, "sha256"}:
         raise Refused("message", "fedran metadata", sorted(metadata) or "none")
     tensors = {name: _as_array(name, part) for name, part in parts}
@@ -130,6 +131,8 @@ def _check_version(header: Header) -> None:
 
 
 def _as_array(name: str, part: Mapping[str, Any]) -> NDArray[Any]:
+    if len(part["shape"]) > 2 or max(part["shape"], default=0) > LARGEST_DIMENSION:
+        raise Refused(name, f"at most 2 dimensions up to {LARGEST_DIMENSION}", part["shape"])
     if part["dtype"] not in DTYPES:
         raise Refused(name, f"one of {', '.join(DTYPES)}", part["dtype"])
     return np.frombuffer(part["data"], dtype=DTYPES[part["dtype"]]).reshape(part["shape"])

@@ -66,7 +66,13 @@ def describe(path: str | Path) -> Description:
 def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
     precision = message.header.text("precision")
     bits = message.tensors.get("directions_bits")
-    width = f"{bits.mean():.2f} bits a number before coding" if bits is not None else "fixed width"
+    width = (
+        f"{bits.mean():.2f} bits a number before coding"
+        if bits is not None and bits.size
+        else "no column"
+        if precision == "mixed"
+        else "fixed width"
+    )
     content: Section = {
         "precision": f"{precision} ({width})",
         "out_features M": s.out_features,

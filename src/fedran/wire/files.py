@@ -64,7 +64,8 @@ def save(
 ) -> int:
     """Write a summary or a head to a file, crash-safe; returns the bytes written.
 
-    Takes the options of :func:`encode`. Aggregators have a ``save`` of their own.
+    The file can be read by its owner only (mode 0600 where that exists). Takes the options of
+    :func:`encode`. Aggregators have a ``save`` of their own.
     """
     data = encode(thing, precision, bits=bits)
     write_atomically(path, data)

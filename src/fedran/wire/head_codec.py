@@ -29,6 +29,9 @@ def encode_head(head: Head, precision: HeadPrecision) -> bytes:
     rows = np.ascontiguousarray(head.weights.T)
     if not np.all(np.isfinite(rows)):
         raise ValueError("the head holds NaN or infinite weights; solve again with a larger ridge")
+    for name, value in asdict(head.diagnosis).items():
+        if not isinstance(value, str) and not np.isfinite(value):
+            raise ValueError(f"diagnosis.{name} is {value}; rescale the features and solve again")
     scale = np.ones(len(rows))
     if precision == "float16":
         peaks = np.max(np.abs(rows), axis=1).astype(np.float64)

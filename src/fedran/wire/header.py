@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.labels import Label, sort_key
+from fedran.core.labels import Label, canonical, sort_key
 from fedran.wire.limits import Limits
 
 _INT64_MAX = 2**63 - 1
@@ -28,7 +29,9 @@ class Header:
         try:
             value = json.loads(text, parse_constant=_no_constant)
         except (ValueError, RecursionError) as reason:
-            raise Refused("header", "a JSON object", str(reason) or "nesting too deep") from None
+            raise Refused(
+                "header", "a JSON object of finite numbers", str(reason) or "nesting too deep"
+            ) from None
         if not isinstance(value, dict):
             raise Refused("header", "a JSON object", value)
         return cls(value)
@@ -46,8 +49,8 @@ class Header:
         """An integer in low .. high."""
         return _integer(self.get(key), self._name(key), low, high)
 
-    def number(self, key: str) -> float:
-        """A finite number, at least 0."""
+    def number(self, key: str, high: float = sys.float_info.max) -> float:
+        """A finite number in 0 .. high."""
         value = self.get(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise Refused(self._name(key), "a number", value)
@@ -55,13 +58,16 @@ class Header:
             raise Refused(self._name(key), "a number within 64 bits", "a larger integer")
         if not math.isfinite(value) or value < 0:
             raise Refused(self._name(key), "a finite number, at least 0", value)
+        if value > high:
+            raise Refused(self._name(key), f"at most {high:g}", value)
         return float(value)
 
     def text(self, key: str, longest: int = 256) -> str:
         """A string of at most ``longest`` characters."""
         value = self.get(key)
         if not isinstance(value, str) or len(value) > longest:
-            raise Refused(self._name(key), f"text of at most {longest} characters", value)
+            got = f"{len(value)} characters" if isinstance(value, str) else value
+            raise Refused(self._name(key), f"text of at most {longest} characters", got)
         return value
 
     def optional_text(self, key: str, longest: int = 256) -> str | None:
@@ -102,17 +108,22 @@ class Header:
         """Distinct int or str labels in canonical order."""
         labels = self.items(key, limits.classes)
         for label in labels:
-            if isinstance(label, str):
-                if len(label) > limits.label_length:
-                    expected = f"labels of at most {limits.label_length} characters"
-                    raise Refused(self._name(key), expected, f"one of {len(label)}")
-                if any(0xD800 <= ord(c) <= 0xDFFF for c in label):
-                    raise Refused(self._name(key), "labels that are valid text", label)
-            else:
+            if not isinstance(label, str):
                 _integer(label, self._name(key), -_INT64_MAX - 1, _INT64_MAX)
+            elif len(label) > limits.label_length:
+                expected = f"labels of at most {limits.label_length} characters"
+                raise Refused(self._name(key), expected, f"one of {len(label)}")
+            else:
+                self._text_label(key, label)
         if labels != sorted(set(labels), key=sort_key):
             raise Refused(self._name(key), "distinct labels, ints before strs, sorted", labels)
         return tuple(labels)
+
+    def _text_label(self, key: str, label: str) -> None:
+        try:
+            canonical(label)
+        except ValueError as reason:
+            raise Refused(self._name(key), "labels that are valid text", str(reason)) from None
 
     def fingerprint(self, key: str) -> Fingerprint | None:
         """A fingerprint, or null."""

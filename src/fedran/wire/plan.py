@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedran.core.compress import check_rank
 from fedran.wire.codec import DEFAULT_BITS
 from fedran.wire.sizes import head_bytes, paper_upload_values, upload_bytes
 from fedran.wire.summary_codec import check_precision
@@ -23,7 +22,7 @@ class Plan:
     rank: int
     """The largest rank whose upload fits (0: not even the class sums fit), or the one given."""
     upload: int
-    """Bytes of the upload at that rank, as encoded."""
+    """Bytes of the upload at that rank, as encoded; for ``mixed`` an estimate on the high side."""
     download: int
     """Bytes of the head in float16, with the classes seen so far."""
     paper_rank: int
@@ -63,19 +62,23 @@ def plan(
     (True, 10)
     """
     precision = check_precision(precision, bits)
-    _check_sizes(out_features=out_features, n_classes=n_classes)
+    _check_sizes(
+        out_features=out_features,
+        n_classes=n_classes,
+        budget_bytes=budget_bytes,
+        rank=rank,
+        in_features=in_features,
+        classes_seen=classes_seen,
+    )
     if (budget_bytes is None) == (rank is None):
         raise ValueError("give either budget_bytes or rank")
     M, C = out_features, n_classes
     if rank is not None:
-        check_rank(rank)
         if rank > M:
             raise ValueError(f"rank must be at most out_features = {M}, got {rank}")
         chosen, budget = rank, upload_bytes(M, rank, C, precision, bits)
     else:
         assert budget_bytes is not None
-        if budget_bytes < 1:
-            raise ValueError(f"budget_bytes must be positive, got {budget_bytes}")
         chosen, budget = _largest_rank(budget_bytes, M, C, precision, bits), budget_bytes
     upload = upload_bytes(M, chosen, C, precision, bits)
     per_row = None if in_features is None else 4 * in_features
@@ -109,7 +112,9 @@ def _largest_rank(budget: int, M: int, C: int, precision: str, bits: float) -> i
     return low
 
 
-def _check_sizes(**sizes: int) -> None:
+def _check_sizes(**sizes: int | None) -> None:
     for name, value in sizes.items():
+        if value is None:
+            continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a positive integer, got {value!r}")

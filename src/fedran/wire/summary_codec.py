@@ -31,7 +31,11 @@ SUM_BITS = 12
 """Bits of the class sums under ``mixed``; measured to cost nothing against float16."""
 EXACT_ERROR_RANK = 512
 """Up to this rank the quantisation error is computed exactly, above it bounded by norms."""
-TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-3, "int8": 0.1, "mixed": 0.2}
+MOST_ROWS, MOST_ENERGY = 2**40, 1e100
+"""Ceilings of the accounts of one message, so that no sum of messages can overflow."""
+FLOAT32_SIGMA = (1e-18, 1.8e19)
+"""Largest singular values whose factor and its squares float32 can hold."""
+TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-3, "int8": 0.25, "mixed": 0.5}
 """Largest ||V'V - I||_F / sqrt(r) that a message of this precision may show."""
 
 _DTYPE = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}
@@ -45,10 +49,12 @@ def encode_summary(summary: Summary, precision: Precision, bits: float) -> bytes
     order = np.argsort(-sigma, kind="stable")
     order = order[sigma[order] > 0]
     sigma = sigma[order]
+    _check_range(sigma, precision)
     rows = np.ascontiguousarray(summary.factor.T[order])
     rows = rows / sigma[:, None].astype(rows.dtype)
     sums = np.ascontiguousarray(summary.class_sums.T, dtype=np.float64)
     tensors, unit = _encode_directions(rows, sigma, precision, bits)
+    _check_orthogonal(unit, precision)
     sum_tensors, sums_back = _encode_sums(sums, precision)
     spectral, frobenius = _gram_error(rows, unit, sigma)
     accounts = summary.accounts.after_quantisation(
@@ -80,8 +86,7 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
     sigma = message.tensor("sigma", "F64", (r,))
     if not np.all(np.isfinite(sigma)) or np.any(sigma <= 0) or np.any(np.diff(sigma) > 0):
         raise Refused("sigma", "finite, positive, descending values", _brief(sigma))
-    if r and sigma[0] > math.sqrt(np.finfo(np.float32).max):
-        raise Refused("sigma", "values whose squares fit in float32", f"{sigma[0]:.3g}")
+    _check_range(sigma, precision)
     unit = _decode_directions(message, precision, r, M)
     sums = _decode_sums(message, precision, len(classes), M)
     message.only("sigma", *_tensor_names(precision))
@@ -100,7 +105,9 @@ def read_accounts(section: Header) -> Accounts:
     if extra:
         raise Refused(section.path, "only known accounts", ", ".join(extra))
     values: dict[str, Any] = {
-        name: section.integer(name) if name in ("n_rows", "merges") else section.number(name)
+        name: section.integer(name, 0, MOST_ROWS)
+        if name in ("n_rows", "merges")
+        else section.number(name, MOST_ENERGY)
         for name in known
     }
     return Accounts(**values)
@@ -116,6 +123,17 @@ def _orthogonal(summary: Summary) -> Summary:
     rotated = summary.truncate(None)
     # Columns that are zero to rounding are no loss: the accounts stay what they were.
     return replace(rotated, accounts=summary.accounts)
+
+
+def _check_range(sigma: NDArray[np.float64], precision: str) -> None:
+    low, high = (0.0, math.sqrt(MOST_ENERGY)) if precision == "float64" else FLOAT32_SIGMA
+    if sigma.size and not low < sigma[0] < high:
+        raise Refused(
+            "sigma",
+            f"a largest value between {low:g} and {high:g} for {precision}",
+            f"{sigma[0]:.3g}",
+            hint="rescale the features",
+        )
 
 
 def _deviation(rows: NDArray[Any]) -> float:
@@ -134,6 +152,7 @@ def _check_orthogonal(unit: NDArray[Any], precision: str) -> None:
             "directions",
             f"||V'V - I||_F / sqrt(r) of at most {TOLERANCE[precision]:g} for {precision}",
             f"{deviation:.3g}",
+            hint="directions with few large entries need precision='float32'",
         )
 
 
@@ -155,7 +174,7 @@ def _encode_directions(
         codes, _ = quantise(rows, widths)
         unit = _unit_rows(codes, "directions")
         # Spiky directions need more bits than asked for before a decoder will take them.
-        if _deviation(unit) <= TOLERANCE["mixed"] / 2 or average >= 2 * MAX_BITS:
+        if _deviation(unit) <= 0.9 * TOLERANCE["mixed"] or average >= 2 * MAX_BITS:
             stream = np.frombuffer(pack_codes(codes, widths), dtype=np.uint8)
             return {"directions": stream, "directions_bits": widths}, unit
         average += 1
@@ -235,7 +254,7 @@ def _tensor_names(precision: str) -> tuple[str, ...]:
 def _check_size(M: int, r: int, C: int, precision: str, limits: Limits) -> None:
     """Refuse before allocating: factor, its Gram and codes, class sums."""
     size = 8 if precision == "float64" else 4
-    need = r * M * (2 * size + 3) + r * r * size * 2 + C * M * (8 + 8 + 3)
+    need = r * M * (2 * size + 8) + r * r * size * 2 + C * M * (8 + 8 + 8)
     if need > limits.decoded:
         raise Refused("message", f"at most {limits.decoded} bytes when decoded", need)
 
@@ -245,8 +264,9 @@ def _gram_error(
 ) -> tuple[float, float]:
     """||FF' - F^F^'|| in the spectral and Frobenius norms, for F^ = F + D.
 
-    The difference is A C A' with A = [F D] and C = [[0 I] [I I]], so both norms follow from the
-    (2r, 2r) matrix A'A. Above EXACT_ERROR_RANK: 2 ||F||_2 ||D||_F + ||D||_F^2 bounds both.
+    The difference is A C A' with A = [F D] = QR and C = [[0 I] [I I]], so both norms are those
+    of the (2r, 2r) matrix R C R'. Above EXACT_ERROR_RANK, 2 ||F||_2 ||D||_F + ||D||_F^2 bounds
+    both.
     """
     r = len(sigma)
     if r == 0:
@@ -257,13 +277,11 @@ def _gram_error(
         size = float(np.linalg.norm(D))
         bound = 2 * float(sigma[0]) * size + size**2
         return bound, bound
-    A = np.concatenate([F, D])
-    S = A @ A.T
+    (R,) = scipy.linalg.qr(np.concatenate([F, D]).T, mode="r", check_finite=False)
+    R = R[: 2 * r]
     eye = np.eye(r)
     C = np.block([[np.zeros((r, r)), eye], [eye, eye]])
-    values, U = scipy.linalg.eigh(S)
-    root = U * np.sqrt(np.maximum(values, 0.0))
-    errors = scipy.linalg.eigvalsh(root.T @ C @ root)
+    errors = scipy.linalg.eigvalsh(R @ C @ R.T, check_finite=False)
     return float(np.max(np.abs(errors))), float(np.linalg.norm(errors))
 
 

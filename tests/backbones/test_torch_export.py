@@ -1,0 +1,43 @@
+import sys
+
+import numpy as np
+import pytest
+
+import fedran
+from fedran.backbones.torch_export import to_torch
+
+
+@pytest.fixture
+def fitted():
+    rng = np.random.default_rng(0)
+    Z, y = rng.random((30, 5)).astype(np.float32), rng.integers(0, 3, 30)
+    phi = fedran.RandomFeatures(5, 40)
+    agg = fedran.Aggregator(40)
+    summary = fedran.summarize(phi(Z), y, 10, fingerprint=phi.fingerprint)
+    agg.absorb(summary, client="a", task="t")
+    return Z, phi, agg.solve()
+
+
+def test_module_gives_the_scores_of_the_head(fitted):
+    torch = pytest.importorskip("torch")
+    Z, phi, head = fitted
+    module = to_torch(head, phi)
+    assert np.allclose(module(torch.asarray(Z)).numpy(), head.scores(phi(Z)), atol=1e-5)
+    assert not any(p.requires_grad for p in module.parameters())
+
+
+def test_another_feature_map_is_refused(fitted):
+    pytest.importorskip("torch")
+    _, _, head = fitted
+    with pytest.raises(fedran.Refused, match="seed is 1 here and 0 there"):
+        to_torch(head, fedran.RandomFeatures(5, 40, seed=1))
+    bare = fedran.Head(head.weights, head.classes, head.diagnosis)
+    with pytest.raises(ValueError, match="phi makes 8 features"):
+        to_torch(bare, fedran.RandomFeatures(5, 8))
+
+
+def test_without_torch_the_error_says_what_to_install(fitted, monkeypatch):
+    _, phi, head = fitted
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"fedran\[torch\]"):
+        to_torch(head, phi)

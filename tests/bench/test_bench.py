@@ -1,0 +1,84 @@
+import json
+
+import numpy as np
+import pytest
+
+from fedran.bench import demo
+from fedran.bench.result import Result, TaskRecord
+from fedran.bench.runner import run
+from fedran.data.dataset import Dataset
+from fedran.data.digits import digits
+from fedran.methods.ncm import NearestClassMean
+
+
+@pytest.fixture(scope="module")
+def results():
+    reported = []
+    found = list(demo.run_demo(reported.append))
+    assert len(reported) == demo.demo_steps()
+    return {r.method: r for r in found}
+
+
+def test_demo_shows_what_the_project_claims(results):
+    ours, paper = results["FedRAN"], results["FedRAN-paper"]
+    exact, mean = results["Exact Gram"], results["Nearest mean"]
+    assert abs(ours.A_T - exact.A_T) < 1.0
+    assert ours.A_avg >= paper.A_avg
+    assert ours.max_upload * 10 < paper.max_upload < exact.max_upload
+    assert mean.A_T < ours.A_T - 5
+
+
+def test_demo_is_the_same_every_time(results):
+    again = {r.method: r for r in demo.run_demo()}
+    for name, r in results.items():
+        assert again[name].acc == r.acc
+        assert again[name].run_id == r.run_id
+        assert [t.bytes_up for t in again[name].tasks] == [t.bytes_up for t in r.tasks]
+
+
+def record(up, client, server):
+    return TaskRecord(up, [0, 0], client, server)
+
+
+def test_metrics_are_the_papers_formulas():
+    r = Result(
+        method="m",
+        params={},
+        claims={},
+        seeds={},
+        hashes={},
+        machine="",
+        acc=[[1.0], [0.5, 1.0]],
+        test_rows=[30, 10],
+        tasks=[record([5, 9], [1.0, 3.0], 4.0), record([7, 2], [2.0, 2.0], 6.0)],
+        bytes_down_final=1,
+    )
+    assert pytest.approx([100.0, 100 * (0.5 * 30 + 10) / 40]) == r.A
+    assert pytest.approx((100 + 62.5) / 2) == r.A_avg
+    assert pytest.approx(62.5) == r.A_T
+    assert r.max_upload == 9
+    assert r.client_seconds == pytest.approx(2.0)
+    assert r.server_seconds == pytest.approx(5.0)
+    assert Result.from_json(r.to_json()) == r
+    assert json.loads(r.to_json())["run_id"] == r.run_id
+
+
+@pytest.mark.parametrize("line", ["{}", '{"run_id": 1, "schema": 99}', "[]", "nonsense"])
+def test_lines_that_are_no_results_are_refused(line):
+    with pytest.raises(ValueError):
+        Result.from_json(line)
+
+
+def test_a_method_for_images_does_not_run_on_features():
+    d = digits()
+    images = Dataset("i", "images", d.X_train, d.y_train, d.X_test, d.y_test)
+    with pytest.raises(ValueError, match="takes features, i holds images"):
+        run(NearestClassMean(), images, demo.demo_stream())
+
+
+def test_accuracy_counts_rows_as_numpy_would(results):
+    d, stream = digits(), demo.demo_stream()
+    r = results["Nearest mean"]
+    assert sum(r.test_rows) == len(d.y_test)
+    assert np.isclose(r.acc[0][0] * r.test_rows[0], round(r.acc[0][0] * r.test_rows[0]))
+    assert len(stream.tasks) == len(r.acc)

@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedran.core.aggregator import Aggregator
+from fedran.core.errors import Refused
+from fedran.core.head import Diagnosis, Head
+from fedran.core.summarize import summarize
+
+from .reference import quick
+
+FINE = Diagnosis("test", 1.0, 0.0, 1, 1.0, 1.0, 0.0, 0.0, 0.0)
+
+
+def head(weights, classes, diagnosis=FINE):
+    return Head(np.asarray(weights, dtype=np.float32), tuple(classes), diagnosis)
+
+
+@quick
+@given(
+    st.integers(0, 9),
+    st.integers(1, 8),
+    st.integers(1, 5),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([np.float32, np.float64, torch.float32, torch.float64]),
+)
+def test_scores_are_h_w_and_the_best_one_wins(n, M, C, seed, dtype):
+    rng = np.random.default_rng(seed)
+    W, H = rng.standard_normal((M, C)), rng.standard_normal((n, M))
+    torchy = isinstance(dtype, torch.dtype)
+    X = torch.as_tensor(H).to(dtype) if torchy else H.astype(dtype)
+    one = head(W, range(C))
+    for h in (one, one.to("cpu")):
+        scores = h.scores(X)
+        assert type(scores) is type(X)
+        assert scores.dtype == X.dtype
+        np.testing.assert_allclose(scores, H @ W, atol=1e-4)
+        assert h.predict(X).tolist() == np.asarray(scores).argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("classes", "kind"), [((3, 7), np.int64), (("a", "b"), np.str_), ((3, "a"), np.object_)]
+)
+def test_predictions_are_labels_of_the_plainest_dtype(classes, kind):
+    predicted = head(np.eye(2), classes).predict(np.eye(2)[[1, 0]])
+    assert predicted.tolist() == [classes[1], classes[0]]
+    assert issubclass(predicted.dtype.type, kind)
+
+
+@pytest.mark.parametrize("M", [3, 40])
+def test_weights_are_float32_and_the_head_moves_between_devices(M):
+    agg = Aggregator(M)
+    agg.absorb(summarize(np.eye(3, M), ["a", "b", "c"]), client="c", task="t")
+    h = agg.solve()
+    assert h.weights.dtype == np.float32
+    assert h.out_features == M
+    assert isinstance(h.to("cpu").weights, torch.Tensor)
+    np.testing.assert_array_equal(h.to("cpu").to(None).weights, h.weights)
+    assert h.predict(np.eye(3, M)).tolist() == ["a", "b", "c"]
+
+
+def test_rows_are_certified_by_margin_and_norm():
+    sure = Diagnosis("test", 1.0, 0.0, 1, 1.0, 1.0, 0.0, eps_W=0.25, eps_W_paper=1.0)
+    h = head([[1.0, 0.0], [0.0, 1.0]], (0, 1), sure)
+    rows = np.array([[1.0, 0.0], [1.0, 0.9], [0.0, 0.0]])
+    assert h.certify(rows).tolist() == [True, False, False]
+    assert h.certify(torch.as_tensor(rows)).tolist() == [True, False, False]
+    assert head([[1.0]], ("only",)).certify(np.ones((2, 1))).all()
+
+
+def test_rows_of_the_wrong_width_are_refused():
+    h = head(np.eye(2), (0, 1))
+    for call in (h.scores, h.predict, h.certify):
+        with pytest.raises(ValueError, match="H must have 2 columns"):
+            call(np.ones((1, 3)))
+
+
+@pytest.mark.parametrize(
+    ("weights", "classes"),
+    [
+        (np.ones(3), (0,)),
+        (np.ones((3, 2)), (0,)),
+        (np.ones((3, 2)), (1, 0)),
+        (np.ones((3, 2)), (0, 0)),
+        (np.ones((3, 2)), ("a", 0)),
+        (np.ones((3, 0)), ()),
+    ],
+)
+def test_a_head_needs_one_column_a_class_in_order(weights, classes):
+    with pytest.raises(Refused, match=r"^(weights|classes)"):
+        head(weights, classes)
+
+
+def test_the_print_tells_the_diagnosis():
+    text = repr(head(np.eye(2), (0, 1)))
+    for part in ("M=2", "classes=2", "test", "lambda 1", "eps_W", "condition"):
+        assert part in text

@@ -1,0 +1,172 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedran.core import ridge as module
+from fedran.core.accounts import Accounts
+from fedran.core.ridge import Ridge, solve_gram, solve_stack, solve_subspace
+
+from .reference import quick, spectral
+
+problems = st.tuples(
+    st.integers(1, 20), st.integers(1, 25), st.integers(1, 4), st.integers(0, 2**32 - 1)
+)
+kinds = st.sampled_from([np.asarray, torch.as_tensor])
+
+
+def problem(M, w, C, seed):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((M, w)), rng.standard_normal((M, C))
+
+
+@quick
+@given(problems, st.floats(1e-3, 1e3), kinds, st.sampled_from([2, 512]))
+def test_both_solvers_give_the_dense_ridge(size, lam, kind, block):
+    F, B = problem(*size)
+    G = F @ F.T
+    W = np.linalg.solve(G + lam * np.eye(len(G)), B)
+    lower = np.asfortranarray(np.tril(G)) if kind is np.asarray else G
+    before, module.BLOCK = module.BLOCK, block
+    try:
+        solutions = [
+            solve_stack(kind(F), kind(B), lam),
+            solve_gram(kind(lower), kind(B), lam),
+        ]
+    finally:
+        module.BLOCK = before
+    values = np.linalg.eigvalsh(G)
+    for s in solutions:
+        np.testing.assert_allclose(s.weights, W, rtol=1e-6, atol=1e-8 * np.abs(B).max() / lam)
+        assert s.residual <= 1e-9 * np.linalg.norm(B) * (1 + values[-1] / lam)
+        assert 0.8 * values[-1] <= s.norm <= values[-1] * (1 + 1e-6)
+        assert s.effective_rank == pytest.approx(np.sum(values) ** 2 / np.sum(values**2))
+        assert s.outside == 0.0
+        assert s.route.endswith("Cholesky in float64")
+
+
+@quick
+@given(problems, st.floats(1e-3, 1e3), kinds)
+def test_the_subspace_head_is_the_papers_formula(size, lam, kind):
+    F, B = problem(*size)
+    V, sigma, _ = np.linalg.svd(F, full_matrices=False)
+    W = V @ (V.T @ B / (sigma**2 + lam)[:, None])
+    s = solve_subspace(kind(F), kind(B), lam)
+    np.testing.assert_allclose(s.weights, W, rtol=1e-5, atol=1e-7)
+    assert s.outside == pytest.approx(np.linalg.norm(B - V @ (V.T @ B)), abs=1e-5)
+    assert s.norm == pytest.approx(sigma[0] ** 2)
+
+
+def test_the_subspace_is_the_numerical_range_of_a_deficient_factor():
+    F = np.outer(np.arange(1.0, 5.0), [1.0, 2.0, 3.0])
+    B = np.random.default_rng(0).random((4, 2))
+    s = solve_subspace(F, B, 0.1)
+    v = F[:, 0] / np.linalg.norm(F[:, 0])
+    np.testing.assert_allclose(s.weights, np.outer(v, v @ B) / (np.sum(F**2) + 0.1))
+    np.testing.assert_allclose(s.outside, np.linalg.norm(B - np.outer(v, v @ B)))
+
+
+def test_without_features_the_sums_alone_are_shrunk():
+    F, B = np.zeros((3, 0)), np.ones((3, 2))
+    np.testing.assert_allclose(solve_stack(F, B, 2.0).weights, B / 2)
+    dropped = solve_subspace(F, B, 2.0)
+    assert not dropped.weights.any()
+    assert dropped.outside == pytest.approx(np.linalg.norm(B))
+    assert dropped.route == "no features"
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
+class TestFallbacks:
+    def test_a_float32_breakdown_moves_to_float64(self, kind):
+        G = np.full((3, 3), 2.0**24, dtype=np.float32)  # 2^24 + 1e-3 = 2^24 in float32
+        B = np.arange(6.0).reshape(3, 2)
+        s = solve_gram(kind(G), kind(B), 1e-3)
+        assert "Cholesky in float32 failed (pivot" in s.route
+        assert s.route.endswith("Cholesky in float64")
+        W = np.linalg.solve(G.astype(float) + 1e-3 * np.eye(3), B)
+        np.testing.assert_allclose(s.weights, W, atol=1e-5 * np.abs(W).max())
+
+    def test_an_overflow_in_float32_moves_to_float64(self, kind):
+        laplacian = 2 * np.eye(20) - np.eye(20, k=1) - np.eye(20, k=-1)
+        G = (1e-37 * laplacian).astype(np.float32)  # G^-1 1 reaches 5.5e38
+        s = solve_gram(kind(G), kind(np.ones((20, 1))), 1e-44)
+        assert "triangular solve gave no finite result" in s.route
+        W = np.linalg.solve(1e37 * G.astype(float), np.ones((20, 1)))
+        np.testing.assert_allclose(np.asarray(s.weights) / 1e37, W, rtol=1e-4)
+
+    def test_an_indefinite_gram_is_solved_on_its_positive_part(self, kind):
+        Q = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]
+        G = (Q * [4.0, 1.0, -2.0]) @ Q.T
+        B = np.eye(3)
+        s = solve_gram(kind(G), kind(B), 0.5)
+        assert "Cholesky in float64 failed (pivot 1 of 3 is not positive)" in s.route
+        assert s.route.endswith("eigenvalues, those below rounding zeroed")
+        np.testing.assert_allclose(s.weights, (Q / [4.5, 1.5, 0.5]) @ Q.T, atol=1e-12)
+        assert s.residual == pytest.approx(2 / 0.5)  # what was zeroed is in the residual
+
+
+def test_a_residual_that_is_not_finite_is_no_answer():
+    G = np.full((2, 2), 1e300, order="F")
+    with np.errstate(all="ignore"):
+        s = solve_gram(G, np.ones((2, 1)), 1e-300)
+    assert np.isfinite(s.weights).all()
+
+
+class TestRule:
+    def test_the_default_grows_with_the_cut(self):
+        rule = Ridge()
+        assert rule.value(Accounts(n_rows=10, energy=1000.0)) == pytest.approx(0.05 * 100)
+        assert rule.value(Accounts(n_rows=10, energy=1000.0, cut=500.0)) == pytest.approx(205)
+
+    @quick
+    @given(st.floats(1e-6, 1e6), st.floats(0, 1), st.floats(0.1, 10))
+    def test_relative_rules_scale_with_the_features(self, energy, f, scale):
+        a = Accounts(n_rows=7, energy=energy, cut=f * energy)
+        b = Accounts(n_rows=7, energy=scale * energy, cut=scale * f * energy)
+        for rule in (Ridge(), Ridge.relative(0.3), Ridge(base=0.01)):
+            if f > 0.01:
+                assert rule.value(b) == pytest.approx(scale * rule.value(a))
+
+    def test_a_rule_without_base_is_refused(self):
+        with pytest.raises(ValueError, match="must be positive"):
+            Ridge(base=0.0)
+
+    def test_no_energy_gives_one(self):
+        assert Ridge().value(Accounts()) == 1.0
+        assert Ridge().value(Accounts(n_rows=3)) == 1.0
+
+    def test_parsing(self):
+        assert Ridge.parse(None) == Ridge()
+        assert Ridge.parse(0.5) == Ridge.absolute(0.5)
+        assert Ridge.parse(Ridge.relative(2.0)).value(Accounts(n_rows=2, energy=4.0)) == 4.0
+        assert Ridge.absolute(3.0).value(Accounts(n_rows=1, energy=1e9)) == 3.0
+
+    @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+    def test_the_ridge_must_be_positive_and_finite(self, bad):
+        for make in (Ridge.absolute, Ridge.relative, Ridge.parse):
+            with pytest.raises(ValueError, match="ridge"):
+                make(bad)
+
+    @pytest.mark.parametrize("bad", [{"base": -1}, {"slope": np.nan}, {"base": 0, "slope": 0}])
+    def test_bad_rules_are_refused(self, bad):
+        with pytest.raises(ValueError, match="ridge"):
+            Ridge(**bad)
+
+
+def test_the_norm_of_nothing_is_zero():
+    assert solve_gram(np.zeros((2, 2), order="F"), np.ones((2, 1)), 1.0).norm == 0.0
+    assert solve_gram(np.zeros((2, 2), order="F"), np.ones((2, 1)), 1.0).effective_rank == 0.0
+
+
+@quick
+@given(st.integers(1, 12), st.integers(0, 99))
+def test_a_lower_triangle_in_any_layout_is_enough(M, seed):
+    F = np.random.default_rng(seed).standard_normal((M, M))
+    G, B = F @ F.T, np.eye(M)
+    expected = np.linalg.inv(G + 3.0 * np.eye(M))
+    for lower in (np.asfortranarray(np.tril(G)), np.ascontiguousarray(np.tril(G))):
+        s = solve_gram(lower, B, 3.0)
+        np.testing.assert_allclose(s.weights, expected, atol=1e-9)
+        assert s.norm <= spectral(G) * (1 + 1e-6)
+        assert s.norm >= 0.8 * spectral(G)

@@ -1,0 +1,318 @@
+"""The scikit-learn front: its conventions, and models that add up."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_blobs
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import fedran
+from fedran import FedRANClassifier
+
+M = 96
+
+
+@parametrize_with_checks(
+    [
+        FedRANClassifier(out_features=64),
+        FedRANClassifier(out_features=64, rank=0.999, ridge=fedran.Ridge.relative(0.01)),
+    ]
+)
+def test_scikit_learn_conventions(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    X, y = make_blobs(400, 6, centers=5, cluster_std=3.0, random_state=0)
+    return X[:300], y[:300], X[300:], y[300:]
+
+
+def model(**options) -> FedRANClassifier:
+    return FedRANClassifier(**{"out_features": M, **options})
+
+
+def assert_same_model(a: FedRANClassifier, b: FedRANClassifier, X) -> None:
+    """Equal labels; weights equal to what float32 sums leave of them."""
+    np.testing.assert_array_equal(a.classes_, b.classes_)
+    np.testing.assert_array_equal(a.predict(X), b.predict(X))
+    W, V = a.head_.weights, b.head_.weights
+    assert np.linalg.norm(W - V) < 1e-3 * np.linalg.norm(W)
+
+
+def dense_ridge(clf: FedRANClassifier, X, y) -> np.ndarray:
+    """The slow reference: float64 normal equations with the default ridge."""
+    H = clf.phi_(X).astype(np.float64)
+    Y = (np.asarray(y)[:, None] == clf.classes_).astype(np.float64)
+    lam = 0.05 * np.mean(np.sum(H**2, axis=1))
+    return np.linalg.solve(H.T @ H + lam * np.eye(H.shape[1]), H.T @ Y)
+
+
+def test_equals_the_dense_ridge(blobs):
+    X, y, X_test, y_test = blobs
+    clf = model().fit(X, y)
+    np.testing.assert_allclose(clf.head_.weights, dense_ridge(clf, X, y), rtol=1e-2, atol=1e-5)
+    assert clf.score(X_test, y_test) > 0.9
+    assert clf.head_.diagnosis.n_rows == 300
+
+
+@pytest.mark.parametrize("options", [{}, {"rank": 20}, {"rank": 0.99}])
+@pytest.mark.parametrize("size", [1, 7, 150])
+def test_partial_fit_does_not_depend_on_the_batches(blobs, options, size):
+    X, y, X_test, _ = blobs
+    whole = model(**options).fit(X, y)
+    parts = model(**options)
+    for i in range(0, len(X), size):
+        parts.partial_fit(X[i : i + size], y[i : i + size])
+    assert_same_model(whole, parts, X_test)
+
+
+def test_new_classes_at_any_time(blobs):
+    X, y, X_test, _ = blobs
+    order = np.argsort(y, kind="stable")
+    clf = model()
+    for part in np.array_split(order, 9):
+        clf.partial_fit(X[part], y[part])
+        assert set(clf.predict(X_test)) <= set(clf.classes_)
+    assert clf.classes_.tolist() == [0, 1, 2, 3, 4]
+    assert_same_model(model().fit(X, y), clf, X_test)
+
+
+def test_classes_are_accepted_and_not_needed(blobs):
+    X, y, _, _ = blobs
+    clf = model().partial_fit(X[:9], y[:9], classes=np.arange(7))
+    assert clf.classes_.tolist() == sorted(set(y[:9].tolist()))
+
+
+@pytest.mark.parametrize("options", [{}, {"rank": 20}, {"ridge": 3.0}])
+def test_models_add_up(blobs, options):
+    X, y, X_test, _ = blobs
+    both = model(**options).fit(X, y)
+    a = model(**options).fit(X[:80], y[:80])
+    b = model(**options).fit(X[80:][y[80:] > 1], y[80:][y[80:] > 1])
+    c = model(**options).fit(X[80:][y[80:] <= 1], y[80:][y[80:] <= 1])
+    before = a.head_.weights.copy()
+    assert_same_model(both, a + b + c, X_test)
+    assert_same_model(both, c + (b + a), X_test)
+    np.testing.assert_array_equal(a.head_.weights, before)
+
+
+def test_a_sum_goes_on_learning(blobs):
+    X, y, X_test, _ = blobs
+    a, b = model().fit(X[:100], y[:100]), model().fit(X[100:200], y[100:200])
+    total = (a + b).partial_fit(X[200:], y[200:])
+    assert_same_model(model().fit(X, y), total, X_test)
+    assert a.head_.diagnosis.n_rows == 100
+
+
+def test_a_sum_keeps_feature_names():
+    pd = pytest.importorskip("pandas")
+    frame, y = load_iris(return_X_y=True, as_frame=True)
+    assert isinstance(frame, pd.DataFrame)
+    total = model().fit(frame[:75], y[:75]) + model().fit(frame[75:], y[75:])
+    assert list(total.feature_names_in_) == list(frame.columns)
+    assert total.score(frame, y) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "width", "named"),
+    [
+        ({"random_state": 1}, 6, "seed is 0 here and 1 there"),
+        ({"out_features": 32}, 6, "M is 96 here and 32 there"),
+        ({}, 5, "d is 6 here and 5 there"),
+        ({"random_state": None}, 6, "seed is 0 here"),
+    ],
+)
+def test_other_features_are_not_added(blobs, options, width, named):
+    X, y, _, _ = blobs
+    other = model(**options).fit(X[:, :width], y)
+    with pytest.raises(fedran.Refused, match=named):
+        model().fit(X, y) + other
+
+
+def test_only_fitted_models_are_added(blobs):
+    X, y, _, _ = blobs
+    fitted = model().fit(X, y)
+    with pytest.raises(NotFittedError):
+        fitted + model()
+    with pytest.raises(NotFittedError):
+        model() + fitted
+    with pytest.raises(TypeError, match="unsupported operand"):
+        fitted + 1
+
+
+@pytest.mark.parametrize("rank", [20, 0.99, None])
+def test_a_summary_gives_the_aggregator_the_same_head(blobs, rank):
+    X, y, X_test, _ = blobs
+    clf = model(rank=rank).fit(X, y)
+    upload = fedran.decode(fedran.encode(clf.summary(rank), "float64"))
+    agg = fedran.Aggregator(M, fingerprint=clf.phi_.fingerprint)
+    agg.absorb(upload, client="a", task="t")
+    head = agg.solve()
+    H = clf.phi_(X_test)
+    np.testing.assert_array_equal(head.predict(H), clf.predict(X_test))
+    assert np.linalg.norm(head.weights - clf.head_.weights) < 1e-3 * np.linalg.norm(head.weights)
+
+
+def test_a_summary_equals_that_of_the_rows(blobs):
+    X, y, _, _ = blobs
+    clf = model().fit(X, y)
+    mine = clf.summary(rank=12).validate()
+    direct = fedran.summarize(clf.phi_(X), y, rank=12, fingerprint=clf.phi_.fingerprint)
+    assert (mine.classes, mine.counts) == (direct.classes, direct.counts)
+    assert mine.fingerprint == direct.fingerprint
+    np.testing.assert_allclose(mine.sigma, direct.sigma, rtol=1e-4)
+    assert mine.accounts.cut == pytest.approx(direct.accounts.cut, rel=1e-3)
+    assert mine.accounts.eps_G == pytest.approx(direct.accounts.eps_G, rel=1e-3)
+    with pytest.raises(NotFittedError):
+        model().summary()
+
+
+def test_no_training_row_is_kept(blobs):
+    X, y, _, _ = blobs
+    sizes = [len(pickle.dumps(model().fit(np.tile(X, (k, 1)), np.tile(y, k)))) for k in (1, 20)]
+    assert abs(sizes[0] - sizes[1]) < 64
+    marked = X.copy()
+    marked[7] = np.float64(1.0) / 3 + np.arange(6) * 7.7
+    for row in (marked[7], marked[7].astype(np.float32)):
+        assert row.tobytes() not in pickle.dumps(model().fit(marked, y))
+
+
+def test_a_head_is_solved_once_and_only_for_what_is_known(blobs):
+    X, y, _, _ = blobs
+    clf = model().partial_fit(X[:50], y[:50])
+    head = clf.head_
+    assert clf.head_ is head
+    assert clf.partial_fit(X[50:], y[50:]).head_ is not head
+    with pytest.raises(NotFittedError):
+        model().head_  # noqa: B018
+
+
+def test_fit_forgets(blobs):
+    X, y, X_test, _ = blobs
+    again = model().fit(X * 2, y + 10).fit(X, y)
+    assert_same_model(model().fit(X, y), again, X_test)
+
+
+def test_pipeline_cross_validation_clone_and_pickle(blobs):
+    X, y, X_test, _ = blobs
+    pipe = make_pipeline(StandardScaler(), model())
+    assert cross_val_score(pipe, X, y, cv=3).mean() > 0.9
+    fitted = model(rank=20, ridge=0.5).fit(X, y)
+    assert clone(fitted).get_params() == fitted.get_params()
+    assert not hasattr(clone(fitted), "classes_")
+    back = pickle.loads(pickle.dumps(fitted))
+    assert back.decision_function(X_test).tobytes() == fitted.decision_function(X_test).tobytes()
+    assert_same_model(fitted + back, back + fitted, X_test)
+
+
+@pytest.mark.parametrize(
+    "labels", [list("abcde"), [-5, 0, 3, 8, 10**12], [0.0, 1.0, 2.0, 3.0, 4.0]]
+)
+def test_labels_come_back(blobs, labels):
+    X, y, X_test, y_test = blobs
+    names = np.array(labels)
+    clf = model().fit(X, names[y])
+    assert np.mean(clf.predict(X_test) == names[y_test]) > 0.9
+    assert clf.classes_.tolist() == labels
+
+
+def test_one_class_and_two(blobs):
+    X, y, X_test, _ = blobs
+    one = model().fit(X[y == 3], y[y == 3])
+    assert set(one.predict(X_test)) == {3}
+    two = model().fit(X[y < 2], y[y < 2])
+    scores = two.decision_function(X_test)
+    assert scores.shape == (len(X_test),)
+    np.testing.assert_array_equal(two.predict(X_test), (scores > 0).astype(int))
+
+
+def test_ridge_options(blobs):
+    X, y, _, _ = blobs
+    mean = float(np.mean(np.sum(model().fit(X, y).phi_(X) ** 2, axis=1)))
+    given = {0.25: 0.25, fedran.Ridge.relative(0.2): 0.2 * mean, None: 0.05 * mean}
+    for ridge, lam in given.items():
+        assert model(ridge=ridge).fit(X, y).head_.diagnosis.lam == pytest.approx(lam, rel=1e-4)
+
+
+def test_random_states(blobs):
+    X, y, _, _ = blobs
+    a, b = model(random_state=None).fit(X, y), model(random_state=None).fit(X, y)
+    assert a.phi_.seed != b.phi_.seed
+    assert (a + a).head_.diagnosis.n_rows == 600
+    assert (a + a).phi_.seed == a.phi_.seed
+    shared = np.random.RandomState(3)
+    assert (
+        model(random_state=shared).fit(X, y).phi_.seed
+        != model(random_state=shared).fit(X, y).phi_.seed
+    )
+    assert model(random_state=np.int64(5)).fit(X, y).phi_.seed == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"out_features": 0}, "out_features"),
+        ({"out_features": 2.5}, "out_features"),
+        ({"rank": 0}, "rank"),
+        ({"rank": 1.5}, "rank"),
+        ({"ridge": 0.0}, "ridge"),
+        ({"ridge": -1.0}, "ridge"),
+        ({"random_state": -1}, "seed"),
+    ],
+)
+def test_parameters_are_checked_in_fit(blobs, options, named):
+    X, y, _, _ = blobs
+    with pytest.raises(ValueError, match=named):
+        model(**options).fit(X, y)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_rows_that_are_not_finite_are_refused(blobs, bad):
+    X, y, _, _ = blobs
+    spoilt = X.copy()
+    spoilt[3, 2] = bad
+    clf = model().fit(X, y)
+    before = pickle.dumps(clf)
+    for refuse in (lambda: clf.partial_fit(spoilt, y), lambda: clf.predict(spoilt)):
+        with pytest.raises(ValueError, match=r"NaN|infinity"):
+            refuse()
+    assert pickle.dumps(clf) == before
+    with pytest.raises(ValueError, match="NaN"):
+        model().fit(X, np.where(np.arange(len(y)) == 3, np.nan, y))
+
+
+def test_rows_beyond_the_range_of_float32_are_refused(blobs):
+    """Finite rows whose squares are not: an error, never a model of NaN."""
+    X, y, X_test, _ = blobs
+    clf = model().fit(X, y)
+    before = clf.predict(X_test)
+    with pytest.raises(ValueError, match=r"scale|range|large|infinit"):
+        clf.partial_fit(X * 1e25, y)
+    np.testing.assert_array_equal(clf.predict(X_test), before)
+
+
+def test_a_refused_batch_leaves_no_trace(blobs):
+    X, y, X_test, _ = blobs
+    clf = model().fit(X, y)
+    with pytest.raises(ValueError, match="6 features"):
+        clf.partial_fit(X[:, :5], y)
+    with pytest.raises(ValueError, match=r"label|target"):
+        clf.partial_fit(X, y + 0.5)
+    assert_same_model(model().fit(X, y), clf, X_test)
+
+
+def test_parameters_changed_after_fit_do_not_break_the_model(blobs):
+    """As in scikit-learn: set_params speaks to the next fit, not to what was learned."""
+    X, y, X_test, _ = blobs
+    clf = model().fit(X, y)
+    before = clf.predict(X_test)
+    clf.set_params(out_features=32, random_state=4)
+    np.testing.assert_array_equal(clf.predict(X_test), before)
+    np.testing.assert_array_equal((clf + clf).predict(X_test), before)

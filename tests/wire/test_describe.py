@@ -1,0 +1,76 @@
+"""What is in a file, in words: complete, and safe to print."""
+
+import json
+
+import numpy as np
+import pytest
+from make_fixtures import golden_aggregator
+from wire_messages import fixture, summary
+
+import fedran
+from fedran.wire.describe import describe
+
+
+def described(name: str, tmp_path) -> dict:
+    path = tmp_path / name
+    path.write_bytes(fixture(name))
+    return json.loads(json.dumps(describe(path).as_dict(), allow_nan=False))
+
+
+@pytest.mark.parametrize(("name", "width"), [("mixed", "8.00 bits"), ("float32", "fixed width")])
+def test_an_upload(name, width, tmp_path):
+    said = described(name, tmp_path)
+    assert "upload" in said["title"]
+    assert said["file"]["bytes"] == len(fixture(name))
+    assert said["file"]["sha256"] == fedran.decode(fixture(name)).digest
+    assert said["content"]["precision"].startswith(name)
+    assert width in said["content"]["precision"]
+    assert said["content"]["classes"] == "4: -3 (4), 12 (2), ant (1), été (1)"
+    assert (said["content"]["rank"], said["content"]["rows"]) == (3, 9)
+    assert said["content"]["labelled rows"] == 8
+    assert said["accounts"]["cut"].startswith("64 (")
+    assert said["fingerprint"]["backbone"] == "golden"
+
+
+def test_a_head(tmp_path):
+    said = described("head", tmp_path)
+    assert said["content"]["classes"] == "3: 5, ant, été"
+    assert said["diagnosis"]["lam"] == 2.5
+    assert said["diagnosis"]["route"] == "by hand"
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"), [("stack", "exact sum"), ("gram", "exact sum"), ("ranked", "rank 4")]
+)
+def test_an_aggregator(form, kind, tmp_path):
+    said = described(f"aggregator_{form}", tmp_path)
+    agg = golden_aggregator(form)
+    assert said["content"]["kind"].startswith(kind)
+    assert said["content"]["uploads"] == len(agg.ledger)
+    assert said["content"]["tasks"] == ("1: may" if form == "stack" else "2: june.2, may")
+    assert said["bounds on the Gram error"]["spectral"] == agg.accounts.eps_G
+
+
+def test_unusual_content(tmp_path):
+    fedran.save(fedran.summarize(np.zeros((0, 4)), []), tmp_path / "empty")
+    said = describe(tmp_path / "empty").sections
+    assert said["content"]["classes"] == "none"
+    assert said["content"]["largest singular value"] is None
+    assert "none" in said["fingerprint"]["fingerprint"]
+    fedran.save(summary(n=20, labels=tuple(range(20))), tmp_path / "many")
+    assert describe(tmp_path / "many").sections["content"]["classes"].endswith("and 12 more")
+
+
+def test_foreign_text_is_escaped(tmp_path):
+    evil = "\x1b[31m\nboo"
+    print_ = fedran.Fingerprint.of(backbone=evil)
+    fedran.save(fedran.summarize(np.eye(2), [evil, "x"], fingerprint=print_), tmp_path / "a")
+    said = describe(tmp_path / "a").sections
+    assert said["content"]["classes"].isprintable()
+    assert said["fingerprint"]["backbone"].isprintable()
+
+
+def test_damage_is_refused_by_name(tmp_path):
+    (tmp_path / "cut.bin").write_bytes(fixture("mixed")[:-1])
+    with pytest.raises(fedran.Refused, match=r"cut\.bin"):
+        describe(tmp_path / "cut.bin")

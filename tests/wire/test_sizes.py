@@ -1,0 +1,148 @@
+"""Sizes as stated against bytes as sent, the paper's figures, and plans."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire_messages import PRECISIONS
+
+import fedran
+from fedran.wire.sizes import head_bytes, paper_upload_values, upload_bytes
+
+
+@pytest.fixture(scope="module", params=["pooled", "gaussian"])
+def features(request):
+    """Random features of clustered rows: pooled activations (non-negative), or plain normals."""
+    pooled = request.param == "pooled"
+    n, d, M = (800, 1280, 2048) if pooled else (800, 512, 1024)
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 10, n)
+    Z = rng.standard_normal((10, d))[y] / 2 + rng.standard_normal((n, d))
+    phi = fedran.RandomFeatures(d, M, source={"backbone": "test", "weights": "0" * 64})
+    return phi, phi(np.maximum(Z, 0) if pooled else Z), y
+
+
+@pytest.mark.parametrize(
+    ("precision", "bits"), [(p, 5.0) for p in PRECISIONS] + [("mixed", 4.0), ("mixed", 8.0)]
+)
+def test_stated_sizes_are_near_the_bytes_sent(features, precision, bits):
+    phi, H, y = features
+    for rank in (32, 128, 256):
+        s = fedran.summarize(H, y, rank=rank, fingerprint=phi.fingerprint)
+        sent = len(fedran.encode(s, precision, bits=bits))
+        stated = upload_bytes(phi.out_features, rank, 10, precision, bits)
+        low, high = (0.85, 1.25) if precision == "mixed" else (0.92, 1.08)
+        assert low * sent < stated < high * sent, f"rank {rank}"
+
+
+def test_stated_size_of_a_head(features):
+    phi, H, y = features
+    agg = fedran.Aggregator(phi.out_features)
+    agg.absorb(fedran.summarize(H, y, fingerprint=phi.fingerprint), client="a", task="t")
+    for precision in ("float16", "float32", "float64"):
+        sent = len(fedran.encode(agg.solve(), precision))
+        assert abs(head_bytes(phi.out_features, 10, precision) - sent) < 0.08 * sent
+
+
+@pytest.mark.parametrize(
+    ("M", "r", "C", "mebibytes"),
+    [
+        (8192, 2048, 100, 134.27),
+        (8192, 2048, 200, 140.52),
+        (8192, 512, 50, 35.13),
+        (2048, 512, 100, 9.57),
+        (2048, 512, 200, 11.13),
+    ],
+)
+def test_the_papers_printed_figures(M, r, C, mebibytes):
+    assert paper_upload_values(M, r, C) == M * r + r + M * C
+    paper = fedran.plan(out_features=M, n_classes=C, rank=r).paper_upload
+    assert round(paper / 2**20, 2) == mebibytes
+
+
+@settings(deadline=None)
+@given(
+    budget=st.integers(1, 10**8),
+    M=st.integers(1, 10**4),
+    C=st.integers(1, 300),
+    precision=st.sampled_from(PRECISIONS),
+    bits=st.floats(2, 14),
+)
+def test_the_largest_rank_fits_and_the_next_does_not(budget, M, C, precision, bits):
+    p = fedran.plan(budget, out_features=M, n_classes=C, precision=precision, bits=bits)
+    assert 0 <= p.rank <= M
+    assert p.upload == upload_bytes(M, p.rank, C, precision, bits)
+    assert p.upload <= budget or p.rank == 0
+    assert p.rank == M or upload_bytes(M, p.rank + 1, C, precision, bits) > budget
+    assert p.paper_rank == min(M, max(0, int((budget / 8 - M * C) // (M + 1))))
+    assert p.paper_rank in (0, M) or 8 * paper_upload_values(M, p.paper_rank, C) <= budget
+
+
+def test_a_real_upload_of_the_planned_rank_fits(features):
+    phi, H, y = features
+    p = fedran.plan(100_000, out_features=phi.out_features, n_classes=10)
+    s = fedran.summarize(H, y, rank=p.rank, fingerprint=phi.fingerprint)
+    assert len(fedran.encode(s)) < 1.05 * 100_000
+
+
+def test_a_ceiling_in_bytes_holds_whatever_the_data(features):
+    phi, H, y = features
+    s = fedran.summarize(H, y, rank=200, fingerprint=phi.fingerprint)
+    whole = len(fedran.encode(s))
+    for ceiling in (whole, whole - 1, whole // 2, 40_000):
+        blob = fedran.encode(s, max_bytes=ceiling)
+        assert 0.9 * ceiling - 2000 < len(blob) <= ceiling
+        smaller = fedran.decode(blob)
+        assert smaller.accounts.cut >= s.accounts.cut
+    with pytest.raises(ValueError, match="max_bytes=1000 does not hold"):
+        fedran.encode(s, max_bytes=1000)
+
+
+def test_a_budget_that_fits_exactly():
+    size = upload_bytes(500, 40, 3)
+    assert fedran.plan(size, out_features=500, n_classes=3).rank == 40
+    assert fedran.plan(size - 1, out_features=500, n_classes=3).rank == 39
+    paper = 8 * paper_upload_values(500, 40, 3)
+    assert fedran.plan(paper, out_features=500, n_classes=3).paper_rank == 40
+    assert fedran.plan(paper - 1, out_features=500, n_classes=3).paper_rank == 39
+
+
+def test_what_else_a_plan_says():
+    p = fedran.plan(
+        out_features=1000, n_classes=5, rank=100, in_features=50, classes_seen=20, precision="int8"
+    )
+    assert (p.rank, p.budget, p.precision) == (100, None, "int8")
+    assert p.upload == upload_bytes(1000, 100, 5, "int8")
+    assert p.download == head_bytes(1000, 20)
+    assert p.paper_download == 8 * 1000 * 20
+    assert p.gram_upload == 4 * (500_500 + 5000)
+    assert 4 * 50 * p.feature_rows_float32 <= p.upload < 4 * 50 * (p.feature_rows_float32 + 1)
+    assert 50 * p.feature_rows_8bit <= p.upload < 50 * (p.feature_rows_8bit + 1)
+    assert fedran.plan(out_features=9, n_classes=5, rank=1).feature_rows_8bit is None
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({}, "budget_bytes or rank"),
+        ({"budget_bytes": 9, "rank": 9}, "budget_bytes or rank"),
+        ({"budget_bytes": 0}, "budget_bytes"),
+        ({"budget_bytes": -5}, "budget_bytes"),
+        ({"budget_bytes": float("nan")}, "budget_bytes"),
+        ({"rank": 0}, "rank"),
+        ({"rank": 101}, "rank"),
+        ({"rank": True}, "rank"),
+        ({"rank": 0.5}, "rank"),
+        ({"rank": 9, "out_features": 0}, "out_features"),
+        ({"rank": 9, "out_features": 1.5}, "out_features"),
+        ({"rank": 9, "n_classes": -1}, "n_classes"),
+        ({"rank": 9, "n_classes": True}, "n_classes"),
+        ({"rank": 9, "in_features": 0}, "in_features"),
+        ({"rank": 9, "classes_seen": -1}, "classes_seen"),
+        ({"rank": 9, "precision": "float8"}, "precision"),
+        ({"rank": 9, "bits": 15}, "bits"),
+    ],
+)
+def test_plans_that_make_no_sense(options, named):
+    with pytest.raises(ValueError, match=named):
+        fedran.plan(**{"out_features": 100, "n_classes": 5, **options})
