@@ -30,9 +30,9 @@ SEED_RANGE = 2**31
 def _check_scale(X: NDArray[np.floating], out_features: int) -> None:
     """Refuse rows whose float32 Gram would overflow or vanish, before anything is learned."""
     with np.errstate(over="ignore"):
-        energy = float(np.sum(np.square(X, dtype=np.float64))) * out_features
+        energy = float(np.einsum("ij,ij", X, X)) * out_features
     low, high = FLOAT32_ENERGY
-    if energy > 0 and not low < energy < high:
+    if not low < energy < high and np.any(X):
         raise ValueError(
             f"X has an energy of about {energy:.3g}; expected {low:g} to {high:g}: rescale it, "
             "for example with StandardScaler"
@@ -106,9 +106,10 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_rank(self.rank)
         Ridge.parse(self.ridge)
         labels, codes = encode_labels(y, len(X))
-        _check_scale(X, self.out_features)
+        phi = self._new_map(X.shape[1]) if fresh else self.phi_
+        _check_scale(X, phi.out_features)
         if fresh:
-            self._start(self._new_map(X.shape[1]))
+            self._start(phi)
         sums = np.zeros((self.phi_.out_features, len(labels)))
         energy = 0.0
         for rows, H in self.phi_.blocks(X):

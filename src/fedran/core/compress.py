@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
+from numpy.typing import NDArray
+from scipy.linalg import lapack
 
 from fedran.core.accounts import Loss
 from fedran.core.arrays import (
@@ -29,9 +31,14 @@ from fedran.core.arrays import (
     namespace,
     require_finite,
 )
+from fedran.core.blas import gram, matmul
 
 RESOLVED = 8.0
 """Eigenvalues below RESOLVED * eps * l_1 cannot be trusted in a Gram computed in that precision."""
+MIXED_SIZE = 512
+"""From this size on, eigenvectors for a float32 factor are transformed back in float32 ..."""
+DOMINANT = 16
+"""... but for this many dominant ones."""
 RITZ_SHARE = 3
 """Eigenvectors are sought in float32 when at most 1/RITZ_SHARE of them are wanted ..."""
 RITZ_RESOLVED = 1000.0
@@ -132,15 +139,15 @@ def _routes(A: Array, K: Array, rank: int | float | None) -> list[tuple[str, _At
 
 def _by_ritz(A: Array, K: Array, rank: int, energy: float) -> tuple[Array, Loss]:
     w = K.shape[0]
-    values, U = _eigh(K, first=w - rank - 1)
+    values, U = _eigh_some(K, first=w - rank - 1)
     floor = RITZ_RESOLVED * eps(A) * float(values[-1])
     if values[0] < floor:
         raise _Unresolved("spectrum too steep")
-    rough = A @ U[:, 1:]
-    rough64 = rough.astype(np.float64)
-    ritz, Q = scipy.linalg.eigh(rough64.T @ rough64, check_finite=False)
-    factor = rough @ Q[:, ::-1].astype(np.float32)
-    rest = K - (U[:, 1:] * values[1:]) @ U[:, 1:].T
+    U, kept = U[:, 1:], values[1:]
+    rough = matmul(A, U)
+    ritz, Q = scipy.linalg.eigh(gram(rough.astype(np.float64)), check_finite=False)
+    factor = matmul(rough, Q[:, ::-1].astype(np.float32))
+    rest = K - matmul(U * kept, U.T)
     return factor, Loss(
         spectral=float(values[0]),
         frobenius=float(np.linalg.norm(rest)),
@@ -177,7 +184,7 @@ def _lift(A: Array) -> _Lift:
     """How eigenvectors U and eigenvalues of the small Gram become a factor."""
     if A.shape[1] > A.shape[0]:
         return _scaled_vectors(A)
-    return lambda U, _: A @ namespace(A).astype(U, A.dtype)
+    return lambda U, _: matmul(A, namespace(A).astype(U, A.dtype))
 
 
 def _scaled_vectors(A: Array) -> _Lift:
@@ -200,8 +207,7 @@ def _from_eigen(
     """
     xp, w = namespace(K), K.shape[0]
     first = max(0, w - rank - 1) if isinstance(rank, int) else 0
-    K64 = cast(K, "float64")
-    values, U = _eigh(K64, first)
+    values, U = _eigh(K, first)
     values, U = xp.flip(values, axis=0), xp.flip(U, axis=1)
     k = wanted(values, rank, energy)
     if untrusted and values[k - 1] < untrusted * values[0]:
@@ -212,7 +218,7 @@ def _from_eigen(
         return lift(U, kept), _loss(values, k)
     return lift(U, kept), Loss(
         spectral=max(0.0, float(values[k])),
-        frobenius=float(xp.linalg.vector_norm(K64 - (U * kept) @ U.T)),
+        frobenius=float(xp.linalg.vector_norm(cast(K, "float64") - matmul(U * kept, U.T))),
         trace=max(0.0, energy - float(xp.sum(kept))),
     )
 
@@ -253,22 +259,64 @@ def check_rank(rank: int | float | None) -> int | float | None:
 
 
 def _eigh(K: Array, first: int) -> tuple[Array, Array]:
-    """Eigenpairs ``first`` .. end of K, ascending."""
+    """Eigenpairs ``first`` .. end of K, ascending, accurate to float64."""
     if not is_numpy_array(K):
         with linalg_errors():
-            values, U = namespace(K).linalg.eigh(K)
+            values, U = namespace(K).linalg.eigh(cast(K, "float64"))
         return values[first:], U[:, first:]
     n = K.shape[0]
-    if n - first > n / 6 and K.dtype == np.float64:  # divide and conquer wins, even for all
-        values, U = scipy.linalg.eigh(K, driver="evd", check_finite=False)
-        return values[first:], U[:, first:]
-    span = [first, n - 1]
+    if n - first <= n / 6:
+        return _eigh_some(K.astype(np.float64), first)
+    if K.dtype == np.float32 and n >= MIXED_SIZE:
+        values, U = _eigh_mixed(K)
+    else:
+        values, U = scipy.linalg.eigh(cast(K, "float64"), driver="evd", check_finite=False)
+    return values[first:], U[:, first:]
+
+
+def _eigh_some(K: NDArray[Any], first: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    span = [first, K.shape[0] - 1]
     return scipy.linalg.eigh(K, driver="evr", subset_by_index=span, check_finite=False)
+
+
+def _eigh_mixed(K: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """All eigenpairs of K, ascending: values from float64, vectors as good as if from there.
+
+    K = Q T Q' and T = S diag(l) S' in float64; U = Q S in float32, which is what the caller
+    wants and half the work. The rounding of U that would matter is its overlap with the few
+    dominant directions, so those are computed in float64 and projected out of the rest.
+    """
+    n = K.shape[0]
+    C, d, e, tau, _ = lapack.dsytrd(
+        np.array(K, dtype=np.float64, order="F"), lower=1, lwork=64 * n, overwrite_a=1
+    )
+    values, S = scipy.linalg.eigh_tridiagonal(d, e, check_finite=False)
+    reflectors = np.asfortranarray(C[1:, :-1])
+    U = _apply_reflectors(lapack.sormqr, reflectors, tau, S, np.float32)
+    top = _apply_reflectors(lapack.dormqr, reflectors, tau, S[:, -DOMINANT:], np.float64)
+    rest = U[:, :-DOMINANT]
+    rest -= matmul(top, matmul(top.T, rest.astype(np.float64)))
+    U[:, -DOMINANT:] = top
+    return values, U
+
+
+def _apply_reflectors(
+    ormqr: Any, reflectors: NDArray[Any], tau: NDArray[Any], S: NDArray[Any], dtype: type
+) -> NDArray[Any]:
+    """Q S, the first row of which is that of S (the shape of LAPACK's tridiagonal Q)."""
+    U: NDArray[Any] = np.array(S, dtype=dtype, order="F")
+    a: NDArray[Any] = reflectors.astype(dtype, copy=False)
+    U[1:], _, info = ormqr(
+        "L", "N", a, tau.astype(dtype), np.asfortranarray(U[1:]), lwork=64 * U.shape[1]
+    )
+    if info != 0:
+        raise np.linalg.LinAlgError(f"ormqr returned {info}")
+    return U
 
 
 def _small_gram(A: Array) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):  # the trace tells
-        return A.T @ A if A.shape[1] <= A.shape[0] else A @ A.T
+        return gram(A if A.shape[1] <= A.shape[0] else A.T)
 
 
 def _safely_squared(energy: float, A: Array) -> bool:

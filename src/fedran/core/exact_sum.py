@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas
 
 from fedran.core.arrays import Array, is_numpy_array, namespace, to_device, to_numpy
+from fedran.core.blas import add_outer
 
 Form = Literal["stack", "gram"]
 
@@ -99,25 +99,6 @@ def contiguous(array: Array, copy: bool = False) -> Array:
     if is_numpy_array(array):
         return np.array(array, order="C", copy=True if copy else None)
     return array.clone().contiguous() if copy else array.contiguous()
-
-
-def add_outer(gram: Array, factor: Array) -> Array:
-    """gram + F F', in place where possible; in NumPy only the lower triangle."""
-    if not is_numpy_array(gram):
-        gram += factor @ factor.T
-        return gram
-    syrk = blas.ssyrk if gram.dtype == np.float32 else blas.dsyrk
-    # The layout that BLAS reads without a copy: F itself, or F' transposed back.
-    direct = factor.flags.f_contiguous
-    return syrk(
-        1.0,
-        factor if direct else factor.T,
-        beta=1.0,
-        c=gram,
-        trans=0 if direct else 1,
-        lower=1,
-        overwrite_c=1,
-    )
 
 
 def symmetric(gram: Array) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.arrays import Array, as_matrix, cast, device, like, namespace
+from fedran.core.blas import matmul
 from fedran.core.fingerprint import Field, Fingerprint
 
 MAP_VERSION = 1
@@ -93,7 +94,7 @@ class RandomFeatures:
         H = xp.empty((Z.shape[0], self.out_features), dtype=xp.float32, device=device(Z))
         for rows in self._slices(Z.shape[0], BLOCK_BYTES):
             with np.errstate(over="ignore", invalid="ignore"):  # refused where H is used
-                xp.matmul(cast(Z[rows], "float32"), projection, out=H[rows])
+                matmul(cast(Z[rows], "float32"), projection, out=H[rows])
             xp.clip(H[rows], min=0, out=H[rows])
         return H
 

@@ -11,6 +11,7 @@ from scipy.linalg import blas, lapack
 
 from fedran.core.accounts import Accounts
 from fedran.core.arrays import Array, cast, eps, is_numpy_array, like, linalg_errors, namespace
+from fedran.core.blas import gram, matmul
 from fedran.core.exact_sum import symmetric
 
 BLOCK = 512
@@ -193,22 +194,23 @@ def _inner(F: Array, B: Array) -> tuple[Array, Array]:
     FtB = like(np.zeros((w, B.shape[1])), F)
     for rows in _blocks(F.shape[0]):
         part = xp.astype(F[rows], xp.float64)
-        K += part.T @ part
-        FtB += part.T @ B[rows]
+        K += gram(part)
+        FtB += matmul(part.T, B[rows])
     return K, FtB
 
 
 def times(F: Array, X: Array) -> Array:
     """F X in float64, lifting a block of rows of F at a time."""
     xp = namespace(F)
-    return xp.concat([xp.astype(F[rows], xp.float64) @ X for rows in _blocks(F.shape[0])], axis=0)
+    blocks = _blocks(F.shape[0])
+    return xp.concat([matmul(xp.astype(F[rows], xp.float64), X) for rows in blocks], axis=0)
 
 
 def _transposed_times(F: Array, X: Array) -> Array:
     xp = namespace(F)
     total = like(np.zeros((F.shape[1], X.shape[1])), F)
     for rows in _blocks(F.shape[0]):
-        total += xp.astype(F[rows], xp.float64).T @ X[rows]
+        total += matmul(xp.astype(F[rows], xp.float64).T, X[rows])
     return total
 
 
@@ -221,8 +223,8 @@ def symmetric_times(G: Array, X: Array) -> Array:
         left = G[rows, : rows.start].astype(np.float64)
         corner = G[rows, rows].astype(np.float64)
         corner = np.tril(corner) + np.tril(corner, -1).T
-        Y[rows] += left @ X[: rows.start] + corner @ X[rows]
-        Y[: rows.start] += left.T @ X[rows]
+        Y[rows] += matmul(left, X[: rows.start]) + matmul(corner, X[rows])
+        Y[: rows.start] += matmul(left.T, X[rows])
     return Y
 
 

@@ -17,6 +17,7 @@ from fedran.core.arrays import (
     namespace,
     require_finite,
 )
+from fedran.core.blas import matmul
 from fedran.core.compress import check_rank, leading
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import MISSING, Label, encode_labels, ordered
@@ -90,7 +91,7 @@ def class_sums(H: Array, codes: NDArray[np.int64], n_classes: int, block: int = 
         rows = H[i : i + block]
         onehot = like((codes[i : i + block] == np.arange(n_classes)[:, None]).astype(float), H)
         with np.errstate(over="ignore", invalid="ignore"):
-            part = xp.astype(onehot, H.dtype) @ rows
+            part = matmul(xp.astype(onehot, H.dtype), rows)
         if not bool(xp.all(xp.isfinite(part))):  # beyond float32, or NaN, which stays NaN
             part = onehot @ cast(rows, "float64")
         total += cast(part, "float64")

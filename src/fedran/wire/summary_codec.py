@@ -277,12 +277,25 @@ def _gram_error(
         size = float(np.linalg.norm(D))
         bound = 2 * float(sigma[0]) * size + size**2
         return bound, bound
-    (R,) = scipy.linalg.qr(np.concatenate([F, D]).T, mode="r", check_finite=False)
-    R = R[: 2 * r]
+    R = _triangular(np.concatenate([F, D]))
     eye = np.eye(r)
     C = np.block([[np.zeros((r, r)), eye], [eye, eye]])
     errors = scipy.linalg.eigvalsh(R @ C @ R.T, check_finite=False)
     return float(np.max(np.abs(errors))), float(np.linalg.norm(errors))
+
+
+def _triangular(A: NDArray[np.float64]) -> NDArray[np.float64]:
+    """R with R'R = A A': by Cholesky where A A' is well conditioned, else by QR of A'."""
+    S = A @ A.T
+    try:
+        R = scipy.linalg.cholesky(S, check_finite=False)
+        diagonal = np.abs(np.diagonal(R))
+        if diagonal.min() > 1e-6 * diagonal.max():
+            return R
+    except np.linalg.LinAlgError:
+        pass
+    (R,) = scipy.linalg.qr(A.T, mode="r", check_finite=False)
+    return R[: len(A)]
 
 
 def _brief(values: NDArray[Any]) -> str:
