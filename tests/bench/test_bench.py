@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+import fedran
 from fedran.bench import demo
 from fedran.bench.result import Result, TaskRecord
 from fedran.bench.runner import run
@@ -82,3 +83,18 @@ def test_accuracy_counts_rows_as_numpy_would(results):
     assert sum(r.test_rows) == len(d.y_test)
     assert np.isclose(r.acc[0][0] * r.test_rows[0], round(r.acc[0][0] * r.test_rows[0]))
     assert len(stream.tasks) == len(r.acc)
+
+
+def test_the_certificate_is_vacuous_at_default_settings_and_tight_without_loss():
+    """What the documentation says of the bound: a diagnosis, not a promise."""
+    d = digits()
+    phi = fedran.RandomFeatures(64, 512)
+    H, H_test = (phi(X).astype(np.float64) for X in (d.X_train, d.X_test))
+    shares = {}
+    for rank, precision in ((16, "mixed"), (None, "float64")):
+        agg = fedran.Aggregator(512, dtype="float64")
+        upload = fedran.encode(fedran.summarize(H, d.y_train, rank), precision)
+        agg.absorb(fedran.decode(upload), client="a", task="t")
+        shares[rank] = agg.solve().certify(H_test).mean()
+    assert shares[16] == 0
+    assert shares[None] > 0.9

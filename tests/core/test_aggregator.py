@@ -39,7 +39,8 @@ def assert_unchanged(agg, before):
     )
     assert now.arrays.keys() == before.arrays.keys()
     for name, array in before.arrays.items():
-        np.testing.assert_array_equal(now.arrays[name], array)
+        valid = np.tril if name == "gram" else np.asarray
+        np.testing.assert_array_equal(valid(now.arrays[name]), valid(array))
 
 
 @quick

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran.core import ridge as module
+from fedran.core import lifted
 from fedran.core.accounts import Accounts
 from fedran.core.ridge import Ridge, solve_gram, solve_stack, solve_subspace
 
@@ -28,14 +28,14 @@ def test_both_solvers_give_the_dense_ridge(size, lam, kind, block):
     G = F @ F.T
     W = np.linalg.solve(G + lam * np.eye(len(G)), B)
     lower = np.asfortranarray(np.tril(G)) if kind is np.asarray else G
-    before, module.BLOCK = module.BLOCK, block
+    before, lifted.BLOCK = lifted.BLOCK, block
     try:
         solutions = [
             solve_stack(kind(F), kind(B), lam),
             solve_gram(kind(lower), kind(B), lam),
         ]
     finally:
-        module.BLOCK = before
+        lifted.BLOCK = before
     values = np.linalg.eigvalsh(G)
     for s in solutions:
         np.testing.assert_allclose(s.weights, W, rtol=1e-6, atol=1e-8 * np.abs(B).max() / lam)

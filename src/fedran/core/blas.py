@@ -42,11 +42,11 @@ def gram(A: Array) -> Array:
         return A.T @ A
     a, flip = _column_major(A)
     syrk = blas.ssyrk if A.dtype == np.float32 else blas.dsyrk
-    return _mirror(syrk(1.0, a, trans=1 - flip, lower=1))
+    return mirror(syrk(1.0, a, trans=1 - flip, lower=1))
 
 
-def _mirror(K: NDArray[Any]) -> NDArray[Any]:
-    """Copy the lower triangle to the upper one, in blocks."""
+def mirror(K: NDArray[Any]) -> NDArray[Any]:
+    """Copy the lower triangle to the upper one, in place."""
     n = len(K)
     for i in range(0, n, _BLOCK):
         rows = slice(i, min(i + _BLOCK, n))

@@ -84,7 +84,7 @@ def pack(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any
         offset += a.nbytes
     raw = json.dumps(entries, separators=(",", ":")).encode("ascii")
     raw += b" " * (-len(raw) % 8)
-    body = [arrays[name].tobytes() for name in entries if name != "__metadata__"]
+    body = [arrays[name].data if arrays[name].size else b"" for name in list(entries)[1:]]
     return b"".join([len(raw).to_bytes(8, "little"), raw, *body])
 
 
