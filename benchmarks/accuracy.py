@@ -54,7 +54,9 @@ def table(results):
         a, t = (np.mean([getattr(r, k) for r in runs.values()]) for k in ("A_avg", "A_T"))
         up = max(r.max_upload for r in runs.values()) / MIB
         cells = [f"{runs[s].A_avg:.2f} / {runs[s].A_T:.2f}" if s in runs else "-" for s in SEEDS]
-        lines.append(f"| {name} | {a:.2f} | {t:.2f} | {up:.2f} MiB | " + " | ".join(cells) + " |")
+        where = " (on a GPU)" if any("cuda" in r.machine for r in runs.values()) else ""
+        cells = [name + where, f"{a:.2f}", f"{t:.2f}", f"{up:.2f} MiB", *cells]
+        lines.append("| " + " | ".join(cells) + " |")
     return lines
 
 
