@@ -50,20 +50,30 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         None for the exact Gram; an int or an energy share in (0, 1] to solve from the leading
         part only, as a federation with such uploads would.
     ridge:
-        None for the default rule, a number for an absolute lambda, or a :class:`fedran.Ridge`.
+        None for the default rule, a number for an absolute lambda, or a ``fedran.Ridge``.
     random_state:
         Seed of P. Models can be added only if it is the same int in both.
 
     Attributes
     ----------
-    classes_ : the labels seen so far; n_features_in_ : width of X;
-    phi_ : the random-feature map; head_ : the solved :class:`fedran.Head`, with its diagnosis.
+    classes_ : ndarray
+        The labels seen so far.
+    n_features_in_ : int
+        The width of X.
+    phi_ : RandomFeatures
+        The random-feature map.
+    head_ : Head
+        The solved head, with its diagnosis.
 
+    Notes
+    -----
     ``fit`` takes n M (2 d + M) operations in blocks: 4 M^2 bytes of state, never the (n, M)
     random features at once, and no training row is kept. ``partial_fit`` may bring new classes
     at any time and gives the same model however the rows are batched. Scale X first (for
     example with ``StandardScaler``) when its columns have different units.
 
+    Examples
+    --------
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
     >>> a = FedRANClassifier(out_features=256).fit(X[:75], y[:75])

@@ -37,7 +37,7 @@ def demo_methods() -> list[Method[Any]]:
 
 
 def demo_steps() -> int:
-    """How often :func:`run_demo` reports progress."""
+    """How often ``run_demo`` reports progress."""
     return len(demo_methods()) * N_TASKS * (N_CLIENTS + 1)
 
 

@@ -93,7 +93,7 @@ class Result:
 
     @classmethod
     def from_json(cls, line: str) -> Result:
-        """Inverse of :meth:`to_json`; ValueError when the line is not such a result."""
+        """Inverse of ``to_json``; ValueError when the line is not such a result."""
         try:
             fields = json.loads(line)
             fields.pop("run_id")

@@ -20,7 +20,7 @@ Progress = Callable[[str], None]
 
 
 def steps(stream: Stream) -> int:
-    """How often :func:`run` reports progress: once a client, once a server, per task."""
+    """How often ``run`` reports progress: once a client, once a server, per task."""
     return len(stream.tasks) * (stream.n_clients + 1)
 
 

@@ -32,7 +32,7 @@ class Aggregator:
 
     By default the sum is exact: no truncation at the server, so the order of arrival matters
     only to rounding, and a late client is as good as an early one. With ``server_rank`` the
-    state is bounded to that rank by merges as in the paper; see :class:`RankedSum`.
+    state is bounded to that rank by merges as in the paper; see ``RankedSum``.
 
     Parameters
     ----------
@@ -51,9 +51,13 @@ class Aggregator:
     device:
         A torch device such as ``"cuda"``; None for NumPy.
 
+    Notes
+    -----
     Absorbing is idempotent by (client, task): the same message again changes nothing, another
     message under a known key is refused.
 
+    Examples
+    --------
     >>> import numpy as np, fedran
     >>> agg = Aggregator(out_features=2)
     >>> s = fedran.summarize(np.eye(2), [0, 1], rank=2)
@@ -173,10 +177,10 @@ class Aggregator:
             self._ranked.close_task()
 
     def solve(self, ridge: Ridge | float | None = None, complement: Complement = "keep") -> Head:
-        r"""The head :math:`W = (G + \lambda I)^{-1} B` of everything absorbed so far.
+        """The head ``W = (G + lambda I)^-1 B`` of everything absorbed so far.
 
         ``ridge``: None for the default rule, a number for an absolute lambda, or a
-        :class:`Ridge`. ``complement="drop"`` (with ``server_rank`` only) is the paper's head,
+        ``Ridge``. ``complement="drop"`` (with ``server_rank`` only) is the paper's head,
         zero outside the retained subspace. Never changes the state, an open task included.
         """
         if complement not in ("keep", "drop"):

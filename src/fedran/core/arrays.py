@@ -95,7 +95,7 @@ def as_matrix(x: Any, name: str, columns: int | None = None) -> Array:
     """``x`` as an (n, columns) matrix of float32 or float64, or a ValueError that says why not.
 
     Integers, booleans and half precision become float32; float32 and float64 stay what they are.
-    Values are not inspected here: see :func:`require_finite`.
+    Values are not inspected here: see ``require_finite``.
     """
     if hasattr(x, "tocsr") or "sparse" in str(getattr(x, "layout", "")):
         raise TypeError(f"{name} is a sparse matrix; pass a dense array, e.g. {name}.toarray()")

@@ -45,12 +45,11 @@ def gram_bounds(accounts: Accounts) -> GramBounds:
 def weight_bound(
     accounts: Accounts, lam: float, norm_W: float, residual: float = 0.0, outside: float = 0.0
 ) -> float:
-    r"""Our form: :math:`\epsilon_W = (\epsilon_G \|W\|_F + \epsilon_B + \|R\|_F + \|B_\perp\|_F)
-    / \lambda \ge \|W - W^\star\|_F`.
+    """Our form: ``(eps_G ||W|| + eps_B + ||R|| + ||outside||) / lambda >= ||W - W*||``.
 
-    From :math:`(G + \lambda I)(W - W^\star) = (G - \tilde G) W - R + (\tilde B - B)`, where the
-    inverse on the left has norm at most 1/lambda. It needs W, which the solve just made, instead
-    of :math:`\|B\|_F / \lambda`, its crude bound.
+    From ``(G + lambda I)(W - W*) = (G - G~) W - R + (B~ - B)``, with G~ and B~ what is held,
+    where the inverse on the left has norm at most 1/lambda. It needs W, which the solve just
+    made, instead of its crude bound ``||B|| / lambda``. All norms are Frobenius norms.
     """
     return _finite((accounts.eps_G * norm_W + accounts.eps_B + residual + outside) / lam)
 
@@ -58,9 +57,7 @@ def weight_bound(
 def paper_weight_bound(
     accounts: Accounts, lam: float, norm_B: float, outside: float = 0.0
 ) -> float:
-    r"""Theorem 2 as printed:
-    :math:`\epsilon_G \|B\|_F / \lambda^2 + \|(I - VV')B\|_F / \lambda`.
-    """
+    """Theorem 2 as printed: ``eps_G ||B|| / lambda^2 + ||(I - VV')B|| / lambda``."""
     return _finite(accounts.eps_G / lam * norm_B / lam + outside / lam)
 
 

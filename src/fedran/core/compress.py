@@ -89,7 +89,7 @@ def leading_qr(A: Array, rank: int) -> Leading:
     """The paper's merge: A = QR, R = U diag(s) W', keep F = Q U_k diag(s_k).
 
     The literal Algorithm "Server-Side QR-SVD Subspace Merge"; the same result as
-    :func:`leading` to rounding, 2 M w^2 + O(w^3) operations with large constants.
+    ``leading`` to rounding, 2 M w^2 + O(w^3) operations with large constants.
     """
     xp = namespace(A)
     if is_numpy_array(A):

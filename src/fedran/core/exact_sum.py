@@ -71,7 +71,7 @@ class ExactSum:
         return self._gram
 
     def restore(self, form: Form, array: Array, width: int) -> None:
-        """Take over a state made by :meth:`factor` or :meth:`gram`."""
+        """Take over a state made by ``factor`` or ``gram``."""
         array = self._mine(array)
         if form == "stack":
             self._stack = [array] if array.shape[1] else []
@@ -123,7 +123,7 @@ def pack_lower(gram: Array) -> NDArray[np.floating]:
 
 
 def unpack_lower(packed: NDArray[np.floating], m: int) -> NDArray[np.floating]:
-    """Inverse of :func:`pack_lower`: Fortran order, lower triangle filled, zeros above."""
+    """Inverse of ``pack_lower``: Fortran order, lower triangle filled, zeros above."""
     matrix = np.zeros((m, m), dtype=packed.dtype, order="F")
     start = 0
     for j in range(m):

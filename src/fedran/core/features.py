@@ -18,7 +18,7 @@ BLOCK_BYTES = 64 * 2**20
 
 
 class RandomFeatures:
-    r"""Random features :math:`H = \max(Z P, 0)` with :math:`P_{ij} \sim N(0, 1)` fixed by a seed.
+    """Random features ``H = max(Z P, 0)`` with P from N(0, 1), fixed by a seed.
 
     Parameters
     ----------
@@ -33,11 +33,15 @@ class RandomFeatures:
         What made Z: a name, or a mapping such as ``{"backbone": ..., "weights": ...,
         "preprocessing": ...}``. It becomes part of the fingerprint.
 
+    Notes
+    -----
     ``phi(Z)`` takes an (n, d) NumPy array or torch tensor and returns (n, M) float32 of the same
     kind on the same device, for 2 n d M operations. Beside the result it needs P (4 d M bytes,
-    drawn at first use) and at most ``BLOCK_BYTES`` of working memory; :meth:`blocks` never holds
+    drawn at first use) and at most ``BLOCK_BYTES`` of working memory; ``blocks`` never holds
     more than one block of H.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> phi = RandomFeatures(in_features=3, out_features=8, seed=0)
     >>> phi(np.ones((2, 3))).shape

@@ -104,7 +104,7 @@ class Head:
         """Rows whose prediction provably equals that of the full, exact ridge.
 
         Provably up to rounding in the accumulated Gram and in the scores; see
-        :mod:`fedran.core.bounds`.
+        ``fedran.core.bounds``.
         """
         H = as_matrix(H, "H", self.out_features)
         norms = np.sqrt(np.sum(to_numpy(H).astype(np.float64) ** 2, axis=1))

@@ -46,7 +46,7 @@ def prototype_labels(Z: Array, y: Any, tau: float = 0.5) -> PseudoLabels:
     r"""The paper's rule: nearest class mean by cosine, accepted when it is at least ``tau``.
 
     ``Z`` (n, d) backbone features, ``y`` with None or NaN where a label is missing. Prototypes
-    :math:`p_c` are the normalised means of the client's own labelled rows. Rows of zero norm
+    are the normalised means of the client's own labelled rows. Rows of zero norm
     have no direction and are never accepted. n d C operations.
 
     >>> import numpy as np
@@ -72,7 +72,7 @@ def margin_labels(H: Array, y: Any, margin: float = 0.1, refit: bool = True) -> 
     r"""Our rule: a ridge on the client's own labelled rows, accepted by the margin.
 
     ``H`` (n, M) random features. One-hot targets over the client's own classes,
-    :math:`\lambda = 0.1\,\mathrm{mean}\|h\|^2`; a row is accepted when its best score leads the
+    ``lambda = 0.1 mean ||h||^2``; a row is accepted when its best score leads the
     second by more than ``margin`` (with a single class: when its score exceeds margin + 0.3).
     With ``refit`` the ridge is fitted once more, with the accepted rows, and decides again.
 

@@ -108,7 +108,7 @@ class RankedSum:
         return contiguous(xp.astype(moved, getattr(xp, self.dtype), copy=False))
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Plain values and arrays, for :meth:`restore`."""
+        """Plain values and arrays, for ``restore``."""
         values = {
             "open_task": self.open_task,
             "closed": sorted(self.closed),
@@ -118,7 +118,7 @@ class RankedSum:
         return values, {"past": to_numpy(self._past[0]), "open": to_numpy(self._open[0])}
 
     def restore(self, values: dict[str, Any], arrays: dict[str, Any]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Take over what ``state`` returned."""
         self.open_task = values["open_task"]
         self.closed = set(values["closed"])
         self._past = (self._mine(arrays["past"]), Accounts(**values["past_accounts"]))

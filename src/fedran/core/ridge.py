@@ -1,4 +1,4 @@
-r"""Solving :math:`(G + \lambda I) W = B`, by the cheapest route, with an account of how it went."""
+"""Solving (G + lambda I) W = B by the cheapest route, with an account of how it went."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedran.core.lifted import (
 class Ridge:
     r"""The ridge parameter: relative to the features' scale by default.
 
-    :math:`\lambda = (\mathrm{base} + \mathrm{slope} \cdot f) \cdot \mathrm{mean} \|h\|^2`, with f
+    ``lambda = (base + slope f) mean ||h||^2``, with f
     the share of the energy that truncation removed; or an absolute value.
 
     >>> Ridge().value(Accounts(n_rows=10, energy=1000.0, cut=100.0))

@@ -37,10 +37,10 @@ def summarize(
     fingerprint: Fingerprint | None = None,
     unlabelled: Unlabelled = "drop",
 ) -> Summary:
-    r"""Summarize random features H (n, M) and their labels as one :class:`Summary`.
+    r"""Summarize random features H (n, M) and their labels as one ``Summary``.
 
-    :math:`F = V_r \mathrm{diag}(\sigma_r)` with :math:`H = U \mathrm{diag}(\sigma) V'`, and
-    :math:`b_c = \sum_{i: y_i = c} h_i` for the classes that occur.
+    ``F = V_r diag(sigma_r)`` with ``H = U diag(sigma) V'``, and ``b_c``, the sum of the rows of
+    class c, for the classes that occur.
 
     Parameters
     ----------
@@ -56,8 +56,12 @@ def summarize(
         Rows without a label are left out (``"drop"``), or they count in the factor, the energy
         and ``n_rows`` but in no class (``"factor"``).
 
+    Notes
+    -----
     Cost for n <= M: n^2 M + 4/3 n^3 + 2 n M r operations, and n^2 + M r numbers beside H.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> s = summarize(np.eye(3), ["a", "b", "a"], rank=3)
     >>> s.sigma.tolist(), s.class_sums.T.tolist()
@@ -103,8 +107,8 @@ class Summarizer:
 
     Rows are collected as they come. When the collection reaches the ceiling it is compressed to
     its leading half (or to M columns, without loss, where that fits), which again is a factor
-    of the same Gram; so :math:`\|G - FF'\|_2 \le` ``accounts.eps_G`` holds at every moment, and
-    ``finish()`` agrees with the one-shot :func:`summarize` to the sum of both accounts.
+    of the same Gram; so ``||G - FF'||_2 <= accounts.eps_G`` holds at every moment, and
+    ``finish()`` agrees with the one-shot ``summarize`` to the sum of both accounts.
 
     ``max_bytes`` bounds everything that is held or made besides the batch handed in.
 

@@ -28,7 +28,7 @@ class Summary:
     r"""Factor, class sums and accounts of some rows H (n, M) with labels.
 
     Summaries form a commutative monoid: ``a + b`` describes the rows of both, exactly. The
-    Gram :math:`G = H'H` is held as a factor, :math:`F F' \approx G`; nothing assumes that the
+    Gram ``G = H'H`` is held as a factor, ``F F' ~ G``; nothing assumes that the
     columns of F are orthogonal.
 
     >>> import numpy as np, fedran
@@ -48,7 +48,7 @@ class Summary:
     counts: tuple[int, ...]
     """Labelled rows of each class, all positive. Under ``+`` added."""
     accounts: Accounts
-    """Rows, energy and error bounds. Under ``+`` see :class:`Accounts`."""
+    """Rows, energy and error bounds. Under ``+`` see ``Accounts``."""
     fingerprint: Fingerprint | None = None
     """Which features these are. Must be equal under ``+``."""
     route: str = field(default="", repr=False)

@@ -136,7 +136,7 @@ class Exact(Stateless):
         return pack("gram-state", fields, {"gram": pack_lower(state.gram), "sums": sums})
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> GramState:
-        """The state that :meth:`dump` wrote, its head solved again."""
+        """The state that ``dump`` wrote, its head solved again."""
         message = unpack(blob, FILE_LIMITS)
         M = self.out_features
         classes = message.header.labels("classes", FILE_LIMITS)

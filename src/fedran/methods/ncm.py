@@ -93,7 +93,7 @@ class NearestClassMean(Stateless):
         return _pack(classes, [state[c][1] for c in classes], rows)
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> Sums:  # noqa: ARG002
-        """The state that :meth:`dump` wrote."""
+        """The state that ``dump`` wrote."""
         return _unpack(blob, "F64")
 
 

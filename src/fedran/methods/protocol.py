@@ -112,7 +112,7 @@ class Method(Protocol[S]):
         ...
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> S:
-        """The state that :meth:`dump` wrote."""
+        """The state that ``dump`` wrote."""
         ...
 
     def dump_client(self, cstate: Any) -> bytes:
@@ -120,7 +120,7 @@ class Method(Protocol[S]):
         ...
 
     def load_client(self, blob: bytes) -> Any:
-        """The client state that :meth:`dump_client` wrote."""
+        """The client state that ``dump_client`` wrote."""
         ...
 
 

@@ -67,7 +67,7 @@ def to_bytes(aggregator: core.Aggregator) -> bytes:
 
 
 def from_bytes(blob: bytes, device: str | None = None) -> Aggregator:
-    """Inverse of :func:`to_bytes`."""
+    """Inverse of ``to_bytes``."""
     return from_container(unpack(blob, FILE_LIMITS), device)
 
 

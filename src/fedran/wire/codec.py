@@ -96,7 +96,7 @@ def decode(
 
     Nothing in it is executed or trusted: sizes are checked before allocation, then the
     checksum, types, shapes, and that the numbers can describe real rows. Everything that is
-    not accepted raises :class:`fedran.Refused`, one sentence that names the field.
+    not accepted raises ``fedran.Refused``, one sentence that names the field.
 
     >>> import fedran
     >>> fedran.decode(b"hello, world")

@@ -89,7 +89,7 @@ def pack(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any
 
 
 def unpack(blob: bytes, limits: Limits) -> Container:
-    """Parse and verify a message; every failure is a :class:`Refused`."""
+    """Parse and verify a message; every failure is a ``Refused``."""
     if not isinstance(blob, (bytes, bytearray, memoryview)):
         raise TypeError(f"a message is bytes, got {type(blob).__name__}")
     blob = bytes(blob)

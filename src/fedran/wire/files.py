@@ -65,7 +65,7 @@ def save(
     """Write a summary or a head to a file, crash-safe; returns the bytes written.
 
     The file can be read by its owner only (mode 0600 where that exists). Takes the options of
-    :func:`encode`. Aggregators have a ``save`` of their own.
+    ``encode``. Aggregators have a ``save`` of their own.
     """
     data = encode(thing, precision, bits=bits)
     write_atomically(path, data)
@@ -73,6 +73,6 @@ def save(
 
 
 def load(path: str | Path, *, limits: Limits = DEFAULT_LIMITS) -> Summary | Head:
-    """The summary or head in a file, with every check of :func:`decode`."""
+    """The summary or head in a file, with every check of ``decode``."""
     with naming(path):
         return decode_container(read_container(path, limits), limits)

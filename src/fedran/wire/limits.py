@@ -9,7 +9,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ceilings for :func:`fedran.decode`. Raise them for larger models, lower them for a server.
+    """Ceilings for ``fedran.decode``. Raise them for larger models, lower them for a server.
 
     ``decoded`` bounds the arrays that decoding makes; together with one copy of the message that
     is the memory it takes.

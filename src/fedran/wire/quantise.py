@@ -74,7 +74,7 @@ def pack_codes(codes: Codes, bits: NDArray[np.uint8]) -> bytes:
 
 
 def unpack_codes(stream: bytes, bits: NDArray[np.uint8], width: int, name: str) -> Codes:
-    """Inverse of :func:`pack_codes` for rows of ``width``; anything else is refused."""
+    """Inverse of ``pack_codes`` for rows of ``width``; anything else is refused."""
     if bits.size and (bits.min() < MIN_BITS or bits.max() > MAX_BITS):
         raise Refused(f"{name}_bits", f"{MIN_BITS} to {MAX_BITS}", f"{bits.min()}..{bits.max()}")
     narrow = bits <= 8
