@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,8 @@ from fedran.core.head import Head, make_head
 from fedran.core.labels import Label, encode_labels, ordered
 from fedran.core.ridge import Ridge, solve_gram
 from fedran.core.summarize import class_sums
-from fedran.methods.protocol import Claims, ClientData, Spec, Stateless
-from fedran.wire.codec import encode
+from fedran.methods.one_round import HeadMethod
+from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.wire.container import pack, unpack
 from fedran.wire.limits import FILE_LIMITS
 
@@ -35,14 +35,12 @@ class GramState:
 
 
 @dataclass(frozen=True)
-class Exact(Stateless):
+class Exact(HeadMethod):
     """Every client sends the lower triangle of H'H and its class sums, in float32."""
 
     out_features: int = 8192
 
     name = "Exact Gram"
-    family: Literal["analytic"] = "analytic"
-    input: Literal["features"] = "features"
     claims = Claims(order_free=True, partition_free=True, exact=True)
     sends = "packed (M, M) Gram and class sums, float32"
 
@@ -50,19 +48,11 @@ class Exact(Stateless):
         """The width of the features."""
         return {"out_features": self.out_features}
 
-    def rounds(self, task: int) -> int:  # noqa: ARG002
-        """One."""
-        return 1
-
     def init(self, spec: Spec, seed: int) -> GramState:
         """A zero Gram."""
         phi = RandomFeatures(spec.in_features, self.out_features, seed=seed)
         zero = np.zeros((self.out_features, self.out_features), dtype=np.float32, order="F")
         return GramState(phi, zero, {}, Accounts())
-
-    def broadcast(self, state: GramState, task: int, round_: int) -> bytes:  # noqa: ARG002
-        """The newest head, empty before the first task."""
-        return b"" if state.head is None else encode(state.head)
 
     def client(
         self,
@@ -116,15 +106,6 @@ class Exact(Stateless):
             accounts += Accounts(section.integer("n_rows"), section.number("energy"))
         after = replace(state, gram=gram, sums=sums, accounts=accounts)
         return replace(after, head=_solve(after))
-
-    def predict(self, state: GramState, X: NDArray[Any]) -> NDArray[Any]:
-        """The head's labels."""
-        if state.head is None:
-            raise ValueError("nothing to predict with: no task was aggregated yet")
-        return state.head.predict(state.phi(X))
-
-    def embed(self, state: GramState, X: NDArray[Any]) -> None:
-        """Frozen: there is no drift."""
 
     def dump(self, state: GramState) -> bytes:
         """Gram, sums and accounts; the head follows from them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,8 @@ from fedran.core.arrays import as_matrix, require_finite
 from fedran.core.errors import Refused
 from fedran.core.labels import Label, encode_labels, label_array, ordered
 from fedran.core.summarize import class_sums
-from fedran.methods.protocol import Claims, ClientData, Spec, Stateless
+from fedran.methods.one_round import OneRound
+from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.limits import DEFAULT_LIMITS
 
@@ -20,22 +21,16 @@ Sums = dict[Label, tuple[NDArray[np.float64], int]]
 
 
 @dataclass(frozen=True)
-class NearestClassMean(Stateless):
+class NearestClassMean(OneRound):
     """Clients send class sums and counts; the server compares with the class means."""
 
     name = "Nearest mean"
-    family: Literal["analytic"] = "analytic"
-    input: Literal["features"] = "features"
     claims = Claims(order_free=True, partition_free=True)
     sends = "class sums of the raw features, float32"
 
     def params(self) -> dict[str, Any]:
         """None."""
         return {}
-
-    def rounds(self, task: int) -> int:  # noqa: ARG002
-        """One."""
-        return 1
 
     def init(self, spec: Spec, seed: int) -> Sums:  # noqa: ARG002
         """No class yet."""
@@ -82,9 +77,6 @@ class NearestClassMean(Stateless):
         norms = np.linalg.norm(means, axis=1, keepdims=True)
         scores = X @ (means / np.where(norms > 0, norms, 1.0)).T.astype(X.dtype)
         return label_array(classes)[scores.argmax(axis=1)]
-
-    def embed(self, state: Sums, X: NDArray[Any]) -> None:
-        """Frozen: there is no drift."""
 
     def dump(self, state: Sums) -> bytes:
         """Sums and counts."""

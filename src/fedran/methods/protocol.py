@@ -122,14 +122,3 @@ class Method(Protocol[S]):
     def load_client(self, blob: bytes) -> Any:
         """The client state that ``dump_client`` wrote."""
         ...
-
-
-class Stateless:
-    """For methods whose clients keep nothing that does not follow from the seed."""
-
-    def dump_client(self, cstate: Any) -> bytes:  # noqa: ARG002
-        """Nothing to write."""
-        return b""
-
-    def load_client(self, blob: bytes) -> None:
-        """Nothing to read: the next call starts from the seed."""

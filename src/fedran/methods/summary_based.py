@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Literal
-
-from numpy.typing import NDArray
 
 from fedran.core.arrays import to_device
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.summarize import summarize
-from fedran.methods.protocol import ClientData, Spec, Stateless
+from fedran.methods.one_round import HeadMethod
+from fedran.methods.protocol import ClientData, Spec
 from fedran.wire.aggregator_file import Aggregator, from_bytes, to_bytes
 from fedran.wire.codec import decode, encode
 
@@ -25,37 +24,26 @@ class ServerState:
     head: Head | None = None
 
 
-class SummaryMethod(Stateless):
+class SummaryMethod(HeadMethod, ABC):
     """One round a task: phi, summarize, encode at the client; absorb, solve at the server."""
 
-    family: Literal["analytic"] = "analytic"
-    input: Literal["features"] = "features"
     out_features: int
     rank: int
     precision: str
     bits: float
-    device: str | None
 
+    @abstractmethod
     def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
         """The server's empty state."""
-        raise NotImplementedError
 
+    @abstractmethod
     def solve(self, aggregator: Aggregator) -> Head:
         """The head after a task."""
-        raise NotImplementedError
-
-    def rounds(self, task: int) -> int:  # noqa: ARG002
-        """One."""
-        return 1
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The feature map of this seed and an empty aggregator."""
         phi = RandomFeatures(spec.in_features, self.out_features, seed=seed)
         return ServerState(phi, self.new_aggregator(phi))
-
-    def broadcast(self, state: ServerState, task: int, round_: int) -> bytes:  # noqa: ARG002
-        """The newest head, empty before the first task."""
-        return b"" if state.head is None else encode(state.head)
 
     def client(
         self,
@@ -82,15 +70,6 @@ class SummaryMethod(Stateless):
             state.aggregator.absorb(decode(blob), client=client, task=str(task))
         state.aggregator.close_task()
         return replace(state, head=self.solve(state.aggregator))
-
-    def predict(self, state: ServerState, X: NDArray[Any]) -> NDArray[Any]:
-        """The head's labels."""
-        if state.head is None:
-            raise ValueError("nothing to predict with: no task was aggregated yet")
-        return state.head.predict(state.phi(to_device(X, self.device)))
-
-    def embed(self, state: ServerState, X: NDArray[Any]) -> None:
-        """Frozen: there is no drift."""
 
     def dump(self, state: ServerState) -> bytes:
         """The aggregator; the head follows from it."""

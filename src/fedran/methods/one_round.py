@@ -1,0 +1,63 @@
+"""What analytic methods share: one round a task, frozen features, a head to hand out."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+from numpy.typing import NDArray
+
+from fedran.core.arrays import to_device
+from fedran.core.features import RandomFeatures
+from fedran.core.head import Head
+from fedran.wire.codec import encode
+
+
+class OneRound:
+    """One round a task; clients keep nothing that does not follow from the seed."""
+
+    family: Literal["analytic"] = "analytic"
+    input: Literal["features"] = "features"
+
+    def rounds(self, task: int) -> int:  # noqa: ARG002
+        """One."""
+        return 1
+
+    def embed(self, state: Any, X: NDArray[Any]) -> None:
+        """Frozen: there is no drift."""
+
+    def dump_client(self, cstate: Any) -> bytes:  # noqa: ARG002
+        """Nothing to write."""
+        return b""
+
+    def load_client(self, blob: bytes) -> None:
+        """Nothing to read: the next call starts from the seed."""
+
+
+class HasHead(Protocol):
+    """A server state with a feature map and, after the first task, a head."""
+
+    @property
+    def phi(self) -> RandomFeatures:
+        """The feature map that all clients share."""
+        ...
+
+    @property
+    def head(self) -> Head | None:
+        """The newest head."""
+        ...
+
+
+class HeadMethod(OneRound):
+    """The server broadcasts its newest head and predicts with it."""
+
+    device: str | None = None
+
+    def broadcast(self, state: HasHead, task: int, round_: int) -> bytes:  # noqa: ARG002
+        """The newest head, empty before the first task."""
+        return b"" if state.head is None else encode(state.head)
+
+    def predict(self, state: HasHead, X: NDArray[Any]) -> NDArray[Any]:
+        """The head's labels."""
+        if state.head is None:
+            raise ValueError("nothing to predict with: no task was aggregated yet")
+        return state.head.predict(state.phi(to_device(X, self.device)))
