@@ -3,7 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test lint bench bench-accuracy docs clean
+.PHONY: help demo test lint bench bench-accuracy bench-precision docs clean
+
+help:  ## what there is to make
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | column -t -s:
 
 demo: .venv/bare  ## install the bare package and watch it work
 	$(BIN)/fedran demo
@@ -24,12 +27,15 @@ bench: .venv/dev  ## speed and memory, peers side by side; writes results/speed.
 bench-accuracy: .venv/dev  ## accuracy on the CIFAR-100 features below FEDRAN_DATA; writes results/accuracy.md
 	$(BIN)/python benchmarks/accuracy.py
 
+bench-precision: .venv/dev  ## how many bits an upload needs; writes results/precision.md
+	$(BIN)/python benchmarks/precision.py
+
 docs: .venv/dev  ## the documentation site, into site/
 	$(PIP) -e '.[docs]'
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .venv/pip:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedran needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedran needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
 	@touch $@
 

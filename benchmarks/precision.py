@@ -72,7 +72,7 @@ def main():
     lines = [
         "# Bits of an upload",
         "",
-        f"Made by `python benchmarks/precision.py` on {datetime.date.today()}: CIFAR-100 "
+        f"Made by `make bench-precision` on {datetime.date.today()}: CIFAR-100 "
         "features, 5 tasks, 5 clients, Dirichlet 0.1, M = 8192, r = 256, stream seed 1993. "
         "slope = bits that a column gains when its singular value doubles.",
         "",

@@ -27,6 +27,12 @@ from fedran.wire.aggregator_file import Aggregator
 SEED_RANGE = 2**31
 
 
+def _check_label_kinds(y: Any) -> None:
+    """scikit-learn would turn [0, "b"] into two strings without a word."""
+    if isinstance(y, (list, tuple)) and 0 < sum(isinstance(v, str) for v in y) < len(y):
+        raise ValueError("labels must be all numbers or all strings in one call; use str(label)")
+
+
 def _check_scale(X: NDArray[np.floating], out_features: int) -> None:
     """Refuse rows whose float32 Gram would overflow or vanish, before anything is learned."""
     with np.errstate(over="ignore"):
@@ -68,7 +74,8 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Notes
     -----
     ``fit`` takes n M (2 d + M) operations in blocks: 4 M^2 bytes of state, never the (n, M)
-    random features at once, and no training row is kept. ``partial_fit`` may bring new classes
+    random features at once, and no training row is kept. Labels are ints or strs: bools and
+    integral floats become ints. ``partial_fit`` may bring new classes
     at any time and gives the same model however the rows are batched. Scale X first (for
     example with ``StandardScaler``) when its columns have different units.
 
@@ -111,6 +118,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _learn(self, X: Any, y: Any, fresh: bool) -> None:
+        _check_label_kinds(y)
         X, y = validate_data(self, X, y, reset=fresh, dtype=[np.float32, np.float64])
         check_classification_targets(y)
         check_rank(self.rank)
@@ -198,6 +206,10 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.phi_.fingerprint,
             route=result.route,
         )
+
+    def __radd__(self, other: object) -> FedRANClassifier:
+        """Lets ``sum([a, b, c])`` start from 0."""
+        return self if other == 0 else NotImplemented
 
     def __add__(self, other: object) -> FedRANClassifier:
         """One model that equals, to rounding, a model fitted on the rows of both."""

@@ -52,8 +52,9 @@ def test_plan_answers_both_questions(cli):
     assert json.loads(out)["upload"] == found["upload"]
     code, out, _ = cli("plan", "--budget", "2MB", *sizes, "--in-features", "1280")
     assert "8-bit features" in out
-    code, out, _ = cli("plan", "--budget", "10kB", *sizes)
-    assert "does not fit" in out
+    code, _, err = cli("plan", "--budget", "10kB", *sizes)
+    assert code == 2
+    assert "10kB does not fit: the sums of 20 classes and one column" in err
 
 
 def test_inspect_reads_uploads_heads_and_aggregators(cli, summary, tmp_path):
@@ -71,8 +72,13 @@ def test_inspect_reads_uploads_heads_and_aggregators(cli, summary, tmp_path):
     code, out, _ = cli("inspect", str(tmp_path / "head.fedran"))
     assert "a classifier" in out
     assert "Cholesky" in out
-    code, out, _ = cli("inspect", "--json", str(tmp_path / "agg.fedran"))
-    assert json.loads(out)["content"]["clients"] == "1: site-1"
+    found = json.loads(cli("inspect", "--json", str(tmp_path / "agg.fedran"))[1])
+    assert found["kind"] == "aggregator"
+    assert [row[:2] for row in found["ledger"]] == [["site-1", "may"]]
+    found = json.loads(cli("inspect", "--json", str(tmp_path / "up.fedran"))[1])
+    assert found["accounts"]["n_rows"] == sum(found["counts"]) == 40
+    assert found["fingerprint"]["M"] == found["out_features"] == 64
+    assert found["bytes"] == (tmp_path / "up.fedran").stat().st_size
 
 
 def test_inspect_covers_the_rarer_states(cli, tmp_path):
@@ -93,10 +99,10 @@ def test_inspect_covers_the_rarer_states(cli, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["inspect", "nowhere.fedran"], "nowhere.fedran: expected a file, got none"),
-        (["inspect", "."], "got a folder"),
+        (["inspect", "nowhere.fedran"], "nowhere.fedran: no such file"),
+        (["inspect", "."], "this is a folder"),
         (["plan", "--bugdet", "3"], "Did you mean '--budget'"),
-        (["plan", "--out-features", "10", "--classes", "2"], "either budget_bytes or rank"),
+        (["plan", "--out-features", "10", "--classes", "2"], "give --budget or --rank, not both"),
         (["plan", "--out-features", "0", "--classes", "2", "--rank", "1"], "positive integer"),
         (["plan", "--out-features", "8", "--classes", "2", "--budget", "x"], "such as 2000000"),
         (["nonsense"], "No such command"),

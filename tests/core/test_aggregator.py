@@ -267,7 +267,7 @@ class TestAbsorbing:
         assert other.classes == ()
         unlabelled = summarize(np.eye(8), [None] * 8, unlabelled="factor")
         agg.absorb(unlabelled, client="c", task="t")
-        with pytest.raises(ValueError, match="only unlabelled rows"):
+        with pytest.raises(ValueError, match="no labelled rows"):
             agg.solve()
 
 

@@ -24,10 +24,13 @@ from fedran.bench.result import Result
 NEXT = """
 [bold]How to read it[/bold]
   A_t      accuracy in percent over all classes seen after task t; nothing was
-           trained, replayed or forgotten. A_T is the last one, A_avg the mean.
+           trained or replayed. A_T is the last one, A_avg the mean. It falls
+           because there are more classes to tell apart, not by forgetting.
   upload   the largest message any client sent in any task, as measured.
+  sec      mean seconds of one client, and of the server, in one task.
 
 [bold]Where to go next[/bold]
+  source .venv/bin/activate           puts this folder's fedran on your path
   README.md                           twelve lines of Python
   docs/tutorial.md                    a federation in your own code
   fedran plan --budget 2MB --out-features 8192 --classes 20
@@ -41,7 +44,7 @@ def demo() -> None:
     console.print(
         f"[bold]FedRAN demo[/bold]: scikit-learn digits, {N_CLIENTS} clients, {N_TASKS} tasks of "
         f"2 classes,\nDirichlet {BETA}, M = {OUT_FEATURES} random features, our rank {RANK}, "
-        f"the paper's {PAPER_RANK}\n",
+        f"the paper's {PAPER_RANK}",
         highlight=False,
     )
     with Progress(

@@ -22,14 +22,14 @@ NOTE = (
 
 def inspect(
     file: Annotated[Path, typer.Argument(help="An upload, a head or a saved aggregator.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the header as JSON.")] = False,
 ) -> None:
     """What is in a file: sizes, classes, ranks, accounts, fingerprint."""
     if not file.is_file():
-        raise ValueError(f"{file}: expected a file, got {'a folder' if file.is_dir() else 'none'}")
+        raise ValueError(f"{file}: {'this is a folder' if file.is_dir() else 'no such file'}")
     description = describe(file)
     if as_json:
-        typer.echo(json.dumps(description.as_dict(), indent=2))
+        typer.echo(json.dumps(description.fields, indent=2))
         return
     console = Console()
     console.print(f"[bold]{escape(description.title)}[/bold]", highlight=False)

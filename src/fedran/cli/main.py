@@ -57,7 +57,9 @@ def run(arguments: list[str] | None = None) -> int:
         typer.echo(help_text.format_message())
         return 2
     except click.ClickException as error:
-        message = f"{error.format_message().rstrip('.')}; see fedran --help"
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "fedran"
+        message = f"{error.format_message().rstrip('.?')} (see {command} --help)"
     except (KeyboardInterrupt, click.Abort):
         typer.echo("fedran: stopped", err=True)
         return 130

@@ -34,6 +34,8 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """The largest rank that fits a byte budget, and what else the bytes could buy."""
+    if (budget is None) == (rank is None):
+        raise ValueError("give --budget or --rank, not both")
     p = fedran.plan(
         None if budget is None else parse_bytes(budget),
         out_features=out_features,
@@ -44,6 +46,14 @@ def plan(
         precision=precision,
         bits=bits,
     )
+    if p.rank == 0:
+        least = fedran.plan(
+            out_features=out_features, n_classes=classes, rank=1, precision=precision, bits=bits
+        )
+        raise ValueError(
+            f"{budget} does not fit: the sums of {classes} classes and one column of "
+            f"{out_features} features take {human_bytes(least.upload)}"
+        )
     if as_json:
         typer.echo(json.dumps(asdict(p), indent=2))
         return
@@ -57,19 +67,15 @@ def plan(
 
 
 def _rows(p: fedran.Plan) -> list[tuple[str, str, str]]:
-    sized = (
-        "estimate, real features come out smaller" if p.precision == "mixed" else "exact to 1 KiB"
-    )
+    sized = "estimate" if p.precision == "mixed" else "but for labels"
     rows = [
         ("rank", str(p.rank), "largest that fits" if p.budget is not None else "as given"),
         ("upload", human_bytes(p.upload), f"{p.precision}, {sized}"),
         ("download", human_bytes(p.download), "the head, float16"),
-        ("paper's rank", str(p.paper_rank), "for the same bytes, 8 a number (eq. budget_rank)"),
+        ("paper's rank", str(p.paper_rank), "for the same bytes, 8 a number"),
         ("paper's upload", human_bytes(p.paper_upload), "(M r + r + M C) x 8 at this rank"),
         ("exact Gram", human_bytes(p.gram_upload), "instead: packed symmetric, float32"),
     ]
-    if p.rank == 0:
-        rows.insert(1, ("", "does not fit", "not even one column beside the class sums"))
     if p.feature_rows_float32 is not None:
         rows += [
             (

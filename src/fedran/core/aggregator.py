@@ -13,7 +13,7 @@ from fedran.core.arrays import Array, namespace, to_device, to_numpy
 from fedran.core.bounds import GramBounds, gram_bounds
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum
-from fedran.core.fingerprint import Fingerprint, require_same
+from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.head import Head, make_head
 from fedran.core.labels import Label, ordered
 from fedran.core.ranked import Order, RankedSum
@@ -83,6 +83,8 @@ class Aggregator:
             raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
         if order not in ("flat", "paper"):
             raise ValueError(f"order must be 'flat' or 'paper', got {order!r}")
+        check_fingerprint(fingerprint)
+        to_device(np.zeros(1), device)  # a missing torch or device is noticed here, not later
         self.out_features = int(out_features)
         self.server_rank = server_rank
         self.order = order
@@ -190,7 +192,7 @@ class Aggregator:
                 "complement='drop' needs a rank-bounded state: Aggregator(..., server_rank=r)"
             )
         if not self._sums:
-            what = "only unlabelled rows" if self._ledger else "nothing"
+            what = "no labelled rows" if self._ledger else "nothing"
             raise ValueError(f"cannot solve: {what} absorbed yet; absorb a labelled summary first")
         ridge = Ridge.parse(ridge)
         columns = [self._sums[c] for c in self.classes]
@@ -298,5 +300,6 @@ class AggregatorState:
 def check_id(value: object, what: str) -> str:
     """A client or task id: 1 to 64 of A-Z a-z 0-9 . _ -"""
     if not isinstance(value, str) or not _ID.fullmatch(value):
-        raise Refused(what, "an id of 1 to 64 letters, digits, '.', '_' or '-'", value)
+        expected = "a str of 1 to 64 ASCII letters, digits, '.', '_' or '-'"
+        raise Refused(what, expected, f"{type(value).__name__} {value!r}")
     return value

@@ -52,8 +52,10 @@ def to_device(x: Array, where: str | None) -> Array:
     """``x`` on a torch device, or as a NumPy array when ``where`` is None."""
     if where is None:
         return to_numpy(x)
-    import array_api_compat.torch as xp
-
+    try:
+        import array_api_compat.torch as xp
+    except ImportError:
+        raise ImportError(f"device={where!r} needs PyTorch: pip install 'fedran[torch]'") from None
     return xp.asarray(_writeable(x), device=where)
 
 
@@ -101,7 +103,9 @@ def as_matrix(x: Any, name: str, columns: int | None = None) -> Array:
         raise TypeError(f"{name} is a sparse matrix; pass a dense array, e.g. {name}.toarray()")
     array = x if is_array_api_obj(x) else np.asarray(x)
     if array.ndim != 2:
-        raise ValueError(f"{name} must be a matrix (rows, columns), got shape {tuple(array.shape)}")
+        hint = f"; for one row use {name}[None, :]" if array.ndim == 1 else ""
+        shape = tuple(array.shape)
+        raise ValueError(f"{name} must be a matrix (rows, columns), got shape {shape}{hint}")
     if columns is not None and array.shape[1] != columns:
         raise ValueError(f"{name} must have {columns} columns, got shape {tuple(array.shape)}")
     if is_numpy_array(array) and array.dtype.kind not in "fiub":

@@ -65,6 +65,8 @@ class RandomFeatures:
         self.in_features = int(in_features)
         self.out_features = int(out_features)
         self.seed = int(seed)
+        if source is not None and not isinstance(source, (str, Mapping)):
+            raise TypeError(f"source must be a str or a mapping, got {type(source).__name__}")
         self.source = {"backbone": source} if isinstance(source, str) else dict(source or {})
         self.fingerprint = self._fingerprint()
 

@@ -102,6 +102,14 @@ def _check_field(name: object, value: object) -> None:
         raise Refused(f"fingerprint.{name}", "text, a number, true, false or null", value)
 
 
+def check_fingerprint(value: object) -> None:
+    """TypeError unless ``value`` is a Fingerprint or None."""
+    if value is not None and not isinstance(value, Fingerprint):
+        raise TypeError(
+            f"fingerprint must be a Fingerprint, got {type(value).__name__}; pass phi.fingerprint"
+        )
+
+
 def require_same(mine: Fingerprint | None, theirs: Fingerprint | None, what: str) -> None:
     """Refuse two feature maps that differ, naming the fields.
 

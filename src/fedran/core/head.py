@@ -95,8 +95,9 @@ class Head:
 
     def predict(self, H: Array) -> NDArray[Any]:
         """The best-scoring label of each row: int64, str, or object when both kinds occur."""
-        scores = self.scores(H)
-        require_finite(scores, "the scores of H")
+        with np.errstate(invalid="ignore", over="ignore"):
+            scores = self.scores(H)
+        require_finite(scores, "H (or its scores)")
         best = to_numpy(namespace(scores).argmax(scores, axis=1))
         return label_array(self.classes)[best]
 

@@ -66,8 +66,12 @@ def ordered(labels: Iterable[Label]) -> tuple[Label, ...]:
 
 
 def is_missing(label: object) -> bool:
-    """None and NaN stand for "no label"."""
-    return label is None or (isinstance(label, (float, np.floating)) and bool(np.isnan(label)))
+    """None, NaN and pandas' NA stand for "no label"."""
+    return (
+        label is None
+        or type(label).__name__ == "NAType"
+        or (isinstance(label, (float, np.floating)) and bool(np.isnan(label)))
+    )
 
 
 def encode_labels(y: Any, n_rows: int) -> tuple[tuple[Label, ...], NDArray[np.int64]]:

@@ -42,7 +42,8 @@ class Ridge:
         for name in ("base", "slope", "fixed"):
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value) and value >= 0):
-                raise ValueError(f"ridge {name} must be finite and at least 0, got {value!r}")
+                what = "the ridge" if name == "fixed" else f"the ridge's {name}"
+                raise ValueError(f"{what} must be a finite, positive number, got {value!r}")
         if (self.base if self.fixed is None else self.fixed) == 0:
             raise ValueError("the ridge must be positive: without it the solve is not defined")
 
@@ -61,7 +62,11 @@ class Ridge:
         """A Ridge as it is, a number as an absolute value, None as the default rule."""
         if ridge is None:
             return cls()
-        return ridge if isinstance(ridge, Ridge) else cls.absolute(float(ridge))
+        if isinstance(ridge, Ridge):
+            return ridge
+        if isinstance(ridge, bool) or not isinstance(ridge, (int, float, np.number)):
+            raise TypeError(f"ridge must be a number, a Ridge or None, got {ridge!r}")
+        return cls.absolute(float(ridge))
 
     def value(self, accounts: Accounts) -> float:
         """lambda for what was absorbed; 1.0 where the features have no energy at all."""

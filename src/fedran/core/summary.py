@@ -14,7 +14,7 @@ from fedran.core.accounts import Accounts
 from fedran.core.arrays import Array, cast, like, namespace, to_device, to_numpy
 from fedran.core.compress import check_rank, leading, leading_qr, square_factor
 from fedran.core.errors import Refused
-from fedran.core.fingerprint import Fingerprint, require_same
+from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.labels import Label, ordered, sort_key
 
 ENERGY_SLACK = 1e-4
@@ -57,6 +57,7 @@ class Summary:
     """SHA-256 of the upload this was decoded from, None when it never travelled."""
 
     def __post_init__(self) -> None:
+        check_fingerprint(self.fingerprint)
         if self.factor.ndim != 2:
             raise Refused("factor", "a matrix (M, r)", f"shape {tuple(self.factor.shape)}")
         expected = (self.out_features, len(self.classes))
@@ -126,6 +127,10 @@ class Summary:
             self.fingerprint,
             route="sum",
         )
+
+    def __radd__(self, other: object) -> Summary:
+        """Lets ``sum([a, b, c])`` start from 0."""
+        return self if other == 0 else NotImplemented
 
     def truncate(self, rank: int | float | None, method: Literal["gram", "qr"] = "gram") -> Summary:
         """The best summary of at most this rank; what it loses goes to the accounts.

@@ -45,7 +45,8 @@ def encode(
         return blob if max_bytes is None else _shrink(thing, blob, max_bytes, checked, bits)
     if isinstance(thing, Head):
         return encode_head(thing, cast(HeadPrecision, precision or "float16"))
-    raise TypeError(f"encode takes a Summary or a Head, got {type(thing).__name__}")
+    hint = "; it has a save of its own" if hasattr(thing, "save") else ""
+    raise TypeError(f"encode takes a Summary or a Head, got {type(thing).__name__}{hint}")
 
 
 def _shrink(s: Summary, blob: bytes, max_bytes: int, precision: Precision, bits: float) -> bytes:
@@ -103,7 +104,7 @@ def decode(
     Traceback (most recent call last):
     ...
     fedran.core.errors.Refused: message: expected a header of at most 4 bytes, got \
-8583909746840200552; is this a fedran file, and complete?
+8583909746840200552; no fedran file, or damaged
     """
     if kind not in (Summary, Head):
         raise TypeError(f"decode makes a Summary or a Head, got kind={kind!r}")

@@ -22,6 +22,7 @@ from fedran.wire.limits import Limits
 
 FORMAT = "fedran"
 MAJOR, MINOR = 1, 0
+AGAIN = "ask for it again"
 LARGEST_DIMENSION = 2**40
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -96,21 +97,22 @@ def unpack(blob: bytes, limits: Limits) -> Container:
     if len(blob) > limits.message:
         raise Refused("message", f"at most {limits.message} bytes", len(blob))
     if len(blob) < 8:
-        raise Refused("message", "at least 8 bytes", len(blob))
+        raise Refused("message", "at least 8 bytes", len(blob), hint=AGAIN)
     length = int.from_bytes(blob[:8], "little")
     if length > min(limits.header, len(blob) - 8):
         expected = f"a header of at most {min(limits.header, len(blob) - 8)} bytes"
-        raise Refused("message", expected, length, hint="is this a fedran file, and complete?")
+        raise Refused("message", expected, length, hint="no fedran file, or damaged")
     try:
         parts = safetensors.deserialize(blob)  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as reason:
-        raise Refused("message", "a complete safetensors file", str(reason)) from None
+        what = str(reason).removeprefix("Error while deserializing: ")
+        raise Refused("message", "a complete safetensors file", what, hint=AGAIN) from None
     metadata = json.loads(blob[8 : 8 + length]).get("__metadata__") or {}
     if set(metadata) != {FORMAT, "sha256"}:
         raise Refused("message", "fedran metadata", sorted(metadata) or "none")
     tensors = {name: _as_array(name, part) for name, part in parts}
     if _checksum(metadata[FORMAT], tensors) != metadata["sha256"]:
-        raise Refused("sha256", "the checksum of the contents", "another: altered or half-written")
+        raise Refused("sha256", "the checksum of the contents", "another", hint=f"altered; {AGAIN}")
     header = Header.parse(metadata[FORMAT])
     _check_version(header)
     kind = header.text("kind", 32)

@@ -27,14 +27,12 @@ Section = dict[str, str | int | float | None]
 
 @dataclass(frozen=True)
 class Description:
-    """A title and sections of named values, ready for a table or JSON."""
+    """A title and sections of named values for people; the raw fields for programs."""
 
     title: str
     sections: dict[str, Section]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain nested values."""
-        return {"title": self.title, **self.sections}
+    fields: dict[str, Any]
+    """The file's verified header as it stands, with ``bytes`` and ``digest``."""
 
 
 def describe(path: str | Path) -> Description:
@@ -59,7 +57,9 @@ def describe(path: str | Path) -> Description:
     else:
         title, sections = _aggregator(thing)
     return Description(
-        title, {"file": file, **sections, "fingerprint": _fingerprint(thing.fingerprint)}
+        title,
+        {"file": file, **sections, "fingerprint": _fingerprint(thing.fingerprint)},
+        {**message.header.fields, "bytes": path.stat().st_size, "digest": message.digest},
     )
 
 

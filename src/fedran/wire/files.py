@@ -19,6 +19,8 @@ from fedran.wire.limits import DEFAULT_LIMITS, Limits
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write so that, whatever happens, the path holds either the old bytes or all the new ones."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -22,11 +22,11 @@ class Plan:
     rank: int
     """The largest rank whose upload fits (0: not even the class sums fit), or the one given."""
     upload: int
-    """Bytes of the upload at that rank, as encoded; for ``mixed`` an estimate on the high side."""
+    """Bytes of the upload at that rank, with labels of usual length; ``mixed``: an estimate."""
     download: int
     """Bytes of the head in float16, with the classes seen so far."""
     paper_rank: int
-    """The paper's feasible rank for the same budget (eq. budget_rank, 8 bytes a number)."""
+    """The paper's feasible rank for the same budget (8 bytes a number)."""
     paper_upload: int
     """The paper's formula (M r + r + M C) x 8 at ``rank``."""
     paper_download: int

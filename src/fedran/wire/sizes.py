@@ -18,9 +18,10 @@ def upload_bytes(
 ) -> int:
     """Bytes of an upload. Exact up to the header for fixed-width precisions.
 
-    For ``mixed`` an estimate on the high side: it takes the entries of a direction to be normal,
-    and real features, whose tails are heavier, are coded in fewer bits (by a sixth on
-    CIFAR-100). Where a ceiling must hold, ``encode(..., max_bytes=...)`` makes it hold.
+    For ``mixed`` an estimate: it takes the entries of a direction to be normal. The features of
+    real backbones come out smaller (CIFAR-100: by a sixth), heavy-tailed ones may come out some
+    percent larger, and long labels come on top. Where a ceiling must hold,
+    ``encode(..., max_bytes=...)`` makes it hold.
     """
     M, r, C = out_features, rank, n_classes
     if precision == "mixed":
