@@ -316,3 +316,20 @@ def test_parameters_changed_after_fit_do_not_break_the_model(blobs):
     clf.set_params(out_features=32, random_state=4)
     np.testing.assert_array_equal(clf.predict(X_test), before)
     np.testing.assert_array_equal((clf + clf).predict(X_test), before)
+
+
+def test_models_whose_columns_differ_are_not_added(blobs):
+    X, y, _, _ = blobs
+    a, b = (FedRANClassifier(out_features=16).fit(X, y) for _ in range(2))
+    a.feature_names_in_ = np.array([f"f{i}" for i in range(X.shape[1])], dtype=object)
+    b.feature_names_in_ = a.feature_names_in_[::-1]
+    with pytest.raises(ValueError, match="feature names"):
+        a + b
+
+
+def test_mixed_labels_in_a_list_are_refused_and_sums_start_from_zero(blobs):
+    X, y, _, _ = blobs
+    with pytest.raises(ValueError, match="all numbers or all strings"):
+        FedRANClassifier(out_features=16).fit(X, ["b" if c == 0 else int(c) for c in y])
+    a = FedRANClassifier(out_features=16).fit(X, y)
+    assert sum([a, a]).score(X, y) == pytest.approx((a + a).score(X, y))

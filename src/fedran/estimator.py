@@ -75,9 +75,9 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     -----
     ``fit`` takes n M (2 d + M) operations in blocks: 4 M^2 bytes of state, never the (n, M)
     random features at once, and no training row is kept. Labels are ints or strs: bools and
-    integral floats become ints. ``partial_fit`` may bring new classes
-    at any time and gives the same model however the rows are batched. Scale X first (for
-    example with ``StandardScaler``) when its columns have different units.
+    integral floats become ints. ``partial_fit`` may bring new classes at any time and gives the
+    same model, to float32 rounding, however the rows are batched. Scale X first (for example
+    with ``StandardScaler``) when its columns have different units.
 
     Examples
     --------
@@ -218,6 +218,9 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "classes_")
         check_is_fitted(other, "classes_")
         require_same(self.phi_.fingerprint, other.phi_.fingerprint, "both classifiers")
+        names = [list(getattr(c, "feature_names_in_", ())) for c in (self, other)]
+        if names[0] != names[1]:
+            raise ValueError("the feature names of the two classifiers differ, or their order")
         for name in ("rank", "ridge"):
             if getattr(self, name) != getattr(other, name):
                 raise ValueError(

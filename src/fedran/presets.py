@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedran.core.features import RandomFeatures
+from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head
 from fedran.core.ridge import Ridge
 from fedran.core.summarize import summarize
@@ -43,9 +44,9 @@ class PaperPreset:
         """The random-feature map."""
         return RandomFeatures(self.in_features, self.out_features, self.seed)
 
-    def summarize(self, H: object, y: object) -> Summary:
+    def summarize(self, H: object, y: object, fingerprint: Fingerprint | None = None) -> Summary:
         """A client's summary at the paper's rank."""
-        return summarize(H, y, self.rank)
+        return summarize(H, y, self.rank, fingerprint=fingerprint)
 
     def aggregator(self) -> Aggregator:
         """A server that merges as in Algorithm 1: client after client, then into the past."""

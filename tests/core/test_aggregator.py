@@ -1,4 +1,6 @@
 import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -389,3 +391,25 @@ def test_rank_bounds_and_print_follow_the_state():
     ranked.close_task()
     assert ranked.rank == 3
     assert "server_rank=3" in repr(ranked)
+
+
+def test_threads_may_solve_absorb_and_look_at_the_same_time():
+    rng = np.random.default_rng(0)
+    M = 200
+    agg = Aggregator(M)
+    parts = [summarize(features(rng, 80, M), rng.integers(0, 4, 80), None) for _ in range(3)]
+    for k, part in enumerate(parts):
+        agg.absorb(part, client=str(k), task="t")
+    alone = agg.solve().weights
+    with ThreadPoolExecutor(4) as pool:
+        heads = list(pool.map(lambda _: agg.solve().weights, range(12)))
+    for weights in heads:
+        np.testing.assert_allclose(weights, alone, atol=1e-5 * np.abs(alone).max())
+
+
+def test_an_aggregator_survives_pickling():
+    agg = Aggregator(8)
+    agg.absorb(summary(0), client="c", task="t")
+    again = pickle.loads(pickle.dumps(agg))
+    np.testing.assert_array_equal(again.solve().weights, agg.solve().weights)
+    assert again.absorb(summary(1), client="d", task="t")

@@ -314,3 +314,24 @@ class TestSummarizer:
             Summarizer(1000, rank, max_bytes=1_000_000)
         with pytest.raises(ValueError, match="raise max_bytes"):
             Summarizer(1000, None, max_bytes=10)
+
+
+def test_a_share_of_the_energy_is_met_or_refused_when_streaming():
+    rng = np.random.default_rng(0)
+    H = rng.standard_normal((2000, 128))
+    y = np.zeros(2000, dtype=int)
+
+    def stream(max_bytes, rank):
+        s = Summarizer(128, rank=rank, max_bytes=max_bytes)
+        for batch in np.array_split(np.arange(2000), 9):
+            s.update(H[batch], y[batch])
+        return s.finish()
+
+    assert stream(2**26, 0.6).accounts.cut_fraction <= 0.4 + 1e-9
+    with pytest.raises(ValueError, match="raise max_bytes"):
+        stream(200_000, 0.95)
+
+
+def test_long_labels_are_refused_where_they_enter():
+    with pytest.raises(ValueError, match="256 characters"):
+        summarize(np.eye(1), ["x" * 257])

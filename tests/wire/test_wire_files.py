@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -253,3 +254,33 @@ def test_bytes_are_synced_before_the_rename(tmp_path, monkeypatch):
     fedran.save(summary(), tmp_path / "a")
     assert calls == ["fsync", "replace", "fsync"][: len(calls)]
     assert calls[:2] == ["fsync", "replace"]
+
+
+@pytest.mark.parametrize("field", ["eps_G", "eps_G_fro", "eps_quant"])
+def test_whatever_was_absorbed_can_be_saved_and_loaded(field, tmp_path):
+    """Totals may exceed the ceilings of one message."""
+    base = fedran.summarize(np.eye(8), list(range(8)), 8)
+    agg = fedran.Aggregator(8)
+    for i in range(3):
+        accounts = replace(base.accounts, **{field: 9e99}, n_rows=2**40)
+        agg.absorb(replace(base, accounts=accounts), client=f"c{i}", task="t")
+    agg.save(tmp_path / "a")
+    assert fedran.Aggregator.load(tmp_path / "a").accounts == agg.accounts
+
+
+@pytest.mark.parametrize("server_rank", [None, 5])
+def test_a_torch_aggregator_goes_on_after_a_load(server_rank, tmp_path):
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    agg = fedran.Aggregator(16, server_rank, device="cpu")
+    for i in range(3):
+        s = fedran.summarize(rng.random((30, 16)), rng.integers(0, 3, 30), 12)
+        agg.absorb(s, client=f"c{i}", task="t")
+    agg.save(tmp_path / "a")
+    loaded = fedran.Aggregator.load(tmp_path / "a", device="cpu")
+    first, second = agg.solve(), loaded.solve()
+    assert second.diagnosis.residual == pytest.approx(first.diagnosis.residual, abs=1e-5)
+    assert second.diagnosis.condition == pytest.approx(first.diagnosis.condition, rel=1e-4)
+    np.testing.assert_allclose(second.to(None).weights, first.to(None).weights, atol=1e-5)
+    on_numpy = fedran.Aggregator.load(tmp_path / "a").solve().weights
+    np.testing.assert_allclose(on_numpy, first.to(None).weights, atol=1e-4)

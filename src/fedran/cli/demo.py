@@ -58,7 +58,19 @@ def demo() -> None:
         job = bar.add_task("starting", total=demo_steps())
         results = list(run_demo(lambda what: bar.update(job, advance=1, description=what)))
     console.print(_table(results))
+    console.print("\n[bold]What each client of FedRAN sent[/bold], KiB", highlight=False)
+    console.print(_uploads(results[0]))
     console.print(NEXT, highlight=False)
+
+
+def _uploads(result: Result) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("task")
+    for k in range(N_CLIENTS):
+        table.add_column(f"client {k}", justify="right")
+    for t, record in enumerate(result.tasks):
+        table.add_row(str(t + 1), *(f"{n / 1024:.1f}" for n in record.bytes_up))
+    return table
 
 
 def _table(results: Sequence[Result]) -> Table:

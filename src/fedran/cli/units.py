@@ -25,7 +25,10 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     if not match or match[2].lower() not in _UNITS:
         raise ValueError(f"expected a size such as 2000000, 2MB or 1.5MiB, got {text!r}")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    size = float(match[1]) * _UNITS[match[2].lower()]
+    if size >= 2**63:
+        raise ValueError(f"expected a size below 2^63 bytes, got {text[:40]!r}")
+    return int(size)
 
 
 def human_bytes(n: int) -> str:

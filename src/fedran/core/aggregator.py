@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -32,7 +33,8 @@ class Aggregator:
 
     By default the sum is exact: no truncation at the server, so the order of arrival matters
     only to rounding, and a late client is as good as an early one. With ``server_rank`` the
-    state is bounded to that rank by merges as in the paper; see ``RankedSum``.
+    state is bounded to that rank by merges as in the paper, beside the open task; see
+    ``RankedSum``.
 
     Parameters
     ----------
@@ -54,7 +56,8 @@ class Aggregator:
     Notes
     -----
     Absorbing is idempotent by (client, task): the same message again changes nothing, another
-    message under a known key is refused.
+    message under a known key is refused. A summary that was encoded is another message than the
+    one it was encoded from. Calls from several threads wait for each other.
 
     Examples
     --------
@@ -101,6 +104,7 @@ class Aggregator:
         self._sums: dict[Label, Array] = {}
         self._counts: dict[Label, int] = {}
         self._ledger: dict[Key, str] = {}
+        self._lock = threading.RLock()
 
     @property
     def classes(self) -> tuple[Label, ...]:
@@ -144,6 +148,10 @@ class Aggregator:
             raise TypeError(
                 f"absorb takes a Summary, got {type(summary).__name__}; decode(blob) makes one"
             )
+        with self._lock:
+            return self._absorb(summary, client, task)
+
+    def _absorb(self, summary: Summary, client: str, task: str) -> bool:
         key = (check_id(client, "client"), check_id(task, "task"))
         digest = summary.content_digest()
         known = self._ledger.get(key)
@@ -176,7 +184,8 @@ class Aggregator:
     def close_task(self) -> None:
         """Commit the open task (``server_rank`` only; the exact sum has nothing to close)."""
         if self._ranked is not None:
-            self._ranked.close_task()
+            with self._lock:
+                self._ranked.close_task()
 
     def solve(self, ridge: Ridge | float | None = None, complement: Complement = "keep") -> Head:
         """The head ``W = (G + lambda I)^-1 B`` of everything absorbed so far.
@@ -195,9 +204,10 @@ class Aggregator:
             what = "no labelled rows" if self._ledger else "nothing"
             raise ValueError(f"cannot solve: {what} absorbed yet; absorb a labelled summary first")
         ridge = Ridge.parse(ridge)
-        columns = [self._sums[c] for c in self.classes]
-        B = namespace(columns[0]).stack(columns, axis=1)
-        accounts, solution = self._solution(B, ridge, complement)
+        with self._lock:
+            columns = [self._sums[c] for c in self.classes]
+            B = namespace(columns[0]).stack(columns, axis=1)
+            accounts, solution = self._solution(B, ridge, complement)
         return make_head(
             solution, B, ridge.value(accounts), accounts, self.classes, self.fingerprint
         )
@@ -277,6 +287,13 @@ class Aggregator:
         rows = to_device(state.arrays["class_sums"], self.device)
         self._sums = {c: rows[i] for i, c in enumerate(state.counts)}
         self._ledger = dict(state.ledger)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
 
     def __repr__(self) -> str:
         kind = "exact" if self.server_rank is None else f"server_rank={self.server_rank}"

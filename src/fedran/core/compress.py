@@ -4,7 +4,7 @@ Given A (M, w), whose columns may be rows of H or factors side by side, find F (
 F F' = T_k(A A'), the best approximation of rank k. The work happens on the smaller side:
 
 * w <= M: K = A'A (w, w) = U diag(l) U', and F = A U_k. F's columns are orthogonal with norms
-  sqrt(l), so no division is needed and F F' <= A A' holds whatever U's rounding.
+  sqrt(l), so no division is needed and F F' <= A A' holds to rounding.
 * w > M: K = A A' (M, M) = V diag(l) V', and F = V_k sqrt(l_k).
 
 Cost: w^2 M for K, about 4/3 w^3 for the eigenvectors, 2 w M k for F (w <= M).

@@ -72,6 +72,8 @@ class ExactSum:
 
     def restore(self, form: Form, array: Array, width: int) -> None:
         """Take over a state made by ``factor`` or ``gram``."""
+        if form == "gram" and self.device is not None:
+            array = symmetric(to_numpy(array))  # on a device both triangles are valid
         array = self._mine(array)
         if form == "stack":
             self._stack = [array] if array.shape[1] else []

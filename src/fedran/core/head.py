@@ -21,7 +21,7 @@ from fedran.core.arrays import (
     to_numpy,
 )
 from fedran.core.bounds import certified_rows, paper_weight_bound, weight_bound
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, label_array, sort_key
 from fedran.core.ridge import Solution
@@ -41,17 +41,18 @@ class Diagnosis:
     effective_rank: float
     """(tr G)^2 / ||G||_F^2."""
     condition: float
-    """(||G||_2 + lambda) / lambda, an upper estimate of the condition number."""
+    """(||G||_2 + lambda) / lambda, an estimate of the condition number."""
     residual: float
     """||B - (G + lambda I) W||_F / ||B||_F."""
     eps_W: float
-    """Bound on ||W - W*||_F against the full ridge at the same lambda."""
+    """Bound on ||W - W*||_F against the full ridge at the same lambda: truncation, quantisation
+    and the solver's residual; rounding in a float32 Gram comes on top."""
     eps_W_paper: float
-    """The same by the formula of the paper's Theorem 2."""
+    """The paper's Theorem 2 as printed: truncation and quantisation of the factor only."""
 
     def __str__(self) -> str:
         return (
-            f"{self.route}; lambda {self.lam:.4g}, cut {self.f:.2%}, effective rank "
+            f"{printable(self.route)}; lambda {self.lam:.4g}, cut {self.f:.2%}, effective rank "
             f"{self.effective_rank:.1f}, condition {self.condition:.2g}, residual "
             f"{self.residual:.1e}, eps_W {self.eps_W:.3g} (paper's form {self.eps_W_paper:.3g})"
         )
@@ -146,7 +147,7 @@ def make_head(
         n_rows=accounts.n_rows,
         effective_rank=solution.effective_rank,
         condition=min((solution.norm + lam) / lam, sys.float_info.max),
-        residual=solution.residual / norm_B if norm_B > 0 else 0.0,
+        residual=(solution.residual + solution.outside) / norm_B if norm_B > 0 else 0.0,
         eps_W=eps_W + rounding,
         eps_W_paper=paper_weight_bound(accounts, lam, norm_B, solution.outside),
     )

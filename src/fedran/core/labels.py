@@ -16,6 +16,9 @@ Label: TypeAlias = int | str
 MISSING = -1
 """The code of a row without a label."""
 
+MAX_LENGTH = 256
+"""Characters of a string label: what every reader of a message accepts."""
+
 _INT64 = np.iinfo(np.int64)
 
 
@@ -30,6 +33,10 @@ def canonical(label: object) -> Label:
     """
     if isinstance(label, str):
         text = str.__str__(label)
+        if len(text) > MAX_LENGTH:
+            raise ValueError(
+                f"a label may have {MAX_LENGTH} characters, got {len(text)}; shorten it"
+            )
         if "\0" in text:
             raise ValueError(f"label {printable(text)} holds a NUL character; rename it")
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +20,9 @@ from fedran.core.lifted import (
     times,
     transposed_times,
 )
+
+_BORROWING = threading.Lock()
+"""Held while a Gram's upper triangle is in use, so that threads may solve the same one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +116,9 @@ def solve_gram(G: Array, B: Array, lam: float) -> Solution:
     M^3 / 3 + 2 M^2 C operations in the dtype of G; in NumPy within G's own upper triangle, so
     that the memory of one (M, M) matrix is all it takes. The residual is computed in float64.
     """
-    W, route = solve_definite(G, B, lam)
-    residual = B - lam * W - symmetric_times(G, W)
+    with _BORROWING:
+        W, route = solve_definite(G, B, lam)
+        residual = B - lam * W - symmetric_times(G, W)
     return Solution(
         W, f"gram, {route}", spectral_norm(G), effective_rank(G), frobenius(residual), 0.0
     )

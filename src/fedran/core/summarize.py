@@ -110,7 +110,8 @@ class Summarizer:
     of the same Gram; so ``||G - FF'||_2 <= accounts.eps_G`` holds at every moment, and
     ``finish()`` agrees with the one-shot ``summarize`` to the sum of both accounts.
 
-    ``max_bytes`` bounds everything that is held or made besides the batch handed in.
+    ``max_bytes`` bounds what is held or made besides the batch handed in (and a copy of it where
+    rows without a label are left out) and the class sums, 8 M bytes a class.
 
     >>> import numpy as np
     >>> rows = np.random.default_rng(0).random((100, 20))
@@ -203,10 +204,22 @@ class Summarizer:
         self._pieces = [stack]
         return stack.T
 
+    def _rank_of_what_is_held(self) -> int | float | None:
+        """A share of all energy, as a share of what compressions on the way have left."""
+        if not isinstance(self.rank, float) or self._accounts.cut == 0:
+            return self.rank
+        held = self._accounts.energy - self._accounts.cut
+        if self.rank * self._accounts.energy > held * (1 + 1e-9):
+            raise ValueError(
+                f"rank={self.rank} asks for more of the energy than the {self.capacity} rows that "
+                f"max_bytes allows have kept ({held / self._accounts.energy:.1%}); raise max_bytes"
+            )
+        return min(1.0, self.rank * self._accounts.energy / held)
+
     def finish(self) -> Summary:
         """The summary of everything so far; the summarizer can go on afterwards."""
         stack = self._stack()
-        result = leading(stack, self.rank, "H")
+        result = leading(stack, self._rank_of_what_is_held(), "H")
         classes = ordered(self._sums)
         empty = like(np.zeros((0, self.out_features)), stack)
         rows = [self._sums[c] for c in classes]

@@ -170,8 +170,8 @@ class Summary:
     def validate(self) -> Summary:
         """Check that the numbers can describe real rows; returns self or raises Refused.
 
-        Finite; counts positive and within the rows; ||F||^2 + cut = energy; and by
-        Cauchy-Schwarz sum_c ||b_c||^2 / n_c <= energy.
+        Finite; counts positive and within the rows; ||F||^2 + cut = energy; cut <= M eps_G; and
+        by Cauchy-Schwarz sum_c ||b_c||^2 / n_c <= energy.
         """
         acc = self.accounts
         for name in acc.__dataclass_fields__:
@@ -194,8 +194,17 @@ class Summary:
             raise Refused(
                 "accounts.energy", f"||F||^2 + cut = {held + acc.cut:.6g}", f"{acc.energy:.6g}"
             )
+        self._validate_losses()
         self._validate_sums()
         return self
+
+    def _validate_losses(self) -> None:
+        acc = self.accounts
+        if max(acc.eta_loc, acc.eta_merge) > 1 + ENERGY_SLACK:
+            raise Refused("accounts", "eta_loc and eta_merge of at most 1", "larger shares")
+        least = (acc.cut - ENERGY_SLACK * acc.energy) / self.out_features
+        if acc.eps_G < least:
+            raise Refused("accounts.eps_G", f"at least cut / M = {least:.6g}", acc.eps_G)
 
     def _validate_sums(self) -> None:
         if not self.counts:
@@ -205,12 +214,13 @@ class Summary:
             norms = np.linalg.norm(to_numpy(self.class_sums), axis=0)
         if not np.all(np.isfinite(norms)):
             raise Refused("class_sums", "finite values", "NaN, infinity or beyond float64")
-        # ||B||_F^2 <= n_rows * energy; no rounding that we do loses a tenth of that.
-        allowed = SUMS_SLACK * math.sqrt(acc.n_rows * acc.energy)
+        # ||B||_F^2 <= labelled rows * energy; no rounding that we do loses a tenth of that.
+        allowed = SUMS_SLACK * math.sqrt(sum(self.counts) * acc.energy)
         if acc.eps_B > allowed:
             raise Refused("accounts.eps_B", f"at most {allowed:.6g}", acc.eps_B)
         counts = np.asarray(self.counts, dtype=np.float64)
-        least = float(np.sum(np.maximum(norms - self.accounts.eps_B, 0.0) ** 2 / counts))
+        with np.errstate(over="ignore"):
+            least = float(np.sum(np.maximum(norms - acc.eps_B, 0.0) ** 2 / counts))
         if least > self.accounts.energy * (1 + ENERGY_SLACK):
             raise Refused(
                 "class_sums",

@@ -105,7 +105,7 @@ def from_container(
     aggregator.restore(
         AggregatorState(
             {**arrays, **held},
-            read_accounts(header.section("accounts")),
+            read_accounts(header.section("accounts"), totals=True),
             dict(zip(classes, counts, strict=True)),
             _read_ledger(header),
             extra,
@@ -134,8 +134,8 @@ def _read_ranked(
     extra = {
         "open_task": None if open_task is None else check_id(open_task, "open_task"),
         "closed": [check_id(t, "closed") for t in section.items("closed", FILE_LIMITS.classes)],
-        "past_accounts": asdict(read_accounts(section.section("past_accounts"))),
-        "open_accounts": asdict(read_accounts(section.section("open_accounts"))),
+        "past_accounts": asdict(read_accounts(section.section("past_accounts"), totals=True)),
+        "open_accounts": asdict(read_accounts(section.section("open_accounts"), totals=True)),
     }
     return extra, held
 

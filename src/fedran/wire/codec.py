@@ -7,7 +7,6 @@ from typing import cast, overload
 
 from fedran.core.errors import Refused
 from fedran.core.head import Head
-from fedran.core.labels import Label
 from fedran.core.summary import Summary
 from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import HeadPrecision, decode_head, encode_head
@@ -38,7 +37,6 @@ def encode(
     >>> fedran.decode(fedran.encode(s)).rank
     8
     """
-    _check_labels(getattr(thing, "classes", ()))
     if isinstance(thing, Summary):
         checked = check_precision(precision or "mixed", bits)
         blob = encode_summary(thing, checked, bits)
@@ -76,14 +74,6 @@ def _fewer_columns(s: Summary, rank: int) -> Summary:
         merges=s.accounts.merges,
     )
     return replace(cut, accounts=local)
-
-
-def _check_labels(classes: tuple[Label, ...]) -> None:
-    longest = max((len(c) for c in classes if isinstance(c, str)), default=0)
-    if longest > DEFAULT_LIMITS.label_length:
-        raise ValueError(
-            f"labels may have {DEFAULT_LIMITS.label_length} characters on the wire, got {longest}"
-        )
 
 
 @overload

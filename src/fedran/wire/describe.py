@@ -8,7 +8,7 @@ from typing import Any
 
 from fedran.core.accounts import Accounts
 from fedran.core.bounds import gram_bounds
-from fedran.core.errors import printable
+from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head
 from fedran.core.labels import Label
@@ -17,7 +17,7 @@ from fedran.wire.aggregator_file import Aggregator, from_container
 from fedran.wire.codec import decode_container
 from fedran.wire.container import Container
 from fedran.wire.files import naming, read_container
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.limits import DEFAULT_LIMITS, FILE_LIMITS
 
 SHOWN = 8
 """Classes, clients or tasks listed before the rest is counted."""
@@ -44,7 +44,10 @@ def describe(path: str | Path) -> Description:
         if message.kind == "aggregator":
             thing = from_container(message, None)
         else:
-            thing = decode_container(message, FILE_LIMITS)
+            limit = DEFAULT_LIMITS.message
+            if path.stat().st_size > limit:
+                raise Refused("file", f"at most {limit} bytes", path.stat().st_size)
+            thing = decode_container(message, DEFAULT_LIMITS)
     file: Section = {
         "bytes": path.stat().st_size,
         "format version": message.header.text("version"),

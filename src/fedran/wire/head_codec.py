@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, printable
 from fedran.core.head import Diagnosis, Head
 from fedran.wire.container import Container, pack
 from fedran.wire.header import Header
@@ -83,4 +83,8 @@ def _read_diagnosis(section: Header) -> Diagnosis:
         for f in fields(Diagnosis)
         if f.name not in ("route", "n_rows")
     }
-    return Diagnosis(route=section.text("route", 1000), n_rows=section.integer("n_rows"), **numbers)
+    return Diagnosis(
+        route=printable(section.text("route", 1000), 1000),
+        n_rows=section.integer("n_rows"),
+        **numbers,
+    )

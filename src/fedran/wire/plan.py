@@ -81,6 +81,7 @@ def plan(
         assert budget_bytes is not None
         chosen, budget = _largest_rank(budget_bytes, M, C, precision, bits), budget_bytes
     upload = upload_bytes(M, chosen, C, precision, bits)
+    seen = classes_seen or C  # the paper's C_t counts all classes so far
     per_row = None if in_features is None else 4 * in_features
     return Plan(
         out_features=M,
@@ -90,10 +91,10 @@ def plan(
         budget=budget_bytes,
         rank=chosen,
         upload=upload,
-        download=head_bytes(M, classes_seen or C),
-        paper_rank=min(M, max(0, (budget // 8 - M * C) // (M + 1))),
-        paper_upload=8 * paper_upload_values(M, chosen, C),
-        paper_download=8 * M * (classes_seen or C),
+        download=head_bytes(M, seen),
+        paper_rank=min(M, max(0, (budget // 8 - M * seen) // (M + 1))),
+        paper_upload=8 * paper_upload_values(M, chosen, seen),
+        paper_download=8 * M * seen,
         gram_upload=4 * (M * (M + 1) // 2 + M * C),
         feature_rows_float32=None if per_row is None else upload // per_row,
         feature_rows_8bit=None if per_row is None else upload // (per_row // 4),

@@ -34,8 +34,15 @@ def allocate_bits(sigma: NDArray[np.float64], average: float) -> NDArray[np.uint
     if sigma.size == 0:
         return np.zeros(0, dtype=np.uint8)
     logs = np.log2(np.maximum(sigma, np.finfo(np.float64).tiny))
-    bits = np.rint(average + SLOPE * (logs - logs.mean()))
-    return np.clip(bits, MIN_BITS, MAX_BITS).astype(np.uint8)
+    wish = SLOPE * (logs - logs.mean())
+    offset = average
+    for _ in range(MAX_BITS):  # where many columns sit at the least, the others give way
+        bits = np.clip(np.rint(offset + wish), MIN_BITS, MAX_BITS)
+        excess = float(bits.mean()) - average
+        if excess <= 0.1:
+            break
+        offset -= excess
+    return bits.astype(np.uint8)
 
 
 def quantise(rows: NDArray[Any], bits: NDArray[np.uint8]) -> tuple[Codes, NDArray[np.float64]]:

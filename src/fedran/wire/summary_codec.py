@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import asdict, fields, replace
 from typing import Any, Literal, get_args
 
@@ -98,16 +99,20 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
     return summary.validate()
 
 
-def read_accounts(section: Header) -> Accounts:
-    """Accounts from a header section: all fields there, none else, finite, at least 0."""
+def read_accounts(section: Header, totals: bool = False) -> Accounts:
+    """Accounts from a header section: all fields there, none else, finite, at least 0.
+
+    Those of one message have ceilings; ``totals`` over many messages may exceed them.
+    """
+    rows, energy = (10**30, sys.float_info.max) if totals else (MOST_ROWS, MOST_ENERGY)
     known = {f.name for f in fields(Accounts)}
     extra = sorted(section.fields.keys() - known)
     if extra:
         raise Refused(section.path, "only known accounts", ", ".join(extra))
     values: dict[str, Any] = {
-        name: section.integer(name, 0, MOST_ROWS)
+        name: section.integer(name, 0, rows)
         if name in ("n_rows", "merges")
-        else section.number(name, MOST_ENERGY)
+        else section.number(name, energy)
         for name in known
     }
     return Accounts(**values)
