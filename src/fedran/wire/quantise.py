@@ -19,7 +19,8 @@ SLOPE = 1.5
 """Bits a column gains when its singular value doubles.
 
 The Gram error of a rounded column weighs its error by sigma^2, so 2 would be optimal for the
-Frobenius norm and 1 for the factor itself; 1.5 was best in accuracy (docs/explanation/wire.md).
+Frobenius norm and 1 for the factor itself; 1.5 takes the fewest bytes at the same accuracy
+(results/precision.md).
 """
 
 Codes = NDArray[np.int16]
