@@ -11,8 +11,8 @@ MIB = 2**20
 class Limits:
     """Ceilings for ``fedran.decode``. Raise them for larger models, lower them for a server.
 
-    ``decoded`` bounds the arrays that decoding makes; together with one copy of the message that
-    is the memory it takes.
+    ``decoded`` bounds the arrays that decoding makes. On top come up to three copies of the
+    message and, while its JSON is read, up to 25 times the header.
     """
 
     message: int = 256 * MIB
