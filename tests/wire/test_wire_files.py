@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -284,3 +285,18 @@ def test_a_torch_aggregator_goes_on_after_a_load(server_rank, tmp_path):
     np.testing.assert_allclose(second.to(None).weights, first.to(None).weights, atol=1e-5)
     on_numpy = fedran.Aggregator.load(tmp_path / "a").solve().weights
     np.testing.assert_allclose(on_numpy, first.to(None).weights, atol=1e-4)
+
+
+def test_a_state_written_during_a_solve_is_the_state():
+    rng = np.random.default_rng(0)
+    agg = fedran.Aggregator(300)
+    for i in range(4):
+        agg.absorb(fedran.summarize(rng.random((90, 300)), [i] * 90, None), client="c", task=str(i))
+    before = to_bytes(agg)
+    with ThreadPoolExecutor(3) as pool:
+        solves = [pool.submit(agg.solve) for _ in range(20)]
+        written = [pool.submit(to_bytes, agg) for _ in range(20)]
+        assert all(w.result() == before for w in written)
+        weights = [s.result().weights for s in solves]
+    for other in weights[1:]:
+        np.testing.assert_allclose(other, weights[0], atol=1e-5 * np.abs(weights[0]).max())

@@ -104,7 +104,7 @@ class Aggregator:
         self._sums: dict[Label, Array] = {}
         self._counts: dict[Label, int] = {}
         self._ledger: dict[Key, str] = {}
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     @property
     def classes(self) -> tuple[Label, ...]:
@@ -148,7 +148,7 @@ class Aggregator:
             raise TypeError(
                 f"absorb takes a Summary, got {type(summary).__name__}; decode(blob) makes one"
             )
-        with self._lock:
+        with self.lock:
             return self._absorb(summary, client, task)
 
     def _absorb(self, summary: Summary, client: str, task: str) -> bool:
@@ -184,7 +184,7 @@ class Aggregator:
     def close_task(self) -> None:
         """Commit the open task (``server_rank`` only; the exact sum has nothing to close)."""
         if self._ranked is not None:
-            with self._lock:
+            with self.lock:
                 self._ranked.close_task()
 
     def solve(self, ridge: Ridge | float | None = None, complement: Complement = "keep") -> Head:
@@ -204,7 +204,7 @@ class Aggregator:
             what = "no labelled rows" if self._ledger else "nothing"
             raise ValueError(f"cannot solve: {what} absorbed yet; absorb a labelled summary first")
         ridge = Ridge.parse(ridge)
-        with self._lock:
+        with self.lock:
             columns = [self._sums[c] for c in self.classes]
             B = namespace(columns[0]).stack(columns, axis=1)
             accounts, solution = self._solution(B, ridge, complement)
@@ -257,7 +257,7 @@ class Aggregator:
         """Everything needed to go on, as NumPy arrays and plain values (for ``wire``).
 
         Hands out the arrays themselves, as a copy of the Gram would double the memory: write
-        or copy them before absorbing more.
+        or copy them before absorbing more, holding ``lock`` where other threads may.
         """
         arrays: dict[str, Any] = {}
         if self._exact is not None:
@@ -289,11 +289,11 @@ class Aggregator:
         self._ledger = dict(state.ledger)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+        return {k: v for k, v in self.__dict__.items() if k != "lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def __repr__(self) -> str:
         kind = "exact" if self.server_rank is None else f"server_rank={self.server_rank}"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.arrays import Array, is_numpy_array, namespace, to_device, to_numpy
-from fedran.core.blas import add_outer
+from fedran.core.blas import add_outer, mirror
 
 Form = Literal["stack", "gram"]
 
@@ -105,11 +105,8 @@ def contiguous(array: Array, copy: bool = False) -> Array:
 
 def symmetric(gram: Array) -> Array:
     """A full symmetric copy of a Gram whose lower triangle is valid."""
-    if not is_numpy_array(gram):
-        return namespace(gram).asarray(gram, copy=True)
-    full = np.tril(gram)
-    full += np.tril(gram, -1).T
-    return full
+    copy = namespace(gram).asarray(gram, copy=True)
+    return mirror(copy) if is_numpy_array(gram) else copy
 
 
 def pack_lower(gram: Array) -> NDArray[np.floating]:

@@ -119,9 +119,8 @@ def solve_gram(G: Array, B: Array, lam: float) -> Solution:
     with _BORROWING:
         W, route = solve_definite(G, B, lam)
         residual = B - lam * W - symmetric_times(G, W)
-    return Solution(
-        W, f"gram, {route}", spectral_norm(G), effective_rank(G), frobenius(residual), 0.0
-    )
+        norm, spread = spectral_norm(G), effective_rank(G)
+    return Solution(W, f"gram, {route}", norm, spread, frobenius(residual), 0.0)
 
 
 def solve_subspace(F: Array, B: Array, lam: float) -> Solution:

@@ -46,6 +46,11 @@ class Aggregator(core.Aggregator):
 
 def to_bytes(aggregator: core.Aggregator) -> bytes:
     """The whole state as one message of kind ``aggregator``."""
+    with aggregator.lock:  # a solve borrows the Gram's diagonal while it runs
+        return _to_bytes(aggregator)
+
+
+def _to_bytes(aggregator: core.Aggregator) -> bytes:
     state = aggregator.state()
     tensors = dict(state.arrays)
     if "gram" in tensors:
