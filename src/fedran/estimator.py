@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedran.core.accounts import Accounts
+from fedran.core.accumulate import accumulate
 from fedran.core.aggregator import FLOAT32_ENERGY
 from fedran.core.compress import check_rank, leading_of_gram
 from fedran.core.exact_sum import ExactSum, symmetric
@@ -20,7 +21,6 @@ from fedran.core.fingerprint import require_same
 from fedran.core.head import Head, make_head
 from fedran.core.labels import Label, encode_labels, label_array, ordered
 from fedran.core.ridge import Ridge, solve_gram
-from fedran.core.summarize import class_sums
 from fedran.core.summary import Summary
 from fedran.wire.aggregator_file import Aggregator
 
@@ -128,12 +128,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         _check_scale(X, phi.out_features)
         if fresh:
             self._start(phi)
-        sums = np.zeros((self.phi_.out_features, len(labels)))
-        energy = 0.0
-        for rows, H in self.phi_.blocks(X):
-            self._gram.add(H.T)
-            sums += class_sums(H, codes[rows], len(labels))
-            energy += float(np.einsum("ij,ij->i", H, H).sum(dtype=np.float64))
+        sums, energy = accumulate(self._gram, self.phi_.blocks(X), codes, len(labels))
         self._accounts += Accounts(n_rows=len(X), energy=energy)
         for j, c in enumerate(labels):
             self._sums[c] = self._sums.get(c, 0.0) + sums[:, j]

@@ -6,14 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fedran.bench.result import Result
-from fedran.bench.runner import run, steps
+from fedran.bench.runner import Run, run
 from fedran.data.digits import digits
 from fedran.data.stream import Stream, make_stream
-from fedran.methods.exact import Exact
-from fedran.methods.fedran import FedRAN
-from fedran.methods.fedran_paper import FedRANPaper
-from fedran.methods.ncm import NearestClassMean
-from fedran.methods.protocol import Method
+from fedran.methods.registry import make_method
 
 OUT_FEATURES = 1024
 RANK = 64
@@ -26,27 +22,27 @@ def demo_stream() -> Stream:
     return make_stream(digits().y_train, n_tasks=N_TASKS, n_clients=N_CLIENTS, beta=BETA, seed=SEED)
 
 
-def demo_methods() -> list[Method[Any]]:
+def demo_runs() -> list[Run]:
     """FedRAN, the paper's settings at its own rank, the exact Gram, nearest class mean."""
-    return [
-        FedRAN(OUT_FEATURES, RANK),
-        FedRANPaper(OUT_FEATURES, PAPER_RANK),
-        Exact(OUT_FEATURES),
-        NearestClassMean(),
+    dataset, stream = digits(), demo_stream()
+    chosen: list[tuple[str, dict[str, Any]]] = [
+        ("fedran", {"out_features": OUT_FEATURES, "rank": RANK}),
+        ("fedran-paper", {"out_features": OUT_FEATURES, "rank": PAPER_RANK}),
+        ("exact", {"out_features": OUT_FEATURES}),
+        ("fedncm", {}),
     ]
+    return [Run(key, make_method(key, params), dataset, stream) for key, params in chosen]
 
 
 def demo_steps() -> int:
     """How often ``run_demo`` reports progress."""
-    return len(demo_methods()) * N_TASKS * (N_CLIENTS + 1)
+    return sum(job.steps for job in demo_runs())
 
 
 def run_demo(progress: Callable[[str], None] = lambda _: None) -> Iterator[Result]:
     """The results, one method after the other; the same accuracies and bytes every time."""
-    dataset, stream = digits(), demo_stream()
-    assert steps(stream) * len(demo_methods()) == demo_steps()
-    for method in demo_methods():
-        yield run(method, dataset, stream, progress=_prefixed(progress, method.name))
+    for job in demo_runs():
+        yield run(job, progress=_prefixed(progress, job.method.name))
 
 
 def _prefixed(progress: Callable[[str], None], name: str) -> Callable[[str], None]:

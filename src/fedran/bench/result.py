@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,48 +14,94 @@ import scipy
 
 import fedran
 
-SCHEMA = 1
+SCHEMA = 2
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall-clock time of one task."""
+
+    client: list[float]
+    """Per client, over all rounds."""
+    server: float
+    extraction: list[float] | None = None
+    """Per client: rows times the backbone's measured seconds a row, where those are known."""
 
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """What one task cost, measured around the method's calls."""
+    """What one task cost, measured around the method's calls. Lists have one entry a client."""
 
     bytes_up: list[int]
-    """Per client, over all rounds."""
+    """Over all rounds."""
     bytes_down: list[int]
-    seconds_client: list[float]
-    seconds_server: float
+    seconds: Seconds
+    rounds: int = 1
+    formula_bytes: int | None = None
+    """What the method's paper counts for an upload."""
+    peak_rss: int | None = None
+    """Peak resident memory of the process up to the end of this task, bytes."""
     f: float | None = None
+    """Share of the feature energy cut before the solve."""
     lam: float | None = None
+    """The ridge parameter of the solve."""
+    label_rate: list[float] | None = None
+    """Share of the rows that have a label; one entry a client that has rows."""
+    accepted: list[float] | None = None
+    """Share of the unlabelled rows that got a pseudo-label; one entry a client that had any."""
+    precision: list[float] | None = None
+    """Share of the pseudo-labels that are right; one entry a client that gave any."""
+    gram_error: float | None = None
+    """||G_method - G||_F / ||G||_F against the exact Gram of all rows so far."""
 
 
 @dataclass(frozen=True)
 class Result:
     """Accuracy after each task, bytes, seconds, and what is needed to repeat the run."""
 
-    method: str
+    key: str
+    """The method's name in the registry."""
+    label: str
+    """What tables call it."""
+    family: str
     params: dict[str, Any]
     claims: dict[str, bool]
+    sends: str
+    dataset: str
+    stream: dict[str, Any]
+    """Settings of the stream: tasks, clients, partitioner, beta, label_rate."""
     seeds: dict[str, int]
+    """order, partition, mask, projection."""
     hashes: dict[str, str]
+    """stream, features, weights (where known)."""
     acc: list[list[float]]
     """acc[t][j]: accuracy on the classes of task j after task t, in 0 .. 1."""
     test_rows: list[int]
     """Test rows of each task's classes."""
+    class_right: list[list[int]]
+    """After task t: test rows classified right, of every class seen, in the stream's order."""
+    class_rows: list[int]
+    """Test rows of every class, in the stream's order."""
     tasks: list[TaskRecord]
     bytes_down_final: int
-    """The head after the last task, once to each client."""
+    """What each client downloads after the last task."""
     machine: str
     """System, processor family and, where one was used, the accelerator."""
+    date: str
+    """Day of the run, ISO 8601."""
+    config: str = ""
+    """The configuration file that asked for it."""
+    drift: list[float] = field(default_factory=list)
+    """Feature drift after each task where the extractor is trained; empty where it is frozen."""
+    budgets: dict[str, float] = field(default_factory=dict)
+    """Ceilings that were set: bytes, seconds, drift."""
     versions: dict[str, str] = field(default_factory=lambda: library_versions())
     schema: int = SCHEMA
 
     @property
     def run_id(self) -> str:
         """Hash of configuration, stream and code version: equal for repeated runs."""
-        parts = [self.method, self.params, self.seeds, self.hashes, self.versions["fedran"]]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        return run_id(self.key, self.params, self.seeds, self.hashes, self.versions["fedran"])
 
     @property
     def A(self) -> list[float]:
@@ -77,19 +125,11 @@ class Result:
         """The paper's communication: the largest upload of any client in any task, bytes."""
         return max(max(t.bytes_up) for t in self.tasks)
 
-    @property
-    def client_seconds(self) -> float:
-        """Mean over tasks and clients."""
-        return float(np.mean([s for t in self.tasks for s in t.seconds_client]))
-
-    @property
-    def server_seconds(self) -> float:
-        """Mean over tasks."""
-        return float(np.mean([t.seconds_server for t in self.tasks]))
-
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps({"run_id": self.run_id, **asdict(self)}, sort_keys=True)
+        fields = {"run_id": self.run_id, **asdict(self)}
+        fields["tasks"] = [record_fields(t) for t in self.tasks]
+        return json.dumps(fields, sort_keys=True, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str) -> Result:
@@ -99,12 +139,52 @@ class Result:
             fields.pop("run_id")
             if fields["schema"] != SCHEMA:
                 raise ValueError(f"results of schema {fields['schema']}, this reads {SCHEMA}")
-            fields["tasks"] = [TaskRecord(**t) for t in fields["tasks"]]
+            fields["tasks"] = [read_record(t) for t in fields["tasks"]]
             return cls(**fields)
-        except (KeyError, TypeError) as reason:
+        except (KeyError, TypeError, AttributeError) as reason:
             raise ValueError(f"not a line of results: {reason}") from None
+
+
+def run_id(
+    key: str,
+    params: Mapping[str, Any],
+    seeds: Mapping[str, int],
+    hashes: Mapping[str, str],
+    version: str,
+) -> str:
+    """What a run is known by; it can be computed before the run."""
+    parts = [key, dict(params), dict(seeds), dict(hashes), version]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def library_versions() -> dict[str, str]:
     """Versions of this package and the libraries that compute."""
     return {"fedran": fedran.__version__, "numpy": np.__version__, "scipy": scipy.__version__}
+
+
+def read_results(paths: Iterable[Path]) -> list[Result]:
+    """All results of some JSON Lines files; of repeated runs the last one counts."""
+    found: dict[tuple[str, str, str], Result] = {}
+    for path in paths:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                result = Result.from_json(line)
+            except ValueError as reason:
+                raise ValueError(f"{path}, line {number}: {reason}") from None
+            found[(result.config, result.label, result.run_id)] = result
+    return list(found.values())
+
+
+def record_fields(record: TaskRecord) -> dict[str, Any]:
+    """A record as plain values; the ridge parameter goes by its name in the schema."""
+    fields = asdict(record)
+    fields["lambda"] = fields.pop("lam")
+    return fields
+
+
+def read_record(fields: Mapping[str, Any]) -> TaskRecord:
+    """Inverse of ``record_fields``."""
+    fields = dict(fields)
+    fields["lam"] = fields.pop("lambda")
+    fields["seconds"] = Seconds(**fields["seconds"])
+    return TaskRecord(**fields)

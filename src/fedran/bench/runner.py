@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import platform
+import datetime
+import hashlib
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedran.bench.result import Result, TaskRecord
+from fedran.bench.checkpoint import Checkpoint, OpenTask, Position, SoFar
+from fedran.bench.gram_error import ExactGrams
+from fedran.bench.machine import machine, peak_rss, reset_peak
+from fedran.bench.result import Result, Seconds, TaskRecord, library_versions, run_id
 from fedran.data.dataset import Dataset
+from fedran.data.images import Images
 from fedran.data.stream import Stream
 from fedran.methods.protocol import ClientData, Method, Spec
 
@@ -19,88 +25,263 @@ Progress = Callable[[str], None]
 """Called after each step with what was done."""
 
 
-def steps(stream: Stream) -> int:
-    """How often ``run`` reports progress: once a client, once a server, per task."""
-    return len(stream.tasks) * (stream.n_clients + 1)
+@dataclass(frozen=True)
+class Run:
+    """One method on one stream of one dataset, with what names it in a table."""
+
+    key: str
+    method: Method[Any]
+    dataset: Dataset
+    stream: Stream
+    seed: int = 0
+    """Of the random features, and of whatever a client draws."""
+    label: str = ""
+    config: str = ""
+    budgets: dict[str, float] = field(default_factory=dict)
+    gram_error: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method.input != self.dataset.kind:
+            raise ValueError(
+                f"{self.method.name} takes {self.method.input}, "
+                f"{self.dataset.name} holds {self.dataset.kind}"
+            )
+
+    @property
+    def seeds(self) -> dict[str, int]:
+        """Of the class order, the partition, the label mask and the projection."""
+        return {**self.stream.seeds, "projection": self.seed}
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """What the run depends on besides its settings."""
+        weights = self.dataset.source.get("weights")
+        known = {"stream": self.stream.hash, "features": self.dataset.hash}
+        return {**known, "weights": weights} if weights else known
+
+    @property
+    def run_id(self) -> str:
+        """The result's id, before there is a result."""
+        version = library_versions()["fedran"]
+        return run_id(self.key, self.method.params(), self.seeds, self.hashes, version)
+
+    @property
+    def steps(self) -> int:
+        """How often ``run`` reports progress."""
+        rounds = sum(self.method.rounds(t) for t in range(len(self.stream.tasks)))
+        return rounds * self.stream.n_clients + len(self.stream.tasks)
 
 
 def run(
-    method: Method[Any],
-    dataset: Dataset,
-    stream: Stream,
-    *,
-    seed: int = 0,
-    progress: Progress = lambda _: None,
+    job: Run, *, progress: Progress = lambda _: None, checkpoint: Checkpoint | None = None
 ) -> Result:
-    """Every task: clients one after the other, then the server, then a test over all classes."""
-    if method.input != dataset.kind:
-        raise ValueError(f"{method.name} takes {method.input}, {dataset.name} holds {dataset.kind}")
-    clients = tuple(f"client-{k}" for k in range(stream.n_clients))
-    spec = Spec(dataset.X_train.shape[-1], tuple(t.classes for t in stream.tasks), clients)
-    state = method.init(spec, seed)
-    cstates: dict[str, Any] = dict.fromkeys(clients)
-    test = [np.flatnonzero(np.isin(dataset.y_test, list(t.classes))) for t in stream.tasks]
-    acc: list[list[float]] = []
-    records = []
-    for t in range(len(stream.tasks)):
-        state, record = _task(method, state, cstates, dataset, stream, t, seed, progress)
-        records.append(record)
-        rows = np.concatenate(test[: t + 1])
-        right = method.predict(state, dataset.X_test[rows]) == dataset.y_test[rows]
-        parts = np.split(right, np.cumsum([len(r) for r in test[:t]]))
-        acc.append([float(p.mean()) for p in parts])
-        progress(f"task {t + 1}: solved and tested")
-    return Result(
-        method=method.name,
-        params=method.params(),
-        claims=asdict(method.claims),
-        seeds={**stream.seeds, "projection": seed},
-        hashes={"stream": stream.hash, "features": dataset.hash},
-        acc=acc,
-        test_rows=[len(r) for r in test],
-        tasks=records,
-        machine=_machine(method),
-        bytes_down_final=len(method.broadcast(state, len(stream.tasks), 0)),
-    )
+    """Every task: clients one after the other, then the server, then a test over all classes.
+
+    With a ``checkpoint`` the run goes on where it was interrupted, after any round.
+    """
+    return _Runner(job, progress, checkpoint or Checkpoint()).run()
 
 
-def _machine(method: Method[Any]) -> str:
-    device = getattr(method, "device", None)
-    return f"{platform.system()} {platform.machine()}" + (f", {device}" if device else "")
+class _Runner:
+    """The loop over tasks, rounds and clients."""
 
+    def __init__(self, job: Run, progress: Progress, checkpoint: Checkpoint) -> None:
+        self.job, self.method = job, job.method
+        self.progress, self.checkpoint = progress, checkpoint
+        self.clients = tuple(f"client-{k}" for k in range(job.stream.n_clients))
+        data = job.dataset
+        self.spec = Spec(
+            data.X_train.shape[-1],
+            tuple(t.classes for t in job.stream.tasks),
+            self.clients,
+            None if data.images is None else cached_backbone(data.images, data.X_train),
+        )
+        self.test = [_rows_of(data.y_test, t.classes) for t in job.stream.tasks]
+        self.exact = ExactGrams(data, job.stream) if job.gram_error else None
 
-def _task(
-    method: Method[Any],
-    state: Any,
-    cstates: dict[str, Any],
-    dataset: Dataset,
-    stream: Stream,
-    t: int,
-    seed: int,
-    progress: Progress,
-) -> tuple[Any, TaskRecord]:
-    n = stream.n_clients
-    up, down, client_seconds, server_seconds = [0] * n, [0] * n, [0.0] * n, 0.0
-    for round_ in range(method.rounds(t)):
-        message = method.broadcast(state, t, round_)
-        uploads = {}
-        for k, (name, rows) in enumerate(zip(cstates, stream.tasks[t].rows, strict=True)):
-            data = ClientData(name, str(t), dataset.X_train[rows], dataset.y_train[rows])
+    def run(self) -> Result:
+        reset_peak()
+        at = self.checkpoint.load(self.method, self.spec, self.job.seed)
+        if at is None:
+            state = self.method.init(self.spec, self.job.seed)
+            at = Position(state, dict.fromkeys(self.clients), SoFar())
+        for t in range(len(self.job.stream.tasks)):
+            if t < len(at.so_far.tasks):
+                self._skipped(t)
+                continue
+            self._rounds(at, t)
+            at.so_far.tasks.append(self._record(at, t))
+            at.so_far.open_task = None
+            self._test(at, t)
+            self.checkpoint.save(self.method, at)
+            self.progress(f"task {t + 1}: solved and tested")
+        result = self._result(at)
+        self.checkpoint.remove()
+        return result
+
+    def _skipped(self, t: int) -> None:
+        for _ in range(self.method.rounds(t) * len(self.clients) + 1):
+            self.progress(f"task {t + 1}: done before")
+
+    def _rounds(self, at: Position, t: int) -> None:
+        task = at.so_far.open_task = at.so_far.open_task or OpenTask.start(len(self.clients))
+        for round_ in range(task.rounds, self.method.rounds(t)):
+            if round_:
+                self.checkpoint.save(self.method, at)
+            message = self.method.broadcast(at.state, t, round_)
+            uploads = {}
+            for k, name in enumerate(self.clients):
+                data = self._data(t, k)
+                start = time.perf_counter()
+                at.clients[name], uploads[name] = self.method.client(
+                    at.clients[name], message, data, self.job.seed
+                )
+                task.busy[k] += time.perf_counter() - start
+                task.bytes_up[k] += len(uploads[name])
+                task.bytes_down[k] += len(message)
+                self.progress(f"task {t + 1}: {name} sent {len(uploads[name])} bytes")
             start = time.perf_counter()
-            cstates[name], uploads[name] = method.client(cstates[name], message, data, seed)
-            client_seconds[k] += time.perf_counter() - start
-            up[k] += len(uploads[name])
-            down[k] += len(message)
-            progress(f"task {t + 1}: {name} sent {len(uploads[name])} bytes")
-        start = time.perf_counter()
-        state = method.aggregate(state, t, round_, uploads)
-        server_seconds += time.perf_counter() - start
+            at.state = self.method.aggregate(at.state, t, round_, uploads)
+            task.server += time.perf_counter() - start
+            task.rounds += 1
+
+    def _record(self, at: Position, t: int) -> TaskRecord:
+        measured, task = at.so_far.open_task, self.job.stream.tasks[t]
+        assert measured is not None
+        per_row = self.job.dataset.seconds_per_row
+        extraction = None if per_row is None else [per_row * len(r) for r in task.rows]
+        rates = [float(task.has_label(k).mean()) for k, r in enumerate(task.rows) if len(r)]
+        return TaskRecord(
+            measured.bytes_up,
+            measured.bytes_down,
+            Seconds(measured.busy, measured.server, extraction),
+            measured.rounds,
+            formula_bytes=self.method.formula(self.spec.in_features, len(self.job.stream.seen(t))),
+            peak_rss=peak_rss(),
+            label_rate=rates,
+            gram_error=self._gram_error(at.state, t),
+            **_diagnosis(at.state),
+            **self._pseudo_labels(at.clients, t),
+        )
+
+    def _data(self, t: int, k: int) -> ClientData:
+        data, task = self.job.dataset, self.job.stream.tasks[t]
+        rows = task.rows[k]
+        y: Any = data.y_train[rows]
+        if task.labelled:
+            y = [c if has else None for c, has in zip(y.tolist(), task.labelled[k], strict=True)]
+        images = None if data.images is None else Encoded(data.images, rows)
+        return ClientData(self.clients[k], str(t), data.X_train[rows], y, images)
+
+    def _pseudo_labels(self, cstates: dict[str, Any], t: int) -> dict[str, Any]:
+        accepted, precision = [], []
+        for k, name in enumerate(self.clients):
+            pseudo = getattr(cstates[name], "pseudo", None)
+            if pseudo is None or not pseudo.n_candidates:
+                continue
+            accepted.append(pseudo.acceptance)
+            rows = np.flatnonzero(pseudo.accepted)
+            if len(rows):
+                truth = self.job.dataset.y_train[self.job.stream.tasks[t].rows[k]]
+                right = [pseudo.labels[i] == truth[i] for i in rows]
+                precision.append(float(np.mean(right)))
+        return {"accepted": accepted or None, "precision": precision or None}
+
+    def _gram_error(self, state: Any, t: int) -> float | None:
+        if self.exact is None:
+            return None
+        found = self.method.gram(state)
+        return None if found is None else self.exact.error(*found, t, self.method)
+
+    def _test(self, at: Position, t: int) -> None:
+        data, stream, so_far = self.job.dataset, self.job.stream, at.so_far
+        rows = np.concatenate(self.test[: t + 1])
+        right = self.method.predict(at.state, data.X_test[rows]) == data.y_test[rows]
+        parts = np.split(right, np.cumsum([len(r) for r in self.test[:t]]))
+        so_far.acc.append([float(p.mean()) if len(p) else 0.0 for p in parts])
+        truth = data.y_test[rows]
+        classes = [c for task in stream.tasks[: t + 1] for c in task.classes]
+        so_far.class_right.append([int(np.sum(right[truth == c])) for c in classes])
+        self._drift(at, t)
+
+    def _drift(self, at: Position, t: int) -> None:
+        """Mean distance of client 1's task-2 rows from where they were first seen."""
+        tasks = self.job.stream.tasks
+        rows = tasks[min(1, len(tasks) - 1)].rows[0]
+        if t < min(1, len(tasks) - 1) or not len(rows):
+            return
+        now = self.method.embed(at.state, self.job.dataset.X_train[rows])
+        if now is None:
+            return
+        first = at.so_far.reference = now if at.so_far.reference is None else at.so_far.reference
+        at.so_far.drift.append(float(np.linalg.norm(now - first, axis=1).mean()))
+
+    def _result(self, at: Position) -> Result:
+        job = self.job
+        classes = [c for t in job.stream.tasks for c in t.classes]
+        last = self.method.broadcast(at.state, len(job.stream.tasks), 0)
+        return Result(
+            key=job.key,
+            label=job.label or self.method.name,
+            family=self.method.family,
+            params=self.method.params(),
+            claims=asdict(self.method.claims),
+            sends=self.method.sends,
+            dataset=job.dataset.name,
+            stream=dict(job.stream.settings),
+            seeds=job.seeds,
+            hashes=job.hashes,
+            acc=at.so_far.acc,
+            test_rows=[len(r) for r in self.test],
+            class_right=at.so_far.class_right,
+            class_rows=[int(np.sum(job.dataset.y_test == c)) for c in classes],
+            tasks=at.so_far.tasks,
+            bytes_down_final=len(last),
+            machine=machine(getattr(self.method, "device", None)),
+            date=datetime.date.today().isoformat(),
+            config=job.config,
+            drift=at.so_far.drift,
+            budgets=job.budgets,
+        )
+
+
+class Encoded(Sequence[bytes]):
+    """The encoded images of some rows, read when they are asked for."""
+
+    def __init__(self, images: Images, rows: NDArray[np.int64]) -> None:
+        self.images, self.rows = images, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self.images.encoded(int(r)) for r in self.rows[i]]
+        return self.images.encoded(int(self.rows[i]))
+
+
+def cached_backbone(
+    images: Images, features: NDArray[Any]
+) -> Callable[[Sequence[bytes]], NDArray[Any]]:
+    """A backbone that looks features up by the image: they were computed once, for everyone."""
+    index: dict[bytes, int] = {}
+
+    def extract(batch: Sequence[bytes]) -> NDArray[Any]:
+        if not index:
+            index.update((_digest(images.encoded(i)), i) for i in range(len(images)))
+        return features[[index[_digest(image)] for image in batch]]
+
+    return extract
+
+
+def _digest(image: bytes) -> bytes:
+    return hashlib.sha256(image).digest()
+
+
+def _rows_of(labels: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.int64]:
+    return np.flatnonzero(np.isin(labels, list(classes)))
+
+
+def _diagnosis(state: Any) -> dict[str, Any]:
     diagnosis = getattr(getattr(state, "head", None), "diagnosis", None)
-    return state, TaskRecord(
-        up,
-        down,
-        client_seconds,
-        server_seconds,
-        f=None if diagnosis is None else diagnosis.f,
-        lam=None if diagnosis is None else diagnosis.lam,
-    )
+    return {"f": getattr(diagnosis, "f", None), "lam": getattr(diagnosis, "lam", None)}

@@ -19,6 +19,7 @@ from fedran.bench.demo import (
     demo_steps,
     run_demo,
 )
+from fedran.bench.metrics import client_seconds, server_seconds
 from fedran.bench.result import Result
 
 NEXT = """
@@ -81,10 +82,10 @@ def _table(results: Sequence[Result]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for r in results:
         table.add_row(
-            r.method,
+            r.label,
             *(f"{a:.2f}" for a in [*r.A, r.A_avg]),
             f"{r.max_upload / 1024:.1f}",
-            f"{r.client_seconds:.3f}",
-            f"{r.server_seconds:.3f}",
+            f"{client_seconds(r):.3f}",
+            f"{server_seconds(r):.3f}",
         )
     return table

@@ -11,9 +11,10 @@ import numpy as np
 
 from fedran.core.accounts import Accounts
 from fedran.core.arrays import Array, namespace, to_device, to_numpy
+from fedran.core.blas import gram as gram_of
 from fedran.core.bounds import GramBounds, gram_bounds
 from fedran.core.errors import Refused
-from fedran.core.exact_sum import ExactSum
+from fedran.core.exact_sum import ExactSum, symmetric
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.head import Head, make_head
 from fedran.core.labels import Label, ordered
@@ -211,6 +212,18 @@ class Aggregator:
         return make_head(
             solution, B, ridge.value(accounts), accounts, self.classes, self.fingerprint
         )
+
+    def gram(self) -> Array:
+        """What everything absorbed adds up to, (M, M), as a copy: for inspection and tests."""
+        with self.lock:
+            if self._ranked is not None:
+                factor = self._ranked.as_if_closed()[0]
+            else:
+                assert self._exact is not None
+                if self._exact.form == "gram":
+                    return symmetric(self._exact.gram())
+                factor = self._exact.factor()
+            return gram_of(factor.T)
 
     def _solution(
         self, B: Array, ridge: Ridge, complement: Complement

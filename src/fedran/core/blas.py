@@ -56,14 +56,14 @@ def mirror(K: NDArray[Any]) -> NDArray[Any]:
     return K
 
 
-def add_outer(gram_: Array, factor: Array) -> Array:
-    """gram + F F', in place where possible; in NumPy only the lower triangle."""
+def add_outer(gram_: Array, factor: Array, sign: float = 1.0) -> Array:
+    """gram + sign F F', in place where possible; in NumPy only the lower triangle."""
     if not is_numpy_array(gram_):
-        gram_ += factor @ factor.T
+        gram_ += sign * (factor @ factor.T)
         return gram_
     a, flip = _column_major(factor)
     syrk = blas.ssyrk if gram_.dtype == np.float32 else blas.dsyrk
-    return syrk(1.0, a, beta=1.0, c=gram_, trans=flip, lower=1, overwrite_c=1)
+    return syrk(sign, a, beta=1.0, c=gram_, trans=flip, lower=1, overwrite_c=1)
 
 
 def _plain(A: Array, B: Array) -> bool:

@@ -13,19 +13,22 @@ from fedran.core.blas import mirror
 from fedran.core.exact_sum import symmetric
 
 
-def solve_definite(K: Array, B: Array, lam: float) -> tuple[Array, str]:
+def solve_definite(K: Array, B: Array, lam: float, fallbacks: bool = True) -> tuple[Array, str]:
     """(K + lam I)^-1 B in float64, and the route that led there.
 
     In NumPy the lower triangle of K is read. A column-major K is factorised in its own upper
     triangle, so that no second matrix is needed: the lower triangle and the diagonal come back
     as they were. Tried in order: Cholesky in the dtype of K, Cholesky in float64, eigenvalues
-    with those below rounding set to zero.
+    with those below rounding set to zero. Without ``fallbacks`` the first one that fails is
+    a LinAlgError: for searches over lambda that pass over what does not work.
     """
     tried: list[str] = []
     for dtype in dict.fromkeys(("float32" if eps(K) > 1e-10 else "float64", "float64")):
         try:
             X = _cholesky(cast(K, dtype), B, lam)
         except np.linalg.LinAlgError as reason:
+            if not fallbacks:
+                raise
             tried.append(f"Cholesky in {dtype} failed ({reason})")
         else:
             return X, "; ".join([*tried, f"Cholesky in {dtype}"])

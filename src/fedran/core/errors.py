@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class Refused(ValueError):
     """Something from outside was not accepted, and nothing of it was kept.
@@ -42,3 +45,13 @@ def printable(value: object, limit: int = 600) -> str:
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[:limit]
     )
     return safe if len(safe) <= limit and len(text) <= limit else safe[: limit - 3] + "..."
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` for the closest choice, or nothing when none is close.
+
+    >>> nearest("fedrun", ["fedran", "exact"])
+    " (did you mean 'fedran'?)"
+    """
+    close = difflib.get_close_matches(str(name)[:100], list(choices), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""

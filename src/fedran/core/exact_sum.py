@@ -54,6 +54,11 @@ class ExactSum:
             self._gram = add_outer(self._gram, factor)
         self.width += int(factor.shape[1])
 
+    def subtract(self, factor: Array) -> None:
+        """Take F F' away, for estimators whose correction is negative."""
+        self._to_gram()
+        self._gram = add_outer(self._gram, self._mine(factor), -1.0)
+
     def add_gram(self, gram: Array) -> None:
         """Add an (M, M) matrix of which the lower triangle is read."""
         self._to_gram()

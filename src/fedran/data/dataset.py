@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedran.data.images import Images
 
 Kind = Literal["features", "images"]
 
@@ -22,19 +26,33 @@ class Dataset:
     y_train: NDArray[Any]
     X_test: NDArray[Any]
     y_test: NDArray[Any]
+    groups: NDArray[Any] | None = None
+    """Whom each training row belongs to, where clients are given by nature."""
+    images: Images | None = None
+    """The training images behind the features, row by row."""
+    source: Mapping[str, str] = field(default_factory=dict)
+    """What made the features: backbone, weights (a hash), preprocessing."""
+    seconds_per_row: float | None = None
+    """The backbone's forward pass, as measured when the features were made."""
 
     def __post_init__(self) -> None:
         for part in ("train", "test"):
             X, y = getattr(self, f"X_{part}"), getattr(self, f"y_{part}")
             if len(X) != len(y):
                 raise ValueError(f"{self.name}: {len(X)} {part} rows but {len(y)} labels")
+        for name in ("groups", "images"):
+            rows = getattr(self, name)
+            if rows is not None and len(rows) != len(self.X_train):
+                raise ValueError(
+                    f"{self.name}: {len(rows)} {name} for {len(self.X_train)} training rows"
+                )
         unknown = set(np.unique(self.y_test)) - set(np.unique(self.y_train))
         if unknown:
             raise ValueError(
                 f"{self.name}: test labels without training rows: {sorted(unknown)[:5]}"
             )
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """SHA-256 over all rows and labels."""
         sha = hashlib.sha256()

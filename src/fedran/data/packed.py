@@ -1,4 +1,4 @@
-"""Feature files (.npz) below the folder that the environment variable FEDRAN_DATA names."""
+"""Feature files (.npz), anywhere or below the folder that FEDRAN_DATA names."""
 
 from __future__ import annotations
 
@@ -13,51 +13,82 @@ from numpy.typing import NDArray
 from fedran.data.dataset import Dataset
 
 VARIABLE = "FEDRAN_DATA"
+SOURCE = ("backbone", "weights", "preprocessing")
 
 
-def data_file(relative: str) -> Path:
+def data_file(relative: str, what: str = "") -> Path:
     """The file below FEDRAN_DATA, or a FileNotFoundError that says what to do."""
     folder = os.environ.get(VARIABLE)
+    where = f" ({what})" if what else ""
     if not folder:
         raise FileNotFoundError(
-            f"{VARIABLE} is not set; set it to the folder that holds {relative}, "
+            f"{VARIABLE} is not set; set it to the folder that holds {relative}{where}, "
             f"for example {VARIABLE}=~/fedran-data"
         )
     path = Path(folder).expanduser() / relative
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; put {relative} below {VARIABLE}={folder}")
+        raise FileNotFoundError(
+            f"{path} does not exist; put {relative}{where} below {VARIABLE}={folder}"
+        )
     return path
 
 
-def packed_features(path: str | Path) -> Dataset:
+def packed_features(path: str | Path, name: str | None = None) -> Dataset:
     """Features from a file with ``train``, ``test`` (or 8-bit codes) and their labels.
 
     Arrays ``train`` (n, d) and ``test`` (m, d) hold float values; or ``train_codes``,
     ``test_codes`` uint8 and ``scale`` (d,) stand for (code / 255 * scale)^2. Besides
-    ``train_labels`` and ``test_labels``.
+    ``train_labels`` and ``test_labels``; and, where known, ``train_groups`` (natural clients),
+    ``backbone``, ``weights``, ``preprocessing`` and ``seconds_per_row``, as ``fedran features``
+    writes them.
     """
     path = Path(path)
+    arrays = load_arrays(path)
+    parts = [_rows(arrays, part, path) for part in ("train", "test")]
+    labels = [require(arrays, f"{part}_labels", path) for part in ("train", "test")]
+    seconds = arrays.get("seconds_per_row")
+    return Dataset(
+        name or path.stem,
+        "features",
+        parts[0],
+        labels[0],
+        parts[1],
+        labels[1],
+        groups=arrays.get("train_groups"),
+        source={k: str(arrays[k]) for k in SOURCE if k in arrays},
+        seconds_per_row=None if seconds is None or np.isnan(seconds) else float(seconds),
+    )
+
+
+def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an .npz file; nothing in it is executed."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; expected an .npz file of features")
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, zipfile.BadZipFile, EOFError) as reason:
+            return {name: file[name] for name in file.files}
+    except (ValueError, zipfile.BadZipFile, EOFError, AttributeError) as reason:
         raise ValueError(f"{path}: expected an .npz file of plain arrays, got {reason}") from None
-    parts = [_rows(arrays, part, path) for part in ("train", "test")]
-    labels = [_require(arrays, f"{part}_labels", path) for part in ("train", "test")]
-    return Dataset(path.stem, "features", parts[0], labels[0], parts[1], labels[1])
+
+
+def require(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> NDArray[Any]:
+    """The array of that name, or a ValueError that lists what there is."""
+    if name not in arrays:
+        raise ValueError(f"{path}: expected an array {name!r}, found {sorted(arrays)}")
+    return arrays[name]
 
 
 def _rows(arrays: dict[str, NDArray[Any]], part: str, path: Path) -> NDArray[np.float32]:
     if part in arrays:
-        return arrays[part].astype(np.float32)
-    codes = _require(arrays, f"{part}_codes", path)
-    scale = _require(arrays, "scale", path).astype(np.float32)
-    values = codes.astype(np.float32)
-    values *= scale / np.float32(255)
-    return np.square(values, out=values)
-
-
-def _require(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> NDArray[Any]:
-    if name not in arrays:
-        raise ValueError(f"{path}: expected an array {name!r}, found {sorted(arrays)}")
-    return arrays[name]
+        values = arrays[part].astype(np.float32)
+    else:
+        codes = require(arrays, f"{part}_codes", path)
+        scale = require(arrays, "scale", path).astype(np.float32)
+        values = codes.astype(np.float32)
+        values *= scale / np.float32(255)
+        values = np.square(values, out=values)
+    if values.ndim != 2:
+        raise ValueError(f"{path}: {part} must be (rows, features), got shape {values.shape}")
+    if not np.all(np.isfinite(values)):
+        raise ValueError(f"{path}: {part} holds NaN or infinite values; remove or repair such rows")
+    return values

@@ -1,33 +1,45 @@
-"""Task streams: which classes arrive when, and which client holds which rows."""
+"""Task streams: which classes arrive when, which client holds which rows, which have labels."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.labels import Label, canonical, sort_key
-from fedran.data.partition import Rows, dirichlet
+from fedran.data.partition import Deal, Rows, capped, dirichlet, iid, natural
+
+PARTITIONERS = ("dirichlet", "capped", "iid", "natural")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     """The classes of one task and the training rows of each client."""
 
     classes: tuple[Label, ...]
     rows: tuple[Rows, ...]
+    labelled: tuple[NDArray[np.bool_], ...] = ()
+    """Which of each client's rows have a label; empty where all have."""
+
+    def has_label(self, client: int) -> NDArray[np.bool_]:
+        """The mask of one client's rows."""
+        return self.labelled[client] if self.labelled else np.ones(len(self.rows[client]), bool)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stream:
     """Tasks x clients over one dataset's training rows."""
 
     tasks: tuple[Task, ...]
     seeds: dict[str, int]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """How it was made: tasks, clients, partitioner, beta, label_rate."""
 
     @property
     def n_clients(self) -> int:
@@ -38,10 +50,15 @@ class Stream:
         """All classes of the tasks 0 .. ``task``, in canonical order."""
         return tuple(sorted((c for t in self.tasks[: task + 1] for c in t.classes), key=sort_key))
 
-    @property
+    @cached_property
     def hash(self) -> str:
-        """SHA-256 over classes and rows: equal streams have equal hashes."""
-        text = json.dumps([[list(t.classes), [r.tolist() for r in t.rows]] for t in self.tasks])
+        """SHA-256 over classes, rows and masks: equal streams have equal hashes."""
+        text = json.dumps(
+            [
+                [list(t.classes), [r.tolist() for r in t.rows], [m.tolist() for m in t.labelled]]
+                for t in self.tasks
+            ]
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -49,16 +66,23 @@ def make_stream(
     labels: NDArray[Any],
     *,
     n_tasks: int,
-    n_clients: int,
-    beta: float,
+    n_clients: int | None = None,
+    beta: float | None = None,
     seed: int,
+    partitioner: str = "dirichlet",
     partition_seed: int | None = None,
+    label_rate: float = 1.0,
+    mask_seed: int | None = None,
+    groups: NDArray[Any] | None = None,
 ) -> Stream:
-    """A class-incremental stream: shuffled classes cut into tasks, rows dealt by Dirichlet.
+    """A class-incremental stream: shuffled classes cut into tasks, rows dealt to clients.
 
-    One generator draws the class order, and goes on to deal the rows class by class in that
-    order; with ``partition_seed`` the dealing has a generator of its own, so that the same
-    order can be combined with many partitions.
+    ``seed`` draws the class order; its generator goes on to deal the rows class by class in
+    that order, unless ``partition_seed`` gives the dealing a generator of its own, so that the
+    same order can be combined with many partitions. ``mask_seed`` (default: ``seed``) draws
+    which rows keep their label: a share ``label_rate`` of every client's rows of every task,
+    rounded up; the masks of smaller rates lie within those of larger ones. The partitioner
+    ``natural`` takes its clients from ``groups`` (one entry a row) instead of ``n_clients``.
 
     >>> s = make_stream(np.repeat([0, 1, 2, 3], 5), n_tasks=2, n_clients=2, beta=1.0, seed=0)
     >>> [t.classes for t in s.tasks], sum(len(r) for t in s.tasks for r in t.rows)
@@ -69,17 +93,69 @@ def make_stream(
         raise ValueError(
             f"n_tasks must lie in 1 .. {len(classes)}, the number of classes, got {n_tasks}"
         )
+    if not 0 < label_rate <= 1:
+        raise ValueError(f"label_rate must lie in (0, 1], got {label_rate!r}")
+    deal = _partitioner(partitioner, n_clients, beta, groups, len(labels))
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(classes))
     if partition_seed is not None:
         rng = np.random.default_rng(partition_seed)
+    mask_seed = seed if mask_seed is None else mask_seed
     tasks = []
     for t in range(n_tasks):
         chosen = order[t * len(order) // n_tasks : (t + 1) * len(order) // n_tasks]
-        dealt = [
-            dirichlet(np.flatnonzero(labels == classes[c]), n_clients, beta, rng) for c in chosen
-        ]
-        rows = tuple(np.concatenate([part[k] for part in dealt]) for k in range(n_clients))
-        tasks.append(Task(tuple(canonical(classes[c]) for c in chosen), rows))
-    seeds = {"order": seed, "partition": seed if partition_seed is None else partition_seed}
-    return Stream(tuple(tasks), seeds)
+        rows = tuple(deal([np.flatnonzero(labels == classes[c]) for c in chosen], rng))
+        names = tuple(canonical(classes[c]) for c in chosen)
+        tasks.append(Task(names, rows, _masks(rows, label_rate, mask_seed, t)))
+    seeds = {
+        "order": seed,
+        "partition": seed if partition_seed is None else partition_seed,
+        "mask": mask_seed,
+    }
+    settings = {
+        "tasks": n_tasks,
+        "clients": len(tasks[0].rows),
+        "partitioner": partitioner,
+        "beta": beta if partitioner in ("dirichlet", "capped") else None,
+        "label_rate": label_rate,
+    }
+    return Stream(tuple(tasks), seeds, settings)
+
+
+def _partitioner(
+    name: str,
+    n_clients: int | None,
+    beta: float | None,
+    groups: NDArray[Any] | None,
+    n_rows: int,
+) -> Deal:
+    if name == "natural":
+        if groups is None or len(groups) != n_rows:
+            got = "none" if groups is None else f"{len(groups)} for {n_rows} rows"
+            raise ValueError(f"partitioner 'natural' needs a group for every row, got {got}")
+        return lambda rows, _: natural(rows, groups)
+    if n_clients is None:
+        raise ValueError(f"partitioner {name!r} needs n_clients")
+    if name == "iid":
+        return lambda rows, rng: iid(rows, n_clients, rng)
+    if name not in PARTITIONERS:
+        raise ValueError(f"partitioner must be one of {', '.join(PARTITIONERS)}, got {name!r}")
+    if beta is None:
+        raise ValueError(f"partitioner {name!r} needs beta")
+    chosen = partial(dirichlet if name == "dirichlet" else capped, n_clients=n_clients, beta=beta)
+    return lambda rows, rng: chosen(rows, rng=rng)
+
+
+def _masks(
+    rows: tuple[Rows, ...], rate: float, seed: int, task: int
+) -> tuple[NDArray[np.bool_], ...]:
+    if rate == 1.0:
+        return ()
+    rng = np.random.default_rng([seed, task])
+    return tuple(_mask(len(r), rate, rng) for r in rows)
+
+
+def _mask(n: int, rate: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    mask = np.zeros(n, dtype=bool)
+    mask[rng.permutation(n)[: int(np.ceil(rate * n))]] = True
+    return mask

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
@@ -27,10 +26,7 @@ class FedRANPaper(SummaryMethod):
     name = "FedRAN-paper"
     claims = Claims()
     sends = "rank-r factor and class sums, float32"
-
-    def params(self) -> dict[str, Any]:
-        """The dataclass fields, but for where it runs."""
-        return {k: v for k, v in asdict(self).items() if k != "device"}
+    verified = "partly: algorithm and bounds tested; the paper's backbone and weights are not here"
 
     def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
         """QR-SVD merges, client after client."""

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
 from fedran.core.arrays import to_device
-from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
+from fedran.methods.maps import FeatureMap
 from fedran.wire.codec import encode
 
 
 class OneRound:
     """One round a task; clients keep nothing that does not follow from the seed."""
 
-    family: Literal["analytic"] = "analytic"
+    family: Literal["analytic", "reference"] = "analytic"
     input: Literal["features"] = "features"
+    device: str | None = None
+
+    def params(self) -> dict[str, Any]:
+        """The dataclass fields, but for where it runs."""
+        names = [f.name for f in fields(self)]  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in names if name != "device"}
 
     def rounds(self, task: int) -> int:  # noqa: ARG002
         """One."""
         return 1
+
+    def formula(self, in_features: int, n_classes: int) -> int | None:
+        """No count of its own."""
+
+    def gram(self, state: Any) -> tuple[Callable[[Any], Any], Any] | None:
+        """No Gram to compare."""
 
     def embed(self, state: Any, X: NDArray[Any]) -> None:
         """Frozen: there is no drift."""
@@ -37,7 +51,7 @@ class HasHead(Protocol):
     """A server state with a feature map and, after the first task, a head."""
 
     @property
-    def phi(self) -> RandomFeatures:
+    def phi(self) -> FeatureMap:
         """The feature map that all clients share."""
         ...
 
@@ -49,8 +63,6 @@ class HasHead(Protocol):
 
 class HeadMethod(OneRound):
     """The server broadcasts its newest head and predicts with it."""
-
-    device: str | None = None
 
     def broadcast(self, state: HasHead, task: int, round_: int) -> bytes:  # noqa: ARG002
         """The newest head, empty before the first task."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -32,6 +33,8 @@ class Spec:
     in_features: int
     task_classes: tuple[tuple[Label, ...], ...]
     clients: tuple[str, ...]
+    extract: Callable[[Sequence[bytes]], NDArray[Any]] | None = None
+    """The frozen backbone: encoded images -> features; None where there are no images."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class ClientData:
     task: str
     X: NDArray[Any]
     y: Any
+    images: Sequence[bytes] | None = None
+    """The encoded images behind X, where there are any."""
 
 
 class Method(Protocol[S]):
@@ -75,6 +80,15 @@ class Method(Protocol[S]):
         """One phrase: what a client uploads."""
         ...
 
+    @property
+    def verified(self) -> str:
+        """yes, partly or no, and why: what the implementation was checked against."""
+        ...
+
+    def formula(self, in_features: int, n_classes: int) -> int | None:
+        """The bytes that the method's paper counts for one upload with ``n_classes`` seen."""
+        ...
+
     def params(self) -> dict[str, Any]:
         """The settings of this instance, as plain values."""
         ...
@@ -101,6 +115,10 @@ class Method(Protocol[S]):
 
     def predict(self, state: S, X: NDArray[Any]) -> NDArray[Any]:
         """Labels for rows of any class seen so far."""
+        ...
+
+    def gram(self, state: S) -> tuple[Callable[[Any], Any], Any] | None:
+        """The feature map and the (M, M) Gram that the server holds, where it holds one."""
         ...
 
     def embed(self, state: S, X: NDArray[Any]) -> NDArray[Any] | None:

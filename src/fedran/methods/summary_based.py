@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from fedran.core.arrays import to_device
+from fedran.core.arrays import Array, to_device
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
+from fedran.core.pseudo_labels import PseudoLabels
 from fedran.core.summarize import summarize
 from fedran.methods.one_round import HeadMethod
 from fedran.methods.protocol import ClientData, Spec
@@ -22,6 +25,14 @@ class ServerState:
     phi: RandomFeatures
     aggregator: Aggregator
     head: Head | None = None
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """The shared feature map, and what the rule for missing labels did in the last task."""
+
+    phi: RandomFeatures
+    pseudo: PseudoLabels | None = None
 
 
 class SummaryMethod(HeadMethod, ABC):
@@ -40,6 +51,14 @@ class SummaryMethod(HeadMethod, ABC):
     def solve(self, aggregator: Aggregator) -> Head:
         """The head after a task."""
 
+    def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels | None:
+        """Labels for rows without one; None: such rows are left out."""
+
+    def formula(self, in_features: int, n_classes: int) -> int:  # noqa: ARG002
+        """(M r + r + M C) x 8 bytes, as the FedRAN paper counts."""
+        M, r = self.out_features, self.rank
+        return 8 * (M * r + r + M * n_classes)
+
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The feature map of this seed and an empty aggregator."""
         phi = RandomFeatures(spec.in_features, self.out_features, seed=seed)
@@ -47,16 +66,19 @@ class SummaryMethod(HeadMethod, ABC):
 
     def client(
         self,
-        cstate: RandomFeatures | None,
+        cstate: ClientState | None,
         message: bytes,  # noqa: ARG002
         data: ClientData,
         seed: int,
-    ) -> tuple[RandomFeatures, bytes]:
-        """Map, summarize, encode. The client keeps the feature map, nothing of its data."""
-        phi = cstate or RandomFeatures(data.X.shape[1], self.out_features, seed=seed)
-        H = phi(to_device(data.X, self.device))
-        summary = summarize(H, data.y, self.rank, fingerprint=phi.fingerprint)
-        return phi, encode(summary, self.precision, bits=self.bits)
+    ) -> tuple[ClientState, bytes]:
+        """Map, label, summarize, encode. The client keeps the feature map, nothing of its data."""
+        phi = cstate.phi if cstate else RandomFeatures(data.X.shape[1], self.out_features, seed)
+        Z = to_device(data.X, self.device)
+        H = phi(Z)
+        pseudo = self.pseudo_labels(Z, H, data.y)
+        y = data.y if pseudo is None else pseudo.labels
+        summary = summarize(H, y, self.rank, fingerprint=phi.fingerprint)
+        return ClientState(phi, pseudo), encode(summary, self.precision, bits=self.bits)
 
     def aggregate(
         self,
@@ -70,6 +92,10 @@ class SummaryMethod(HeadMethod, ABC):
             state.aggregator.absorb(decode(blob), client=client, task=str(task))
         state.aggregator.close_task()
         return replace(state, head=self.solve(state.aggregator))
+
+    def gram(self, state: ServerState) -> tuple[Callable[[Any], Any], Any]:
+        """What the aggregator's factors add up to."""
+        return state.phi, state.aggregator.gram()
 
     def dump(self, state: ServerState) -> bytes:
         """The aggregator; the head follows from it."""

@@ -1,0 +1,48 @@
+"""Datasets by name or path, as a configuration or a command line gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fedran.core.errors import nearest
+from fedran.data.dataset import Dataset
+from fedran.data.digits import digits
+from fedran.data.har import har
+from fedran.data.packed import data_file, packed_features
+
+CIFAR = "features of CIFAR-100: make them with `fedran features cifar100`"
+VTAB = "features of 50 classes of 5 VTAB domains: make them with `fedran features FOLDER`"
+DSA = (
+    "statistics of the UCI 'Daily and Sports Activities' data, archive.ics.uci.edu dataset 256: "
+    "arrays features, labels, subjects, segments"
+)
+
+
+def _below(relative: str, what: str) -> Callable[[], Dataset]:
+    return lambda: packed_features(data_file(relative, what))
+
+
+DATASETS: dict[str, Callable[[], Dataset]] = {
+    "digits": digits,
+    "cifar100-efficientnet_lite0": _below("features/cifar100-efficientnet_lite0.npz", CIFAR),
+    "vtab50-efficientnet_lite0": _below("features/vtab50-efficientnet_lite0.npz", VTAB),
+    "vtab50-vit_s14": _below("features/vtab50-vit_s14.npz", VTAB),
+    "har-dsa19": lambda: har(data_file("data/har_dsa19/features.npz", DSA)),
+}
+
+
+def load_dataset(name: str) -> Dataset:
+    """A dataset of the catalogue, or the feature file at a path that ends in ``.npz``.
+
+    >>> load_dataset("digits").name
+    'digits'
+    """
+    if name in DATASETS:
+        return DATASETS[name]()
+    if Path(name).suffix == ".npz":
+        return packed_features(name)
+    raise ValueError(
+        f"no dataset {name!r}{nearest(name, DATASETS)}; expected one of {', '.join(DATASETS)} "
+        "or the path of a feature file (.npz)"
+    )

@@ -1,0 +1,37 @@
+"""STSA in its exact form: the Gram of random features, ridge 1e6, cosine scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedran.core.features import RandomFeatures
+from fedran.core.head import Head
+from fedran.core.ridge import Ridge
+from fedran.methods.gram_based import GramMethod, unit_columns
+from fedran.methods.maps import FeatureMap
+from fedran.methods.protocol import Claims
+
+
+@dataclass(frozen=True)
+class STSA(GramMethod):
+    """As in the published code, without its training of the backbone on the first task."""
+
+    out_features: int = 5000
+    lam: float = 1e6
+    device: str | None = None
+
+    name = "STSA"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    verified = "partly: equals a dense reference; backbone training on task 0 left out"
+
+    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
+        """relu(Z P) with P ~ N(0, 1), unscaled."""
+        return RandomFeatures(in_features, self.out_features, seed=seed)
+
+    def ridge(self) -> Ridge:
+        """The constant of the published code."""
+        return Ridge.absolute(self.lam)
+
+    def finish(self, head: Head) -> Head:
+        """Inference there is cosine: the class weights are normalised (rows of H need not be)."""
+        return unit_columns(head)

@@ -1,0 +1,188 @@
+"""STSA-E: the Gram estimated from class sums of random chunks ("dummy clients")."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.accounts import Accounts
+from fedran.core.arrays import to_device, to_numpy
+from fedran.core.errors import Refused
+from fedran.core.features import RandomFeatures
+from fedran.core.head import Head
+from fedran.core.labels import Label
+from fedran.core.ridge import Ridge
+from fedran.core.summarize import class_sums
+from fedran.methods.gram_based import GramServer, GramState, labelled_rows, unit_columns
+from fedran.methods.maps import FeatureMap
+from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.wire.container import pack, unpack
+from fedran.wire.limits import FILE_LIMITS
+
+
+@dataclass
+class ChunkState(GramState):
+    """A Gram state that also knows how many clients the federation has."""
+
+    n_clients: int = 1
+
+
+@dataclass(frozen=True)
+class ChunkSums:
+    """Sums s (k, M) and counts n (k,) of one class over the chunks that hold it."""
+
+    sums: list[NDArray[Any]] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class STSAE(GramServer):
+    r"""``G = sum_c [A_c sum_j s_jc s_jc' / n_jc - B_c p_c p_c']`` with p_c the sum of class c.
+
+    ``A_c = (N_c - 1)/(K - 1)``, ``B_c = (N_c - K)/((K - 1) N_c)``, both at least 0. The published
+    code takes K = clients x dummies for every class, which shrinks the Gram wherever a chunk
+    lacks a class; ``corrected`` takes the number of chunks that hold the class. A single chunk
+    says nothing about the spread: then ``G_c = p_c p_c' / N_c``.
+    """
+
+    out_features: int = 5000
+    dummies: int = 50
+    lam: float = 1e6
+    corrected: bool = False
+    device: str | None = None
+
+    claims = Claims(order_free=True)
+    sends = "class sums and counts of 50 random chunks, float32"
+
+    def __post_init__(self) -> None:
+        if self.dummies < 1:
+            raise ValueError(f"dummies must be at least 1, got {self.dummies}")
+
+    @property
+    def name(self) -> str:
+        """As in tables: published or corrected."""
+        return "STSA-E (corrected)" if self.corrected else "STSA-E"
+
+    @property
+    def verified(self) -> str:
+        """What it was checked against."""
+        if self.corrected:
+            return "yes: exact Gram when every chunk holds one row; unbiased in a simulation"
+        return "partly: equals the published formula; biased when chunks lack classes, as published"
+
+    def formula(self, in_features: int, n_classes: int) -> int:  # noqa: ARG002
+        """(d + 1) C (M + 1) x 8 bytes less the second count, d dummies: the paper's STSA column."""
+        M, C = self.out_features, n_classes
+        return 8 * (self.dummies * C * (M + 1) + M * C)
+
+    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
+        """relu(Z P) with P ~ N(0, 1), unscaled."""
+        return RandomFeatures(in_features, self.out_features, seed=seed)
+
+    def ridge(self) -> Ridge:
+        """The constant of the published code."""
+        return Ridge.absolute(self.lam)
+
+    def finish(self, head: Head) -> Head:
+        """Inference is cosine, as in exact STSA."""
+        return unit_columns(head)
+
+    def init(self, spec: Spec, seed: int) -> ChunkState:
+        """Nothing seen yet; K is fixed by the federation."""
+        start = super().init(spec, seed)
+        return ChunkState(start.phi, start.total, n_clients=len(spec.clients))
+
+    def client(
+        self,
+        cstate: FeatureMap | None,
+        message: bytes,  # noqa: ARG002
+        data: ClientData,
+        seed: int,
+    ) -> tuple[FeatureMap, bytes]:
+        """Permute the rows, cut them into chunks, sum each class in each chunk."""
+        phi = cstate or self.feature_map(data.X.shape[1], seed)
+        X, classes, codes = labelled_rows(data)
+        who = zlib.crc32(f"{data.client}/{data.task}".encode())
+        cells = codes * self.dummies + chunks(len(X), self.dummies, seed, who)
+        used, cells = np.unique(cells, return_inverse=True)
+        sums = np.zeros((self.out_features, len(used)))
+        for rows, H in phi.blocks(to_device(X, self.device)):
+            sums += to_numpy(class_sums(H, cells[rows], len(used)))
+        fields = {
+            "classes": list(classes),
+            "of_class": (used // self.dummies).tolist(),
+            "counts": np.bincount(cells, minlength=len(used)).tolist(),
+        }
+        return phi, pack("chunk-sums", fields, {"sums": sums.T.astype(np.float32)})
+
+    def aggregate(
+        self,
+        state: ChunkState,
+        task: int,  # noqa: ARG002
+        round_: int,  # noqa: ARG002
+        uploads: dict[str, bytes],
+    ) -> ChunkState:
+        """Estimate the task's Gram from all chunks, add it, solve."""
+        found: dict[Label, ChunkSums] = {}
+        for blob in uploads.values():
+            _collect(found, blob, self.out_features)
+        for c, chunk in found.items():
+            self._add_class(state, c, chunk)
+        return replace(state, head=self.solve(state)) if state.sums else state
+
+    def _add_class(self, state: ChunkState, c: Label, chunk: ChunkSums) -> None:
+        S, n = np.stack(chunk.sums), np.array(chunk.counts, dtype=np.float64)
+        p = S.sum(axis=0, dtype=np.float64)
+        K = len(n) if self.corrected else state.n_clients * self.dummies
+        a, b = weights(n.sum(), K)
+        factor = S * np.sqrt(a / n).astype(np.float32)[:, None]
+        state.total.add(factor.T)
+        state.total.subtract((np.sqrt(b) * p)[:, None])
+        state.add_sums((c,), p[None, :])
+        energy = float(np.sum(factor * factor, dtype=np.float64) - b * (p @ p))
+        state.accounts += Accounts(int(n.sum()), max(energy, 0.0))
+
+
+@dataclass(frozen=True)
+class STSAECorrected(STSAE):
+    """With K_c, the number of chunks that hold class c."""
+
+    corrected: bool = True
+
+
+def chunks(n: int, dummies: int, seed: int, who: int) -> NDArray[np.int64]:
+    """The chunk of each of n rows: equal sizes n // dummies, what remains in the last one."""
+    place = np.random.default_rng([seed, who]).permutation(n)
+    return np.minimum(place // max(1, n // dummies), dummies - 1)
+
+
+def weights(N: float, K: int) -> tuple[float, float]:
+    """A_c and B_c for N rows in K chunks.
+
+    >>> weights(6, 6), weights(6, 1)
+    ((1.0, 0.0), (1.0, 0.0))
+    """
+    if K < 2:
+        return 1.0, 0.0
+    return max(0.0, (N - 1) / (K - 1)), max(0.0, (N - K) / ((K - 1) * N))
+
+
+def _collect(found: dict[Label, ChunkSums], blob: bytes, M: int) -> None:
+    message = unpack(blob, FILE_LIMITS)
+    if message.kind != "chunk-sums":
+        raise Refused("kind", "chunk-sums", message.kind)
+    classes = message.header.labels("classes", FILE_LIMITS)
+    of_class = message.header.items("of_class", 10**7)
+    of_class = message.header.integers("of_class", len(of_class), 0, len(classes) - 1)
+    counts = message.header.integers("counts", len(of_class), 1)
+    rows = message.tensor("sums", "F32", (len(of_class), M))
+    if not np.all(np.isfinite(rows)):
+        raise Refused("sums", "finite values", "NaN or infinity")
+    for i, row, n in zip(of_class, rows, counts, strict=True):
+        chunk = found.setdefault(classes[i], ChunkSums())
+        chunk.sums.append(row)
+        chunk.counts.append(n)
