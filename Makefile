@@ -45,7 +45,7 @@ docs: .venv/dev  ## the documentation site, into site/
 
 .venv/dev: .venv/pip pyproject.toml constraints.txt
 	$(PIP) torch==2.13.0
-	$(PIP) -e '.[dev,torch]'
+	$(PIP) -e '.[dev,torch,onnx,efficientnet,report]'
 	@touch $@ .venv/bare
 
 clean:

@@ -1,15 +1,17 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_up import made_up
 
 import fedran
-from fedran.bench import demo
-from fedran.bench.result import Result, TaskRecord
-from fedran.bench.runner import run
+from fedran.bench import demo, metrics
+from fedran.bench.result import Result, Seconds, TaskRecord
+from fedran.bench.runner import Run
 from fedran.data.dataset import Dataset
 from fedran.data.digits import digits
-from fedran.methods.ncm import NearestClassMean
+from fedran.methods.fedncm import FedNCM
 
 
 @pytest.fixture(scope="module")
@@ -17,12 +19,12 @@ def results():
     reported = []
     found = list(demo.run_demo(reported.append))
     assert len(reported) == demo.demo_steps()
-    return {r.method: r for r in found}
+    return {r.label: r for r in found}
 
 
 def test_demo_shows_what_the_project_claims(results):
     ours, paper = results["FedRAN"], results["FedRAN-paper"]
-    exact, mean = results["Exact Gram"], results["Nearest mean"]
+    exact, mean = results["Exact Gram"], results["FedNCM"]
     assert abs(ours.A_T - exact.A_T) < 1.0
     assert ours.A_avg >= paper.A_avg
     assert ours.max_upload * 10 < paper.max_upload < exact.max_upload
@@ -30,38 +32,50 @@ def test_demo_shows_what_the_project_claims(results):
 
 
 def test_demo_is_the_same_every_time(results):
-    again = {r.method: r for r in demo.run_demo()}
+    again = {r.label: r for r in demo.run_demo()}
     for name, r in results.items():
         assert again[name].acc == r.acc
         assert again[name].run_id == r.run_id
         assert [t.bytes_up for t in again[name].tasks] == [t.bytes_up for t in r.tasks]
 
 
-def record(up, client, server):
-    return TaskRecord(up, [0, 0], client, server)
-
-
 def test_metrics_are_the_papers_formulas():
-    r = Result(
-        method="m",
-        params={},
-        claims={},
-        seeds={},
-        hashes={},
-        machine="",
+    r = made_up(
+        tasks=2,
         acc=[[1.0], [0.5, 1.0]],
         test_rows=[30, 10],
-        tasks=[record([5, 9], [1.0, 3.0], 4.0), record([7, 2], [2.0, 2.0], 6.0)],
-        bytes_down_final=1,
+        class_right=[[15, 15], [10, 5, 5, 5]],
+        class_rows=[15, 15, 5, 5],
     )
     assert pytest.approx([100.0, 100 * (0.5 * 30 + 10) / 40]) == r.A
     assert pytest.approx((100 + 62.5) / 2) == r.A_avg
     assert pytest.approx(62.5) == r.A_T
-    assert r.max_upload == 9
-    assert r.client_seconds == pytest.approx(2.0)
-    assert r.server_seconds == pytest.approx(5.0)
     assert Result.from_json(r.to_json()) == r
     assert json.loads(r.to_json())["run_id"] == r.run_id
+    assert metrics.forgetting(r) == [50.0]
+    assert metrics.backward_transfer(r) == [-50.0]
+    assert metrics.class_forgetting(r) == [pytest.approx(100 / 3), pytest.approx(200 / 3), None, None]
+    assert metrics.class_backward_transfer(r)[1] == pytest.approx(-200 / 3)
+
+
+def test_bytes_and_seconds_are_the_papers_formulas():
+    records = [
+        TaskRecord([5, 9], [0, 0], Seconds([1.0, 3.0], 4.0), formula_bytes=70, peak_rss=10),
+        TaskRecord([7, 2], [3, 4], Seconds([2.0, 2.0], 6.0), formula_bytes=90, peak_rss=20),
+    ]
+    r = replace(made_up(tasks=2), tasks=records)
+    r = replace(r, bytes_down_final=8, budgets={"bytes": 8.0, "seconds": 7.0, "drift": 0.0})
+    assert r.max_upload == 9
+    assert metrics.total_upload(r) == 23
+    assert metrics.max_download(r) == 8
+    assert metrics.total_download(r) == 7 + 2 * 8
+    assert metrics.formula_upload(r) == 90
+    assert metrics.client_seconds(r) == pytest.approx(2.0)
+    assert metrics.server_seconds(r) == pytest.approx(5.0)
+    assert metrics.task_seconds(r) == pytest.approx(7.0)
+    assert metrics.peak_memory(r) == 20
+    assert metrics.extraction_seconds(r) is None
+    assert metrics.budgets_met(r) == {"bytes": False, "seconds": True, "drift": True}
 
 
 @pytest.mark.parametrize("line", ["{}", '{"run_id": 1, "schema": 99}', "[]", "nonsense"])
@@ -74,12 +88,12 @@ def test_a_method_for_images_does_not_run_on_features():
     d = digits()
     images = Dataset("i", "images", d.X_train, d.y_train, d.X_test, d.y_test)
     with pytest.raises(ValueError, match="takes features, i holds images"):
-        run(NearestClassMean(), images, demo.demo_stream())
+        Run("fedncm", FedNCM(), images, demo.demo_stream())
 
 
 def test_accuracy_counts_rows_as_numpy_would(results):
     d, stream = digits(), demo.demo_stream()
-    r = results["Nearest mean"]
+    r = results["FedNCM"]
     assert sum(r.test_rows) == len(d.y_test)
     assert np.isclose(r.acc[0][0] * r.test_rows[0], round(r.acc[0][0] * r.test_rows[0]))
     assert len(stream.tasks) == len(r.acc)

@@ -13,6 +13,7 @@ import numpy as np
 import scipy
 
 import fedran
+from fedran.core.labels import Label
 
 SCHEMA = 2
 
@@ -82,6 +83,8 @@ class Result:
     """After task t: test rows classified right, of every class seen, in the stream's order."""
     class_rows: list[int]
     """Test rows of every class, in the stream's order."""
+    classes: list[Label]
+    """Every class, in the stream's order."""
     tasks: list[TaskRecord]
     bytes_down_final: int
     """What each client downloads after the last task."""
@@ -89,6 +92,8 @@ class Result:
     """System, processor family and, where one was used, the accelerator."""
     date: str
     """Day of the run, ISO 8601."""
+    side_by_side: int = 1
+    """Runs that shared the machine: beyond 1 the seconds say little."""
     config: str = ""
     """The configuration file that asked for it."""
     drift: list[float] = field(default_factory=list)
@@ -163,15 +168,16 @@ def library_versions() -> dict[str, str]:
 
 
 def read_results(paths: Iterable[Path]) -> list[Result]:
-    """All results of some JSON Lines files; of repeated runs the last one counts."""
-    found: dict[tuple[str, str, str], Result] = {}
+    """All results of some JSON Lines files; of runs repeated on one machine the last counts."""
+    found: dict[tuple[str, str, str, str, int], Result] = {}
     for path in paths:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             try:
                 result = Result.from_json(line)
             except ValueError as reason:
                 raise ValueError(f"{path}, line {number}: {reason}") from None
-            found[(result.config, result.label, result.run_id)] = result
+            where = (result.machine, result.side_by_side)
+            found[(result.config, result.label, result.run_id, *where)] = result
     return list(found.values())
 
 

@@ -39,6 +39,8 @@ class Run:
     config: str = ""
     budgets: dict[str, float] = field(default_factory=dict)
     gram_error: bool = False
+    side_by_side: int = 1
+    """Runs that share the machine."""
 
     def __post_init__(self) -> None:
         if self.method.input != self.dataset.kind:
@@ -234,11 +236,13 @@ class _Runner:
             acc=at.so_far.acc,
             test_rows=[len(r) for r in self.test],
             class_right=at.so_far.class_right,
+            classes=classes,
             class_rows=[int(np.sum(job.dataset.y_test == c)) for c in classes],
             tasks=at.so_far.tasks,
             bytes_down_final=len(last),
             machine=machine(getattr(self.method, "device", None)),
             date=datetime.date.today().isoformat(),
+            side_by_side=job.side_by_side,
             config=job.config,
             drift=at.so_far.drift,
             budgets=job.budgets,

@@ -11,8 +11,12 @@ import typer
 
 import fedran
 from fedran.cli.demo import demo
+from fedran.cli.features import features
 from fedran.cli.inspect import inspect
+from fedran.cli.methods import methods
 from fedran.cli.plan import plan
+from fedran.cli.report import report
+from fedran.cli.run import run as run_experiment
 from fedran.core.errors import printable
 
 app = typer.Typer(
@@ -25,6 +29,10 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(plan)
 app.command()(inspect)
+app.command()(methods)
+app.command(name="run")(run_experiment)
+app.command()(report)
+app.command()(features)
 
 
 def _version(wanted: bool) -> None:

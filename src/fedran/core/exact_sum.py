@@ -116,7 +116,8 @@ def symmetric(gram: Array) -> Array:
 
 def pack_lower(gram: Array) -> NDArray[np.floating]:
     """The lower triangle column by column, (M (M + 1) / 2,)."""
-    matrix = to_numpy(gram)
+    # On a device both triangles are valid and rows lie together: read those.
+    matrix = gram if is_numpy_array(gram) else to_numpy(gram).T
     m = matrix.shape[0]
     packed = np.empty(m * (m + 1) // 2, dtype=matrix.dtype)
     start = 0

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from fedran.core.errors import nearest
 from fedran.data.dataset import Dataset
 from fedran.data.digits import digits
 from fedran.data.har import har
+from fedran.data.image_sets import load_images
 from fedran.data.packed import data_file, packed_features
 
 CIFAR = "features of CIFAR-100: make them with `fedran features cifar100`"
@@ -25,15 +29,30 @@ def _below(relative: str, what: str) -> Callable[[], Dataset]:
 
 DATASETS: dict[str, Callable[[], Dataset]] = {
     "digits": digits,
-    "cifar100-efficientnet_lite0": _below("features/cifar100-efficientnet_lite0.npz", CIFAR),
+    "cifar100-efficientnet_lite0": lambda: with_images(
+        packed_features(data_file("features/cifar100-efficientnet_lite0.npz", CIFAR)), "cifar100"
+    ),
     "vtab50-efficientnet_lite0": _below("features/vtab50-efficientnet_lite0.npz", VTAB),
     "vtab50-vit_s14": _below("features/vtab50-vit_s14.npz", VTAB),
     "har-dsa19": lambda: har(data_file("data/har_dsa19/features.npz", DSA)),
 }
 
 
+def with_images(dataset: Dataset, images: str) -> Dataset:
+    """The same with the training images beside the features, where they are on this machine."""
+    try:
+        found = load_images(images)
+    except (FileNotFoundError, ImportError):
+        return dataset
+    if not np.array_equal(found.y_train, dataset.y_train):
+        return dataset  # other images, or another order: they do not belong together
+    return replace(dataset, images=found.train)
+
+
 def load_dataset(name: str) -> Dataset:
     """A dataset of the catalogue, or the feature file at a path that ends in ``.npz``.
+
+    A relative path is looked for here, then below FEDRAN_DATA.
 
     >>> load_dataset("digits").name
     'digits'
@@ -41,7 +60,8 @@ def load_dataset(name: str) -> Dataset:
     if name in DATASETS:
         return DATASETS[name]()
     if Path(name).suffix == ".npz":
-        return packed_features(name)
+        here = Path(name).is_file() or Path(name).is_absolute()
+        return packed_features(name if here else data_file(name, "made by `fedran features`"))
     raise ValueError(
         f"no dataset {name!r}{nearest(name, DATASETS)}; expected one of {', '.join(DATASETS)} "
         "or the path of a feature file (.npz)"

@@ -25,11 +25,16 @@ class FedRAN(SummaryMethod):
 
     name = "FedRAN"
     claims = Claims(order_free=True)
-    sends = "rank-r factor and class sums, 5 bits a number"
     verified = "yes: equals the exact Gram at full rank; bounds of the paper hold"
 
     def __post_init__(self) -> None:
         Ridge.parse(self.lam)
+
+    @property
+    def sends(self) -> str:
+        """A truncated factor and class sums."""
+        bits = f"{self.bits:g} bits a number" if self.precision == "mixed" else self.precision
+        return f"rank-{self.rank} factor and class sums, {bits}"
 
     def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
         """An exact sum, bound to the feature map."""

@@ -25,8 +25,12 @@ class FedRANPaper(SummaryMethod):
 
     name = "FedRAN-paper"
     claims = Claims()
-    sends = "rank-r factor and class sums, float32"
     verified = "partly: algorithm and bounds tested; the paper's backbone and weights are not here"
+
+    @property
+    def sends(self) -> str:
+        """A truncated factor and class sums."""
+        return f"rank-{self.rank} factor and class sums, {self.precision}"
 
     def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
         """QR-SVD merges, client after client."""

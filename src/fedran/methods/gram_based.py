@@ -52,6 +52,9 @@ class GramState:
 class GramServer(HeadMethod, ABC):
     """A server state of Gram and class sums, however they arrived; solved after every task."""
 
+    gram_dtype = "float32"
+    """Of the Gram at the server and in files."""
+
     @abstractmethod
     def feature_map(self, in_features: int, seed: int) -> FeatureMap:
         """What everyone applies to the features."""
@@ -71,7 +74,7 @@ class GramServer(HeadMethod, ABC):
 
     def new_total(self, phi: FeatureMap) -> ExactSum:
         """A zero Gram."""
-        return ExactSum(phi.out_features, device=self.device, stack=False)
+        return ExactSum(phi.out_features, self.gram_dtype, self.device, stack=False)
 
     def solve(self, state: GramState) -> Head:
         """W = (G + lambda I)^-1 B."""
@@ -98,7 +101,8 @@ class GramServer(HeadMethod, ABC):
         """The state that ``dump`` wrote, its head solved again."""
         state = self.init(spec, seed)
         message = unpack(blob, FILE_LIMITS)
-        classes, gram, sums = _parts(message, "gram-state", state.phi.out_features, "F64")
+        dtype = "F32" if self.gram_dtype == "float32" else "F64"
+        classes, gram, sums = _parts(message, "gram-state", state.phi.out_features, dtype, "F64")
         state.total.restore("gram", gram, 0)
         state.add_sums(classes, sums)
         state.accounts = _accounts(message)
@@ -142,7 +146,7 @@ class GramMethod(GramServer, ABC):
         """Add, then solve."""
         for blob in uploads.values():
             message = unpack(blob, FILE_LIMITS)
-            classes, gram, sums = _parts(message, "gram", state.phi.out_features, "F32")
+            classes, gram, sums = _parts(message, "gram", state.phi.out_features, "F32", "F32")
             state.total.add_gram(gram if self.device is None else symmetric(gram))
             state.add_sums(classes, sums)
             state.accounts += _accounts(message)
@@ -171,10 +175,10 @@ def _accounts(message: Container) -> Accounts:
 
 
 def _parts(
-    message: Container, kind: str, M: int, dtype: str
+    message: Container, kind: str, M: int, gram_dtype: str, sums_dtype: str
 ) -> tuple[tuple[Label, ...], NDArray[Any], NDArray[Any]]:
     if message.kind != kind:
         raise Refused("kind", kind, message.kind)
     classes = message.header.labels("classes", FILE_LIMITS)
-    packed = message.tensor("gram", "F32", (M * (M + 1) // 2,))
-    return classes, unpack_lower(packed, M), message.tensor("sums", dtype, (len(classes), M))
+    packed = message.tensor("gram", gram_dtype, (M * (M + 1) // 2,))
+    return classes, unpack_lower(packed, M), message.tensor("sums", sums_dtype, (len(classes), M))

@@ -26,14 +26,16 @@ FIT_SHARE = 0.8
 class RanPAC(SendFeatures):
     """Centralised. Lambda from 1e-8 .. 1e8 by squared error on a fifth of the newest task.
 
-    Costs 17 factorisations of an (M, M) matrix a task, or of an (n, n) one where a task has
-    few rows.
+    In float64: the published float32 would make small lambdas, which a search on one task may
+    choose, unusable on the Gram of all tasks. Costs 17 factorisations of an (M, M) matrix a
+    task, or of an (n, n) one where a task has few rows.
     """
 
     out_features: int = 10_000
     device: str | None = None
 
     name = "RanPAC"
+    gram_dtype = "float64"
     claims = Claims()
     verified = "partly: search and solve equal a dense reference; its first phase is left out"
 
@@ -58,14 +60,14 @@ def search(H: Array, codes: NDArray[np.int64], n_classes: int) -> float:
     targets = np.eye(n_classes)[codes[n:]]
     few = n <= H.shape[1] // 4
     # Column-major, so that every factorisation happens in the matrix's own upper triangle.
-    G = None if few else _column_major(gram(fit))
+    G = None if few else _column_major(gram(cast(fit, "float64")))
     errors = {}
     for lam in GRID:
         try:
             W = solve_stack(fit.T, B, lam).weights if few else solve_definite(G, B, lam, False)[0]
         except np.linalg.LinAlgError:
-            continue  # below rounding in float32: not a candidate
-        scores = to_numpy(rest @ cast(W, "float32"))
+            continue  # below rounding: not a candidate
+        scores = to_numpy(cast(rest, "float64") @ W)
         errors[lam] = float(np.mean((scores - targets) ** 2))
     return min(errors, key=lambda lam: errors[lam])
 

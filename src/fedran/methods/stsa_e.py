@@ -56,7 +56,6 @@ class STSAE(GramServer):
     device: str | None = None
 
     claims = Claims(order_free=True)
-    sends = "class sums and counts of 50 random chunks, float32"
 
     def __post_init__(self) -> None:
         if self.dummies < 1:
@@ -66,6 +65,11 @@ class STSAE(GramServer):
     def name(self) -> str:
         """As in tables: published or corrected."""
         return "STSA-E (corrected)" if self.corrected else "STSA-E"
+
+    @property
+    def sends(self) -> str:
+        """Class sums and counts of every chunk."""
+        return f"class sums and counts of {self.dummies} random chunks, float32"
 
     @property
     def verified(self) -> str:

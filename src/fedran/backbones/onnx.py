@@ -1,0 +1,148 @@
+"""Any ONNX file that takes images, through onnxruntime."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.backbones.backbone import Backbone, suitable_batch
+from fedran.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Triple, imagenet
+from fedran.core.errors import Refused
+
+_LOCATION = b"\x0a\x08location\x12"
+"""How a model names a file that holds some of its weights: the field's name, then its value."""
+
+
+def onnx_backbone(
+    path: str | Path,
+    device: str | None = None,
+    *,
+    size: int | None = None,
+    mean: Triple = IMAGENET_MEAN,
+    std: Triple = IMAGENET_STD,
+) -> Backbone:
+    """A network with one image input, float32 (n, 3, height, width), and features first.
+
+    Its first output is (n, d), (n, d, 1, 1), or (n, tokens, d), of which the first token is
+    taken. ``size`` is the side of the square images, needed where the file leaves it open; mean
+    and std are those of pixels in 0 .. 1. Images are resized with Pillow's bicubic filter.
+    """
+    path = Path(path).expanduser()
+    session = _session(path, device)
+    entry = _image_input(session, path)
+    preprocess = imagenet(_side(entry.shape, size, path), mean, std)
+    fixed = entry.shape[0] if isinstance(entry.shape[0], int) else None
+
+    def forward(batch: NDArray[np.float32]) -> NDArray[np.float32]:
+        step = fixed or max(len(batch), 1)
+        parts = [
+            _run(session, entry.name, batch[i : i + step], step, path)
+            for i in range(0, len(batch), step)
+        ]
+        return np.concatenate(parts)
+
+    probe = forward(np.zeros((1, 3, *preprocess.shape), np.float32))
+    return Backbone(
+        name=f"onnx:{path.name}",
+        kind="onnx",
+        out_features=probe.shape[1],
+        weights=_hash(path),
+        preprocess=preprocess,
+        forward=forward,
+        batch_size=suitable_batch(device or "cpu"),
+    )
+
+
+def _session(path: Path, device: str | None) -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ImportError("ONNX files need onnxruntime: pip install 'fedran[onnx]'") from None
+    if not path.is_file():
+        raise FileNotFoundError(f"onnx: expected a file, but {path} is none")
+    wanted = {None: "CPU", "cpu": "CPU", "cuda": "CUDA"}.get(device)
+    available = onnxruntime.get_available_providers()
+    if f"{wanted}ExecutionProvider" not in available:
+        raise ValueError(
+            f"device: expected one that onnxruntime has here ({', '.join(available)}), "
+            f"got {device!r}"
+        )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors; warnings about optimisations help nobody here
+    try:
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=[f"{wanted}ExecutionProvider"]
+        )
+    except Exception as reason:  # onnxruntime's own kinds, without a common one
+        raise Refused(f"{path}", "an ONNX model", f"{reason}", hint="export it again") from None
+
+
+def _image_input(session: Any, path: Path) -> Any:
+    inputs = session.get_inputs()
+    found = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
+    if len(inputs) != 1 or inputs[0].type != "tensor(float)" or not _image_shape(inputs[0].shape):
+        raise Refused(f"{path}", "one input, float32 images (n, 3, height, width)", found)
+    return inputs[0]
+
+
+def _image_shape(shape: list[Any]) -> bool:
+    return len(shape) == 4 and (shape[1] == 3 or not isinstance(shape[1], int))
+
+
+def _side(shape: list[Any], size: int | None, path: Path) -> int:
+    height, width = (n if isinstance(n, int) else None for n in shape[2:])
+    own = height or width
+    if own is None and size is None:
+        raise Refused(f"{path}: size", "a side of the images", "none", hint="give a size")
+    if own is not None and size not in (None, own):
+        raise Refused(f"{path}: size", f"{own}, which the model fixes", size)
+    if height and width and height != width:
+        raise Refused(f"{path}", "square images", f"{height} x {width}")
+    side = own or size
+    assert side is not None
+    return side
+
+
+def _run(
+    session: Any, name: str, batch: NDArray[np.float32], rows: int, path: Path
+) -> NDArray[np.float32]:
+    """Features of a batch, filled up to the rows that the model fixes."""
+    n = len(batch)
+    filled = np.zeros((rows, *batch.shape[1:]), np.float32)
+    filled[:n] = batch
+    try:
+        output = np.asarray(session.run(None, {name: filled})[0])
+    except Exception as reason:
+        raise Refused(f"{path}", "a model that takes these images", f"{reason}") from None
+    if output.ndim == 4 and output.shape[2:] == (1, 1):
+        output = output[:, :, 0, 0]
+    elif output.ndim == 3:
+        output = output[:, 0]
+    if output.ndim != 2 or len(output) != rows:
+        raise Refused(
+            f"{path}", "an output (n, d), (n, d, 1, 1) or (n, tokens, d)", f"{output.shape}"
+        )
+    return output[:n].astype(np.float32)
+
+
+def _hash(path: Path) -> str:
+    """SHA-256 of the file; of all files, where the weights lie beside it."""
+    data = path.read_bytes()
+    sha = hashlib.sha256(data)
+    for name in sorted(_beside(data)):
+        with (path.parent / name).open("rb") as file:
+            sha.update(hashlib.file_digest(file, "sha256").digest())
+    return sha.hexdigest()
+
+
+def _beside(data: bytes) -> set[str]:
+    names, at = set(), data.find(_LOCATION)
+    while at >= 0:
+        start = at + len(_LOCATION) + 1
+        names.add(data[start : start + data[start - 1]].decode())
+        at = data.find(_LOCATION, start)
+    return names

@@ -1,0 +1,128 @@
+"""From pixels of any size to the input of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Interpolation = Literal["bicubic", "bilinear"]
+Triple = tuple[float, float, float]
+
+IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
+IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Resize, cut out the centre, normalise: (x - mean) / std with x in 0 .. 255.
+
+    ``resize`` is (height, width), or one number for the shorter side; then ``crop`` says what
+    is kept, so that all images end up in one shape. The text form is exact and goes into the
+    fingerprint of the features.
+
+    >>> p = Preprocessing(resize=(224, 224), mean=(127, 127, 127), std=(128, 128, 128))
+    >>> str(p)
+    'bicubic 224x224, (x - 127) / 128'
+    >>> p(np.zeros((32, 32, 3), np.uint8)).shape
+    (3, 224, 224)
+    """
+
+    resize: int | tuple[int, int]
+    mean: Triple
+    std: Triple
+    crop: tuple[int, int] | None = None
+    interpolation: Interpolation = "bicubic"
+    rounded: bool = True
+    """Whether resized pixels are rounded to whole numbers, as image libraries do; small images
+    that are enlarged much lose by it."""
+
+    def __post_init__(self) -> None:
+        if self.interpolation not in ("bicubic", "bilinear"):
+            raise ValueError(f"expected bicubic or bilinear, got {self.interpolation!r}")
+        exact = (self.resize, self.resize) if isinstance(self.resize, int) else self.resize
+        if self.crop is None and isinstance(self.resize, int):
+            raise ValueError("a resize of the shorter side needs a crop, to give one shape")
+        crop = self.crop or exact
+        if min(crop) < 1 or crop[0] > exact[0] or crop[1] > exact[1]:
+            raise ValueError(f"crop {crop} does not fit into images resized to {self.resize}")
+        if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0:
+            raise ValueError(f"expected 3 means and 3 positive stds, got {self.mean}, {self.std}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of what comes out."""
+        if self.crop is not None:
+            return self.crop
+        assert isinstance(self.resize, tuple)
+        return self.resize
+
+    def __call__(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Pixels (height, width, 3) as float32 (3, *shape)."""
+        if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
+            raise ValueError(
+                f"expected uint8 pixels (height, width, 3), got {pixels.dtype} {pixels.shape}"
+            )
+        x = _crop(self._resized(pixels), self.shape).astype(np.float32)
+        x -= np.array(self.mean, dtype=np.float32)
+        x /= np.array(self.std, dtype=np.float32)
+        return np.ascontiguousarray(x.transpose(2, 0, 1))
+
+    def __str__(self) -> str:
+        if isinstance(self.resize, int):
+            how = f"{self.interpolation} shorter side {self.resize}"
+        else:
+            how = f"{self.interpolation} {self.resize[0]}x{self.resize[1]}"
+        how += "" if self.rounded else " unrounded"
+        crop = f", centre {self.crop[0]}x{self.crop[1]}" if self.crop else ""
+        return f"{how}{crop}, (x - {_numbers(self.mean)}) / {_numbers(self.std)}"
+
+    def _resized(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
+        try:
+            from PIL import Image
+        except ImportError:
+            raise ImportError("resizing needs Pillow: pip install 'fedran[images]'") from None
+        height, width = _target(pixels.shape[:2], self.resize)
+        if (height, width) == pixels.shape[:2]:
+            return pixels
+        how = getattr(Image.Resampling, self.interpolation.upper())
+        if self.rounded:
+            return np.asarray(Image.fromarray(pixels).resize((width, height), how))
+        # Pillow interpolates in float for single channels only; and bicubic overshoots.
+        channels = [
+            np.asarray(Image.fromarray(channel).resize((width, height), how))
+            for channel in np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
+        ]
+        return np.clip(np.stack(channels, axis=2), 0, 255)
+
+
+def imagenet(size: int, mean: Triple = IMAGENET_MEAN, std: Triple = IMAGENET_STD) -> Preprocessing:
+    """Bicubic to (size, size); mean and std are of pixels in 0 .. 1, by default ImageNet's."""
+    return Preprocessing((size, size), mean=_of_255(mean), std=_of_255(std))
+
+
+def _of_255(values: Triple) -> Triple:
+    a, b, c = (round(255 * v, 6) for v in values)
+    return a, b, c
+
+
+def _target(shape: tuple[int, ...], resize: int | tuple[int, int]) -> tuple[int, int]:
+    if not isinstance(resize, int):
+        return resize
+    height, width = shape
+    if height <= width:
+        return resize, int(resize * width / height)
+    return int(resize * height / width), resize
+
+
+def _crop(pixels: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
+    top, left = ((have - want) // 2 for have, want in zip(pixels.shape, shape, strict=False))
+    return pixels[top : top + shape[0], left : left + shape[1]]
+
+
+def _numbers(values: Triple) -> str:
+    if len(set(values)) == 1:
+        return f"{values[0]:.9g}"
+    return "[" + " ".join(f"{v:.9g}" for v in values) + "]"

@@ -1,0 +1,253 @@
+"""What an experiment file may say, and what a wrong one is told."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedran.core.errors import nearest, printable
+from fedran.data.stream import PARTITIONERS
+from fedran.methods.registry import METHODS, make_method
+
+TOP = ("name", "dataset", "stream", "run", "budgets", "method")
+STREAM: dict[str, type] = {
+    "tasks": int,
+    "clients": int,
+    "partitioner": str,
+    "beta": float,
+    "label_rate": float,
+    "seed": int,
+    "partition_seed": int,
+    "mask_seed": int,
+    "file": str,
+}
+RUN: dict[str, type] = {"projection_seed": int, "gram_error": bool}
+BUDGETS: dict[str, type] = {"bytes": float, "seconds": float, "drift": float}
+METHOD_OWN = ("key", "label", "only")
+LARGEST_SWEEP = 100_000
+
+
+@dataclass(frozen=True)
+class MethodChoice:
+    """One method with its settings (lists already taken apart) and its name in tables."""
+
+    key: str
+    params: Mapping[str, Any]
+    label: str
+    only: Mapping[str, Any] = field(default_factory=dict)
+    """Stream settings under which it runs; empty: under all."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A configuration, complete and checked."""
+
+    name: str
+    source: str
+    """The file it came from, as given."""
+    datasets: tuple[str, ...]
+    streams: tuple[Mapping[str, Any], ...]
+    """One mapping of settings a stream: the lists of [stream] multiplied out."""
+    methods: tuple[MethodChoice, ...]
+    projection_seeds: tuple[int, ...] = (0,)
+    gram_error: bool = False
+    budgets: Mapping[str, float] = field(default_factory=dict)
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read a TOML file, apply ``key=value`` overrides, check everything."""
+    path = Path(path)
+    if not path.is_file():
+        what = "this is a folder" if path.is_dir() else "no such file"
+        raise FileNotFoundError(f"{path}: {what}; expected a configuration (.toml)")
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
+        raise ValueError(f"{path}: not valid TOML: {reason}") from None
+    for text in overrides:
+        override(fields, text)
+    try:
+        return parse_config(fields, _as_named(path))
+    except ValueError as reason:
+        raise ValueError(f"{path}: {reason}") from None
+
+
+def _as_named(path: Path) -> str:
+    """Relative to here where it lies here: results are read on other machines."""
+    try:
+        return path.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return path.name
+
+
+def parse_config(fields: Mapping[str, Any], source: str = "") -> Experiment:
+    """An experiment from plain values; every error names the key and the nearest right one."""
+    _known(fields, TOP, "the configuration")
+    for name in ("dataset", "method"):
+        if name not in fields:
+            raise ValueError(f"expected a key {name!r}, found {', '.join(fields) or 'nothing'}")
+    stream = _section(fields, "stream", STREAM)
+    options = _section(fields, "run", RUN)
+    budgets = _section(fields, "budgets", BUDGETS)
+    if any(isinstance(v, list) for v in (options.get("gram_error"), *budgets.values())):
+        raise ValueError("run.gram_error and budgets take one value, not a list")
+    return Experiment(
+        name=_text(fields.get("name", Path(source).stem or "experiment"), "name"),
+        source=source,
+        datasets=tuple(_text(d, "dataset") for d in _listed(fields["dataset"])),
+        streams=tuple(_streams(stream)),
+        methods=tuple(_methods(fields["method"])),
+        projection_seeds=tuple(_listed(options.get("projection_seed", 0))),
+        gram_error=options.get("gram_error", False),
+        budgets={k: float(v) for k, v in budgets.items()},
+    )
+
+
+def override(fields: dict[str, Any], text: str) -> None:
+    """Apply ``key=value``: ``stream.beta=0.5``, ``method.rank=[64,128]``, ``methods=exact,afl``.
+
+    ``method.NAME`` sets NAME for every method that has it; ``methods=`` keeps only those keys.
+    Values are TOML where they parse as such, plain text otherwise.
+    """
+    key, equals, raw = text.partition("=")
+    key, raw = key.strip(), raw.strip()
+    if not equals or not key:
+        raise ValueError(f"--set expects key=value, got {printable(text)!r}")
+    if key == "methods":
+        _keep_methods(fields, [k.strip() for k in raw.split(",")])
+        return
+    value = _value(raw)
+    section, dot, name = key.partition(".")
+    if not dot:
+        fields[key] = value
+    elif section == "method":
+        _set_in_methods(fields, name, value)
+    else:
+        target = fields.setdefault(section, {})
+        if not isinstance(target, dict):
+            raise ValueError(f"--set {key}: {section!r} is not a section")
+        target[name] = value
+
+
+def _keep_methods(fields: dict[str, Any], keys: list[str]) -> None:
+    present = [m.get("key") for m in fields.get("method", []) if isinstance(m, dict)]
+    for key in keys:
+        if key not in METHODS:
+            raise ValueError(f"--set methods: no method {key!r}{nearest(key, METHODS)}")
+    kept = [m for m in fields.get("method", []) if m.get("key") in keys]
+    fields["method"] = kept + [{"key": k} for k in keys if k not in present]
+
+
+def _set_in_methods(fields: dict[str, Any], name: str, value: Any) -> None:
+    from fedran.methods.registry import settings
+
+    names: set[str] = set()
+    for method in fields.get("method", []):
+        if isinstance(method, dict) and method.get("key") in METHODS:
+            names |= set(settings(method["key"]))
+            if name in settings(method["key"]):
+                method[name] = value
+    if name not in names:
+        raise ValueError(
+            f"--set method.{name}: no method here has this setting{nearest(name, names)}"
+        )
+
+
+def _value(raw: str) -> Any:
+    try:
+        return tomllib.loads(f"v = {raw}")["v"]
+    except tomllib.TOMLDecodeError:
+        return raw
+
+
+def _streams(stream: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if "file" in stream:
+        if len(stream) > 1:
+            raise ValueError("stream.file stands alone: the file fixes tasks, clients and seeds")
+        return [{"file": f} for f in _listed(stream["file"])]
+    partitioner = _listed(stream.get("partitioner", "dirichlet"))
+    for name in partitioner:
+        if name not in PARTITIONERS:
+            raise ValueError(
+                f"stream.partitioner must be one of {', '.join(PARTITIONERS)}, "
+                f"got {name!r}{nearest(name, PARTITIONERS)}"
+            )
+    needed = {"tasks": "any", "clients": "natural", "beta": "natural or iid"}
+    complete = {"tasks": None, "seed": 1993, **stream, "partitioner": partitioner}
+    for name, spared in needed.items():
+        if complete.get(name) is None and set(partitioner) - set(spared.split(" or ")):
+            raise ValueError(f"expected stream.{name} for partitioner {partitioner[0]!r}")
+    return list(_multiplied(complete))
+
+
+def _methods(entries: Any) -> Iterable[MethodChoice]:
+    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise ValueError("methods are written as [[method]] sections with a key each")
+    if not entries:
+        raise ValueError("expected at least one [[method]]")
+    for entry in entries:
+        key = entry.get("key")
+        if key is None:
+            raise ValueError(f"a [[method]] needs a key; one of {', '.join(METHODS)}")
+        label = _text(entry.get("label", ""), "method.label") if "label" in entry else ""
+        only = entry.get("only", {})
+        if not isinstance(only, dict):
+            raise ValueError(f"method.only is a table such as {{ beta = 0.1 }}, got {only!r}")
+        _known(only, STREAM, f"only of method {key!r}")
+        params = {k: v for k, v in entry.items() if k not in METHOD_OWN}
+        for chosen in _multiplied(params):
+            method = make_method(str(key), chosen)  # checks key, names and values
+            yield MethodChoice(str(key), chosen, label or method.name, only)
+
+
+def _multiplied(fields: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """The cartesian product over all values that are lists."""
+    names, choices = list(fields), [_listed(v) for v in fields.values()]
+    size = 1
+    for name, values in zip(names, choices, strict=True):
+        if not values:
+            raise ValueError(f"{name} is an empty list; expected a value or a list of values")
+        size *= len(values)
+    if size > LARGEST_SWEEP:
+        raise ValueError(f"the sweep has {size} combinations; at most {LARGEST_SWEEP}")
+    for combination in product(*choices):
+        yield dict(zip(names, combination, strict=True))
+
+
+def _section(fields: Mapping[str, Any], name: str, types: Mapping[str, type]) -> dict[str, Any]:
+    section = fields.get(name, {})
+    if not isinstance(section, dict):
+        raise ValueError(f"[{name}] must be a section, got {printable(section)}")
+    _known(section, types, f"[{name}]")
+    for key, value in section.items():
+        for item in _listed(value):
+            right = types[key]
+            fits = isinstance(item, (int, float) if right is float else right)
+            if not fits or (isinstance(item, bool) and right is not bool):
+                raise ValueError(f"{name}.{key} must be {_article(right)}, got {printable(item)}")
+    return dict(section)
+
+
+def _known(fields: Iterable[str], names: Iterable[str], where: str) -> None:
+    for key in fields:
+        if key not in names:
+            listed = ", ".join(names)
+            raise ValueError(f"{where} has no key {key!r}{nearest(key, names)}; it has {listed}")
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be text, got {printable(value)}")
+    return value
+
+
+def _article(kind: type) -> str:
+    return {int: "an integer", float: "a number", str: "text", bool: "true or false"}[kind]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

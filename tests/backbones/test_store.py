@@ -1,0 +1,158 @@
+import json
+
+import numpy as np
+import pytest
+from toy_backbone import Pictures, expected, toy
+
+from fedran.backbones import store
+from fedran.backbones.store import extract
+from fedran.data.packed import packed_features
+
+pytest.importorskip("PIL")
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    monkeypatch.setattr(store, "CHUNK", 16)
+
+
+def chunks(folder):
+    return sorted(folder.glob("*/*.safetensors"))
+
+
+def test_the_file_holds_features_labels_and_what_made_them(tmp_path):
+    images, (backbone, _) = Pictures(), toy()
+    path = extract(images, backbone, tmp_path)
+    data = packed_features(path)
+    for found, wanted in zip((data.X_train, data.X_test), expected(images), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    np.testing.assert_array_equal(data.y_train, images.y_train)
+    np.testing.assert_array_equal(data.y_test, images.y_test)
+    assert data.source == backbone.source
+    assert data.seconds_per_row > 0
+    assert path.parent == tmp_path
+    assert json.loads(next(tmp_path.glob("*/source.json")).read_text()) == backbone.source
+
+
+def test_nothing_is_computed_twice(tmp_path):
+    images, (backbone, computed) = Pictures(), toy()
+    calls = []
+    first = packed_features(extract(images, backbone, tmp_path, 7, lambda *c: calls.append(c)))
+    assert sum(computed) == images.distinct < len(images.train) + len(images.test)
+    assert calls[0] == (0, images.distinct)
+    assert calls[-1] == (images.distinct, images.distinct)
+    again = packed_features(extract(images, backbone, tmp_path, out=tmp_path / "again.npz"))
+    assert sum(computed) == images.distinct
+    np.testing.assert_array_equal(first.X_train, again.X_train)
+    assert again.seconds_per_row == pytest.approx(first.seconds_per_row)
+    # The same images in another set are known already, new ones are added.
+    extract(Pictures(n=60, m=10), backbone, tmp_path)
+    assert sum(computed) <= images.distinct + 1
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 16, 1000])
+def test_chunks_do_not_depend_on_the_batch(tmp_path, batch_size):
+    images, (backbone, computed) = Pictures(), toy()
+    data = packed_features(extract(images, backbone, tmp_path, batch_size))
+    assert len(chunks(tmp_path)) == -(-images.distinct // 16)
+    assert max(computed) == min(batch_size, 16)
+    np.testing.assert_allclose(data.X_train, expected(images)[0], rtol=1e-5)
+
+
+def test_an_interruption_costs_one_chunk_at_most(tmp_path):
+    images, (backbone, computed) = Pictures(), toy()
+
+    def stop(done, _):
+        if done >= 40:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract(images, backbone, tmp_path, 4, stop)
+    assert len(chunks(tmp_path)) == 2
+    assert not list(tmp_path.glob("*.npz"))
+    calls = []
+    data = packed_features(extract(images, backbone, tmp_path, 4, lambda *c: calls.append(c)))
+    assert calls[0] == (32, images.distinct)
+    assert sum(computed) == images.distinct + 8
+    np.testing.assert_allclose(data.X_train, expected(images)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_chunk_is_computed_again_and_said(tmp_path, damage):
+    images, (backbone, computed) = Pictures(), toy()
+    extract(images, backbone, tmp_path)
+    victim = chunks(tmp_path)[1]
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    changed = {"cut": content[: len(content) // 2], "flipped": content, "empty": b""}[damage]
+    victim.write_bytes(changed)
+    before, said = sum(computed), []
+    data = packed_features(extract(images, backbone, tmp_path, notice=said.append))
+    assert 0 < sum(computed) - before <= 16
+    assert len(said) == 1
+    assert victim.name in said[0]
+    assert "computed again" in said[0]
+    np.testing.assert_allclose(data.X_train, expected(images)[0], rtol=1e-5)
+    extract(images, backbone, tmp_path, notice=said.append)
+    assert len(said) == 1
+
+
+def test_a_half_written_chunk_is_never_read(tmp_path):
+    images, (backbone, _) = Pictures(), toy()
+    extract(images, backbone, tmp_path)
+    whole = chunks(tmp_path)[0]
+    whole.rename(whole.with_name(f".{whole.name}.abc.part"))
+    said = []
+    extract(images, backbone, tmp_path, notice=said.append)
+    assert not said
+    assert len(chunks(tmp_path)) == -(-images.distinct // 16)
+
+
+def test_other_weights_have_other_features(tmp_path):
+    images = Pictures()
+    first = extract(images, toy()[0], tmp_path)
+    other, computed = toy(weights="1" * 64, factor=2.0)
+    second = extract(images, other, tmp_path)
+    assert first != second
+    assert sum(computed) == images.distinct
+    np.testing.assert_allclose(packed_features(second).X_test, expected(images, 2)[1], rtol=1e-5)
+    assert packed_features(second).source["weights"] == "1" * 64
+
+
+def test_half_precision_and_its_range(tmp_path):
+    images = Pictures()
+    extract(images, toy()[0], tmp_path, out=tmp_path / "half.npz", half=True)
+    with np.load(tmp_path / "half.npz") as file:
+        assert file["train"].dtype == np.float16
+    with pytest.raises(ValueError, match="do not fit into float16"):
+        extract(images, toy(factor=1e5, weights="2" * 64)[0], tmp_path, half=True)
+
+
+def test_places_that_cannot_be_written_are_found_before_computing(tmp_path):
+    backbone, computed = toy()
+    (tmp_path / "folder.npz").mkdir()
+    for out, word in (("a.txt", "ends in .npz"), ("no/a.npz", "does not exist")):
+        with pytest.raises((ValueError, FileNotFoundError), match=word):
+            extract(Pictures(), backbone, tmp_path, out=tmp_path / out)
+    with pytest.raises(PermissionError, match="it is a folder"):
+        extract(Pictures(), backbone, tmp_path, out=tmp_path / "folder.npz")
+    with pytest.raises(ValueError, match="batch_size"):
+        extract(Pictures(), backbone, tmp_path, 0)
+    assert not computed
+
+
+def test_features_that_are_not_finite_are_refused(tmp_path):
+    backbone, _ = toy(factor=np.nan)
+    with pytest.raises(ValueError, match="features of toy holds NaN"):
+        extract(Pictures(), backbone, tmp_path)
+    assert not chunks(tmp_path)
+
+
+def test_a_backbone_checks_what_goes_in_and_comes_out():
+    backbone, _ = toy()
+    with pytest.raises(ValueError, match=r"expected images \(n, \*\(3, 4, 4\)\)"):
+        backbone(np.zeros((2, 3, 5, 5), np.float32))
+    wrong, _ = toy()
+    object.__setattr__(wrong, "out_features", 4)
+    with pytest.raises(ValueError, match=r"expected features \(2, 4\), got \(2, 3\)"):
+        wrong(np.zeros((2, 3, 4, 4), np.float32))

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+
+from fedran.cli.main import run
+from fedran.data.packed import packed_features
+
+Image = pytest.importorskip("PIL.Image")
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        code = run(["features", *arguments])
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return call
+
+
+@pytest.fixture
+def images(tmp_path):
+    rng = np.random.default_rng(0)
+    for part, n in (("train", 4), ("test", 2)):
+        for name in ("ant", "bee"):
+            folder = tmp_path / "insects" / part / name
+            folder.mkdir(parents=True)
+            for i in range(n):
+                pixels = rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    return tmp_path / "insects"
+
+
+@pytest.fixture
+def model(tmp_path):
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["a"]),
+        helper.make_node("Flatten", ["a"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ("n", 3, 8, 8))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ("n", 3))
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(made, tmp_path / "mean.onnx")
+    return f"onnx:{tmp_path / 'mean.onnx'}"
+
+
+def test_from_a_folder_of_images_to_features(cli, images, model, tmp_path):
+    code, out, err = cli(str(images), "--backbone", model)
+    assert code == 0
+    assert "8 training and 4 test images of insects" in err
+    assert "12/12" in err
+    assert "insects-onnx.npz" in out
+    assert "fedran run CONFIG.toml --set dataset=insects-onnx.npz" in out
+    data = packed_features(tmp_path / "insects-onnx.npz")
+    assert data.X_train.shape == (8, 3)
+    assert data.y_train.tolist() == ["ant"] * 4 + ["bee"] * 4
+    assert data.source["preprocessing"].startswith("bicubic 8x8, (x - [123.675")
+    assert list((tmp_path / "cache" / "fedran" / "features").iterdir())
+
+
+def test_options_of_the_file_and_of_the_model(cli, images, model, tmp_path):
+    options = ("--out", "f.npz", "--store", "kept", "--batch-size", "5", "--half")
+    code, out, _ = cli(
+        str(images), "--backbone", model, *options, "--mean", "0,0,0", "--std", "1,1,1"
+    )
+    assert code == 0
+    assert "kept for the next time in kept" in out
+    with np.load(tmp_path / "f.npz") as file:
+        assert file["train"].dtype == np.float16
+        assert str(file["preprocessing"]) == "bicubic 8x8, (x - 0) / 255"
+
+
+def test_a_damaged_chunk_is_said(cli, images, model, tmp_path):
+    arguments = (str(images), "--backbone", model, "--store", "kept")
+    assert cli(*arguments)[0] == 0
+    chunk = next((tmp_path / "kept").glob("*/*.safetensors"))
+    chunk.write_bytes(b"damaged")
+    code, _, err = cli(*arguments)
+    assert code == 0
+    assert "computed again" in " ".join(err.split())
+
+
+def test_errors_are_one_line(cli, images, model):
+    for arguments, word in (
+        (("cifar10",), "did you mean 'cifar100'"),
+        ((str(images), "--backbone", "efficientnet"), "did you mean 'efficientnet-lite0'"),
+        ((str(images), "--backbone", model, "--mean", "1,2"), "--mean: expected three numbers"),
+        ((str(images), "--backbone", model, "--out", "x/y.npz"), "does not exist"),
+    ):
+        code, _, err = cli(*arguments)
+        assert code == 2
+        assert word in err
+        assert err.strip().splitlines()[-1].startswith("fedran: ")
