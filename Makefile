@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test lint bench bench-accuracy bench-precision docs clean
+.PHONY: help demo test lint bench bench-accuracy bench-precision results docs clean
 
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | column -t -s:
@@ -24,8 +24,12 @@ lint: .venv/dev
 bench: .venv/dev  ## speed and memory, peers side by side; writes results/speed.md
 	$(BIN)/python benchmarks/speed.py
 
-bench-accuracy: .venv/dev  ## accuracy on the CIFAR-100 features below FEDRAN_DATA; writes results/accuracy.md
-	$(BIN)/python benchmarks/accuracy.py
+bench-accuracy: .venv/dev  ## the paper's accuracy table on CIFAR-100 features below FEDRAN_DATA, into results/
+	$(BIN)/fedran run configs/paper/accuracy.toml --out results
+
+results: .venv/dev  ## docs/results.md and results/report from results/*.jsonl
+	$(BIN)/python benchmarks/collect.py
+	$(BIN)/fedran report results
 
 bench-precision: .venv/dev  ## how many bits an upload needs; writes results/precision.md
 	$(BIN)/python benchmarks/precision.py

@@ -80,8 +80,8 @@ def make_stream(
     ``seed`` draws the class order; its generator goes on to deal the rows class by class in
     that order, unless ``partition_seed`` gives the dealing a generator of its own, so that the
     same order can be combined with many partitions. ``mask_seed`` (default: ``seed``) draws
-    which rows keep their label: a share ``label_rate`` of every client's rows of every task,
-    rounded up; the masks of smaller rates lie within those of larger ones. The partitioner
+    which rows keep their label, each with probability ``label_rate``, within every client and
+    task; the masks of smaller rates lie within those of larger ones. The partitioner
     ``natural`` takes its clients from ``groups`` (one entry a row) instead of ``n_clients``.
 
     >>> s = make_stream(np.repeat([0, 1, 2, 3], 5), n_tasks=2, n_clients=2, beta=1.0, seed=0)
@@ -152,10 +152,4 @@ def _masks(
     if rate == 1.0:
         return ()
     rng = np.random.default_rng([seed, task])
-    return tuple(_mask(len(r), rate, rng) for r in rows)
-
-
-def _mask(n: int, rate: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    mask = np.zeros(n, dtype=bool)
-    mask[rng.permutation(n)[: int(np.ceil(rate * n))]] = True
-    return mask
+    return tuple(rng.random(len(r)) < rate for r in rows)

@@ -1,0 +1,96 @@
+"""What we set out to reach, beside what the committed results say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedran.bench.result import Result
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Target:
+    """A difference of two methods on the same streams that must be at least ``least``."""
+
+    where: str
+    what: str
+    ours: Callable[[Result], bool]
+    theirs: Callable[[Result], bool]
+    measure: Callable[[Result], float]
+    least: float
+    most_mib: float | None = None
+
+
+def _is(config: str, key: str, beta: float | None = None, rate: float = 1.0):
+    return lambda r: (
+        r.config.endswith(f"/{config}.toml")
+        and r.key == key
+        and (beta is None or r.stream["beta"] == beta)
+        and r.stream["label_rate"] == rate
+    )
+
+
+def a_avg(r: Result) -> float:
+    return r.A_avg
+
+
+def a_t(r: Result) -> float:
+    return r.A_T
+
+
+def targets() -> list[Target]:
+    """As the project's plan states them."""
+    found = []
+    for beta in (0.1, 0.5, 1.0):
+        pair = (_is("accuracy", "fedran", beta), _is("accuracy", "fedran-paper", beta))
+        where = f"CIFAR-100, 5 clients, beta {beta:g}: FedRAN minus FedRAN-paper r=2048"
+        found.append(Target(where, "A_avg", *pair, a_avg, 0.2, 1.5))
+        found.append(Target(where, "A_T", *pair, a_t, 1.3, 1.5))
+    pair = (_is("clients100", "fedran"), _is("clients100", "fedran-paper"))
+    where = "CIFAR-100, 100 clients, beta 0.5: FedRAN minus FedRAN-paper r=512"
+    found += [Target(where, "A_avg", *pair, a_avg, 3.0, 0.6)]
+    found += [Target(where, "A_T", *pair, a_t, 5.0, 0.6)]
+    for beta in (0.1, 0.5, 1.0):
+        pair = (_is("vtab", "fedran", beta), _is("vtab", "fedran-paper", beta))
+        where = f"VTAB-50, beta {beta:g}: FedRAN minus FedRAN-paper r=512"
+        found.append(Target(where, "A_avg", *pair, a_avg, -0.2, 0.6))
+        found.append(Target(where, "A_T", *pair, a_t, -0.2, 0.6))
+    for rate, least in ((0.2, 3.0), (0.1, 5.5)):
+        margin = _is("labels", "fedran-margin", rate=rate)
+        where = f"CIFAR-100, beta 0.1, {rate:.0%} labels: margin rule minus"
+        only, rule = _is("labels", "fedran", rate=rate), _is("labels", "fedran-prototype", rate=rate)
+        found.append(Target(f"{where} labelled only", "A_avg", margin, only, a_avg, least))
+        found.append(Target(f"{where} the paper's rule", "A_avg", margin, rule, a_avg, 0.0))
+    return found
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """Markdown rows."""
+    lines = [
+        "| where | measure | at least | measured | largest upload | |",
+        "|---|---|---:|---:|---:|---|",
+    ]
+    for t in targets():
+        ours, theirs = (_by_seed(results, chosen) for chosen in (t.ours, t.theirs))
+        common = sorted(ours.keys() & theirs.keys())
+        if not common:
+            lines.append(f"| {t.where} | {t.what} | {t.least:+.1f} | not run | | |")
+            continue
+        gap = float(np.mean([t.measure(ours[s]) - t.measure(theirs[s]) for s in common]))
+        upload = max(r.max_upload for r in ours.values()) / MIB
+        limit = "" if t.most_mib is None else f" (at most {t.most_mib:g})"
+        met = gap >= t.least and (t.most_mib is None or upload <= t.most_mib)
+        verdict = "met" if met else "**missed**"
+        lines.append(
+            f"| {t.where} | {t.what} | {t.least:+.1f} | {gap:+.2f} "
+            f"| {upload:.2f} MiB{limit} | {verdict} |"
+        )
+    return lines
+
+
+def _by_seed(results: Sequence[Result], chosen: Callable[[Result], bool]) -> dict[int, Result]:
+    return {r.seeds["order"]: r for r in results if chosen(r)}
