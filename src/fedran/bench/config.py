@@ -25,7 +25,8 @@ STREAM: dict[str, type] = {
     "mask_seed": int,
     "file": str,
 }
-RUN: dict[str, type] = {"projection_seed": int, "gram_error": bool}
+RUN: dict[str, type] = {"projection_seed": int, "gram_error": bool, "seconds_per_row": float}
+SINGLE = ("gram_error", "seconds_per_row")
 BUDGETS: dict[str, type] = {"bytes": float, "seconds": float, "drift": float}
 METHOD_OWN = ("key", "label", "only")
 LARGEST_SWEEP = 100_000
@@ -55,6 +56,8 @@ class Experiment:
     methods: tuple[MethodChoice, ...]
     projection_seeds: tuple[int, ...] = (0,)
     gram_error: bool = False
+    seconds_per_row: float | None = None
+    """The backbone's forward pass, where the dataset does not know it."""
     budgets: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -93,8 +96,14 @@ def parse_config(fields: Mapping[str, Any], source: str = "") -> Experiment:
     stream = _section(fields, "stream", STREAM)
     options = _section(fields, "run", RUN)
     budgets = _section(fields, "budgets", BUDGETS)
-    if any(isinstance(v, list) for v in (options.get("gram_error"), *budgets.values())):
-        raise ValueError("run.gram_error and budgets take one value, not a list")
+    single = {f"run.{k}": options.get(k) for k in SINGLE} | {
+        f"budgets.{k}": v for k, v in budgets.items()
+    }
+    for name, value in single.items():
+        if isinstance(value, list):
+            raise ValueError(f"{name} takes one value, not a list")
+        if value is not None and not 0 <= value < float("inf"):
+            raise ValueError(f"{name} must be finite and at least 0, got {value}")
     return Experiment(
         name=_text(fields.get("name", Path(source).stem or "experiment"), "name"),
         source=source,
@@ -103,6 +112,7 @@ def parse_config(fields: Mapping[str, Any], source: str = "") -> Experiment:
         methods=tuple(_methods(fields["method"])),
         projection_seeds=tuple(_listed(options.get("projection_seed", 0))),
         gram_error=options.get("gram_error", False),
+        seconds_per_row=options.get("seconds_per_row"),
         budgets={k: float(v) for k, v in budgets.items()},
     )
 

@@ -72,16 +72,18 @@ class Clock:
         self.took.setdefault(label, []).append(now - self.since)
         self.since = now
 
-    def seconds_left(self) -> float | None:
-        """None before anything is known."""
+    def seconds_left(self, share_done: float = 0.0) -> float | None:
+        """None before anything is known; ``share_done`` of all steps serves until a run is over."""
+        elapsed = time.monotonic() - self.since
         known = [s for times in self.took.values() for s in times]
         if not known:
-            return None
+            return elapsed * (1 / share_done - 1) if share_done > 0 else None
         mean = sum(known) / len(known)
-        return sum(
+        ahead = sum(
             sum(self.took[label]) / len(self.took[label]) if label in self.took else mean
             for label in self.left.values()
         )
+        return max(0.0, ahead - elapsed)
 
 
 class PlainReporter:

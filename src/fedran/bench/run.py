@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     parser.add_argument("--device", help="accelerator for methods that can use one, e.g. cuda")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
+    parser.add_argument("--streams", type=Path, help="folder to keep the streams in, as files")
     parser.add_argument("--dry-run", action="store_true", help="only list the runs")
     options = parser.parse_args(arguments)
     try:
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             PlainReporter(),
             device=options.device,
             workers=options.jobs,
+            streams=options.streams,
         )
     except (ValueError, OSError) as reason:
         print(f"fedran: {' '.join(str(reason).split())}", file=sys.stderr)

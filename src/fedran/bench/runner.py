@@ -39,6 +39,8 @@ class Run:
     config: str = ""
     budgets: dict[str, float] = field(default_factory=dict)
     gram_error: bool = False
+    seconds_per_row: float | None = None
+    """The backbone's forward pass, where the dataset does not know it."""
     side_by_side: int = 1
     """Runs that share the machine."""
 
@@ -151,6 +153,7 @@ class _Runner:
         measured, task = at.so_far.open_task, self.job.stream.tasks[t]
         assert measured is not None
         per_row = self.job.dataset.seconds_per_row
+        per_row = self.job.seconds_per_row if per_row is None else per_row
         extraction = None if per_row is None else [per_row * len(r) for r in task.rows]
         rates = [float(task.has_label(k).mean()) for k, r in enumerate(task.rows) if len(r)]
         return TaskRecord(

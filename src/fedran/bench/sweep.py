@@ -24,12 +24,14 @@ from fedran.bench.runner import Run, run
 from fedran.data.catalogue import load_dataset
 from fedran.data.dataset import Dataset
 from fedran.data.stream import Stream, make_stream
-from fedran.data.stream_file import load_stream
+from fedran.data.stream_file import load_stream, save_stream
 from fedran.methods.gram_based import GramMethod
 from fedran.methods.registry import make_method
 
 BASE_MEMORY = 400 * 2**20
 """Interpreter, libraries, and what the allocator keeps."""
+SHOWN = ("clients", "beta", "label_rate", "seed", "file", "projection_seed")
+"""Settings of a stream that tell one run from another."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -43,6 +45,7 @@ class Job:
     projection_seed: int
     config: str
     gram_error: bool
+    seconds_per_row: float | None
     budgets: Mapping[str, float]
     device: str | None
 
@@ -50,10 +53,15 @@ class Job:
         where = ", ".join(
             f"{k.replace('_', ' ')} {v}"
             for k, v in (*self.stream, ("projection_seed", self.projection_seed or None))
-            if k in ("projection_seed", "beta", "seed", "clients", "label_rate") and v is not None
+            if k in SHOWN and v is not None
         )
         params = "".join(f", {k.replace('_', ' ')} {v}" for k, v in self.choice.params.items())
         return f"{self.choice.label}{params} on {self.dataset} ({where})"
+
+    @property
+    def dataset_name(self) -> str:
+        """The dataset without folder and suffix."""
+        return Path(self.dataset).stem
 
     def prepare(self) -> Run:
         """Dataset, stream and method, ready to run."""
@@ -68,6 +76,7 @@ class Job:
             self.config,
             dict(self.budgets),
             self.gram_error,
+            self.seconds_per_row,
         )
 
 
@@ -81,6 +90,7 @@ def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:
             seed,
             experiment.source,
             experiment.gram_error,
+            experiment.seconds_per_row,
             experiment.budgets,
             device,
         )
@@ -128,10 +138,12 @@ def execute(
     *,
     device: str | None = None,
     workers: int = 1,
+    streams: Path | None = None,
 ) -> Outcome:
     """Run what is not done yet; every result is on disk before the next run starts.
 
-    A run that fails is reported and the others go on.
+    A run that fails is reported and the others go on. ``streams`` is a folder for the streams,
+    one file each, so that others can run on the same rows.
     """
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{Path(experiment.source).stem or experiment.name}.jsonl"
@@ -139,6 +151,9 @@ def execute(
     todo, memory = [], [BASE_MEMORY]
     for job in jobs(experiment, device):
         prepared = job.prepare()
+        if streams is not None:
+            streams.mkdir(parents=True, exist_ok=True)
+            _keep(prepared.stream, streams / f"{job.dataset_name}-{prepared.stream.hash[:12]}.json")
         if prepared.run_id not in known:
             todo.append((job, prepared.run_id, prepared.steps))
             memory.append(estimated_memory(prepared))
@@ -156,6 +171,11 @@ def execute(
             failed.append(f"{job}: {outcome}")
             reporter.failed(str(job), outcome)
     return Outcome(file, len(todo) - len(failed), skipped, tuple(failed))
+
+
+def _keep(made: Stream, path: Path) -> None:
+    if not path.exists():
+        save_stream(made, path)
 
 
 def finished(file: Path) -> dict[str, Result]:

@@ -34,6 +34,9 @@ def run(
     workers: Annotated[
         int, typer.Option("--jobs", min=1, help="Processes side by side, as memory allows.")
     ] = 1,
+    streams: Annotated[
+        Path | None, typer.Option(help="Folder to keep the streams in, as files.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option(help="Only list the runs.")] = False,
 ) -> None:
     """Run an experiment or a sweep; what is done already is not run again."""
@@ -45,7 +48,9 @@ def run(
         return
     console.print(f"[bold]{escape(experiment.name)}[/bold]", highlight=False)
     with BarReporter(console) as reporter:
-        outcome = execute(experiment, out, reporter, device=device, workers=workers)
+        outcome = execute(
+            experiment, out, reporter, device=device, workers=workers, streams=streams
+        )
     console.print(
         f"{outcome.done} runs done, {outcome.skipped} before, {len(outcome.failed)} failed. "
         f"Results: {escape(str(outcome.file))}\nLook at them: fedran report {escape(str(out))}",
@@ -105,8 +110,9 @@ class BarReporter:
 
     def step(self, what: str) -> None:
         """Move the bar."""
+        short = self.what.split(" on ")[0]
         self.bar.update(
-            self.job, advance=1, description=escape(f"{self.what.split(' on ')[0]}, {what}")
+            self.job, advance=1, description=escape(f"{short}, {what}"), left=self._left()
         )
 
     def finished(self, what: str, result: Result) -> None:
@@ -124,7 +130,10 @@ class BarReporter:
     def _over(self, what: str, line: str) -> None:
         self.clock.done(what)
         self.behind += self.steps.get(what, 0)
-        seconds = self.clock.seconds_left()
-        left = f"{duration(seconds)} left" if seconds else ""
-        self.bar.update(self.job, completed=self.behind, left=left)
+        self.bar.update(self.job, completed=self.behind, left=self._left())
         self.bar.console.print(line, highlight=False, soft_wrap=True)
+
+    def _left(self) -> str:
+        task = self.bar.tasks[0]
+        seconds = self.clock.seconds_left(task.completed / task.total if task.total else 0.0)
+        return f"{duration(seconds)} left" if seconds else ""

@@ -20,7 +20,9 @@ def accumulate(
 ) -> tuple[NDArray[np.float64], float]:
     """Add H'H of all blocks to ``total``; return the class sums (M, C) and ||H||_F^2.
 
-    M^2 n operations for n rows, and the memory of one block beside the Gram.
+    M^2 n operations for n rows, and the memory of one block beside the Gram. With a float64
+    Gram the class sums are float64 throughout too: where the ridge is small, rounding of B
+    outside the range of G would be divided by it.
 
     >>> total = ExactSum(2, "float64", stack=False)
     >>> H = np.array([[1.0, 0.0], [1.0, 2.0]])
@@ -30,7 +32,8 @@ def accumulate(
     """
     sums = np.zeros((total.out_features, n_classes))
     energy = 0.0
-    for rows, H in blocks:
+    for rows, block in blocks:
+        H = cast(block, total.dtype) if total.dtype == "float64" else block
         total.add(H.T)
         sums += to_numpy(class_sums(H, codes[rows], n_classes))
         energy += _energy(H)

@@ -16,7 +16,7 @@ from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum, pack_lower, unpack_lower
 from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
-from fedran.methods.gram_based import labelled_rows
+from fedran.methods.gram_based import LARGEST_GRAM, labelled_rows, require_range
 from fedran.methods.maps import Raw
 from fedran.methods.one_round import HeadMethod
 from fedran.methods.protocol import Claims, ClientData, Spec
@@ -55,10 +55,6 @@ class AFL(HeadMethod):
     claims = Claims(order_free=True, partition_free=True, exact=True)
     sends = "packed (d, d) Gram of the raw features, float32, and local weights, float64"
     verified = "partly: equals joint least squares and the printed law; tables use other backbones"
-
-    def __post_init__(self) -> None:
-        if not self.gamma > 0:
-            raise ValueError(f"gamma must be positive, got {self.gamma!r}")
 
     def formula(self, in_features: int, n_classes: int) -> int:
         """(d^2 + d C) x 4 bytes."""
@@ -124,7 +120,9 @@ class AFL(HeadMethod):
         W = _columns(state.weights, classes, len(state.gram))
         G = state.gram - added * np.eye(len(state.gram))
         values, U = eigh(G)
-        keep = values > CUTOFF * values[-1]
+        keep = values > max(CUTOFF * values[-1], 0.0)
+        if not keep.any():
+            raise ValueError("AFL has no direction to solve in: all features are zero")
         values, U = values[keep], U[:, keep]
         W = U @ ((1 + added / values)[:, None] * (U.T @ W))
         accounts = Accounts(state.n_rows, float(np.trace(G)))
@@ -181,5 +179,8 @@ def _parts(message: Container, kind: str, d: int) -> tuple[tuple[Label, ...], Ma
     if message.kind != kind:
         raise Refused("kind", kind, message.kind)
     classes = message.header.labels("classes", FILE_LIMITS)
-    gram = full(message.tensor("gram", "F32", (d * (d + 1) // 2,)), d)
-    return classes, gram, message.tensor("weights", "F64", (len(classes), d))
+    packed = message.tensor("gram", "F32", (d * (d + 1) // 2,))
+    weights = message.tensor("weights", "F64", (len(classes), d))
+    require_range(packed, "gram", LARGEST_GRAM)
+    require_range(weights, "weights", LARGEST_GRAM)
+    return classes, full(packed, d), weights

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
 from fedran.core.summarize import class_sums
-from fedran.methods.gram_based import labelled_rows
+from fedran.methods.gram_based import LARGEST_GRAM, labelled_rows, require_range
 from fedran.methods.one_round import OneRound
 from fedran.methods.protocol import ClientData
 from fedran.wire.container import pack, unpack
@@ -47,15 +47,13 @@ def pack_sums(classes: tuple[Label, ...], counts: list[int], sums: NDArray[Any])
     return pack("class-sums", {"classes": list(classes), "counts": counts}, {"sums": sums})
 
 
-def unpack_sums(blob: bytes, dtype: str = "F32") -> Sums:
-    """Sum and count of each class, refused unless finite and complete."""
+def unpack_sums(blob: bytes, width: int, dtype: str = "F32") -> Sums:
+    """Sum and count of each class, refused unless complete, in range and ``width`` wide."""
     message = unpack(blob, FILE_LIMITS)
     if message.kind != "class-sums":
         raise Refused("kind", "class-sums", message.kind)
     classes = message.header.labels("classes", FILE_LIMITS)
     counts = message.header.integers("counts", len(classes), 1)
-    width = message.tensors["sums"].shape[-1] if "sums" in message.tensors else 0
     rows = message.tensor("sums", dtype, (len(classes), width))
-    if not np.all(np.isfinite(rows)):
-        raise Refused("sums", "finite values", "NaN or infinity")
+    require_range(rows, "sums", LARGEST_GRAM)
     return {c: (row.astype(np.float64), n) for c, row, n in zip(classes, rows, counts, strict=True)}

@@ -28,7 +28,7 @@ class Exact(GramMethod):
     def __post_init__(self) -> None:
         if self.features not in ("relu", "linear", "raw"):
             raise ValueError(f"features must be relu, linear or raw, got {self.features!r}")
-        self.ridge()
+        super().__post_init__()
 
     def feature_map(self, in_features: int, seed: int) -> FeatureMap:
         """relu(Z P), Z P, or Z itself."""

@@ -72,9 +72,10 @@ class FedCOF(ClassSumsClient, HeadMethod):
         means = dict(state.means)
         none = Means(np.zeros((0, state.phi.in_features)), np.zeros(0, dtype=np.int64))
         for blob in uploads.values():
-            for c, (row, n) in unpack_sums(blob).items():
+            for c, (row, n) in unpack_sums(blob, state.phi.in_features).items():
                 means[c] = means.get(c, none).and_another(row, n)
-        return replace(state, means=means, head=self._solve(state.phi, means))
+        head = self._solve(state.phi, means) if means else None
+        return replace(state, means=means, head=head)
 
     def _solve(self, phi: Raw, means: dict[Label, Means]) -> Head:
         classes = ordered(means)
@@ -85,7 +86,7 @@ class FedCOF(ClassSumsClient, HeadMethod):
             G += (n - 1) * scatter(means[c])
         mean = sums.sum(axis=0) / counts.sum()
         G += counts.sum() * np.outer(mean, mean)
-        lam = self.gamma * float(np.sum(counts - 1)) or 1.0
+        lam = self.gamma * float(np.sum(counts - 1)) or self.gamma  # one row a class
         accounts = Accounts(int(counts.sum()), float(np.trace(G)))
         solution = solve_gram(np.asfortranarray(G), sums.T, lam)
         return unit_columns(make_head(solution, sums.T, lam, accounts, classes, None))

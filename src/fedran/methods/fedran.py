@@ -27,9 +27,6 @@ class FedRAN(SummaryMethod):
     claims = Claims(order_free=True)
     verified = "yes: equals the exact Gram at full rank; bounds of the paper hold"
 
-    def __post_init__(self) -> None:
-        Ridge.parse(self.lam)
-
     @property
     def sends(self) -> str:
         """A truncated factor and class sums."""

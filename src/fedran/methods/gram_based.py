@@ -24,6 +24,11 @@ from fedran.methods.protocol import ClientData, Spec
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.limits import FILE_LIMITS
 
+LARGEST_GRAM = 1e30
+"""Entries beyond this would leave float32 once some clients are added up."""
+LARGEST_ROW = 1e12
+"""Features beyond this would leave it once they are mapped, squared and added up."""
+
 
 @dataclass
 class GramState:
@@ -85,6 +90,10 @@ class GramServer(HeadMethod, ABC):
         head = make_head(solution, B, lam, state.accounts, classes, state.phi.fingerprint)
         return self.finish(head)
 
+    def solved(self, state: GramState) -> GramState:
+        """The state with its head, where any class was seen."""
+        return replace(state, head=self.solve(state)) if state.sums else state
+
     def gram(self, state: GramState) -> tuple[Callable[[Any], Any], Any]:
         """The Gram itself."""
         return state.phi, symmetric(state.total.gram())
@@ -107,7 +116,7 @@ class GramServer(HeadMethod, ABC):
         state.add_sums(classes, sums)
         state.accounts = _accounts(message)
         state.lam = message.header.get("lambda") and message.header.number("lambda")
-        return replace(state, head=self.solve(state)) if classes else state
+        return self.solved(state)
 
 
 class GramMethod(GramServer, ABC):
@@ -143,14 +152,15 @@ class GramMethod(GramServer, ABC):
         round_: int,  # noqa: ARG002
         uploads: dict[str, bytes],
     ) -> GramState:
-        """Add, then solve."""
-        for blob in uploads.values():
-            message = unpack(blob, FILE_LIMITS)
-            classes, gram, sums = _parts(message, "gram", state.phi.out_features, "F32", "F32")
+        """Check every upload, then add all, then solve."""
+        M = state.phi.out_features
+        checked = [_check(unpack(blob, FILE_LIMITS), M) for blob in uploads.values()]
+        for message in checked:
+            classes, gram, sums = _parts(message, "gram", M, "F32", "F32")
             state.total.add_gram(gram if self.device is None else symmetric(gram))
             state.add_sums(classes, sums)
             state.accounts += _accounts(message)
-        return replace(state, head=self.solve(state))
+        return self.solved(state)
 
 
 def labelled_rows(data: ClientData) -> tuple[NDArray[Any], tuple[Label, ...], NDArray[np.int64]]:
@@ -174,11 +184,32 @@ def _accounts(message: Container) -> Accounts:
     return Accounts(section.integer("n_rows"), section.number("energy"))
 
 
+def require_range(values: NDArray[Any], name: str, largest: float) -> None:
+    """Refuse NaN, infinity and what would overflow once it is squared or added up."""
+    peak = np.max(np.abs(values), initial=0.0)  # NaN wins
+    if not peak <= largest:
+        raise Refused(name, f"finite values up to {largest:g}", peak)
+
+
+def _check(message: Container, M: int) -> Container:
+    _, _, sums = _parts(message, "gram", M, "F32", "F32", unpack_gram=False)
+    require_range(message.tensors["gram"], "gram", LARGEST_GRAM)
+    require_range(sums, "sums", LARGEST_GRAM)
+    _accounts(message)
+    return message
+
+
 def _parts(
-    message: Container, kind: str, M: int, gram_dtype: str, sums_dtype: str
+    message: Container,
+    kind: str,
+    M: int,
+    gram_dtype: str,
+    sums_dtype: str,
+    unpack_gram: bool = True,
 ) -> tuple[tuple[Label, ...], NDArray[Any], NDArray[Any]]:
     if message.kind != kind:
         raise Refused("kind", kind, message.kind)
     classes = message.header.labels("classes", FILE_LIMITS)
     packed = message.tensor("gram", gram_dtype, (M * (M + 1) // 2,))
-    return classes, unpack_lower(packed, M), message.tensor("sums", sums_dtype, (len(classes), M))
+    gram = unpack_lower(packed, M) if unpack_gram else packed
+    return classes, gram, message.tensor("sums", sums_dtype, (len(classes), M))

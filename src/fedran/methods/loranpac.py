@@ -45,7 +45,8 @@ class LoRanPAC(RowsClient):
     """W = U diag(sigma^-2) U'B. Centralised; published at M = 100,000, here at any M.
 
     The published incremental SVD is replaced by eigenvectors of the smaller Gram in float64,
-    which find the same directions: M^3 operations a block of 10,000 rows.
+    which find the same directions: M^3 operations a block of 10,000 rows. Without a ridge the
+    smallest direction counts as much as the largest, so the factor is float64 too.
     """
 
     out_features: int = 8192
@@ -58,7 +59,7 @@ class LoRanPAC(RowsClient):
     def init(self, spec: Spec, seed: int) -> FactorState:
         """No direction yet."""
         phi = RandomFeatures(spec.in_features, self.out_features, seed=seed)
-        empty = to_device(np.zeros((self.out_features, 0), dtype=np.float32), self.device)
+        empty = to_device(np.zeros((self.out_features, 0)), self.device)
         return FactorState(phi, empty, {}, Accounts())
 
     def aggregate(
@@ -74,7 +75,7 @@ class LoRanPAC(RowsClient):
         sums = dict(state.sums)
         for start in range(0, len(X), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
-            H = state.phi(to_device(X[rows], self.device))
+            H = cast(state.phi(to_device(X[rows], self.device)), "float64")
             B = to_numpy(class_sums(H, codes[rows], len(classes)))
             for j, c in enumerate(classes):
                 sums[c] = sums.get(c, 0.0) + B[:, j]
@@ -117,7 +118,7 @@ class LoRanPAC(RowsClient):
         a = header.section("accounts")
         state = replace(
             self.init(spec, seed),
-            factor=to_device(message.tensor("factor", "F32", shape), self.device),
+            factor=to_device(message.tensor("factor", "F64", shape), self.device),
             sums=dict(zip(classes, rows, strict=True)),
             accounts=Accounts(a.integer("n_rows"), a.number("energy"), a.number("cut")),
         )
@@ -130,10 +131,11 @@ def solve(state: FactorState) -> Head | None:
     if not classes:
         return None
     F = state.factor
-    xp = namespace(F)
-    squares = xp.sum(cast(F, "float64") ** 2, axis=0)
-    B = cast(like(np.stack([state.sums[c] for c in classes], axis=1), F), "float32")
-    W = F @ cast(cast(F.T @ B, "float64") / (squares**2)[:, None], "float32")
+    squares = namespace(F).sum(F**2, axis=0)
+    B = like(np.stack([state.sums[c] for c in classes], axis=1), F)
+    W = F @ ((F.T @ B) / (squares**2)[:, None])
     values = to_numpy(squares)
+    if not len(values) or not values.min() > 0:
+        raise ValueError("LoRanPAC has no direction to solve in: all features are zero")
     route = f"truncated SVD of rank {len(values)}"
     return unregularised_head(W, values, state.accounts, classes, route, state.phi.fingerprint)

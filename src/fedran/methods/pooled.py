@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label, encode_labels, label_array, ordered
-from fedran.methods.gram_based import labelled_rows
+from fedran.methods.gram_based import LARGEST_ROW, labelled_rows, require_range
 from fedran.methods.one_round import HeadMethod
 from fedran.methods.protocol import ClientData
 from fedran.wire.container import Container, pack, unpack
@@ -41,6 +41,8 @@ class RowsClient(HeadMethod):
         """Features (n, d) and labels of all uploads, client after client."""
         parts = [unpack_rows("rows", blob) for blob in uploads]
         X = [m.tensor("rows", "F32", (len(y), d)) for m, y in parts]
+        for part in X:
+            require_range(part, "rows", LARGEST_ROW)
         return np.concatenate(X), join_labels([y for _, y in parts])
 
 
@@ -64,6 +66,8 @@ def unpack_rows(kind: str, blob: bytes) -> tuple[Container, list[Label]]:
         raise Refused("kind", kind, message.kind)
     classes = message.header.labels("classes", FILE_LIMITS)
     n, width = message.header.integer("n"), message.header.integer("width", 2, 4)
+    if width == 3:
+        raise Refused("width", "2 or 4", width)
     codes = np.frombuffer(message.stream("codes"), dtype=f"<u{width}")
     if len(codes) != n or (n and codes.max() >= len(classes)):
         raise Refused("codes", f"{n} class numbers below {len(classes)}", f"{len(codes)} others")

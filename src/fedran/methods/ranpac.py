@@ -55,19 +55,20 @@ class RanPAC(SendFeatures):
 def search(H: Array, codes: NDArray[np.int64], n_classes: int) -> float:
     """The lambda of the grid whose fit on the first 80 % of the rows errs least on the rest."""
     n = max(1, int(FIT_SHARE * len(codes)))
-    fit, rest = H[:n], H[n:]
+    # In float64 throughout: what rounding leaves of B outside the rows is divided by lambda.
+    fit, rest = cast(H[:n], "float64"), cast(H[n:], "float64")
     B = class_sums(fit, codes[:n], n_classes)
     targets = np.eye(n_classes)[codes[n:]]
     few = n <= H.shape[1] // 4
     # Column-major, so that every factorisation happens in the matrix's own upper triangle.
-    G = None if few else _column_major(gram(cast(fit, "float64")))
+    G = None if few else _column_major(gram(fit))
     errors = {}
     for lam in GRID:
         try:
             W = solve_stack(fit.T, B, lam).weights if few else solve_definite(G, B, lam, False)[0]
         except np.linalg.LinAlgError:
             continue  # below rounding: not a candidate
-        scores = to_numpy(cast(rest, "float64") @ W)
+        scores = to_numpy(rest @ W)
         errors[lam] = float(np.mean((scores - targets) ** 2))
     return min(errors, key=lambda lam: errors[lam])
 

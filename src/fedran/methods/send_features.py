@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,13 @@ from fedran.core.accumulate import accumulate
 from fedran.core.arrays import to_device
 from fedran.core.features import RandomFeatures
 from fedran.core.labels import encode_labels
-from fedran.methods.gram_based import GramServer, GramState, labelled_rows
+from fedran.methods.gram_based import (
+    LARGEST_ROW,
+    GramServer,
+    GramState,
+    labelled_rows,
+    require_range,
+)
 from fedran.methods.maps import FeatureMap
 from fedran.methods.pooled import RowsClient, join_labels, pack_rows, unpack_rows
 from fedran.methods.protocol import Claims, ClientData
@@ -49,7 +55,7 @@ class SendFeatures(RowsClient, GramServer):
         sums, energy = accumulate(state.total, blocks, codes, len(classes))
         state.add_sums(classes, sums.T)
         state.accounts += Accounts(len(X), energy)
-        return replace(state, head=self.solve(state))
+        return self.solved(state)
 
 
 @dataclass(frozen=True)
@@ -75,10 +81,11 @@ class SendFeatures8Bit(SendFeatures):
     def rows(self, uploads: Sequence[bytes], d: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Features as the bytes tell them, and labels."""
         parts = [unpack_rows("rows-8bit", blob) for blob in uploads]
-        X = [
-            expand(m.tensor("rows", "U8", (len(y), d)), m.tensor("range", "F32", (2, d)))
-            for m, y in parts
-        ]
+        X = []
+        for m, y in parts:
+            low_and_step = m.tensor("range", "F32", (2, d))
+            require_range(low_and_step, "range", LARGEST_ROW**0.5 / 256)
+            X.append(expand(m.tensor("rows", "U8", (len(y), d)), low_and_step))
         return np.concatenate(X), join_labels([y for _, y in parts])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,14 @@ from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.ridge import Ridge
 from fedran.core.summarize import class_sums
-from fedran.methods.gram_based import GramServer, GramState, labelled_rows, unit_columns
+from fedran.methods.gram_based import (
+    LARGEST_ROW,
+    GramServer,
+    GramState,
+    labelled_rows,
+    require_range,
+    unit_columns,
+)
 from fedran.methods.maps import FeatureMap
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.wire.container import pack, unpack
@@ -56,10 +63,6 @@ class STSAE(GramServer):
     device: str | None = None
 
     claims = Claims(order_free=True)
-
-    def __post_init__(self) -> None:
-        if self.dummies < 1:
-            raise ValueError(f"dummies must be at least 1, got {self.dummies}")
 
     @property
     def name(self) -> str:
@@ -129,14 +132,14 @@ class STSAE(GramServer):
         task: int,  # noqa: ARG002
         round_: int,  # noqa: ARG002
         uploads: dict[str, bytes],
-    ) -> ChunkState:
+    ) -> GramState:
         """Estimate the task's Gram from all chunks, add it, solve."""
         found: dict[Label, ChunkSums] = {}
         for blob in uploads.values():
             _collect(found, blob, self.out_features)
         for c, chunk in found.items():
             self._add_class(state, c, chunk)
-        return replace(state, head=self.solve(state)) if state.sums else state
+        return self.solved(state)
 
     def _add_class(self, state: ChunkState, c: Label, chunk: ChunkSums) -> None:
         S, n = np.stack(chunk.sums), np.array(chunk.counts, dtype=np.float64)
@@ -159,9 +162,13 @@ class STSAECorrected(STSAE):
 
 
 def chunks(n: int, dummies: int, seed: int, who: int) -> NDArray[np.int64]:
-    """The chunk of each of n rows: equal sizes n // dummies, what remains in the last one."""
+    """The chunk of each of n rows: equal sizes n // dummies, what remains in the last one.
+
+    Fewer rows than chunks all go to the last one, as published.
+    """
     place = np.random.default_rng([seed, who]).permutation(n)
-    return np.minimum(place // max(1, n // dummies), dummies - 1)
+    size = n // dummies
+    return np.minimum(place // size, dummies - 1) if size else np.full(n, dummies - 1)
 
 
 def weights(N: float, K: int) -> tuple[float, float]:
@@ -184,8 +191,7 @@ def _collect(found: dict[Label, ChunkSums], blob: bytes, M: int) -> None:
     of_class = message.header.integers("of_class", len(of_class), 0, len(classes) - 1)
     counts = message.header.integers("counts", len(of_class), 1)
     rows = message.tensor("sums", "F32", (len(of_class), M))
-    if not np.all(np.isfinite(rows)):
-        raise Refused("sums", "finite values", "NaN or infinity")
+    require_range(rows, "sums", LARGEST_ROW)
     for i, row, n in zip(of_class, rows, counts, strict=True):
         chunk = found.setdefault(classes[i], ChunkSums())
         chunk.sums.append(row)

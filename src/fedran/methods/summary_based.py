@@ -87,11 +87,13 @@ class SummaryMethod(HeadMethod, ABC):
         round_: int,  # noqa: ARG002
         uploads: dict[str, bytes],
     ) -> ServerState:
-        """Absorb every upload, then solve."""
-        for client, blob in uploads.items():
-            state.aggregator.absorb(decode(blob), client=client, task=str(task))
+        """Decode every upload, then absorb all, then solve."""
+        summaries = {client: decode(blob) for client, blob in uploads.items()}
+        for client, summary in summaries.items():
+            state.aggregator.absorb(summary, client=client, task=str(task))
         state.aggregator.close_task()
-        return replace(state, head=self.solve(state.aggregator))
+        head = self.solve(state.aggregator) if state.aggregator.classes else None
+        return replace(state, head=head)
 
     def gram(self, state: ServerState) -> tuple[Callable[[Any], Any], Any]:
         """What the aggregator's factors add up to."""

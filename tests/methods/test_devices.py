@@ -1,0 +1,66 @@
+"""On a torch device every method does what it does in NumPy."""
+
+import numpy as np
+import pytest
+from test_send_rows import with_images
+from toy_federation import distance, make_toy
+
+from fedran.methods.registry import METHODS, can_use_device, make_method, settings
+
+SMALL = {"out_features": 48, "rank": 30, "dummies": 4, "lam": 500.0}
+KEYS = [key for key in METHODS if can_use_device(key)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torch():
+    return pytest.importorskip("torch")
+
+
+def both(key, **other):
+    params = {name: v for name, v in {**SMALL, **other}.items() if name in settings(key)}
+    return make_method(key, params), make_method(key, params, device="cpu")
+
+
+def clear_rows(state, X):
+    """Rows whose best score leads the second by more than rounding."""
+    scores = np.sort(np.asarray(state.head.scores(np.asarray(state.phi(X)))), axis=1)
+    return scores[:, -1] - scores[:, -2] > 1e-2 * np.abs(scores).max()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_predictions_and_weights_are_those_of_numpy(key, torch):
+    toy = with_images(make_toy(0, "mixed"))
+    plain, there = both(key)
+    state, other = toy.play(plain), toy.play(there)
+    assert isinstance(other.head.weights, torch.Tensor)
+    assert distance(np.asarray(other.head.weights), state.head.weights) < 2e-2
+    clear = clear_rows(state, toy.X_test)
+    assert clear.mean() > 0.8
+    found, wanted = there.predict(other, toy.X_test), plain.predict(state, toy.X_test)
+    assert isinstance(found, np.ndarray)
+    assert np.array_equal(found[clear], wanted[clear])
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_dumped_state_can_be_loaded_on_the_other_side(key):
+    toy = with_images(make_toy(1))
+    plain, there = both(key)
+    state = toy.play(there)
+    moved = plain.load(there.dump(state), toy.spec, 0)
+    clear = clear_rows(moved, toy.X_test)
+    assert clear.mean() > 0.8
+    found, wanted = plain.predict(moved, toy.X_test), there.predict(state, toy.X_test)
+    assert np.array_equal(found[clear], wanted[clear])
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_upload_made_on_a_device_is_taken_in_without_one(key):
+    toy = with_images(make_toy(2))
+    plain, there = both(key)
+    mixed = plain.init(toy.spec, 0)
+    for t in range(3):
+        mixed = plain.aggregate(mixed, t, 0, toy.uploads(there, t))
+    wanted = toy.play(plain)
+    clear = clear_rows(wanted, toy.X_test)
+    found = plain.predict(mixed, toy.X_test)
+    assert np.array_equal(found[clear], plain.predict(wanted, toy.X_test)[clear])
