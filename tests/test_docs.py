@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedran.bench.config import parse_config
-from fedran.bench.sweep import jobs
+from fedran.bench.job import jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", *sorted((ROOT / "docs").rglob("*.md"))]

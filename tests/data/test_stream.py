@@ -1,3 +1,5 @@
+"""Streams: order, partition and masks, each with a seed of its own."""
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,34 +7,23 @@ from hypothesis import strategies as st
 
 from fedran.data.dataset import Dataset
 from fedran.data.digits import digits
-from fedran.data.packed import data_file, packed_features
-from fedran.data.partition import dirichlet
-from fedran.data.stream import make_stream
+from fedran.data.stream import Stream, Task, make_stream
+
+LABELS = np.repeat(np.arange(7), [40, 11, 25, 60, 3, 18, 31])
+GROUPS = np.arange(len(LABELS)) % 4
 
 
-@given(st.integers(0, 60), st.integers(1, 9), st.floats(1e-3, 100), st.integers(0, 2**32))
-def test_dirichlet_deals_every_row_exactly_once(n, clients, beta, seed):
-    rows = np.arange(100, 100 + n)
-    parts = dirichlet(rows, clients, beta, np.random.default_rng(seed))
-    assert len(parts) == clients
-    assert sorted(np.concatenate(parts)) == list(rows)
+def stream_of(labels=LABELS, **more):
+    settings = {"n_tasks": 3, "n_clients": 4, "beta": 0.3, "seed": 1, **more}
+    return make_stream(labels, **settings)
 
 
-@pytest.mark.parametrize("beta", [0.0, -1.0, np.nan, np.inf])
-def test_impossible_concentration_is_refused(beta):
-    with pytest.raises(ValueError, match="beta must be positive"):
-        dirichlet(np.arange(3), 2, beta, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="n_clients"):
-        dirichlet(np.arange(3), 0, 1.0, np.random.default_rng(0))
+def rows_of(stream):
+    return [[r.tolist() for r in t.rows] for t in stream.tasks]
 
 
-def test_smaller_beta_means_more_skew():
-    def largest_share(beta):
-        rng = np.random.default_rng(0)
-        parts = [dirichlet(np.arange(1000), 5, beta, rng) for _ in range(50)]
-        return np.mean([max(len(p) for p in ps) for ps in parts])
-
-    assert largest_share(0.1) > largest_share(1.0) > largest_share(100.0)
+def masks_of(stream):
+    return [[m.tolist() for m in t.labelled] for t in stream.tasks]
 
 
 def test_stream_follows_the_published_recipe():
@@ -51,29 +42,210 @@ def test_stream_follows_the_published_recipe():
         assert [list(r) for r in task.rows] == expected
 
 
-def test_streams_are_disjoint_complete_and_seeded():
-    labels = np.repeat(np.arange(7), 11)
-    first = make_stream(labels, n_tasks=3, n_clients=4, beta=0.3, seed=1)
-    rows = np.concatenate([r for t in first.tasks for r in t.rows])
-    assert sorted(rows) == list(range(77))
-    assert sorted(c for t in first.tasks for c in t.classes) == list(range(7))
-    again = make_stream(labels, n_tasks=3, n_clients=4, beta=0.3, seed=1)
-    assert again.hash == first.hash
-    other = make_stream(labels, n_tasks=3, n_clients=4, beta=0.3, seed=1, partition_seed=2)
-    assert other.hash != first.hash
+@pytest.mark.parametrize("partitioner", ["dirichlet", "capped", "iid", "natural"])
+@given(seed=st.integers(0, 2**32), tasks=st.integers(1, 3), clients=st.integers(1, 4))
+def test_streams_hold_every_row_once_in_the_task_of_its_class(partitioner, seed, tasks, clients):
+    stream = stream_of(
+        partitioner=partitioner,
+        seed=seed,
+        n_tasks=tasks,
+        n_clients=clients,
+        beta=2.0,
+        groups=GROUPS,
+    )
+    rows = np.concatenate([r for t in stream.tasks for r in t.rows])
+    assert sorted(rows) == list(range(len(LABELS)))
+    assert stream.seen(tasks - 1) == tuple(range(7))
+    for task in stream.tasks:
+        assert set(LABELS[np.concatenate(task.rows)]) == set(task.classes)
+        assert len(task.rows) == (4 if partitioner == "natural" else clients)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"partitioner": "dirichlet"}, "1a5b13b86f2d1305"),
+        ({"partitioner": "capped"}, "1aba4f23061e83d7"),
+        ({"partitioner": "iid"}, "65795230aa5125cb"),
+        ({"partitioner": "natural", "groups": GROUPS}, "f1ea2e22af147819"),
+        ({"label_rate": 0.2}, "7251da22920ac42a"),
+        ({"partition_seed": 5, "label_rate": 0.2, "mask_seed": 9}, "ba9931f095866b5d"),
+    ],
+)
+def test_streams_stay_as_published(more, expected):
+    """Results name a stream by this hash: a change here makes them impossible to repeat."""
+    assert stream_of(seed=1993, **more).hash[:16] == expected
+
+
+def test_streams_do_not_know_the_global_random_state():
+    np.random.seed(1)
+    first = stream_of(label_rate=0.5, partitioner="capped").hash
+    before = np.random.get_state()[1].copy()
+    np.random.seed(2)
+    assert stream_of(label_rate=0.5, partitioner="capped").hash == first
+    np.random.seed(1)
+    stream_of(label_rate=0.5)
+    assert np.array_equal(np.random.get_state()[1], before)
+
+
+def test_partition_seed_changes_the_rows_and_nothing_else():
+    first = stream_of(partition_seed=3, label_rate=0.5)
+    other = stream_of(partition_seed=4, label_rate=0.5)
     assert [t.classes for t in other.tasks] == [t.classes for t in first.tasks]
-    assert first.seen(2) == tuple(range(7))
+    assert rows_of(other) != rows_of(first)
+    assert other.seeds == {"order": 1, "partition": 4, "mask": 1}
+
+
+def test_mask_seed_changes_the_masks_and_nothing_else():
+    first, other = stream_of(label_rate=0.5), stream_of(label_rate=0.5, mask_seed=8)
+    assert rows_of(other) == rows_of(first)
+    assert masks_of(other) != masks_of(first)
+    assert other.seeds["mask"] == 8
+    assert rows_of(stream_of(label_rate=1.0)) == rows_of(first)
+
+
+def test_order_seed_with_fixed_partition_seed_changes_the_order():
+    first, other = stream_of(partition_seed=3), stream_of(partition_seed=3, seed=2)
+    assert [t.classes for t in other.tasks] != [t.classes for t in first.tasks]
+
+
+def test_seeds_that_are_not_given_follow_the_first():
+    assert stream_of(seed=6).seeds == {"order": 6, "partition": 6, "mask": 6}
+
+
+@given(
+    st.floats(0.01, 0.99),
+    st.floats(0.01, 0.99),
+    st.sampled_from(["dirichlet", "capped", "iid"]),
+    st.integers(0, 1000),
+)
+def test_masks_of_smaller_rates_lie_within_those_of_larger_ones(low, high, partitioner, seed):
+    low, high = sorted((low, high))
+    few, many = (
+        stream_of(label_rate=r, seed=seed, partitioner=partitioner, beta=2.0) for r in (low, high)
+    )
+    for a, b in zip(few.tasks, many.tasks, strict=True):
+        for k in range(4):
+            assert len(a.labelled[k]) == len(a.rows[k])
+            assert np.all(b.has_label(k)[a.has_label(k)])
+
+
+def test_masks_follow_the_published_recipe():
+    """Uniform row by row, within each client and task."""
+    stream = stream_of(label_rate=0.3, mask_seed=11)
+    for t, task in enumerate(stream.tasks):
+        rng = np.random.default_rng([11, t])
+        for k, rows in enumerate(task.rows):
+            expected = [rng.random() < 0.3 for _ in rows]
+            assert task.has_label(k).tolist() == expected
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
+def test_the_share_of_labels_is_the_rate_in_every_client_and_task(rate):
+    labels = np.repeat(np.arange(4), 10_000)
+    stream = stream_of(labels, n_tasks=2, partitioner="iid", label_rate=rate)
+    for task in stream.tasks:
+        for k, rows in enumerate(task.rows):
+            deviation = np.sqrt(rate * (1 - rate) / len(rows))
+            assert abs(task.has_label(k).mean() - rate) < 5 * deviation
+
+
+def test_masks_differ_between_tasks_of_equal_size():
+    stream = stream_of(np.repeat([0, 1], 50), n_tasks=2, n_clients=2, partitioner="iid")
+    masked = stream_of(
+        np.repeat([0, 1], 50), n_tasks=2, n_clients=2, partitioner="iid", label_rate=0.5
+    )
+    masks = [m.tolist() for t in masked.tasks for m in t.labelled]
+    assert len({tuple(m) for m in masks}) == 4
+    assert rows_of(stream) == rows_of(masked)
+
+
+def test_label_rate_one_means_no_mask():
+    stream = stream_of(label_rate=1.0)
+    assert masks_of(stream) == [[], [], []]
+    assert all(t.has_label(k).all() for t in stream.tasks for k in range(4))
+    assert all(len(t.has_label(k)) == len(t.rows[k]) for t in stream.tasks for k in range(4))
+
+
+@pytest.mark.parametrize("rate", [0, -0.1, 1.01, np.nan])
+def test_label_rates_outside_0_1_are_refused(rate):
+    with pytest.raises(ValueError, match="label_rate must lie in"):
+        stream_of(label_rate=rate)
+
+
+def test_the_hash_changes_when_anything_changes():
+    base = stream_of(label_rate=0.5)
+    changed = [
+        stream_of(label_rate=0.5, seed=2),
+        stream_of(label_rate=0.5, partition_seed=2),
+        stream_of(label_rate=0.5, mask_seed=2),
+        stream_of(label_rate=0.6),
+        stream_of(),
+        stream_of(label_rate=0.5, beta=0.4),
+        stream_of(label_rate=0.5, n_clients=5),
+        stream_of(label_rate=0.5, n_tasks=2),
+        stream_of(label_rate=0.5, partitioner="capped"),
+        stream_of(label_rate=0.5, partitioner="iid"),
+        stream_of(LABELS.astype(str), label_rate=0.5),
+    ]
+    hashes = {base.hash, *(s.hash for s in changed)}
+    assert len(hashes) == len(changed) + 1
+    assert stream_of(label_rate=0.5).hash == base.hash
+
+
+def test_the_hash_knows_the_order_of_rows_and_clients():
+    one, two = np.array([0, 1]), np.array([2])
+    streams = [
+        Stream((Task((0,), rows),), {}) for rows in ((one, two), (two, one), (one[::-1], two))
+    ]
+    assert len({s.hash for s in streams}) == 3
 
 
 def test_string_labels_make_streams_too():
     stream = make_stream(np.array(["b", "a", "b", "c"]), n_tasks=3, n_clients=1, beta=1, seed=0)
     assert stream.seen(2) == ("a", "b", "c")
+    assert all(type(c) is str for t in stream.tasks for c in t.classes)
+    assert len(stream.hash) == 64
 
 
-@pytest.mark.parametrize("n_tasks", [0, 4])
+def test_uneven_tasks_still_hold_every_class():
+    stream = stream_of(n_tasks=4)
+    assert sorted(len(t.classes) for t in stream.tasks) == [1, 2, 2, 2]
+
+
+def test_settings_say_how_the_stream_was_made():
+    assert stream_of(label_rate=0.5).settings == {
+        "tasks": 3,
+        "clients": 4,
+        "partitioner": "dirichlet",
+        "beta": 0.3,
+        "label_rate": 0.5,
+    }
+    natural = make_stream(LABELS, n_tasks=3, seed=1, partitioner="natural", groups=GROUPS)
+    assert natural.settings["clients"] == natural.n_clients == 4
+    assert natural.settings["beta"] is None
+
+
+@pytest.mark.parametrize("n_tasks", [0, 4, -1])
 def test_more_tasks_than_classes_is_refused(n_tasks):
-    with pytest.raises(ValueError, match="n_tasks must lie in 1"):
+    with pytest.raises(ValueError, match=r"n_tasks must lie in 1 \.\. 3"):
         make_stream(np.array([0, 1, 2]), n_tasks=n_tasks, n_clients=1, beta=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"partitioner": "dirichlt"}, "must be one of dirichlet, capped, iid, natural"),
+        ({"n_clients": None}, "partitioner 'dirichlet' needs n_clients"),
+        ({"beta": None}, "partitioner 'dirichlet' needs beta"),
+        ({"partitioner": "natural"}, "needs a group for every row, got none"),
+        ({"partitioner": "natural", "groups": GROUPS[:5]}, "got 5 for 188 rows"),
+        ({"partitioner": "capped", "n_clients": 200}, "gives every client a row: 200 clients"),
+    ],
+)
+def test_streams_that_cannot_be_made_say_why(more, words):
+    with pytest.raises(ValueError, match=words):
+        stream_of(**more)
 
 
 def test_digits_split_is_fixed_and_stratified():
@@ -90,33 +262,13 @@ def test_datasets_with_mismatched_parts_are_refused():
         Dataset("d", "features", X, y[:2], X, y)
     with pytest.raises(ValueError, match="without training rows"):
         Dataset("d", "features", X, y, X, y + 1)
+    with pytest.raises(ValueError, match="2 groups for 3 training rows"):
+        Dataset("d", "features", X, y, X, y, groups=np.array([1, 2]))
 
 
-def test_packed_features_in_both_layouts(tmp_path):
-    codes = np.array([[0, 255], [128, 64]], dtype=np.uint8)
-    scale = np.array([2.0, 3.0], dtype=np.float32)
-    labels = {"train_labels": [0, 1], "test_labels": [1, 0]}
-    np.savez(tmp_path / "a.npz", train_codes=codes, test_codes=codes, scale=scale, **labels)
-    expected = (codes / 255.0 * scale) ** 2
-    assert np.allclose(packed_features(tmp_path / "a.npz").X_train, expected, rtol=1e-6)
-    np.savez(tmp_path / "b.npz", train=expected, test=expected.astype(np.float16), **labels)
-    assert packed_features(tmp_path / "b.npz").X_test.dtype == np.float32
-
-
-def test_bad_feature_files_say_what_is_wrong(tmp_path, monkeypatch):
-    np.savez(tmp_path / "c.npz", train=np.zeros((1, 1)))
-    with pytest.raises(ValueError, match="expected an array 'test_codes'"):
-        packed_features(tmp_path / "c.npz")
-    (tmp_path / "d.npz").write_bytes(b"not a zip file")
-    with pytest.raises(ValueError, match=r"d\.npz: expected an \.npz"):
-        packed_features(tmp_path / "d.npz")
-    np.savez(tmp_path / "e.npz", train=np.array([None], dtype=object))
-    with pytest.raises(ValueError, match="plain arrays"):
-        packed_features(tmp_path / "e.npz")
-    monkeypatch.delenv("FEDRAN_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match="FEDRAN_DATA is not set"):
-        data_file("x.npz")
-    monkeypatch.setenv("FEDRAN_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        data_file("x.npz")
-    assert data_file("c.npz").name == "c.npz"
+def test_the_hash_of_a_dataset_knows_rows_and_labels():
+    X, y = np.zeros((3, 2)), np.array(["a", "b", "b"])
+    base = Dataset("d", "features", X, y, X, y)
+    assert base.hash == Dataset("other name", "features", X.copy(), y, X, y).hash
+    assert base.hash != Dataset("d", "features", X + 1, y, X, y).hash
+    assert base.hash != Dataset("d", "features", X, y, X, y[::-1]).hash

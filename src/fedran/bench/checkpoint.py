@@ -72,11 +72,11 @@ class Checkpoint:
             return None
         try:
             message = unpack(self.path.read_bytes(), FILE_LIMITS)
-        except ValueError:
-            return None  # cut off or altered: the run starts anew
-        state = method.load(message.stream("state"), spec, seed)
-        clients = {c: method.load_client(message.stream(f"client {c}")) for c in spec.clients}
-        return Position(state, clients, _read(message.header.fields, message.tensors))
+            state = method.load(message.stream("state"), spec, seed)
+            clients = {c: method.load_client(message.stream(f"client {c}")) for c in spec.clients}
+            return Position(state, clients, _read(message.header.fields, message.tensors))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None  # cut off, altered or not ours: the run starts anew
 
     def save(self, method: Method[Any], position: Position) -> None:
         """Write the position, unless the last save is too recent."""

@@ -28,6 +28,12 @@ STREAM: dict[str, type] = {
 RUN: dict[str, type] = {"projection_seed": int, "gram_error": bool, "seconds_per_row": float}
 SINGLE = ("gram_error", "seconds_per_row")
 BUDGETS: dict[str, type] = {"bytes": float, "seconds": float, "drift": float}
+NEEDED: dict[str, tuple[str, ...]] = {
+    "tasks": (),
+    "clients": ("natural",),
+    "beta": ("natural", "iid"),
+}
+"""Settings of a stream, and the partitioners that do without."""
 METHOD_OWN = ("key", "label", "only")
 LARGEST_SWEEP = 100_000
 
@@ -41,6 +47,10 @@ class MethodChoice:
     label: str
     only: Mapping[str, Any] = field(default_factory=dict)
     """Stream settings under which it runs; empty: under all."""
+
+    def runs_on(self, stream: Mapping[str, Any]) -> bool:
+        """Whether it is to run on a stream of these settings."""
+        return all(stream.get(k) in _listed(v) for k, v in self.only.items())
 
 
 @dataclass(frozen=True)
@@ -104,13 +114,18 @@ def parse_config(fields: Mapping[str, Any], source: str = "") -> Experiment:
             raise ValueError(f"{name} takes one value, not a list")
         if value is not None and not 0 <= value < float("inf"):
             raise ValueError(f"{name} must be finite and at least 0, got {value}")
+    streams = tuple(_streams(stream))
+    methods = tuple(_methods(fields["method"]))
+    for choice in methods:
+        if not any(choice.runs_on(s) for s in streams):
+            raise ValueError(f"method {choice.key!r} runs on no stream: only = {dict(choice.only)}")
     return Experiment(
         name=_text(fields.get("name", Path(source).stem or "experiment"), "name"),
         source=source,
-        datasets=tuple(_text(d, "dataset") for d in _listed(fields["dataset"])),
-        streams=tuple(_streams(stream)),
-        methods=tuple(_methods(fields["method"])),
-        projection_seeds=tuple(_listed(options.get("projection_seed", 0))),
+        datasets=tuple(_text(d, "dataset") for d in _filled(fields["dataset"], "dataset")),
+        streams=streams,
+        methods=methods,
+        projection_seeds=tuple(_filled(options.get("projection_seed", 0), "run.projection_seed")),
         gram_error=options.get("gram_error", False),
         seconds_per_row=options.get("seconds_per_row"),
         budgets={k: float(v) for k, v in budgets.items()},
@@ -144,7 +159,8 @@ def override(fields: dict[str, Any], text: str) -> None:
 
 
 def _keep_methods(fields: dict[str, Any], keys: list[str]) -> None:
-    present = [m.get("key") for m in fields.get("method", []) if isinstance(m, dict)]
+    _require_methods(fields.get("method", []))
+    present = [m.get("key") for m in fields.get("method", [])]
     for key in keys:
         if key not in METHODS:
             raise ValueError(f"--set methods: no method {key!r}{nearest(key, METHODS)}")
@@ -170,7 +186,7 @@ def _set_in_methods(fields: dict[str, Any], name: str, value: Any) -> None:
 def _value(raw: str) -> Any:
     try:
         return tomllib.loads(f"v = {raw}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return raw
 
 
@@ -186,17 +202,16 @@ def _streams(stream: Mapping[str, Any]) -> list[dict[str, Any]]:
                 f"stream.partitioner must be one of {', '.join(PARTITIONERS)}, "
                 f"got {name!r}{nearest(name, PARTITIONERS)}"
             )
-    needed = {"tasks": "any", "clients": "natural", "beta": "natural or iid"}
     complete = {"tasks": None, "seed": 1993, **stream, "partitioner": partitioner}
-    for name, spared in needed.items():
-        if complete.get(name) is None and set(partitioner) - set(spared.split(" or ")):
-            raise ValueError(f"expected stream.{name} for partitioner {partitioner[0]!r}")
+    for name, without in NEEDED.items():
+        asking = [p for p in partitioner if p not in without]
+        if complete.get(name) is None and asking:
+            raise ValueError(f"expected stream.{name} for partitioner {asking[0]!r}")
     return list(_multiplied(complete))
 
 
 def _methods(entries: Any) -> Iterable[MethodChoice]:
-    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-        raise ValueError("methods are written as [[method]] sections with a key each")
+    _require_methods(entries)
     if not entries:
         raise ValueError("expected at least one [[method]]")
     for entry in entries:
@@ -207,11 +222,16 @@ def _methods(entries: Any) -> Iterable[MethodChoice]:
         only = entry.get("only", {})
         if not isinstance(only, dict):
             raise ValueError(f"method.only is a table such as {{ beta = 0.1 }}, got {only!r}")
-        _known(only, STREAM, f"only of method {key!r}")
+        _section({f"only of method {key!r}": only}, f"only of method {key!r}", STREAM)
         params = {k: v for k, v in entry.items() if k not in METHOD_OWN}
         for chosen in _multiplied(params):
             method = make_method(str(key), chosen)  # checks key, names and values
             yield MethodChoice(str(key), chosen, label or method.name, only)
+
+
+def _require_methods(entries: Any) -> None:
+    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise ValueError("methods are written as [[method]] sections with a key each")
 
 
 def _multiplied(fields: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
@@ -232,7 +252,7 @@ def _section(fields: Mapping[str, Any], name: str, types: Mapping[str, type]) ->
     section = fields.get(name, {})
     if not isinstance(section, dict):
         raise ValueError(f"[{name}] must be a section, got {printable(section)}")
-    _known(section, types, f"[{name}]")
+    _known(section, types, f"[{name}]" if name in TOP else name)
     for key, value in section.items():
         for item in _listed(value):
             right = types[key]
@@ -252,7 +272,15 @@ def _known(fields: Iterable[str], names: Iterable[str], where: str) -> None:
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} must be text, got {printable(value)}")
+    if not value.isprintable():
+        raise ValueError(f"{name} must be text in one line, got {printable(value)}")
     return value
+
+
+def _filled(value: Any, name: str) -> list[Any]:
+    if not _listed(value):
+        raise ValueError(f"{name} is an empty list; expected a value or a list of values")
+    return _listed(value)
 
 
 def _article(kind: type) -> str:

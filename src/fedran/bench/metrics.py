@@ -39,13 +39,14 @@ def class_backward_transfer(result: Result) -> list[float | None]:
     changes: list[float | None] = []
     for c, rows in enumerate(result.class_rows):
         history = [row[c] for row in result.class_right if len(row) > c]
-        changes.append(100.0 * (history[-1] - history[0]) / rows if len(history) > 1 else None)
+        known = len(history) > 1 and rows > 0
+        changes.append(100.0 * (history[-1] - history[0]) / rows if known else None)
     return changes
 
 
 def _best_before(result: Result, c: int) -> float | None:
     history = [row[c] for row in result.class_right if len(row) > c]
-    if len(history) < 2:
+    if len(history) < 2 or not result.class_rows[c]:
         return None
     return 100.0 * (max(history[:-1]) - history[-1]) / result.class_rows[c]
 
@@ -116,6 +117,6 @@ def budgets_met(result: Result) -> dict[str, bool]:
     measured = {
         "bytes": float(result.max_upload),
         "seconds": task_seconds(result),
-        "drift": max(result.drift, default=0.0),
+        "drift": max(result.drift, default=np.inf if result.family == "trained" else 0.0),
     }
     return {name: measured[name] <= ceiling for name, ceiling in result.budgets.items()}

@@ -50,13 +50,13 @@ class Clock:
     """Time left: runs to come take as long as runs of the same method did, or as the mean run."""
 
     def __init__(self) -> None:
-        self.left: dict[str, str] = {}
+        self.left: list[tuple[str, str]] = []
         self.took: dict[str, list[float]] = {}
         self.since = time.monotonic()
 
     def plan(self, planned: Sequence[Planned]) -> None:
         """What is to come."""
-        self.left = {what: label for what, label, _ in planned}
+        self.left = [(what, label) for what, label, _ in planned]
         self.since = time.monotonic()
 
     def learn(self, result: Result) -> None:
@@ -68,7 +68,9 @@ class Clock:
     def done(self, what: str) -> None:
         """A run is over."""
         now = time.monotonic()
-        label = self.left.pop(what, "")
+        label = next((label for name, label in self.left if name == what), "")
+        if (what, label) in self.left:
+            self.left.remove((what, label))
         self.took.setdefault(label, []).append(now - self.since)
         self.since = now
 
@@ -81,7 +83,7 @@ class Clock:
         mean = sum(known) / len(known)
         ahead = sum(
             sum(self.took[label]) / len(self.took[label]) if label in self.took else mean
-            for label in self.left.values()
+            for _, label in self.left
         )
         return max(0.0, ahead - elapsed)
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedran.bench.config import load_config
+from fedran.bench.job import jobs
 from fedran.bench.reporter import PlainReporter
-from fedran.bench.sweep import execute, jobs
+from fedran.bench.sweep import execute
 
 OUT = Path("runs")
 
@@ -38,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             workers=options.jobs,
             streams=options.streams,
         )
+    except KeyboardInterrupt:
+        print("fedran: stopped; the same command goes on from here", file=sys.stderr)
+        return 130
     except (ValueError, OSError) as reason:
         print(f"fedran: {' '.join(str(reason).split())}", file=sys.stderr)
         return 2

@@ -50,6 +50,12 @@ class Run:
                 f"{self.method.name} takes {self.method.input}, "
                 f"{self.dataset.name} holds {self.dataset.kind}"
             )
+        for t, task in enumerate(self.stream.tasks, 1):
+            if not len(_rows_of(self.dataset.y_test, task.classes)):
+                raise ValueError(
+                    f"{self.dataset.name}: task {t} cannot be tested, no test row has one of its "
+                    f"classes {list(task.classes)[:5]}"
+                )
 
     @property
     def seeds(self) -> dict[str, int]:
@@ -81,7 +87,8 @@ def run(
 ) -> Result:
     """Every task: clients one after the other, then the server, then a test over all classes.
 
-    With a ``checkpoint`` the run goes on where it was interrupted, after any round.
+    With a ``checkpoint`` the run goes on where it was interrupted, after any round; remove it
+    once the result is safe.
     """
     return _Runner(job, progress, checkpoint or Checkpoint()).run()
 
@@ -119,9 +126,7 @@ class _Runner:
             self._test(at, t)
             self.checkpoint.save(self.method, at)
             self.progress(f"task {t + 1}: solved and tested")
-        result = self._result(at)
-        self.checkpoint.remove()
-        return result
+        return self._result(at)
 
     def _skipped(self, t: int) -> None:
         for _ in range(self.method.rounds(t) * len(self.clients) + 1):
@@ -129,6 +134,8 @@ class _Runner:
 
     def _rounds(self, at: Position, t: int) -> None:
         task = at.so_far.open_task = at.so_far.open_task or OpenTask.start(len(self.clients))
+        for _ in range(task.rounds * len(self.clients)):
+            self.progress(f"task {t + 1}: done before")
         for round_ in range(task.rounds, self.method.rounds(t)):
             if round_:
                 self.checkpoint.save(self.method, at)
@@ -219,7 +226,10 @@ class _Runner:
         if now is None:
             return
         first = at.so_far.reference = now if at.so_far.reference is None else at.so_far.reference
-        at.so_far.drift.append(float(np.linalg.norm(now - first, axis=1).mean()))
+        drift = float(np.linalg.norm(now - first, axis=1).mean())
+        if not np.isfinite(drift):
+            raise ValueError(f"{self.method.name} diverged: its features are no longer finite")
+        at.so_far.drift.append(drift)
 
     def _result(self, at: Position) -> Result:
         job = self.job

@@ -60,6 +60,8 @@ def run(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = app(args=arguments, prog_name="fedran", standalone_mode=False)
+        if code == 130:
+            typer.echo("fedran: stopped", err=True)
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as help_text:
         typer.echo(help_text.format_message())

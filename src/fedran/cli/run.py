@@ -13,10 +13,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fedran.bench.config import load_config
+from fedran.bench.job import jobs
 from fedran.bench.reporter import Clock, Planned, duration, summary
 from fedran.bench.result import Result
 from fedran.bench.run import OUT
-from fedran.bench.sweep import execute, jobs
+from fedran.bench.sweep import execute
 
 
 def run(

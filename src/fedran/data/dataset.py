@@ -38,8 +38,17 @@ class Dataset:
     def __post_init__(self) -> None:
         for part in ("train", "test"):
             X, y = getattr(self, f"X_{part}"), getattr(self, f"y_{part}")
+            if y.ndim != 1:
+                raise ValueError(f"{self.name}: {part} labels must be a row, got shape {y.shape}")
             if len(X) != len(y):
                 raise ValueError(f"{self.name}: {len(X)} {part} rows but {len(y)} labels")
+        if self.X_train.shape[1:] != self.X_test.shape[1:]:
+            raise ValueError(
+                f"{self.name}: training rows of shape {self.X_train.shape[1:]}, test rows of "
+                f"shape {self.X_test.shape[1:]}"
+            )
+        if self.groups is not None and self.groups.ndim != 1:
+            raise ValueError(f"{self.name}: groups must be a row, got shape {self.groups.shape}")
         for name in ("groups", "images"):
             rows = getattr(self, name)
             if rows is not None and len(rows) != len(self.X_train):

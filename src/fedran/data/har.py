@@ -24,6 +24,10 @@ def har(path: str | Path) -> Dataset:
     arrays = load_arrays(path)
     X = require(arrays, "features", path).astype(np.float32)
     y, people, segment = (require(arrays, n, path) for n in ("labels", "subjects", "segments"))
+    if X.ndim != 2 or any(a.shape != X.shape[:1] for a in (y, people, segment)):
+        raise ValueError(f"{path}: features must be (rows, columns), the others one entry a row")
+    if not np.all(np.isfinite(X)):
+        raise ValueError(f"{path}: features hold NaN or infinite values; repair such rows")
     test = segment >= TEST_FROM
     mean, deviation = X[~test].mean(axis=0), X[~test].std(axis=0)
     X = (X - mean) / np.where(deviation > 0, deviation, 1.0)

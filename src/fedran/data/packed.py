@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,6 @@ def packed_features(path: str | Path, name: str | None = None) -> Dataset:
     arrays = load_arrays(path)
     parts = [_rows(arrays, part, path) for part in ("train", "test")]
     labels = [require(arrays, f"{part}_labels", path) for part in ("train", "test")]
-    seconds = arrays.get("seconds_per_row")
     return Dataset(
         name or path.stem,
         "features",
@@ -56,8 +56,15 @@ def packed_features(path: str | Path, name: str | None = None) -> Dataset:
         labels[1],
         groups=arrays.get("train_groups"),
         source={k: str(arrays[k]) for k in SOURCE if k in arrays},
-        seconds_per_row=None if seconds is None or np.isnan(seconds) else float(seconds),
+        seconds_per_row=_seconds(arrays, path),
     )
+
+
+def _seconds(arrays: dict[str, NDArray[Any]], path: Path) -> float | None:
+    found = arrays.get("seconds_per_row", np.array(np.nan))
+    if found.shape != () or found.dtype.kind != "f" or found < 0:
+        raise ValueError(f"{path}: seconds_per_row must be one number, at least 0, got {found}")
+    return None if np.isnan(found) else float(found)
 
 
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -65,9 +72,12 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; expected an .npz file of features")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw:
+            file = np.load(raw, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("a single array")
             return {name: file[name] for name in file.files}
-    except (ValueError, zipfile.BadZipFile, EOFError, AttributeError) as reason:
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as reason:
         raise ValueError(f"{path}: expected an .npz file of plain arrays, got {reason}") from None
 
 
@@ -80,10 +90,14 @@ def require(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> NDArray[A
 
 def _rows(arrays: dict[str, NDArray[Any]], part: str, path: Path) -> NDArray[np.float32]:
     if part in arrays:
+        if arrays[part].dtype.kind not in "fiub":
+            raise ValueError(f"{path}: {part} must hold numbers, got {arrays[part].dtype}")
         values = arrays[part].astype(np.float32)
     else:
         codes = require(arrays, f"{part}_codes", path)
         scale = require(arrays, "scale", path).astype(np.float32)
+        if scale.shape != codes.shape[1:]:
+            raise ValueError(f"{path}: scale must have {codes.shape[1:]} values, got {scale.shape}")
         values = codes.astype(np.float32)
         values *= scale / np.float32(255)
         values = np.square(values, out=values)

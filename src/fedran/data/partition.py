@@ -106,6 +106,8 @@ def natural(rows_of_classes: Sequence[Rows], groups: NDArray[Any]) -> list[Rows]
     >>> natural([np.array([0, 1]), np.array([2, 3])], np.array(["b", "a", "a", "b"]))
     [array([1, 2]), array([0, 3])]
     """
+    if groups.dtype.kind == "f" and np.isnan(groups).any():
+        raise ValueError("partitioner 'natural' needs a group for every row, got NaN")
     rows = np.concatenate([*rows_of_classes, np.zeros(0, dtype=np.int64)])
     return [rows[groups[rows] == g] for g in np.unique(groups)]
 

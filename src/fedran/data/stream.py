@@ -134,12 +134,12 @@ def _partitioner(
             got = "none" if groups is None else f"{len(groups)} for {n_rows} rows"
             raise ValueError(f"partitioner 'natural' needs a group for every row, got {got}")
         return lambda rows, _: natural(rows, groups)
+    if name not in PARTITIONERS:
+        raise ValueError(f"partitioner must be one of {', '.join(PARTITIONERS)}, got {name!r}")
     if n_clients is None:
         raise ValueError(f"partitioner {name!r} needs n_clients")
     if name == "iid":
         return lambda rows, rng: iid(rows, n_clients, rng)
-    if name not in PARTITIONERS:
-        raise ValueError(f"partitioner must be one of {', '.join(PARTITIONERS)}, got {name!r}")
     if beta is None:
         raise ValueError(f"partitioner {name!r} needs beta")
     chosen = partial(dirichlet if name == "dirichlet" else capped, n_clients=n_clients, beta=beta)

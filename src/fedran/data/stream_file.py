@@ -2,50 +2,64 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
+from fedran.core.labels import canonical
 from fedran.data.stream import Stream, Task
 from fedran.wire.files import write_atomically
 from fedran.wire.header import Header
 from fedran.wire.limits import FILE_LIMITS
 
 FORMAT, VERSION = "fedran stream", 1
+ALTERED = "the file was altered"
 
 
 def save_stream(stream: Stream, path: str | Path) -> None:
     """Write the stream, its settings and its hash. Row numbers, no data."""
+    made = {"settings": dict(stream.settings), "seeds": stream.seeds}
     fields = {
         "format": FORMAT,
         "version": VERSION,
         "hash": stream.hash,
-        "settings": dict(stream.settings),
-        "seeds": stream.seeds,
+        "made": made,
+        "made_hash": _digest(made),
         "tasks": [_task_fields(t) for t in stream.tasks],
     }
     write_atomically(Path(path), json.dumps(fields, separators=(",", ":")).encode())
 
 
-def load_stream(path: str | Path, n_rows: int | None = None) -> Stream:
-    """The stream of a file: complete, disjoint, within ``n_rows`` rows, and with the same hash."""
+def load_stream(path: str | Path, labels: NDArray[Any] | None = None) -> Stream:
+    """The stream of a file: complete, disjoint, with the hash it was saved with.
+
+    With the training ``labels`` of a dataset: made for these rows, each in a task of its class.
+    """
     path = Path(path)
     try:
         header = Header.parse(path.read_text(encoding="utf-8"))
         if header.text("format", 32) != FORMAT or header.integer("version") != VERSION:
             raise Refused("format", f"{FORMAT} {VERSION}", header.text("format", 32))
+        made = header.section("made")
+        if header.text("made_hash", 64) != _digest(made.fields):
+            raise Refused("made_hash", "the hash of seeds and settings", "another", hint=ALTERED)
+        seeds = made.section("seeds")
         stream = Stream(
             tuple(_read_task(t) for t in header.items("tasks", FILE_LIMITS.classes)),
-            {name: int(value) for name, value in header.section("seeds").fields.items()},
-            header.section("settings").fields,
+            {name: seeds.integer(name) for name in seeds.fields},
+            _settings(made.section("settings")),
         )
-        _check_rows(stream, n_rows)
+        _check_rows(stream)
+        if labels is not None:
+            _check_labels(stream, labels)
         if stream.hash != header.text("hash", 64):
-            raise Refused("hash", header.text("hash", 64), stream.hash, hint="the file was altered")
-    except (ValueError, TypeError) as reason:
+            raise Refused("hash", header.text("hash", 64), stream.hash, hint=ALTERED)
+    except (ValueError, TypeError, OverflowError) as reason:
         raise ValueError(f"{path}: not a usable stream file: {reason}") from None
     return stream
 
@@ -84,16 +98,39 @@ def _integers(values: Any, name: str, below: int | None = None) -> np.ndarray[An
     return found
 
 
-def _check_rows(stream: Stream, n_rows: int | None) -> None:
-    if not stream.tasks or any(len(t.rows) != stream.n_clients for t in stream.tasks):
+def _digest(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _settings(header: Header) -> dict[str, Any]:
+    for name, value in header.fields.items():
+        if value is not None and not isinstance(value, (int, float, str)):
+            raise Refused(f"settings.{name}", "a number or text", value)
+    return header.fields
+
+
+def _check_labels(stream: Stream, labels: NDArray[Any]) -> None:
+    hint = "made for another dataset"
+    for t, task in enumerate(stream.tasks, 1):
+        rows = np.concatenate(task.rows)
+        if len(rows) and rows.max() >= len(labels):
+            raise Refused("rows", f"numbers below {len(labels)}", int(rows.max()), hint=hint)
+        found = {canonical(c) for c in np.unique(labels[rows])}
+        if not found <= set(task.classes):
+            got = sorted(map(str, found - set(task.classes)))[:3]
+            raise Refused("rows", f"rows of the classes of task {t}", f"classes {got}", hint=hint)
+
+
+def _check_rows(stream: Stream) -> None:
+    if (
+        not stream.tasks
+        or not stream.n_clients
+        or any(len(t.rows) != stream.n_clients for t in stream.tasks)
+    ):
         raise Refused("tasks", "at least one, all with the same clients", len(stream.tasks))
     rows = np.concatenate([r for t in stream.tasks for r in t.rows])
     if len(np.unique(rows)) != len(rows):
         raise Refused("rows", "every row at most once", "a row twice")
-    if n_rows is not None and len(rows) and rows.max() >= n_rows:
-        raise Refused(
-            "rows", f"row numbers below {n_rows}", rows.max(), hint="made for another dataset"
-        )
     classes = [c for t in stream.tasks for c in t.classes]
     if len(set(classes)) != len(classes):
         raise Refused("classes", "every class in one task", "a class twice")

@@ -1,0 +1,147 @@
+"""What a sweep says as it goes, and how it guesses the time left."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from made_up import made_up
+
+from fedran.bench import reporter
+from fedran.bench.reporter import Clock, PlainReporter, duration, summary
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """A clock that the test sets."""
+    time = [0.0]
+    monkeypatch.setattr(reporter.time, "monotonic", lambda: time[0])
+    return time
+
+
+def planned(*pairs):
+    return [(what, label, 1) for what, label in pairs]
+
+
+def test_nothing_is_known_before_the_first_run(now):
+    clock = Clock()
+    clock.plan(planned(("a", "X")))
+    assert clock.seconds_left() is None
+
+
+def test_runs_to_come_take_as_long_as_runs_of_the_same_method(now):
+    clock = Clock()
+    clock.plan(planned(("x 1", "X"), ("y 1", "Y"), ("x 2", "X"), ("x 3", "X"), ("y 2", "Y")))
+    now[0] = 10
+    clock.done("x 1")
+    assert clock.seconds_left() == pytest.approx(4 * 10)
+    now[0] = 12
+    clock.done("y 1")
+    assert clock.seconds_left() == pytest.approx(2 * 10 + 2)
+    now[0] = 32
+    clock.done("x 2")
+    assert clock.seconds_left() == pytest.approx(15 + 2)
+
+
+def test_methods_that_never_ran_take_the_mean_time(now):
+    clock = Clock()
+    clock.plan(planned(("x", "X"), ("y", "Y"), ("z", "Z")))
+    now[0] = 4
+    clock.done("x")
+    now[0] = 10
+    clock.done("y")
+    assert clock.seconds_left() == pytest.approx(5)
+
+
+def test_earlier_results_teach_how_long_runs_take(now):
+    clock = Clock()
+    result = made_up("fedran", tasks=2, clients=3)
+    clock.learn(result)
+    clock.plan(planned(("a", "fedran"), ("b", "fedran")))
+    one = sum(sum(t.seconds.client) + t.seconds.server for t in result.tasks)
+    assert clock.seconds_left() == pytest.approx(2 * one)
+
+
+def test_the_time_left_falls_while_a_run_goes_on_and_never_below_zero(now):
+    clock = Clock()
+    clock.plan(planned(("x 1", "X"), ("x 2", "X"), ("x 3", "X")))
+    now[0] = 10
+    clock.done("x 1")
+    now[0] = 14
+    assert clock.seconds_left() == pytest.approx(16)
+    now[0] = 100
+    assert clock.seconds_left() == 0
+
+
+def test_before_the_first_run_is_over_its_steps_tell_the_time_left(now):
+    clock = Clock()
+    clock.plan(planned(("x 1", "X"), ("x 2", "X")))
+    now[0] = 10
+    assert clock.seconds_left(0.25) == pytest.approx(30)
+    assert clock.seconds_left(1.0) == 0
+    assert clock.seconds_left(0.0) is None
+
+
+def test_the_time_left_ends_at_zero(now):
+    clock = Clock()
+    clock.plan(planned(("a", "X")))
+    now[0] = 3
+    clock.done("a")
+    assert clock.seconds_left() == 0
+
+
+def test_two_runs_of_one_description_are_two_runs(now):
+    clock = Clock()
+    clock.plan(planned(("a", "X"), ("b", "X"), ("b", "X")))
+    now[0] = 3
+    clock.done("a")
+    assert clock.seconds_left() == pytest.approx(6)
+
+
+def test_plain_text_is_one_line_a_run(now):
+    out = io.StringIO()
+    plain = PlainReporter(out)
+    plain.begin(planned(("first", "X"), ("second", "X"), ("third", "X")), 4)
+    plain.start("first")
+    plain.step("task 1")
+    now[0] = 50
+    result = made_up(upload=2**21)
+    plain.finished("first", result)
+    now[0] = 100
+    plain.failed("second", "no images")
+    plain.note("by the way")
+    plain.finished("third", result)
+    assert out.getvalue().splitlines() == [
+        "3 runs to do, 4 done before",
+        f"[1/3] first: {summary(result)}; about 2 min left",
+        "[2/3] second: FAILED: no images; about 50 s left",
+        "by the way",
+        f"[3/3] third: {summary(result)}",
+    ]
+
+
+def test_plain_text_goes_to_stderr_unless_told_otherwise(capsys):
+    PlainReporter().note("hello")
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+def test_a_result_in_one_phrase():
+    result = replace(made_up(upload=3 * 2**20, tasks=1, clients=2), acc=[[0.875]])
+    assert summary(result) == "A_avg 87.50, A_T 87.50, 3.00 MiB, 0.85 s a task"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.6, "1 s"),
+        (89.4, "89 s"),
+        (90, "2 min"),
+        (600, "10 min"),
+        (89 * 60, "89 min"),
+        (90 * 60, "1 h 30 min"),
+        (7200, "2 h 0 min"),
+        (100 * 3600, "100 h 0 min"),
+    ],
+)
+def test_durations_as_people_say_them(seconds, text):
+    assert duration(seconds) == text

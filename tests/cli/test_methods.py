@@ -1,0 +1,57 @@
+"""``fedran methods``: every method, in 80 columns and as JSON."""
+
+import json
+
+import pytest
+
+from fedran.cli.main import run
+from fedran.methods.registry import METHODS, make_method, settings
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*arguments):
+        code = run(list(arguments))
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return call
+
+
+def unwrapped(text):
+    """One space between words, so that a line may be broken anywhere."""
+    return " ".join(text.split())
+
+
+def test_every_method_is_listed_within_80_columns(cli):
+    code, out, err = cli("methods")
+    assert (code, err) == (0, "")
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert "…" not in out
+    starts = [line.split()[0] for line in out.splitlines() if line[:1].strip()]
+    assert [s for s in starts if s in METHODS] == list(METHODS)
+
+
+def test_family_and_verification_of_each_method_are_shown(cli):
+    out = unwrapped(cli("methods")[1])
+    for key in METHODS:
+        method = make_method(key)
+        own = out[out.index(f"{key} {method.name}, {method.family}") :]
+        assert method.verified in own[:600]
+
+
+def test_json_holds_everything_and_the_settings(cli):
+    code, out, _ = cli("methods", "--json")
+    assert code == 0
+    rows = {row["key"]: row for row in json.loads(out)}
+    assert list(rows) == list(METHODS)
+    for key, row in rows.items():
+        method = make_method(key)
+        assert row["name"] == method.name
+        assert row["family"] == method.family
+        assert row["sends"] == method.sends
+        assert row["verified"] == method.verified
+        assert set(row["claims"]) == {"order_free", "partition_free", "exact", "one_round"}
+        assert set(row["settings"]) == set(settings(key))

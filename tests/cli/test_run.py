@@ -1,0 +1,155 @@
+"""``fedran run``: lines, exit codes, one-line errors."""
+
+from pathlib import Path
+
+import pytest
+
+from fedran.bench.result import read_results
+from fedran.cli.main import run
+
+ROOT = Path(__file__).parents[2]
+DIGITS = str(ROOT / "configs" / "digits.toml")
+FAST = ("--set", "methods=fedncm,afl", "--set", "stream.seed=7")
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        code = run(list(arguments))
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return call
+
+
+def test_a_run_prints_a_line_each_and_says_where_the_results_are(cli, tmp_path):
+    code, out, err = cli("run", DIGITS, "--out", "here", "--streams", "rows", *FAST)
+    assert (code, err) == (0, "")
+    for beta in (0.1, 1.0):
+        for label in ("FedNCM", "AFL"):
+            lines = [x for x in out.splitlines() if x.startswith(f"{label} on digits")]
+            lines = [x for x in lines if f"beta {beta}" in x]
+            assert len(lines) == 1
+            assert "A_avg " in lines[0]
+            assert "MiB" in lines[0]
+    assert "Digits, every method" in out
+    assert "4 runs done, 0 before, 0 failed. Results: here/digits.jsonl" in out
+    assert "fedran report here" in out
+    results = read_results([tmp_path / "here" / "digits.jsonl"])
+    assert {r.key for r in results} == {"fedncm", "afl"}
+    assert {r.config for r in results} == {"digits.toml"}
+    assert len(list((tmp_path / "rows").iterdir())) == 2
+    code, out, _ = cli("run", DIGITS, "--out", "here", *FAST)
+    assert code == 0
+    assert "4 runs were done before" in out
+    assert "0 runs done, 4 before, 0 failed" in out
+    code, out, _ = cli("report", "here")
+    assert code == 0
+
+
+def test_results_go_to_runs_unless_told_otherwise(cli, tmp_path):
+    assert cli("run", DIGITS, *FAST, "--set", "stream.beta=1")[0] == 0
+    assert (tmp_path / "runs" / "digits.jsonl").is_file()
+
+
+def test_a_dry_run_lists_every_run_and_leaves_nothing(cli, tmp_path):
+    code, out, err = cli("run", DIGITS, "--dry-run")
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 56
+    assert out.splitlines()[0].startswith("FedRAN, out features 1024, rank 64 on digits (")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_obeys_overrides(cli):
+    _, out, _ = cli(
+        "run", DIGITS, "--dry-run", "--set", "methods=fedran", "--set", "method.rank=[3,4,5]"
+    )
+    assert len(out.splitlines()) == 12
+    assert "rank 5" in out.splitlines()[-1]
+
+
+def test_a_failing_run_is_reported_with_exit_code_1(cli):
+    code, out, err = cli(
+        *("run", DIGITS, "--set", "methods=send-images,fedncm", "--set", "stream.beta=1"),
+        *("--set", "method.out_features=32", "--set", "stream.seed=7"),
+    )
+    assert (code, err) == (1, "")
+    assert "failed Send images" in out
+    assert "send-images needs the images beside the features" in out
+    assert "1 runs done, 0 before, 1 failed" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([DIGITS, "--set", "stream.bta=1"], "[stream] has no key 'bta' (did you mean 'beta'?)"),
+        ([DIGITS, "--set", "method.rnk=1"], "(did you mean 'rank'?)"),
+        ([DIGITS, "--set", "methods=fedrun"], "(did you mean 'fedran'?)"),
+        ([DIGITS, "--set", "dataset=digit"], "no dataset 'digit' (did you mean 'digits'?)"),
+        ([DIGITS, "--set", "nonsense"], "--set expects key=value, got 'nonsense'"),
+        ([DIGITS, "--set", "stream.tasks=11"], "n_tasks must lie in 1 .. 10"),
+        ([DIGITS, "--set", "stream.beta=0"], "beta must be positive"),
+        ([DIGITS, "--set", "stream.partitioner=natural"], "needs a group for every row"),
+        (["nowhere.toml"], "nowhere.toml: no such file; expected a configuration"),
+        (["."], "this is a folder"),
+        ([DIGITS, "--jobs", "0"], "--jobs"),
+        ([DIGITS, "--dryrun"], "--dry-run"),
+        ([], "CONFIG"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_2(cli, arguments, words, tmp_path):
+    code, _, err = cli("run", *arguments)
+    assert code == 2
+    assert words in err
+    assert err.startswith("fedran: ")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_names_from_a_configuration_cannot_write_markup_or_escapes(cli, tmp_path):
+    (tmp_path / "c.toml").write_text(
+        'name = "[red]x[/red]"\ndataset = "digits"\n'
+        "[stream]\ntasks = 2\nclients = 2\nbeta = 1\n"
+        '[[method]]\nkey = "fedncm"\nlabel = "[bold]y"\n'
+    )
+    code, out, _ = cli("run", "c.toml")
+    assert code == 0
+    assert "[red]x[/red]" in out
+    assert "[bold]y on digits" in out
+
+
+def test_escape_sequences_in_names_never_reach_the_terminal(cli, tmp_path):
+    (tmp_path / "c.toml").write_text(
+        'name = "\\u001b[31mx"\ndataset = "digits"\n'
+        "[stream]\ntasks = 2\nclients = 2\nbeta = 1\n"
+        '[[method]]\nkey = "fedncm"\nlabel = "\\u001b[31my"\n'
+    )
+    code, out, err = cli("run", "c.toml")
+    assert code == 2
+    assert "must be text in one line" in err
+    assert "\x1b" not in out + err
+
+
+def test_an_interrupt_is_130_and_the_next_call_goes_on(cli, monkeypatch, tmp_path):
+    def stop(self, what, result):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedran.cli.run.BarReporter.finished", stop)
+        assert cli("run", DIGITS, *FAST)[0] == 130
+    code, out, _ = cli("run", DIGITS, *FAST)
+    assert code == 0
+    assert "3 runs done, 1 before" in out
+
+
+def test_an_interrupt_says_stopped(cli, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedran.cli.run.execute", stop)
+    code, _, err = cli("run", DIGITS)
+    assert code == 130
+    assert err.strip() == "fedran: stopped"

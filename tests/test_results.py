@@ -1,0 +1,77 @@
+"""What README and docs claim is what the committed results say."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedran.bench.report import load_results
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def results():
+    return load_results(ROOT / "results")
+
+
+def test_the_results_page_is_generated_from_the_results():
+    script = "import collect, sys; sys.stdout.write(collect.collected())"
+    page = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT / "benchmarks",
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert page == (ROOT / "docs/results.md").read_text()
+
+
+def cifar(results, key):
+    found = [
+        r
+        for r in results
+        if r.key == key and r.config.endswith("/accuracy.toml") and r.stream["beta"] == 0.1
+    ]
+    assert {r.seeds["order"] for r in found} == {1993, 7, 11}
+    newest = {r.seeds["order"]: r for r in found}.values()
+    means = (np.mean([r.A_avg for r in newest]), np.mean([r.A_T for r in newest]))
+    return *means, max(r.max_upload for r in newest) / 2**20
+
+
+@pytest.mark.parametrize(
+    ("row", "keys"),
+    [
+        ("fedran, defaults", ["fedran"]),
+        ("the paper's settings", ["fedran-paper"]),
+        ("the exact Gram", ["exact"]),
+        ("AFL / Fed3R", ["afl", "fed3r"]),
+        ("STSA-E as published / corrected", ["stsa-e", "stsa-e-corrected"]),
+        ("FedCOF / FedNCM", ["fedcof", "fedncm"]),
+    ],
+)
+def test_the_readme_table_is_measured(results, row, keys):
+    (line,) = [
+        x for x in (ROOT / "README.md").read_text().splitlines() if x.startswith("| ") and row in x
+    ]
+    cells = line.replace("*", "").split("|")[2:5]
+    measured = [cifar(results, key) for key in keys]
+    for cell, values in zip(cells, zip(*measured, strict=True), strict=True):
+        shown = [float(x) for x in re.findall(r"\d+\.\d+", cell.split("(")[0])]
+        expected = [round(float(v), 2) for v in values]
+        assert shown == (expected if len(shown) == len(expected) else sorted(set(expected)))
+
+
+def test_every_result_of_one_file_uses_the_same_streams(results):
+    streams = {}
+    for r in results:
+        place = (r.dataset, str(sorted(r.stream.items())), str(sorted(r.seeds.items())))
+        streams.setdefault(place, set()).add(r.hashes["stream"])
+    assert all(len(hashes) == 1 for hashes in streams.values())
+
+
+def test_no_result_is_larger_than_a_megabyte():
+    assert all(p.stat().st_size < 10**6 for p in (ROOT / "results").glob("*"))
