@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fedran.bench.checkpoint import Checkpoint
-from fedran.bench.runner import Encoded, Run, cached_backbone, run
+from fedran.bench.images import Encoded, cached_backbone
+from fedran.bench.runner import Run, run
 from fedran.data.dataset import Dataset
 from fedran.data.stream import Stream, Task, make_stream
 from fedran.methods.class_sums import ClassSumsClient

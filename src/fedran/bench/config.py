@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from fedran.bench.overrides import override, require_methods
 from fedran.core.errors import nearest, printable
 from fedran.data.stream import PARTITIONERS
 from fedran.methods.registry import METHODS, make_method
@@ -132,64 +133,6 @@ def parse_config(fields: Mapping[str, Any], source: str = "") -> Experiment:
     )
 
 
-def override(fields: dict[str, Any], text: str) -> None:
-    """Apply ``key=value``: ``stream.beta=0.5``, ``method.rank=[64,128]``, ``methods=exact,afl``.
-
-    ``method.NAME`` sets NAME for every method that has it; ``methods=`` keeps only those keys.
-    Values are TOML where they parse as such, plain text otherwise.
-    """
-    key, equals, raw = text.partition("=")
-    key, raw = key.strip(), raw.strip()
-    if not equals or not key:
-        raise ValueError(f"--set expects key=value, got {printable(text)!r}")
-    if key == "methods":
-        _keep_methods(fields, [k.strip() for k in raw.split(",")])
-        return
-    value = _value(raw)
-    section, dot, name = key.partition(".")
-    if not dot:
-        fields[key] = value
-    elif section == "method":
-        _set_in_methods(fields, name, value)
-    else:
-        target = fields.setdefault(section, {})
-        if not isinstance(target, dict):
-            raise ValueError(f"--set {key}: {section!r} is not a section")
-        target[name] = value
-
-
-def _keep_methods(fields: dict[str, Any], keys: list[str]) -> None:
-    _require_methods(fields.get("method", []))
-    present = [m.get("key") for m in fields.get("method", [])]
-    for key in keys:
-        if key not in METHODS:
-            raise ValueError(f"--set methods: no method {key!r}{nearest(key, METHODS)}")
-    kept = [m for m in fields.get("method", []) if m.get("key") in keys]
-    fields["method"] = kept + [{"key": k} for k in keys if k not in present]
-
-
-def _set_in_methods(fields: dict[str, Any], name: str, value: Any) -> None:
-    from fedran.methods.registry import settings
-
-    names: set[str] = set()
-    for method in fields.get("method", []):
-        if isinstance(method, dict) and method.get("key") in METHODS:
-            names |= set(settings(method["key"]))
-            if name in settings(method["key"]):
-                method[name] = value
-    if name not in names:
-        raise ValueError(
-            f"--set method.{name}: no method here has this setting{nearest(name, names)}"
-        )
-
-
-def _value(raw: str) -> Any:
-    try:
-        return tomllib.loads(f"v = {raw}")["v"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return raw
-
-
 def _streams(stream: Mapping[str, Any]) -> list[dict[str, Any]]:
     if "file" in stream:
         if len(stream) > 1:
@@ -211,7 +154,7 @@ def _streams(stream: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _methods(entries: Any) -> Iterable[MethodChoice]:
-    _require_methods(entries)
+    require_methods(entries)
     if not entries:
         raise ValueError("expected at least one [[method]]")
     for entry in entries:
@@ -227,11 +170,6 @@ def _methods(entries: Any) -> Iterable[MethodChoice]:
         for chosen in _multiplied(params):
             method = make_method(str(key), chosen)  # checks key, names and values
             yield MethodChoice(str(key), chosen, label or method.name, only)
-
-
-def _require_methods(entries: Any) -> None:
-    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-        raise ValueError("methods are written as [[method]] sections with a key each")
 
 
 def _multiplied(fields: Mapping[str, Any]) -> Iterable[dict[str, Any]]:

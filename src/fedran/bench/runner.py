@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,10 +13,10 @@ from numpy.typing import NDArray
 
 from fedran.bench.checkpoint import Checkpoint, OpenTask, Position, SoFar
 from fedran.bench.gram_error import ExactGrams
+from fedran.bench.images import Encoded, cached_backbone
 from fedran.bench.machine import machine, peak_rss, reset_peak
 from fedran.bench.result import Result, Seconds, TaskRecord, library_versions, run_id
 from fedran.data.dataset import Dataset
-from fedran.data.images import Images
 from fedran.data.stream import Stream
 from fedran.methods.protocol import ClientData, Method, Spec
 
@@ -260,39 +259,6 @@ class _Runner:
             drift=at.so_far.drift,
             budgets=job.budgets,
         )
-
-
-class Encoded(Sequence[bytes]):
-    """The encoded images of some rows, read when they are asked for."""
-
-    def __init__(self, images: Images, rows: NDArray[np.int64]) -> None:
-        self.images, self.rows = images, rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, i: Any) -> Any:
-        if isinstance(i, slice):
-            return [self.images.encoded(int(r)) for r in self.rows[i]]
-        return self.images.encoded(int(self.rows[i]))
-
-
-def cached_backbone(
-    images: Images, features: NDArray[Any]
-) -> Callable[[Sequence[bytes]], NDArray[Any]]:
-    """A backbone that looks features up by the image: they were computed once, for everyone."""
-    index: dict[bytes, int] = {}
-
-    def extract(batch: Sequence[bytes]) -> NDArray[Any]:
-        if not index:
-            index.update((_digest(images.encoded(i)), i) for i in range(len(images)))
-        return features[[index[_digest(image)] for image in batch]]
-
-    return extract
-
-
-def _digest(image: bytes) -> bytes:
-    return hashlib.sha256(image).digest()
 
 
 def _rows_of(labels: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.int64]:

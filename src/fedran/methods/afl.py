@@ -60,16 +60,16 @@ class AFL(HeadMethod):
         """(d^2 + d C) x 4 bytes."""
         return 4 * (in_features**2 + in_features * n_classes)
 
-    def init(self, spec: Spec, seed: int) -> AflState:  # noqa: ARG002
+    def init(self, spec: Spec, seed: int) -> AflState:
         """No client yet."""
         return AflState(Raw(spec.in_features))
 
     def client(
         self,
         cstate: None,
-        message: bytes,  # noqa: ARG002
+        message: bytes,
         data: ClientData,
-        seed: int,  # noqa: ARG002
+        seed: int,
     ) -> tuple[None, bytes]:
         """The local ridge over the classes that the client holds."""
         X, classes, codes = labelled_rows(data)
@@ -85,8 +85,8 @@ class AFL(HeadMethod):
     def aggregate(
         self,
         state: AflState,
-        task: int,  # noqa: ARG002
-        round_: int,  # noqa: ARG002
+        task: int,
+        round_: int,
         uploads: dict[str, bytes],
     ) -> AflState:
         """Join client after client, then take the local ridges out."""
@@ -138,7 +138,7 @@ class AFL(HeadMethod):
         rows = np.ascontiguousarray(_columns(state.weights, classes, d).T)
         return pack("afl-state", fields, {"gram": gram, "weights": rows})
 
-    def load(self, blob: bytes, spec: Spec, seed: int) -> AflState:  # noqa: ARG002
+    def load(self, blob: bytes, spec: Spec, seed: int) -> AflState:
         """The state that ``dump`` wrote."""
         message = unpack(blob, FILE_LIMITS)
         d = spec.in_features

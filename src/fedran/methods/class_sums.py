@@ -31,9 +31,9 @@ class ClassSumsClient(OneRound):
     def client(
         self,
         cstate: None,
-        message: bytes,  # noqa: ARG002
+        message: bytes,
         data: ClientData,
-        seed: int,  # noqa: ARG002
+        seed: int,
     ) -> tuple[None, bytes]:
         """Sums and counts of the labelled rows."""
         X, classes, codes = labelled_rows(data)

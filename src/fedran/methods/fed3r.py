@@ -23,7 +23,7 @@ class Fed3R(GramMethod):
     sends = "packed (d + 1, d + 1) Gram of the raw features and class sums, float32"
     verified = "partly: equals a dense reference; its published tables use other data"
 
-    def feature_map(self, in_features: int, seed: int) -> FeatureMap:  # noqa: ARG002
+    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
         """[Z, 1]."""
         return WithBias(in_features)
 

@@ -57,15 +57,15 @@ class FedCOF(ClassSumsClient, HeadMethod):
     claims = Claims(order_free=True)
     verified = "partly: equals its formula written out; its published tables use other backbones"
 
-    def init(self, spec: Spec, seed: int) -> CofState:  # noqa: ARG002
+    def init(self, spec: Spec, seed: int) -> CofState:
         """No class yet."""
         return CofState(Raw(spec.in_features))
 
     def aggregate(
         self,
         state: CofState,
-        task: int,  # noqa: ARG002
-        round_: int,  # noqa: ARG002
+        task: int,
+        round_: int,
         uploads: dict[str, bytes],
     ) -> CofState:
         """Collect the means, estimate, solve."""

@@ -29,19 +29,19 @@ class FedNCM(ClassSumsClient):
     claims = Claims(order_free=True, partition_free=True, exact=True)
     verified = "yes: equals class means of the pooled rows"
 
-    def init(self, spec: Spec, seed: int) -> NcmState:  # noqa: ARG002
+    def init(self, spec: Spec, seed: int) -> NcmState:
         """No class yet."""
         return NcmState(spec.in_features, {})
 
-    def broadcast(self, state: NcmState, task: int, round_: int) -> bytes:  # noqa: ARG002
+    def broadcast(self, state: NcmState, task: int, round_: int) -> bytes:
         """The class sums and counts so far, in float32."""
         return _pack(state, np.float32) if state.sums else b""
 
     def aggregate(
         self,
         state: NcmState,
-        task: int,  # noqa: ARG002
-        round_: int,  # noqa: ARG002
+        task: int,
+        round_: int,
         uploads: dict[str, bytes],
     ) -> NcmState:
         """Add sums and counts."""
@@ -66,7 +66,7 @@ class FedNCM(ClassSumsClient):
         """Sums and counts."""
         return _pack(state, np.float64)
 
-    def load(self, blob: bytes, spec: Spec, seed: int) -> NcmState:  # noqa: ARG002
+    def load(self, blob: bytes, spec: Spec, seed: int) -> NcmState:
         """The state that ``dump`` wrote."""
         return NcmState(spec.in_features, unpack_sums(blob, spec.in_features, "F64"))
 

@@ -19,7 +19,7 @@ class FedRANPrototype(FedRAN):
     name = "FedRAN-SSL (prototypes)"
     verified = "yes: the rule equals a row-by-row reference"
 
-    def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels:  # noqa: ARG002
+    def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels:
         """The paper's rule on the backbone's features."""
         return prototype_labels(Z, y, self.tau)
 
@@ -34,6 +34,6 @@ class FedRANMargin(FedRAN):
     name = "FedRAN-SSL (margin)"
     verified = "yes: the rule equals a dense ridge"
 
-    def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels:  # noqa: ARG002
+    def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels:
         """Our rule on the random features."""
         return margin_labels(H, y, self.margin, self.refit)

@@ -132,7 +132,7 @@ class GramMethod(GramServer, ABC):
     def client(
         self,
         cstate: FeatureMap | None,
-        message: bytes,  # noqa: ARG002
+        message: bytes,
         data: ClientData,
         seed: int,
     ) -> tuple[FeatureMap, bytes]:
@@ -148,8 +148,8 @@ class GramMethod(GramServer, ABC):
     def aggregate(
         self,
         state: GramState,
-        task: int,  # noqa: ARG002
-        round_: int,  # noqa: ARG002
+        task: int,
+        round_: int,
         uploads: dict[str, bytes],
     ) -> GramState:
         """Check every upload, then add all, then solve."""

@@ -65,8 +65,8 @@ class LoRanPAC(RowsClient):
     def aggregate(
         self,
         state: FactorState,
-        task: int,  # noqa: ARG002
-        round_: int,  # noqa: ARG002
+        task: int,
+        round_: int,
         uploads: dict[str, bytes],
     ) -> FactorState:
         """Take the rows in, block by block, truncate, solve."""

@@ -48,7 +48,7 @@ class OneRound:
         names = [f.name for f in fields(self)]  # type: ignore[arg-type]
         return {name: getattr(self, name) for name in names if name != "device"}
 
-    def rounds(self, task: int) -> int:  # noqa: ARG002
+    def rounds(self, task: int) -> int:
         """One."""
         return 1
 
@@ -61,7 +61,7 @@ class OneRound:
     def embed(self, state: Any, X: NDArray[Any]) -> None:
         """Frozen: there is no drift."""
 
-    def dump_client(self, cstate: Any) -> bytes:  # noqa: ARG002
+    def dump_client(self, cstate: Any) -> bytes:
         """Nothing to write."""
         return b""
 
@@ -86,7 +86,7 @@ class HasHead(Protocol):
 class HeadMethod(OneRound):
     """The server broadcasts its newest head and predicts with it."""
 
-    def broadcast(self, state: HasHead, task: int, round_: int) -> bytes:  # noqa: ARG002
+    def broadcast(self, state: HasHead, task: int, round_: int) -> bytes:
         """The newest head, empty before the first task."""
         return b"" if state.head is None else encode(state.head)
 

@@ -29,9 +29,9 @@ class RowsClient(HeadMethod):
     def client(
         self,
         cstate: None,
-        message: bytes,  # noqa: ARG002
+        message: bytes,
         data: ClientData,
-        seed: int,  # noqa: ARG002
+        seed: int,
     ) -> tuple[None, bytes]:
         """The rows themselves."""
         X, classes, codes = labelled_rows(data)

@@ -44,8 +44,8 @@ class SendFeatures(RowsClient, GramServer):
     def aggregate(
         self,
         state: GramState,
-        task: int,  # noqa: ARG002
-        round_: int,  # noqa: ARG002
+        task: int,
+        round_: int,
         uploads: dict[str, bytes],
     ) -> GramState:
         """Map, add, solve."""
@@ -70,9 +70,9 @@ class SendFeatures8Bit(SendFeatures):
     def client(
         self,
         cstate: None,
-        message: bytes,  # noqa: ARG002
+        message: bytes,
         data: ClientData,
-        seed: int,  # noqa: ARG002
+        seed: int,
     ) -> tuple[None, bytes]:
         """The rows, one byte a number."""
         X, classes, codes = labelled_rows(data)

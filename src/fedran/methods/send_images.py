@@ -47,9 +47,9 @@ class SendImages(SendFeatures):
     def client(
         self,
         cstate: None,
-        message: bytes,  # noqa: ARG002
+        message: bytes,
         data: ClientData,
-        seed: int,  # noqa: ARG002
+        seed: int,
     ) -> tuple[None, bytes]:
         """The images of the labelled rows, one after the other."""
         if data.images is None:

@@ -7,22 +7,18 @@ from dataclasses import dataclass
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.ridge import Ridge
-from fedran.methods.gram_based import GramMethod, unit_columns
+from fedran.methods.gram_based import GramMethod, GramServer, unit_columns
 from fedran.methods.maps import FeatureMap
 from fedran.methods.protocol import Claims
 
 
 @dataclass(frozen=True)
-class STSA(GramMethod):
-    """As in the published code, without its training of the backbone on the first task."""
+class StsaServer(GramServer):
+    """What both forms of STSA do with a Gram: a constant ridge, cosine scores."""
 
     out_features: int = 5000
     lam: float = 1e6
     device: str | None = None
-
-    name = "STSA"
-    claims = Claims(order_free=True, partition_free=True, exact=True)
-    verified = "partly: equals a dense reference; backbone training on task 0 left out"
 
     def feature_map(self, in_features: int, seed: int) -> FeatureMap:
         """relu(Z P) with P ~ N(0, 1), unscaled."""
@@ -35,3 +31,12 @@ class STSA(GramMethod):
     def finish(self, head: Head) -> Head:
         """Inference there is cosine: the class weights are normalised (rows of H need not be)."""
         return unit_columns(head)
+
+
+@dataclass(frozen=True)
+class STSA(StsaServer, GramMethod):
+    """As in the published code, without its training of the backbone on the first task."""
+
+    name = "STSA"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    verified = "partly: equals a dense reference; backbone training on task 0 left out"

@@ -12,21 +12,12 @@ from numpy.typing import NDArray
 from fedran.core.accounts import Accounts
 from fedran.core.arrays import to_device, to_numpy
 from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures
-from fedran.core.head import Head
 from fedran.core.labels import Label
-from fedran.core.ridge import Ridge
 from fedran.core.summarize import class_sums
-from fedran.methods.gram_based import (
-    LARGEST_ROW,
-    GramServer,
-    GramState,
-    labelled_rows,
-    require_range,
-    unit_columns,
-)
+from fedran.methods.gram_based import LARGEST_ROW, GramState, labelled_rows, require_range
 from fedran.methods.maps import FeatureMap
 from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.stsa import StsaServer
 from fedran.wire.container import pack, unpack
 from fedran.wire.limits import FILE_LIMITS
 
@@ -47,7 +38,7 @@ class ChunkSums:
 
 
 @dataclass(frozen=True)
-class STSAE(GramServer):
+class STSAE(StsaServer):
     r"""``G = sum_c [A_c sum_j s_jc s_jc' / n_jc - B_c p_c p_c']`` with p_c the sum of class c.
 
     ``A_c = (N_c - 1)/(K - 1)``, ``B_c = (N_c - K)/((K - 1) N_c)``, both at least 0. The published
@@ -56,11 +47,8 @@ class STSAE(GramServer):
     says nothing about the spread: then ``G_c = p_c p_c' / N_c``.
     """
 
-    out_features: int = 5000
     dummies: int = 50
-    lam: float = 1e6
     corrected: bool = False
-    device: str | None = None
 
     claims = Claims(order_free=True)
 
@@ -81,22 +69,10 @@ class STSAE(GramServer):
             return "yes: exact Gram when every chunk holds one row; unbiased in a simulation"
         return "partly: equals the published formula; biased when chunks lack classes, as published"
 
-    def formula(self, in_features: int, n_classes: int) -> int:  # noqa: ARG002
+    def formula(self, in_features: int, n_classes: int) -> int:
         """(d + 1) C (M + 1) x 8 bytes less the second count, d dummies: the paper's STSA column."""
         M, C = self.out_features, n_classes
         return 8 * (self.dummies * C * (M + 1) + M * C)
-
-    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
-        """relu(Z P) with P ~ N(0, 1), unscaled."""
-        return RandomFeatures(in_features, self.out_features, seed=seed)
-
-    def ridge(self) -> Ridge:
-        """The constant of the published code."""
-        return Ridge.absolute(self.lam)
-
-    def finish(self, head: Head) -> Head:
-        """Inference is cosine, as in exact STSA."""
-        return unit_columns(head)
 
     def init(self, spec: Spec, seed: int) -> ChunkState:
         """Nothing seen yet; K is fixed by the federation."""
@@ -106,7 +82,7 @@ class STSAE(GramServer):
     def client(
         self,
         cstate: FeatureMap | None,
-        message: bytes,  # noqa: ARG002
+        message: bytes,
         data: ClientData,
         seed: int,
     ) -> tuple[FeatureMap, bytes]:
@@ -129,8 +105,8 @@ class STSAE(GramServer):
     def aggregate(
         self,
         state: ChunkState,
-        task: int,  # noqa: ARG002
-        round_: int,  # noqa: ARG002
+        task: int,
+        round_: int,
         uploads: dict[str, bytes],
     ) -> GramState:
         """Estimate the task's Gram from all chunks, add it, solve."""

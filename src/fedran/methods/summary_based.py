@@ -54,7 +54,7 @@ class SummaryMethod(HeadMethod, ABC):
     def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels | None:
         """Labels for rows without one; None: such rows are left out."""
 
-    def formula(self, in_features: int, n_classes: int) -> int:  # noqa: ARG002
+    def formula(self, in_features: int, n_classes: int) -> int:
         """(M r + r + M C) x 8 bytes, as the FedRAN paper counts."""
         M, r = self.out_features, self.rank
         return 8 * (M * r + r + M * n_classes)
@@ -67,7 +67,7 @@ class SummaryMethod(HeadMethod, ABC):
     def client(
         self,
         cstate: ClientState | None,
-        message: bytes,  # noqa: ARG002
+        message: bytes,
         data: ClientData,
         seed: int,
     ) -> tuple[ClientState, bytes]:
@@ -84,7 +84,7 @@ class SummaryMethod(HeadMethod, ABC):
         self,
         state: ServerState,
         task: int,
-        round_: int,  # noqa: ARG002
+        round_: int,
         uploads: dict[str, bytes],
     ) -> ServerState:
         """Decode every upload, then absorb all, then solve."""
