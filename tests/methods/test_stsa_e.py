@@ -46,7 +46,7 @@ def published_gram(toy, dummies, seed, corrected):
 
 
 def play(toy, dummies, corrected, seed=0, lam=1e3):
-    method = STSAE(M, dummies, lam, corrected)
+    method = STSAE(M, lam, dummies=dummies, corrected=corrected)
     state = toy.play(method, seed)
     return method, state, method.gram(state)[1]
 
@@ -140,7 +140,7 @@ def test_chunks_have_equal_sizes_and_the_last_takes_what_remains(n, dummies):
 @pytest.mark.parametrize("corrected", [False, True])
 def test_the_order_of_uploads_is_irrelevant(corrected):
     toy = make_toy(6)
-    method = STSAE(M, 4, 1e3, corrected)
+    method = STSAE(M, 1e3, dummies=4, corrected=corrected)
     grams = []
     for turn in (1, -1):
         state = method.init(toy.spec, 0)
@@ -186,4 +186,4 @@ def test_the_corrected_estimator_is_unbiased_and_the_published_one_shrunk(
 
 def test_dummies_must_be_positive():
     with pytest.raises(ValueError, match="dummies must be at least 1"):
-        STSAE(M, 0)
+        STSAE(M, dummies=0)
