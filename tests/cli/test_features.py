@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from fedran.cli.main import run
+from fedran.data.catalogue import load_dataset
+from fedran.data.image_sets import load_images
 from fedran.data.packed import packed_features
 
 Image = pytest.importorskip("PIL.Image")
@@ -99,3 +101,13 @@ def test_errors_are_one_line(cli, images, model):
         assert code == 2
         assert word in err
         assert err.strip().splitlines()[-1].startswith("fedran: ")
+
+
+def test_the_file_leads_back_to_the_images(cli, images, model):
+    """So that a benchmark can also measure what sending the images would cost."""
+    assert cli(str(images), "--backbone", model, "--out", "f.npz")[0] == 0
+    found = load_dataset("f.npz")
+    assert found.images is not None
+    assert found.images.encoded(0) == load_images(str(images)).train.encoded(0)
+    next((images / "train" / "ant").iterdir()).unlink()
+    assert load_dataset("f.npz").images is None

@@ -81,6 +81,7 @@ def extract(
     progress: Progress | None = None,
     *,
     out: str | Path | None = None,
+    where: str | None = None,
     half: bool = False,
     notice: Callable[[str], None] = warnings.warn,
 ) -> Path:
@@ -89,7 +90,8 @@ def extract(
     What the store in ``folder`` has is read, the rest is computed and added chunk by chunk: after
     an interruption call it again. ``progress(done, total)`` counts distinct images, ``notice``
     gets a sentence when a damaged chunk was found, ``half`` writes float16. The file is ``out``,
-    or lies in ``folder``; ``fedran.data.packed.packed_features`` reads it.
+    or lies in ``folder``; ``fedran.data.packed.packed_features`` reads it. ``where`` is noted in
+    it: the name or folder of the images, for those who want both.
     """
     batch_size = backbone.batch_size if batch_size is None else batch_size
     if batch_size < 1:
@@ -112,6 +114,8 @@ def extract(
     if half:
         arrays = {name: halved(array) for name, array in arrays.items()}
     labels = {"train_labels": images.y_train, "test_labels": images.y_test}
+    if where is not None:
+        labels["images"] = np.array(where)
     seconds = table.seconds / max(table.total, 1)
     return write_features(path, {**arrays, **labels}, backbone.source, seconds)
 

@@ -78,6 +78,7 @@ def features(
             batch_size,
             lambda done, total: bar.update(task, completed=done, total=total),
             out=path,
+            where=str(Path(dataset).resolve()) if Path(dataset).is_dir() else dataset,
             half=half,
             notice=lambda text: bar.console.print(printable(text), markup=False, highlight=False),
         )

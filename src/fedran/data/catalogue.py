@@ -38,15 +38,24 @@ DATASETS: dict[str, Callable[[], Dataset]] = {
 }
 
 
-def with_images(dataset: Dataset, images: str) -> Dataset:
+def with_images(dataset: Dataset, images: str | None) -> Dataset:
     """The same with the training images beside the features, where they are on this machine."""
+    if images is None:
+        return dataset
     try:
         found = load_images(images)
-    except (FileNotFoundError, ImportError):
+    except (ValueError, OSError, ImportError):
         return dataset
     if not np.array_equal(found.y_train, dataset.y_train):
         return dataset  # other images, or another order: they do not belong together
     return replace(dataset, images=found.train)
+
+
+def _images_of(path: Path) -> str | None:
+    """The images that a feature file says it was made from."""
+    with path.open("rb") as raw:
+        file = np.load(raw, allow_pickle=False)
+        return str(file["images"]) if "images" in file.files else None
 
 
 def load_dataset(name: str) -> Dataset:
@@ -61,7 +70,8 @@ def load_dataset(name: str) -> Dataset:
         return DATASETS[name]()
     if Path(name).suffix == ".npz":
         here = Path(name).is_file() or Path(name).is_absolute()
-        return packed_features(name if here else data_file(name, "made by `fedran features`"))
+        path = Path(name) if here else data_file(name, "made by `fedran features`")
+        return with_images(packed_features(path), _images_of(path))
     raise ValueError(
         f"no dataset {name!r}{nearest(name, DATASETS)}; expected one of {', '.join(DATASETS)} "
         "or the path of a feature file (.npz)"
