@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from targets import table
-
 from fedran.bench.markdown import markdown_page
 from fedran.bench.report import load_results
+from targets import minutes, table
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("speed", "precision")
@@ -28,7 +27,8 @@ stream, so the other streams are the fairer reading; [how they were chosen](expl
 def collected():
     """The page as text."""
     results = load_results(ROOT / "results")
-    parts = [INTRO, GOALS, "\n".join(table(results)) + "\n", markdown_page(results)]
+    goals = "\n".join([*table(results), "", *minutes(results)]) + "\n"
+    parts = [INTRO, GOALS, goals, markdown_page(results)]
     for name in FILES:
         path = ROOT / "results" / f"{name}.md"
         if path.exists():

@@ -62,10 +62,39 @@ def targets() -> list[Target]:
     for rate, least in ((0.2, 3.0), (0.1, 5.5)):
         margin = _is("labels", "fedran-margin", rate=rate)
         where = f"CIFAR-100, beta 0.1, {rate:.0%} labels: margin rule minus"
-        only, rule = _is("labels", "fedran", rate=rate), _is("labels", "fedran-prototype", rate=rate)
+        only, rule = (
+            _is("labels", "fedran", rate=rate),
+            _is("labels", "fedran-prototype", rate=rate),
+        )
         found.append(Target(f"{where} labelled only", "A_avg", margin, only, a_avg, least))
         found.append(Target(f"{where} the paper's rule", "A_avg", margin, rule, a_avg, 0.0))
     return found
+
+
+SLOW = ("fedran-paper", "ranpac", "loranpac")
+
+
+def minutes(results: Sequence[Result]) -> list[str]:
+    """How long one stream of the CIFAR-100 table takes on two cores, in sentences."""
+    runs = [r for r in results if r.config.endswith("/runtime.toml") and r.side_by_side == 1]
+    spent = {
+        r.key: sum(sum(t.seconds.client) + t.seconds.server for t in r.tasks) / 60 for r in runs
+    }
+    fast = {k: v for k, v in spent.items() if k not in SLOW}
+    slow = {k: v for k, v in spent.items() if k in SLOW}
+    machine = ", ".join(dict.fromkeys(r.machine for r in runs))
+    lines = [
+        f"- One beta and one seed of the CIFAR-100 table, features cached ({machine}; clients one "
+        f"after the other, loading and testing not counted): {sum(fast.values()):.1f} minutes for "
+        f"{len(fast)} methods, to be under 12."
+    ]
+    if len(slow) == len(SLOW):
+        each = ", ".join(f"{k} {v:.1f}" for k, v in slow.items())
+        lines.append(f"- With {each}: {sum(spent.values()):.1f} minutes in all, to be under 60.")
+    else:
+        missing = ", ".join(k for k in SLOW if k not in slow)
+        lines.append(f"- {missing} were not run there to the end: no figure for all together.")
+    return lines
 
 
 def table(results: Sequence[Result]) -> list[str]:

@@ -393,7 +393,7 @@ def test_an_interrupt_side_by_side_starts_no_more_runs(config, tmp_path, monkeyp
         return made_up().to_json()
 
     monkeypatch.setattr(workers, "_work", work)
-    monkeypatch.setattr(workers, "ProcessPoolExecutor", lambda n, mp_context: ThreadPoolExecutor(n))
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", lambda n, *_: ThreadPoolExecutor(n))
     text = CONFIG.replace("seed = [1, 2]", f"seed = {list(range(40))}")
     with pytest.raises(KeyboardInterrupt):
         execute(config(text), tmp_path / "out", Stopper("finished", 0), workers=2)

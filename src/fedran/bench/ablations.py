@@ -11,10 +11,10 @@ from fedran.bench.groups import (
     Setting,
     by_place,
     comparisons,
-    config_stem,
     groups,
     identity,
     place_title,
+    study,
 )
 from fedran.bench.result import Result
 
@@ -66,10 +66,8 @@ class ComponentStudy:
 
 
 def label_studies(results: Sequence[Result]) -> list[LabelStudy]:
-    """Where the same variant was run at two label rates or more."""
-    pool = [
-        r for r in results if r.key in LABEL_KEYS and config_stem(r) not in {"rank", "components"}
-    ]
+    """Where the same variant was run at two label rates or more, or where labels are missing."""
+    pool = [r for r in results if r.key in LABEL_KEYS and study(r) not in {"rank", "components"}]
     found: dict[tuple[Setting, float | None], dict[str, dict[float, Group]]] = {}
     for g in groups(pool):
         place = (replace(g.setting, label_rate=1.0), g.beta)
@@ -77,7 +75,9 @@ def label_studies(results: Sequence[Result]) -> list[LabelStudy]:
         line[g.setting.label_rate] = g
     studies = []
     for (frame, beta), lines in found.items():
-        kept = [dict(sorted(line.items())) for line in lines.values() if len(line) > 1]
+        kept = [
+            dict(sorted(line.items())) for line in lines.values() if len(line) > 1 or min(line) < 1
+        ]
         if kept:
             title = place_title(frame, beta)
             studies.append(LabelStudy(title, frame.dataset, beta, _titled(kept)))
@@ -145,7 +145,7 @@ def component_studies(results: Sequence[Result]) -> list[ComponentStudy]:
 
 def _of(stem: str, results: Sequence[Result], otherwise: list[Result]) -> list[Result]:
     """The runs of a study's own configuration; else those of any comparison."""
-    own = [r for r in results if config_stem(r) == stem]
+    own = [r for r in results if study(r) == stem]
     return own or comparisons(otherwise)
 
 

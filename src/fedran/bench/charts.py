@@ -119,7 +119,7 @@ def slug(*parts: object) -> str:
     'tasks-cifar-100-b-0.1'
     """
     plain = re.sub(r"[^a-z0-9.]+", "-", "-".join(str(p) for p in parts).lower())
-    return re.sub(r"\.{2,}", ".", plain).strip("-.")[:80]
+    return re.sub(r"\.{2,}", ".", plain).strip("-.")[:120]
 
 
 def unique(charts: Iterable[Chart]) -> list[Chart]:

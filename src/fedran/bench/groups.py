@@ -122,9 +122,15 @@ def config_stem(result: Result) -> str:
     return PurePosixPath(result.config.replace("\\", "/")).stem
 
 
+def study(result: Result) -> str:
+    """``labels``, ``rank`` or ``components`` for runs of those files of ``paper/``, else ''."""
+    path = PurePosixPath(result.config.replace("\\", "/"))
+    return path.stem if path.parent.name == "paper" and path.stem in ABLATIONS else ""
+
+
 def comparisons(results: Iterable[Result]) -> list[Result]:
     """The results that compare methods: all but those of the ablations."""
-    return [r for r in results if config_stem(r) not in ABLATIONS]
+    return [r for r in results if not study(r)]
 
 
 def beta_of(result: Result) -> float | None:

@@ -61,7 +61,9 @@ def place(
 ) -> list[Point]:
     """For each point the middle of its label: the nearest free place, in a few directions.
 
-    Greedy, in order; all in the same unit. Where nothing is free the place right above is taken.
+    Greedy, in order; all in the same unit. A place that is nearer to another point would be read
+    as that one's, so it is taken only when there is no other. Where nothing is free the place
+    right above is taken.
 
     >>> place([(50, 50)], [(8, 8)], Box(0, 0, 100, 100))
     [(50.0, 59.0)]
@@ -69,15 +71,22 @@ def place(
     taken = [*obstacles, *(Box.around(x, y, marker, marker) for x, y in points)]
     places: list[Point] = []
     for (x, y), (width, height) in zip(points, sizes, strict=True):
-        chosen = (x, y + 9.0)
-        for candidate in _around(x, y):
-            box = Box.around(*candidate, width, height)
-            if box.inside(frame) and not any(box.meets(other) for other in taken):
-                chosen = candidate
-                break
+        free = [
+            c
+            for c in _around(x, y)
+            if (box := Box.around(*c, width, height)).inside(frame)
+            and not any(box.meets(other) for other in taken)
+        ]
+        clear = (c for c in free if not _misread(c, (x, y), points))
+        chosen = next(clear, next(iter(free), (x, y + 9.0)))
         taken.append(Box.around(*chosen, width, height))
         places.append((float(chosen[0]), float(chosen[1])))
     return places
+
+
+def _misread(label: Point, own: Point, points: Sequence[Point]) -> bool:
+    """Whether another point is nearer to the label than its own."""
+    return any(p != own and math.dist(label, p) < math.dist(label, own) for p in points)
 
 
 def _around(x: float, y: float) -> list[Point]:

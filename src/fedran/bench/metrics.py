@@ -107,9 +107,15 @@ def peak_memory(result: Result) -> int | None:
 
 def pseudo_labels(result: Result) -> tuple[float | None, float | None]:
     """Mean acceptance and precision over the clients and tasks that had unlabelled rows."""
-    accepted = [a for t in result.tasks for a in t.accepted or []]
-    precision = [p for t in result.tasks for p in t.precision or []]
+    accepted = [a for t in result.tasks for a in t.accepted or [] if a is not None]
+    precision = [p for t in result.tasks for p in t.precision or [] if p is not None]
     return mean_or_none(accepted), mean_or_none(precision)
+
+
+def label_rates(result: Result) -> tuple[float, float] | None:
+    """The least and the largest share of labelled rows of any client and task."""
+    rates = [v for t in result.tasks for v in t.label_rate or [] if v is not None]
+    return (min(rates), max(rates)) if rates else None
 
 
 def budgets_met(result: Result) -> dict[str, bool]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,12 @@ class TaskRecord:
     """Share of the feature energy cut before the solve."""
     lam: float | None = None
     """The ridge parameter of the solve."""
-    label_rate: list[float] | None = None
-    """Share of the rows that have a label; one entry a client that has rows."""
-    accepted: list[float] | None = None
-    """Share of the unlabelled rows that got a pseudo-label; one entry a client that had any."""
-    precision: list[float] | None = None
-    """Share of the pseudo-labels that are right; one entry a client that gave any."""
+    label_rate: list[float | None] | None = None
+    """Share of the rows that have a label; None for a client without rows."""
+    accepted: list[float | None] | None = None
+    """Share of the unlabelled rows that got a pseudo-label; None for a client without any."""
+    precision: list[float | None] | None = None
+    """Share of the pseudo-labels that are right; None for a client that gave none."""
     gram_error: float | None = None
     """||G_method - G||_F / ||G||_F against the exact Gram of all rows so far."""
 
@@ -163,8 +164,21 @@ def run_id(
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of this package and the libraries that compute."""
-    return {"fedran": fedran.__version__, "numpy": np.__version__, "scipy": scipy.__version__}
+    """Versions of this package, with a hash of the code that computes, and of its libraries."""
+    version = f"{fedran.__version__}+{code_hash()}"
+    return {"fedran": version, "numpy": np.__version__, "scipy": scipy.__version__}
+
+
+@cache
+def code_hash() -> str:
+    """Of the sources of core, wire and methods: results of other code are other results."""
+    sha = hashlib.sha256()
+    root = Path(fedran.__file__).parent
+    for room in ("core", "methods", "wire"):
+        for path in sorted((root / room).glob("*.py")):
+            sha.update(f"{room}/{path.name}\n".encode())
+            sha.update(path.read_bytes().replace(b"\r\n", b"\n"))
+    return sha.hexdigest()[:8]
 
 
 def read_results(paths: Iterable[Path]) -> list[Result]:

@@ -27,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="only list the runs")
     options = parser.parse_args(arguments)
     try:
+        if options.jobs < 1:
+            raise ValueError(f"--jobs must be at least 1, got {options.jobs}")
         experiment = load_config(options.config, options.overrides)
         if options.dry_run:
             print("\n".join(str(job) for job in jobs(experiment)))

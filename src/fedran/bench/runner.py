@@ -161,7 +161,9 @@ class _Runner:
         per_row = self.job.dataset.seconds_per_row
         per_row = self.job.seconds_per_row if per_row is None else per_row
         extraction = None if per_row is None else [per_row * len(r) for r in task.rows]
-        rates = [float(task.has_label(k).mean()) for k, r in enumerate(task.rows) if len(r)]
+        rates = [
+            float(task.has_label(k).mean()) if len(r) else None for k, r in enumerate(task.rows)
+        ]
         return TaskRecord(
             measured.bytes_up,
             measured.bytes_down,
@@ -185,18 +187,19 @@ class _Runner:
         return ClientData(self.clients[k], str(t), data.X_train[rows], y, images)
 
     def _pseudo_labels(self, cstates: dict[str, Any], t: int) -> dict[str, Any]:
-        accepted, precision = [], []
-        for k, name in enumerate(self.clients):
-            pseudo = getattr(cstates[name], "pseudo", None)
+        found = [getattr(cstates[name], "pseudo", None) for name in self.clients]
+        accepted: list[float | None] = [None] * len(found)
+        precision: list[float | None] = [None] * len(found)
+        for k, pseudo in enumerate(found):
             if pseudo is None or not pseudo.n_candidates:
                 continue
-            accepted.append(pseudo.acceptance)
+            accepted[k] = pseudo.acceptance
             rows = np.flatnonzero(pseudo.accepted)
             if len(rows):
                 truth = self.job.dataset.y_train[self.job.stream.tasks[t].rows[k]]
-                right = [pseudo.labels[i] == truth[i] for i in rows]
-                precision.append(float(np.mean(right)))
-        return {"accepted": accepted or None, "precision": precision or None}
+                precision[k] = float(np.mean([pseudo.labels[i] == truth[i] for i in rows]))
+        figures = {"accepted": accepted, "precision": precision}
+        return {name: v for name, v in figures.items() if any(x is not None for x in v)}
 
     def _gram_error(self, state: Any, t: int) -> float | None:
         if self.exact is None:

@@ -121,7 +121,7 @@ def _components(results: Results) -> Section:
         "parameters λ; the paper states λ = 0.001. In exact arithmetic a linear projection cannot "
         "help there. In float32, a projection wider than the features has directions that hold "
         "nothing but rounding, and dividing them by so small a λ destroys the classifier; the "
-        "paper's own head drops them."
+        "paper's own head drops them. Low rank is our upload: truncated, few bits, the rest kept."
     )
     tables, charts = component_tables(results), component_charts(results)
     return Section("components", "Components", intro, tables, charts)

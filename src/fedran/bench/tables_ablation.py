@@ -14,7 +14,7 @@ from fedran.bench.ablations import (
     rank_studies,
 )
 from fedran.bench.groups import Group, stat
-from fedran.bench.metrics import formula_upload, mean_or_none, pseudo_labels
+from fedran.bench.metrics import formula_upload, label_rates, mean_or_none, pseudo_labels
 from fedran.bench.paper import (
     COMPONENTS,
     LABEL_GAIN,
@@ -58,9 +58,10 @@ def _labels(study: LabelStudy) -> Table:
     ]
     columns = [
         *words("labelled", "variant"),
-        *numbers("A_avg", "A_T", "A_avg gained", "accepted", "of these right"),
+        *numbers("A_avg", "A_T", "A_avg gained", "accepted", "of these right", "by client"),
     ]
     note = seeds_note([len(g.results) for g in members])
+    note += " By client: the least and the largest share of labelled rows of any client and task."
     told = LABEL_GAIN.get(paper_dataset(study.dataset) or "")
     if told and study.beta == 0.1:
         note += f" The paper prints +{told} A_avg at 20 % labels for its prototype labels."
@@ -79,7 +80,17 @@ def _label_row(rate: float, name: str, g: Group, base: Group | None, say_n: bool
         Cell(NOTHING if gained is None else f"{gained:+.2f}"),
         _percent(accepted),
         _percent(right),
+        _by_client(g),
     ]
+
+
+def _by_client(g: Group) -> Cell:
+    """The least and the largest label rate of any client and task."""
+    found = [rates for r in g.results if (rates := label_rates(r)) is not None]
+    if not found:
+        return Cell(NOTHING)
+    low, high = min(r[0] for r in found), max(r[1] for r in found)
+    return Cell(f"{100 * low:.0f} .. {100 * high:.0f} %")
 
 
 def _percent(shares: Sequence[float | None]) -> Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedran.bench.groups import Group, Setting, by_place, comparisons, groups, mean_of, place_title
-from fedran.bench.metrics import formula_upload, max_download, total_upload
+from fedran.bench.metrics import formula_upload, max_download, total_download, total_upload
 from fedran.bench.paper import MIB, Printed, paper_method, printed
 from fedran.bench.result import Result
 from fedran.bench.tables import (
@@ -95,7 +95,9 @@ def _table(setting: Setting, beta: float | None, found: list[Group]) -> Table:
     ours, paper = _first(found, "fedran"), printed_for(setting)
     columns = [
         *words("method"),
-        *numbers("largest upload", "formula", "total up", "largest down", "ratio to FedRAN"),
+        *numbers(
+            "largest upload", "formula", "total up", "largest down", "total down", "ratio to FedRAN"
+        ),
         *([Column("upload, printed", muted=True)] if paper else []),
         Column("a client sends", numeric=False, wide=True),
     ]
@@ -114,6 +116,7 @@ def _row(g: Group, ours: Group | None, paper: Printed | None) -> list[Cell]:
         Cell(mib(max(formula)) if formula else NOTHING),
         Cell(mib(mean_of(g.stat(total_upload)))),
         Cell(mib(max(max_download(r) for r in g.results))),
+        Cell(mib(mean_of(g.stat(total_download)))),
         Cell(times(size / base) if base else NOTHING),
         *([number(told, muted=True)] if paper else []),
         Cell(g.first.sends),

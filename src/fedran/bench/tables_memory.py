@@ -10,6 +10,7 @@ from fedran.bench.groups import Group, Setting, by_place, comparisons, groups, p
 from fedran.bench.metrics import (
     backward_transfer,
     budgets_met,
+    class_backward_transfer,
     class_forgetting,
     forgetting,
     mean_or_none,
@@ -127,8 +128,8 @@ def _worst_classes(setting: Setting, beta: float | None, found: list[Group]) -> 
     rows = [[Cell(g.name), *_worst(_smallest_seed(g))] for g in found]
     columns = [*words("method"), *(Column(f"{i + 1}.") for i in range(WORST))]
     note = (
-        "Points forgotten, the class and the task it came with. Of the smallest seed, since the "
-        "order changes with it."
+        "Points forgotten, backward transfer, the class and its task. Of the smallest seed, since "
+        "the order changes with it."
     )
     title = f"The {WORST} most forgotten classes; {place_title(setting, beta)}"
     return Table(title, columns, [[r] for r in rows], note, collapsed=True)
@@ -139,10 +140,14 @@ def _smallest_seed(g: Group) -> Result:
 
 
 def _worst(result: Result) -> list[Cell]:
+    changes = class_backward_transfer(result)
     lost = [(v, c) for c, v in enumerate(class_forgetting(result)) if v is not None]
     ends = [len(row) for row in result.class_right]
     worst = sorted(lost, key=lambda p: (-p[0], p[1]))[:WORST]
-    cells = [Cell(f"{v:.1f} ({result.classes[c]}, t{_task_of(c, ends)})") for v, c in worst]
+    cells = [
+        Cell(f"{v:.1f}, {changes[c]:+.1f} ({result.classes[c]}, t{_task_of(c, ends)})")
+        for v, c in worst
+    ]
     return cells + [Cell(NOTHING)] * (WORST - len(cells))
 
 

@@ -28,8 +28,9 @@ def provenance_table(results: Iterable[Result]) -> Table:
     ]
     note = (
         f"Hashes and run ids are cut to {SHORT} characters. A run id covers method, settings, "
-        "seeds, stream, features and version: the same id means the same run. Where a row was "
-        "run more than once with the same seeds, the newest counts."
+        "seeds, stream, features and version of the code: the same id means the same run. Where a "
+        "row was run more than once with the same seeds, the newest counts. Options of a command "
+        "follow from machine and company that the result recorded."
     )
     return Table("Every row of this page", columns, blocks, note)
 
@@ -39,14 +40,22 @@ def _row(g: Group) -> list[Cell]:
     hashes = {k: _each(r.hashes[k][:SHORT] for r in runs if k in r.hashes) for k in _roles(g)}
     return [
         Cell(g.name),
-        Cell(_each((f"fedran run {r.config}" if r.config else "not recorded") for r in runs)),
+        Cell(_each(_command(r) for r in runs)),
         Cell(_each(sorted(r.date for r in runs))),
         Cell(_seeds(g)),
         Cell(_each(r.run_id[:SHORT] for r in runs)),
         Cell("; ".join(f"{k} {v}" for k, v in hashes.items())),
-        Cell(_each(machine(r) for r in runs)),
+        Cell("; ".join(dict.fromkeys(machine(r) for r in runs))),
         Cell("; ".join(dict.fromkeys(_versions(r) for r in runs))),
     ]
+
+
+def _command(r: Result) -> str:
+    if not r.config:
+        return "not recorded"
+    device = " --device cuda" if "NVIDIA" in r.machine else ""
+    beside = f" --jobs {r.side_by_side}" if r.side_by_side > 1 else ""
+    return f"fedran run {r.config}{device}{beside}"
 
 
 def _each(texts: Iterable[str]) -> str:

@@ -41,25 +41,17 @@ READ = (
     "Seconds of one task, mean over tasks and seeds. Client is the mean over clients; Time is "
     "client + server, as in the paper, without the forward pass. The forward pass is rows times "
     "the backbone's measured seconds a row, where those are known. Memory is the peak of the "
-    "whole process, data included. Times of different machines do "
-    "not compare, and those of runs side by side say little: they are shown only where there is "
-    "no other."
+    "whole process, data included. Times of different machines do not compare. Runs that shared "
+    "their machine with others are left out: their seconds say little."
 )
 
 
 def runtime_tables(results: Iterable[Result]) -> list[Table]:
     """One table for each setting and beta."""
-    places = by_place(_undisturbed(groups(comparisons(results), by_machine=True)))
+    alone = [r for r in comparisons(results) if r.side_by_side == 1]
+    places = by_place(groups(alone, by_machine=True))
     tables = [_table(setting, beta, found) for (setting, beta), found in places.items()]
     return collapse_but_first(tables, [setting for setting, _ in places])
-
-
-def _undisturbed(found: list[Group]) -> list[Group]:
-    """Without runs that shared their machine, where the same method also ran alone."""
-    alone = {(g.setting, g.beta, g.name) for g in found if g.first.side_by_side == 1}
-    return [
-        g for g in found if g.first.side_by_side == 1 or (g.setting, g.beta, g.name) not in alone
-    ]
 
 
 def _table(setting: Setting, beta: float | None, found: list[Group]) -> Table:

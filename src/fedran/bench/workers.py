@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -57,7 +59,8 @@ def _one_by_one(todo: list[Planned], reporter: Reporter) -> Iterator[tuple[Plann
 
 def _side_by_side(todo: list[Planned], workers: int) -> Iterator[tuple[Planned, Result | str]]:
     with _few_threads(max(1, cores() // workers)):
-        pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(workers, context, _end_with_parent, (os.getpid(),))
         try:
             futures: dict[Future[str], Planned] = {
                 pool.submit(_work, p.job, p.checkpoint, workers): p for p in todo
@@ -72,6 +75,17 @@ def _side_by_side(todo: list[Planned], workers: int) -> Iterator[tuple[Planned, 
         finally:
             # After an interruption nothing new starts; what is done is on disk already.
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent(parent: int) -> None:
+    """A worker whose parent was killed would compute on for nobody."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _work(job: Job, checkpoint: Path, side_by_side: int) -> str:

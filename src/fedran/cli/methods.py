@@ -39,14 +39,17 @@ def methods(
     for row in rows:
         claims = ", ".join(short for name, short in _CLAIMS.items() if row["claims"][name])
         console.print(
-            f"[bold]{row['key']}[/bold]  {escape(row['name'])}, {row['family']}; {claims}",
-            highlight=False,
+            f"[bold]{row['key']}[/bold]  {escape(row['name'])}, {row['family']}", highlight=False
         )
         grid = Table.grid(padding=(0, 1))
         grid.add_column(style="dim", min_width=8)
         grid.add_column(overflow="fold")
-        for name in ("sends", "verified"):
-            grid.add_row(name, escape(row[name]))
+        for name, text in (
+            ("claims", claims),
+            ("sends", row["sends"]),
+            ("verified", row["verified"]),
+        ):
+            grid.add_row(name, escape(text))
         console.print(Padding(grid, (0, 0, 0, 4)))
     console.print(f"\n{NOTE}", highlight=False)
 

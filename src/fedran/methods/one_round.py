@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from numpy.typing import NDArray
 
 from fedran.core.arrays import to_device
+from fedran.core.errors import nearest
 from fedran.core.head import Head
 from fedran.methods.maps import FeatureMap
 from fedran.wire.codec import encode
@@ -41,7 +42,8 @@ class OneRound:
         for name, value in self.params().items():
             fits, what = RULES.get(name, (lambda _: True, ""))
             if not fits(value):
-                raise ValueError(f"{name} must be {what}, got {value!r}")
+                close = nearest(value, PRECISIONS) if name == "precision" else ""
+                raise ValueError(f"{name} must be {what}, got {value!r}{close}")
 
     def params(self) -> dict[str, Any]:
         """The dataclass fields, but for where it runs."""
