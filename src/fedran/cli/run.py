@@ -38,7 +38,7 @@ def run(
     streams: Annotated[
         Path | None, typer.Option(help="Folder to keep the streams in, as files.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Only list the runs.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
 ) -> None:
     """Run an experiment or a sweep; what is done already is not run again."""
     experiment = load_config(config, overrides or [])
