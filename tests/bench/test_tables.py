@@ -229,3 +229,9 @@ def test_markdown_tables_are_well_formed():
     assert "<u>" in page
     assert "configs/paper/rank.toml" in page
     assert "<script" not in page
+
+
+def test_runs_made_for_their_seconds_stand_for_all():
+    other, own = made_up("a"), made_up("a", seed=2, config="configs/paper/runtime.toml")
+    (table,) = runtime_tables([other, own])
+    assert column(table, "seeds")["a"].text == "1"

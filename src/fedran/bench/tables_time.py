@@ -9,6 +9,7 @@ from fedran.bench.groups import (
     Setting,
     by_place,
     comparisons,
+    config_stem,
     groups,
     machine,
     mean_of,
@@ -49,6 +50,8 @@ READ = (
 def runtime_tables(results: Iterable[Result]) -> list[Table]:
     """One table for each setting and beta."""
     alone = [r for r in comparisons(results) if r.side_by_side == 1]
+    # Where runs were made for their seconds, the others were not.
+    alone = [r for r in alone if config_stem(r) == "runtime"] or alone
     places = by_place(groups(alone, by_machine=True))
     tables = [_table(setting, beta, found) for (setting, beta), found in places.items()]
     return collapse_but_first(tables, [setting for setting, _ in places])
