@@ -36,7 +36,8 @@ NEXT = """
   docs/tutorial.md                    a federation in your own code
   fedran plan --budget 2MB --out-features 8192 --classes 20
                                       what fits a byte budget
-  fedran inspect FILE                 what is in an upload, a head, a server"""
+  fedran inspect FILE                 what is in an upload, a head, a server
+  fedran run configs/digits.toml      all methods on these digits, a file of results"""
 
 
 def demo() -> None:
