@@ -37,7 +37,7 @@ NEXT = """
   fedran plan --budget 2MB --out-features 8192 --classes 20
                                       what fits a byte budget
   fedran inspect FILE                 what is in an upload, a head, a server
-  fedran run configs/digits.toml      all methods on these digits, a file of results"""
+  fedran run configs/digits.toml      every method on these digits"""
 
 
 def demo() -> None:

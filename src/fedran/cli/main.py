@@ -77,7 +77,9 @@ def run(arguments: list[str] | None = None) -> int:
         if "--debug" in arguments:
             traceback.print_exc()
             return 2
-        message = f"{error}" if isinstance(error, (ValueError, OSError)) else repr(error)
+        message = (
+            f"{error}" if isinstance(error, (ValueError, OSError, ImportError)) else repr(error)
+        )
     typer.echo(f"fedran: {printable(' '.join(message.split()), 2000)}", err=True)
     return 2
 
