@@ -2,5 +2,22 @@
 
 import os
 
+import pytest
+
 # Before SciPy is imported: scikit-learn's checks then include its array API one.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch):
+    """Runs the command line: exit code, what it printed, what it said on stderr."""
+    from fedran.cli.main import run
+
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*arguments):
+        code = run(list(arguments))
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return call

@@ -6,20 +6,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.cli.main import run
 from fedran.cli.units import parse_bytes
-
-
-@pytest.fixture
-def cli(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*arguments):
-        code = run(list(arguments))
-        out = capsys.readouterr()
-        return code, out.out, out.err
-
-    return call
 
 
 @pytest.fixture

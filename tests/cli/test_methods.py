@@ -2,22 +2,7 @@
 
 import json
 
-import pytest
-
-from fedran.cli.main import run
 from fedran.methods.registry import METHODS, make_method, settings
-
-
-@pytest.fixture
-def cli(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*arguments):
-        code = run(list(arguments))
-        out = capsys.readouterr()
-        return code, out.out, out.err
-
-    return call
 
 
 def unwrapped(text):

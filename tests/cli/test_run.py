@@ -5,24 +5,15 @@ from pathlib import Path
 import pytest
 
 from fedran.bench.result import read_results
-from fedran.cli.main import run
 
 ROOT = Path(__file__).parents[2]
 DIGITS = str(ROOT / "configs" / "digits.toml")
 FAST = ("--set", "methods=fedncm,afl", "--set", "stream.seed=7")
 
 
-@pytest.fixture
-def cli(capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        code = run(list(arguments))
-        out = capsys.readouterr()
-        return code, out.out, out.err
-
-    return call
 
 
 def test_a_run_prints_a_line_each_and_says_where_the_results_are(cli, tmp_path):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedran.wire.files import written_aside
 
 
 def require_writable(path: str | Path) -> Path:
@@ -39,16 +40,8 @@ def write_features(
     """
     everything: dict[str, Any] = {**arrays, **{k: np.array(text) for k, text in source.items()}}
     everything["seconds_per_row"] = np.array(seconds_per_row)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **everything)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with written_aside(path) as file:
+        np.savez(file, **everything)
     return path
 
 

@@ -38,17 +38,22 @@ def class_backward_transfer(result: Result) -> list[float | None]:
     """As ``backward_transfer``, of each class in the stream's order."""
     changes: list[float | None] = []
     for c, rows in enumerate(result.class_rows):
-        history = [row[c] for row in result.class_right if len(row) > c]
+        history = _history(result, c)
         known = len(history) > 1 and rows > 0
         changes.append(100.0 * (history[-1] - history[0]) / rows if known else None)
     return changes
 
 
 def _best_before(result: Result, c: int) -> float | None:
-    history = [row[c] for row in result.class_right if len(row) > c]
+    history = _history(result, c)
     if len(history) < 2 or not result.class_rows[c]:
         return None
     return 100.0 * (max(history[:-1]) - history[-1]) / result.class_rows[c]
+
+
+def _history(result: Result, c: int) -> list[int]:
+    """Test rows of a class that were right, after every task since it came."""
+    return [row[c] for row in result.class_right if len(row) > c]
 
 
 def mean_or_none(values: Sequence[float]) -> float | None:

@@ -12,7 +12,6 @@ from scipy.linalg import cho_factor, cho_solve, eigh
 from fedran.core.accounts import Accounts
 from fedran.core.accumulate import accumulate
 from fedran.core.blas import mirror
-from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum, pack_lower, unpack_lower
 from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
@@ -176,9 +175,7 @@ def _columns(weights: dict[Label, Matrix], classes: tuple[Label, ...], d: int) -
 
 
 def _parts(message: Container, kind: str, d: int) -> tuple[tuple[Label, ...], Matrix, NDArray[Any]]:
-    if message.kind != kind:
-        raise Refused("kind", kind, message.kind)
-    classes = message.header.labels("classes", FILE_LIMITS)
+    classes = message.of_kind(kind).header.labels("classes", FILE_LIMITS)
     packed = message.tensor("gram", "F32", (d * (d + 1) // 2,))
     weights = message.tensor("weights", "F64", (len(classes), d))
     require_range(packed, "gram", LARGEST_GRAM)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused
 from fedran.core.labels import Label
 from fedran.core.summarize import class_sums
 from fedran.methods.gram_based import LARGEST_GRAM, labelled_rows, require_range
@@ -49,9 +48,7 @@ def pack_sums(classes: tuple[Label, ...], counts: list[int], sums: NDArray[Any])
 
 def unpack_sums(blob: bytes, width: int, dtype: str = "F32") -> Sums:
     """Sum and count of each class, refused unless complete, in range and ``width`` wide."""
-    message = unpack(blob, FILE_LIMITS)
-    if message.kind != "class-sums":
-        raise Refused("kind", "class-sums", message.kind)
+    message = unpack(blob, FILE_LIMITS).of_kind("class-sums")
     classes = message.header.labels("classes", FILE_LIMITS)
     counts = message.header.integers("counts", len(classes), 1)
     rows = message.tensor("sums", dtype, (len(classes), width))

@@ -24,6 +24,8 @@ from fedran.methods.protocol import ClientData, Spec
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.limits import FILE_LIMITS
 
+Parts = tuple[tuple[Label, ...], NDArray[Any], NDArray[Any]]
+"""What a message holds: classes, packed Gram, class sums."""
 LARGEST_GRAM = 1e30
 """Entries beyond this would leave float32 once some clients are added up."""
 LARGEST_ROW = 1e12
@@ -111,8 +113,9 @@ class GramServer(HeadMethod, ABC):
         state = self.init(spec, seed)
         message = unpack(blob, FILE_LIMITS)
         dtype = "F32" if self.gram_dtype == "float32" else "F64"
-        classes, gram, sums = _parts(message, "gram-state", state.phi.out_features, dtype, "F64")
-        state.total.restore("gram", gram, 0)
+        M = state.phi.out_features
+        classes, packed, sums = _parts(message, "gram-state", M, dtype, "F64")
+        state.total.restore("gram", unpack_lower(packed, M), 0)
         state.add_sums(classes, sums)
         state.accounts = _accounts(message)
         state.lam = message.header.get("lambda") and message.header.number("lambda")
@@ -154,12 +157,12 @@ class GramMethod(GramServer, ABC):
     ) -> GramState:
         """Check every upload, then add all, then solve."""
         M = state.phi.out_features
-        checked = [_check(unpack(blob, FILE_LIMITS), M) for blob in uploads.values()]
-        for message in checked:
-            classes, gram, sums = _parts(message, "gram", M, "F32", "F32")
+        checked = [_checked(unpack(blob, FILE_LIMITS), M) for blob in uploads.values()]
+        for (classes, packed, sums), accounts in checked:
+            gram = unpack_lower(packed, M)
             state.total.add_gram(gram if self.device is None else symmetric(gram))
             state.add_sums(classes, sums)
-            state.accounts += _accounts(message)
+            state.accounts += accounts
         return self.solved(state)
 
 
@@ -191,25 +194,14 @@ def require_range(values: NDArray[Any], name: str, largest: float) -> None:
         raise Refused(name, f"finite values up to {largest:g}", peak)
 
 
-def _check(message: Container, M: int) -> Container:
-    _, _, sums = _parts(message, "gram", M, "F32", "F32", unpack_gram=False)
-    require_range(message.tensors["gram"], "gram", LARGEST_GRAM)
-    require_range(sums, "sums", LARGEST_GRAM)
-    _accounts(message)
-    return message
+def _checked(message: Container, M: int) -> tuple[Parts, Accounts]:
+    parts = _parts(message, "gram", M, "F32", "F32")
+    require_range(parts[1], "gram", LARGEST_GRAM)
+    require_range(parts[2], "sums", LARGEST_GRAM)
+    return parts, _accounts(message)
 
 
-def _parts(
-    message: Container,
-    kind: str,
-    M: int,
-    gram_dtype: str,
-    sums_dtype: str,
-    unpack_gram: bool = True,
-) -> tuple[tuple[Label, ...], NDArray[Any], NDArray[Any]]:
-    if message.kind != kind:
-        raise Refused("kind", kind, message.kind)
-    classes = message.header.labels("classes", FILE_LIMITS)
+def _parts(message: Container, kind: str, M: int, gram_dtype: str, sums_dtype: str) -> Parts:
+    classes = message.of_kind(kind).header.labels("classes", FILE_LIMITS)
     packed = message.tensor("gram", gram_dtype, (M * (M + 1) // 2,))
-    gram = unpack_lower(packed, M) if unpack_gram else packed
-    return classes, gram, message.tensor("sums", sums_dtype, (len(classes), M))
+    return classes, packed, message.tensor("sums", sums_dtype, (len(classes), M))

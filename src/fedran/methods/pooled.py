@@ -61,9 +61,7 @@ def pack_rows(
 
 def unpack_rows(kind: str, blob: bytes) -> tuple[Container, list[Label]]:
     """The message and the label of each row."""
-    message = unpack(blob, FILE_LIMITS)
-    if message.kind != kind:
-        raise Refused("kind", kind, message.kind)
+    message = unpack(blob, FILE_LIMITS).of_kind(kind)
     classes = message.header.labels("classes", FILE_LIMITS)
     n, width = message.header.integer("n"), message.header.integer("width", 2, 4)
     if width == 3:

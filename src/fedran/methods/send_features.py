@@ -49,7 +49,10 @@ class SendFeatures(RowsClient, GramServer):
         uploads: dict[str, bytes],
     ) -> GramState:
         """Map, add, solve."""
-        X, y = self.rows(list(uploads.values()), state.phi.in_features)
+        return self.take_in(state, *self.rows(list(uploads.values()), state.phi.in_features))
+
+    def take_in(self, state: GramState, X: NDArray[Any], y: NDArray[Any]) -> GramState:
+        """The state with some more rows, solved."""
         classes, codes = encode_labels(y, len(y))
         blocks = state.phi.blocks(to_device(X, self.device))
         sums, energy = accumulate(state.total, blocks, codes, len(classes))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.labels import encode_labels
-from fedran.methods.gram_based import GramState
+from fedran.methods.gram_based import LARGEST_ROW, GramState, require_range
 from fedran.methods.pooled import join_labels, pack_rows, unpack_rows
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.send_features import SendFeatures
@@ -72,9 +72,8 @@ class SendImages(SendFeatures):
         parts = [unpack_images(blob) for blob in uploads.values()]
         X = state.extract([image for images, _ in parts for image in images])
         y = join_labels([labels for _, labels in parts])
-        classes, codes = encode_labels(y, len(y))
-        rows = pack_rows("rows", classes, codes, {"rows": X.astype(np.float32)})
-        return super().aggregate(state, task, round_, {"all": rows})
+        require_range(X, "features", LARGEST_ROW)
+        return self.take_in(state, X.astype(np.float32), y)
 
 
 def unpack_images(blob: bytes) -> tuple[list[bytes], list[Any]]:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from fedran.core.accounts import Accounts
 from fedran.core.arrays import to_device, to_numpy
-from fedran.core.errors import Refused
 from fedran.core.labels import Label
 from fedran.core.summarize import class_sums
 from fedran.methods.gram_based import LARGEST_ROW, GramState, labelled_rows, require_range
@@ -159,9 +158,7 @@ def weights(N: float, K: int) -> tuple[float, float]:
 
 
 def _collect(found: dict[Label, ChunkSums], blob: bytes, M: int) -> None:
-    message = unpack(blob, FILE_LIMITS)
-    if message.kind != "chunk-sums":
-        raise Refused("kind", "chunk-sums", message.kind)
+    message = unpack(blob, FILE_LIMITS).of_kind("chunk-sums")
     classes = message.header.labels("classes", FILE_LIMITS)
     of_class = message.header.items("of_class", 10**7)
     of_class = message.header.integers("of_class", len(of_class), 0, len(classes) - 1)

@@ -80,10 +80,7 @@ def from_container(
     message: Container, device: str | None, cls: type[Aggregator] = Aggregator
 ) -> Aggregator:
     """The aggregator in a verified message, its fields and shapes checked."""
-    header = message.header
-    if message.kind != "aggregator":
-        hint = "fedran.load reads summaries and heads"
-        raise Refused("kind", "aggregator", message.kind, hint=hint)
+    header = message.of_kind("aggregator", "fedran.load reads summaries and heads").header
     M = header.integer("out_features", 1, FILE_LIMITS.out_features)
     dtype = cast(Dtype, header.one_of("dtype", "float32", "float64"))
     rank = None if header.get("server_rank") is None else header.integer("server_rank", 1)

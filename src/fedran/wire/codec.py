@@ -100,10 +100,8 @@ def decode(
         raise TypeError(f"decode makes a Summary or a Head, got kind={kind!r}")
     message = unpack(blob, limits)
     wanted = "summary" if kind is Summary else "head"
-    if message.kind != wanted:
-        hint = {"head": "pass kind=fedran.Head", "aggregator": "use Aggregator.load"}
-        raise Refused("kind", wanted, message.kind, hint=hint.get(message.kind, ""))
-    return decode_container(message, limits)
+    hint = {"head": "pass kind=fedran.Head", "aggregator": "use Aggregator.load"}
+    return decode_container(message.of_kind(wanted, hint.get(message.kind, "")), limits)
 
 
 def decode_container(message: Container, limits: Limits) -> Summary | Head:

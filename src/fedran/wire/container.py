@@ -43,6 +43,12 @@ class Container:
     tensors: dict[str, NDArray[Any]]
     digest: str
 
+    def of_kind(self, kind: str, hint: str = "") -> Container:
+        """Itself, refused unless it is of this kind."""
+        if self.kind != kind:
+            raise Refused("kind", kind, self.kind, hint=hint)
+        return self
+
     def tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """The tensor of that name, refused unless it has this dtype and shape."""
         if name not in self.tensors:

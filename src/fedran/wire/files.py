@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from fedran.core.errors import Refused
 from fedran.core.head import Head
@@ -18,13 +19,20 @@ from fedran.wire.limits import DEFAULT_LIMITS, Limits
 
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write so that, whatever happens, the path holds either the old bytes or all the new ones."""
+    with written_aside(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def written_aside(path: str | Path) -> Iterator[BinaryIO]:
+    """A file to write to that takes the path's place, synced, when all went well."""
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
