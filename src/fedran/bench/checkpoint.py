@@ -45,6 +45,7 @@ class SoFar:
     class_right: list[list[int]] = field(default_factory=list)
     tasks: list[TaskRecord] = field(default_factory=list)
     drift: list[float] = field(default_factory=list)
+    reference_acc: list[float] = field(default_factory=list)
     reference: NDArray[Any] | None = None
     """Where the reference rows of the drift were first."""
     open_task: OpenTask | None = None
@@ -95,6 +96,7 @@ class Checkpoint:
             "class_right": so_far.class_right,
             "tasks": [record_fields(t) for t in so_far.tasks],
             "drift": so_far.drift,
+            "reference_acc": so_far.reference_acc,
             "open_task": None if so_far.open_task is None else asdict(so_far.open_task),
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,6 +116,7 @@ def _read(fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> SoF
         fields["class_right"],
         [read_record(t) for t in fields["tasks"]],
         fields["drift"],
+        fields["reference_acc"],
         tensors.get("reference"),
         None if task is None else OpenTask(**task),
     )

@@ -98,7 +98,10 @@ class Result:
     config: str = ""
     """The configuration file that asked for it."""
     drift: list[float] = field(default_factory=list)
-    """Feature drift after each task where the extractor is trained; empty where it is frozen."""
+    """Feature drift on the reference rows (client 1, task 2), after task 2 and every later one,
+    where the extractor is trained; empty where it is frozen."""
+    reference_acc: list[float] = field(default_factory=list)
+    """Accuracy on the same reference rows after the same tasks, in 0 .. 1, for every method."""
     budgets: dict[str, float] = field(default_factory=dict)
     """Ceilings that were set: bytes, seconds, drift."""
     versions: dict[str, str] = field(default_factory=lambda: library_versions())

@@ -219,12 +219,14 @@ class _Runner:
         self._drift(at, t)
 
     def _drift(self, at: Position, t: int) -> None:
-        """Mean distance of client 1's task-2 rows from where they were first seen."""
-        tasks = self.job.stream.tasks
+        """On client 1's task-2 rows: accuracy, and mean distance from where they were first."""
+        tasks, data = self.job.stream.tasks, self.job.dataset
         rows = tasks[min(1, len(tasks) - 1)].rows[0]
         if t < min(1, len(tasks) - 1) or not len(rows):
             return
-        now = self.method.embed(at.state, self.job.dataset.X_train[rows])
+        right = self.method.predict(at.state, data.X_train[rows]) == data.y_train[rows]
+        at.so_far.reference_acc.append(float(right.mean()))
+        now = self.method.embed(at.state, data.X_train[rows])
         if now is None:
             return
         first = at.so_far.reference = now if at.so_far.reference is None else at.so_far.reference
@@ -260,6 +262,7 @@ class _Runner:
             side_by_side=job.side_by_side,
             config=job.config,
             drift=at.so_far.drift,
+            reference_acc=at.so_far.reference_acc,
             budgets=job.budgets,
         )
 
