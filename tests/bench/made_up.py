@@ -26,6 +26,9 @@ def made_up(
     params=None,
     rounds=1,
     drift=(),
+    client=0.5,
+    server=0.3,
+    forward=2.0,
     config="configs/paper/accuracy.toml",
     **more,
 ):
@@ -44,7 +47,7 @@ def made_up(
         TaskRecord(
             bytes_up=[int(upload * (0.6 + 0.4 * (k == t % clients))) for k in range(clients)],
             bytes_down=[1000] * clients,
-            seconds=Seconds([0.5 + 0.1 * k for k in range(clients)], 0.3, [2.0] * clients),
+            seconds=_seconds(client, server, forward, clients),
             rounds=rounds,
             formula_bytes=140_787_712 if key == "fedran-paper" else None,
             peak_rss=2**30,
@@ -85,10 +88,15 @@ def made_up(
     return Result(**{**fields, **more})
 
 
+def _seconds(client, server, forward, clients):
+    extraction = None if forward is None else [forward] * clients
+    return Seconds([client + 0.1 * k for k in range(clients)], server, extraction)
+
+
 FINETUNE = {
     "family": "trained",
     "rounds": 10,
-    "drift": [0.1, 0.3, 0.4, 0.45, 0.5],
+    "drift": [0.0, 0.3, 0.4, 0.5],
     "budgets": {"bytes": 1e6, "drift": 1.0},
 }
 METHODS = [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from made_up import METHODS, made_up, studies, write
+from made_up_trained import all_trained
 
 from fedran.bench.report import load_results, make_report, write_report
 from fedran.bench.sections import EXPECTED, missing
@@ -45,7 +46,7 @@ def results():
     runs = [made_up(**m, beta=b, seed=s) for m in METHODS for b in (0.1, 1.0) for s in (1, 2)]
     foreign = made_up("odd", HOSTILE, sends=HOSTILE, machine=HOSTILE, config=HOSTILE, seed=1)
     other = made_up("fedran", "FedRAN", dataset=HOSTILE)
-    return runs + studies(seeds=(1,)) + [foreign, other]
+    return runs + studies(seeds=(1,)) + all_trained(seeds=(1,)) + [foreign, other]
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +72,8 @@ def test_the_page_is_whole_and_loads_nothing(report):
 
 
 def test_every_section_is_there(report):
-    names = "accuracy communication runtime tasks labels rank components rounds front forgetting"
-    for name in [*names.split(), "provenance", "terms"]:
+    names = "accuracy training communication runtime tasks motivation labels rank components"
+    for name in [*names.split(), "rounds", "front", "forgetting", "provenance", "terms"]:
         assert f'<section id="{name}">' in report.page
 
 
@@ -90,6 +91,7 @@ def test_missing_sections_are_named_with_their_configuration(report):
     assert stems == [
         *("accuracy", "labels", "rank", "components"),
         *("clients100", "har", "vtab", "communication"),
+        *("trained", "scratch", "speedup"),
     ]
 
 

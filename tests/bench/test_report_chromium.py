@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from made_up import METHODS, made_up, studies, write
+from made_up_trained import all_trained
 
 from fedran.bench.report import write_report
 
@@ -37,7 +38,7 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     runs = [made_up(**m, beta=b, seed=s) for m in METHODS for b in (0.1, 1.0) for s in (1, 2)]
     odd = made_up("odd", "W" * 400, sends="x" * 900, dataset="d" * 200, config="c" * 300)
-    write(folder / "in", [*runs, *studies(seeds=(1,)), odd])
+    write(folder / "in", [*runs, *studies(seeds=(1,)), *all_trained(seeds=(1,)), odd])
     return write_report(folder / "in", folder / "out")
 
 

@@ -1,5 +1,8 @@
 """Checks that every registered method must pass; what a method claims is tested."""
 
+from dataclasses import replace
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
@@ -7,23 +10,50 @@ from fedran.bench.checkpoint import Checkpoint
 from fedran.bench.images import Encoded, cached_backbone
 from fedran.bench.runner import Run, run
 from fedran.data.dataset import Dataset
+from fedran.data.pixels import as_images
 from fedran.data.stream import Stream, Task, make_stream
 from fedran.methods.class_sums import ClassSumsClient
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import METHODS, make_method, settings
 
-SMALL = {"out_features": 96, "rank": 24, "dummies": 4, "lam": 100.0}
+SMALL = {
+    "out_features": 96,
+    "rank": 24,
+    "dummies": 4,
+    "lam": 100.0,
+    "n_rounds": 4,
+    "epochs": 3,
+    "batch": 16,
+    "lr": 0.1,
+    "augment": False,
+    "memory_size": 9,
+    "synthesis_rounds": 2,
+    "warmup": 1,
+    "generator_steps": 2,
+    "distillation_steps": 2,
+    "synthetic_batch": 12,
+}
+TRAINED = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
 OWN_RIDGE = ("fedran", "fedran-prototype", "fedran-margin", "exact", "fed3r", "fedran-paper")
 LABELLERS = ("fedran-prototype", "fedran-margin")
 
 
 def make(key):
+    """A method by its key; ``key@small`` trains the small network on images."""
+    key, _, network = key.partition("@")
     names = {name for name in settings(key) if not (name == "lam" and key in OWN_RIDGE)}
-    return make_method(key, {k: v for k, v in SMALL.items() if k in names})
+    more = {"network": "small"} if network or key == "target" else {}
+    return make_method(key, {k: v for k, v in SMALL.items() if k in names} | more)
+
+
+KEYS = [*METHODS, *(f"{key}@small" for key in TRAINED if key != "target")]
+if find_spec("torch") is None:
+    KEYS = [key for key in METHODS if key not in TRAINED]
+ANALYTIC = [k for k in METHODS if k not in TRAINED]
 
 
 class Pictures:
-    """Images whose bytes are the features: enough to check what travels."""
+    """Images whose bytes are the features; their pixels are blocks of the features' brightness."""
 
     def __init__(self, X):
         self.X = X
@@ -35,7 +65,8 @@ class Pictures:
         return self.X[i].tobytes()
 
     def pixels(self, i):
-        raise AssertionError("nothing here decodes")
+        levels = np.clip(60 * self.X[i][:4], 0, 255).astype(np.uint8).reshape(2, 2)
+        return np.repeat(np.repeat(np.repeat(levels, 4, 0), 4, 1)[:, :, None], 3, 2)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +76,16 @@ def dataset():
     y = np.repeat(np.arange(6), 30)
     X = np.abs(centres[y] + 0.3 * rng.standard_normal((180, 10))).astype(np.float32)
     train = np.arange(180) % 3 > 0
-    images = Pictures(X[train])
-    return Dataset("toy", "features", X[train], y[train], X[~train], y[~train], images=images)
+    return Dataset(
+        "toy",
+        "features",
+        X[train],
+        y[train],
+        X[~train],
+        y[~train],
+        images=Pictures(X[train]),
+        test_images=Pictures(X[~train]),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -54,56 +93,87 @@ def stream(dataset):
     return make_stream(dataset.y_train, n_tasks=3, n_clients=3, beta=0.5, seed=3)
 
 
-def spec_of(dataset, stream):
+def rows_of(method, dataset):
+    """The dataset as the method takes it."""
+    return as_images(dataset) if method.input == "images" else dataset
+
+
+def spec_of(method, dataset, stream):
     clients = tuple(f"client-{k}" for k in range(stream.n_clients))
     backbone = cached_backbone(dataset.images, dataset.X_train)
     classes = tuple(t.classes for t in stream.tasks)
-    return Spec(dataset.X_train.shape[1], classes, clients, backbone)
+    size = 8 if method.input == "images" else None
+    return Spec(dataset.X_train.shape[1], classes, clients, backbone, size)
 
 
-def data_of(dataset, rows, client="c", task="0"):
-    X, y = dataset.X_train[rows], dataset.y_train[rows]
+def data_of(method, dataset, rows, client="c", task="0"):
+    X, y = rows_of(method, dataset).X_train[rows], dataset.y_train[rows]
     return ClientData(client, task, X, y, Encoded(dataset.images, rows))
 
 
-def uploads_of(method, dataset, stream, t, seed=0):
-    return {
-        f"client-{k}": method.client(
-            None,
-            b"",
-            data_of(dataset, rows, f"client-{k}", str(t)),
-            seed,
-        )[1]
-        for k, rows in enumerate(stream.tasks[t].rows)
-    }
+def one_round(method, state, cstates, dataset, stream, t, round_, seed=0):
+    """The uploads of all clients; their states are put in place."""
+    message = method.broadcast(state, t, round_)
+    uploads = {}
+    for k, rows in enumerate(stream.tasks[t].rows):
+        name = f"client-{k}"
+        data = data_of(method, dataset, rows, name, str(t))
+        cstates[name], uploads[name] = method.client(cstates.get(name), message, data, seed)
+    return uploads
 
 
-def final_state(method, dataset, stream, reverse=False):
-    state = method.init(spec_of(dataset, stream), 0)
+def first_uploads(method, dataset, stream):
+    state = method.init(spec_of(method, dataset, stream), 0)
+    return one_round(method, state, {}, dataset, stream, 0, 0)
+
+
+def final_state(method, dataset, stream, reverse=False, reload=False):
+    spec = spec_of(method, dataset, stream)
+    state, cstates = method.init(spec, 0), {}
     for t in range(len(stream.tasks)):
-        uploads = uploads_of(method, dataset, stream, t)
-        ordered = dict(reversed(uploads.items())) if reverse else uploads
-        state = method.aggregate(state, t, 0, ordered)
+        for r in range(method.rounds(t)):
+            if reload:
+                state = method.load(method.dump(state), spec, 0)
+                cstates = {k: method.load_client(method.dump_client(c)) for k, c in cstates.items()}
+            uploads = one_round(method, state, cstates, dataset, stream, t, r)
+            ordered = dict(reversed(uploads.items())) if reverse else uploads
+            state = method.aggregate(state, t, r, ordered)
     return state
 
 
-@pytest.mark.parametrize("key", METHODS)
+def predictions(method, state, dataset):
+    return method.predict(state, rows_of(method, dataset).X_test)
+
+
+@pytest.mark.parametrize("key", KEYS)
 def test_learns_what_it_sees_and_reports_what_it_carried(key, dataset, stream):
     method = make(key)
     result = run(Run(key, method, dataset, stream))
-    assert result.A_T > 80
-    carried = [
-        [len(b) for b in uploads_of(method, dataset, stream, t).values()]
-        for t in range(len(stream.tasks))
-    ]
+    assert (100 * result.acc[0][0] if method.family == "trained" else result.A_T) > 80
+    carried = []
+    state, cstates = method.init(spec_of(method, dataset, stream), 0), {}
+    for t in range(len(stream.tasks)):
+        sent = np.zeros(stream.n_clients, int)
+        for r in range(method.rounds(t)):
+            uploads = one_round(method, state, cstates, dataset, stream, t, r)
+            sent += [len(b) for b in uploads.values()]
+            state = method.aggregate(state, t, r, uploads)
+        carried.append(sent.tolist())
     assert [t.bytes_up for t in result.tasks] == carried
-    assert result.tasks[0].bytes_down == [0] * stream.n_clients
+    assert [t.rounds for t in result.tasks] == [method.rounds(t) for t in range(3)]
+    assert result.tasks[1].bytes_down[0] > 0
     assert result.bytes_down_final > 0
     assert method.sends
     assert len(result.acc) == 3
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", ANALYTIC)
+def test_nothing_is_downloaded_before_the_first_task(key, dataset, stream):
+    result = run(Run(key, make(key), dataset, stream))
+    assert result.tasks[0].bytes_down == [0] * stream.n_clients
+
+
+@pytest.mark.parametrize("key", KEYS)
 def test_same_seed_same_result(key, dataset, stream):
     first, second = (run(Run(key, make(key), dataset, stream)) for _ in range(2))
     assert first.acc == second.acc
@@ -113,77 +183,74 @@ def test_same_seed_same_result(key, dataset, stream):
         assert run(Run(key, make(key), dataset, stream, seed=1)).run_id != first.run_id
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", KEYS)
 def test_resume_equals_uninterrupted(key, dataset, stream):
     method = make(key)
-    spec = spec_of(dataset, stream)
-    state = method.load(method.dump(method.init(spec, 0)), spec, 0)
-    cstate = None
-    for t in range(len(stream.tasks)):
-        state = method.aggregate(state, t, 0, uploads_of(method, dataset, stream, t))
-        state = method.load(method.dump(state), spec, 0)
-        cstate = method.load_client(method.dump_client(cstate))
+    state = final_state(method, dataset, stream, reload=True)
     straight = final_state(method, dataset, stream)
     assert method.dump(state) == method.dump(straight)
     assert np.array_equal(
-        method.predict(state, dataset.X_test), method.predict(straight, dataset.X_test)
+        predictions(method, state, dataset), predictions(method, straight, dataset)
     )
 
 
-@pytest.mark.parametrize("key", [k for k in METHODS if make(k).claims.order_free])
+@pytest.mark.parametrize("key", [k for k in KEYS if make(k).claims.order_free])
 def test_order_of_clients_does_not_matter(key, dataset, stream):
     method = make(key)
-    forward = method.predict(final_state(method, dataset, stream), dataset.X_test)
-    backward = method.predict(final_state(method, dataset, stream, reverse=True), dataset.X_test)
+    forward = predictions(method, final_state(method, dataset, stream), dataset)
+    backward = predictions(method, final_state(method, dataset, stream, reverse=True), dataset)
     assert np.array_equal(forward, backward)
 
 
-@pytest.mark.parametrize("key", [k for k in METHODS if make(k).claims.partition_free])
+@pytest.mark.parametrize("key", [k for k in KEYS if make(k).claims.partition_free])
 def test_partition_does_not_matter(key, dataset, stream):
     method = make(key)
     pooled = Stream(
         tuple(Task(t.classes, (np.concatenate(t.rows), *t.rows[1:2])) for t in stream.tasks), {}
     )
     alone = Stream(tuple(Task(t.classes, (t.rows[0],)) for t in pooled.tasks), {})
-    split = method.predict(final_state(method, dataset, stream), dataset.X_test)
+    split = predictions(method, final_state(method, dataset, stream), dataset)
     joint = method.predict(final_state(method, dataset, alone), dataset.X_test)
     assert np.array_equal(split, joint)
 
 
-@pytest.mark.parametrize("key", [k for k in METHODS if make(k).claims.exact])
+@pytest.mark.parametrize("key", [k for k in KEYS if make(k).claims.exact])
 def test_exact_means_one_client_with_everything_in_one_task(key, dataset, stream):
     method = make(key)
     rows = np.concatenate([r for t in stream.tasks for r in t.rows])
     joint = Stream((Task(stream.seen(2), (rows,)),), {})
     split = final_state(method, dataset, stream)
     alone = final_state(method, dataset, joint)
-    assert np.array_equal(
-        method.predict(split, dataset.X_test), method.predict(alone, dataset.X_test)
-    )
+    assert np.array_equal(predictions(method, split, dataset), predictions(method, alone, dataset))
     if hasattr(split, "head"):
         W, V = split.head.weights, alone.head.weights
         assert np.allclose(W, V, atol=1e-3 * np.abs(V).max())
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", KEYS)
 def test_empty_client_and_one_sample_class(key, dataset, stream):
     method = make(key)
     rows = np.flatnonzero(dataset.y_train == 0)
     lone = np.flatnonzero(dataset.y_train == 1)[:1]
     odd = Stream((Task((0, 1), (rows, np.zeros(0, dtype=np.int64), lone)),), {})
     state = final_state(method, dataset, odd)
-    assert set(method.predict(state, dataset.X_test)) <= {0, 1}
+    assert set(predictions(method, state, dataset)) <= {0, 1}
 
 
-@pytest.mark.parametrize("key", [k for k in METHODS if k != "send-images"])
-def test_nan_is_refused(key, dataset):
-    X = dataset.X_train[:4].copy()
+@pytest.mark.parametrize(
+    "key", [k for k in KEYS if make(k).input == "features" and k != "send-images"]
+)
+def test_nan_is_refused(key, dataset, stream):
+    rows = np.flatnonzero(np.isin(dataset.y_train, stream.tasks[0].classes))[:4]
+    X = dataset.X_train[rows].copy()
     X[2, 1] = np.nan
+    method = make(key)
+    message = method.broadcast(method.init(spec_of(method, dataset, stream), 0), 0, 0)
     with pytest.raises(ValueError, match="NaN"):
-        make(key).client(None, b"", ClientData("c", "0", X, dataset.y_train[:4]), 0)
+        method.client(None, message, ClientData("c", "0", X, dataset.y_train[rows]), 0)
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", KEYS)
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(key, dataset, stream, tmp_path):
     job = Run(key, make(key), dataset, stream)
     straight = run(job)
@@ -204,35 +271,38 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(key, dataset, str
     assert [t.bytes_up for t in resumed.tasks] == [t.bytes_up for t in straight.tasks]
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", KEYS)
 def test_frozen_methods_have_no_drift(key, dataset, stream):
     method = make(key)
     state = final_state(method, dataset, stream)
-    assert method.embed(state, dataset.X_test) is None
+    found = method.embed(state, rows_of(method, dataset).X_test)
+    assert (found is None) == (method.input == "features")
 
 
-@pytest.mark.parametrize("key", [k for k in METHODS if k not in LABELLERS])
-def test_unlabelled_rows_are_left_out(key, dataset):
+@pytest.mark.parametrize("key", [k for k in KEYS if k not in LABELLERS])
+def test_unlabelled_rows_are_left_out(key, dataset, stream):
     method = make(key)
-    X, y = dataset.X_train[:20], list(dataset.y_train[:20])
-    images = [dataset.images.encoded(i) for i in range(20)]
-    hidden = [*y[:15], None, None, None, None, None]
-    _, full = method.client(None, b"", ClientData("c", "0", X[:15], y[:15], images[:15]), 0)
-    _, part = method.client(None, b"", ClientData("c", "0", X, hidden, images), 0)
+    message = method.broadcast(method.init(spec_of(method, dataset, stream), 0), 0, 0)
+    rows = np.flatnonzero(np.isin(dataset.y_train, stream.tasks[0].classes))[:20]
+    data = data_of(method, dataset, rows)
+    hidden = [*data.y[:15], None, None, None, None, None]
+    labelled = data_of(method, dataset, rows[:15])
+    _, full = method.client(None, message, labelled, 0)
+    _, part = method.client(None, message, replace(data, y=hidden), 0)
     assert full == part
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", KEYS)
 def test_predicting_before_the_first_task_is_a_clear_error(key, dataset, stream):
     method = make(key)
     with pytest.raises(ValueError, match="no task"):
-        method.predict(method.init(spec_of(dataset, stream), 0), dataset.X_test)
+        predictions(method, method.init(spec_of(method, dataset, stream), 0), dataset)
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", KEYS)
 def test_foreign_messages_are_refused(key, dataset, stream):
     method = make(key)
     other = make("fedncm" if not isinstance(method, ClassSumsClient) else "exact")
-    state = method.init(spec_of(dataset, stream), 0)
+    state = method.init(spec_of(method, dataset, stream), 0)
     with pytest.raises(ValueError, match="kind: expected"):
-        method.aggregate(state, 0, 0, uploads_of(other, dataset, stream, 0))
+        method.aggregate(state, 0, 0, first_uploads(other, dataset, stream))

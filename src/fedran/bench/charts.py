@@ -149,7 +149,9 @@ def line_styles(results: Sequence[Result]) -> dict[str, Line]:
         if g.key == "fedran" and ACCENT not in {s.colour for s in styles.values()}:
             styles[name] = Line(ACCENT, "o", dashed=False)
             continue
-        colour, marker = COLOURS[count % len(COLOURS)], MARKERS[(count + 1) % len(MARKERS)]
+        colour = COLOURS[count % len(COLOURS)]
+        # One further for every turn of the colours, so that no pair comes back.
+        marker = MARKERS[(count + 1 + count // len(COLOURS)) % len(MARKERS)]
         styles[name] = Line(colour, marker, dashed=not g.competes)
         count += 1
     return styles
@@ -172,6 +174,16 @@ def log_ticks(axis: Axis, values: Iterable[float]) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
+
+
+def legend_columns(width: float, names: Iterable[str], most: int) -> int:
+    """Columns of a legend that fit so many inches, by the longest name.
+
+    >>> legend_columns(6.2, ["FedRAN", "AFL"], 3), legend_columns(6.2, ["x" * 36], 3)
+    (3, 2)
+    """
+    longest = max((len(short(name)) for name in names), default=0)
+    return max(1, min(most, int(width / (0.068 * longest + 0.45))))
 
 
 def legend_rows(entries: int, columns: int) -> float:

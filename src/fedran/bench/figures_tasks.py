@@ -12,6 +12,7 @@ from fedran.bench.charts import (
     Chart,
     Line,
     legend_below,
+    legend_columns,
     legend_rows,
     line_styles,
     short,
@@ -48,15 +49,19 @@ def _panels(members: list[Group]) -> list[tuple[float | None, list[Group]]]:
     return [(beta, found) for (_, beta), found in by_place(members).items()]
 
 
-def _columns(across: int) -> int:
-    return max(2, across * 3 // 2)
+def _columns(members: list[Group], across: int) -> int:
+    return legend_columns(_width(across), {g.name for g in members}, max(2, across * 3 // 2))
+
+
+def _width(across: int) -> float:
+    return max(5.8, PANEL[0] * across)
 
 
 def _size(members: list[Group]) -> tuple[float, float]:
     panels = len(_panels(members))
     across, down = min(panels, ACROSS), -(-panels // ACROSS)
-    legend = legend_rows(len({g.name for g in members}), _columns(across))
-    return max(5.8, PANEL[0] * across), PANEL[1] * down + legend
+    legend = legend_rows(len({g.name for g in members}), _columns(members, across))
+    return _width(across), PANEL[1] * down + legend
 
 
 def _draw(members: list[Group], styles: dict[str, Line], figure: Figure) -> None:
@@ -87,7 +92,7 @@ def _draw(members: list[Group], styles: dict[str, Line], figure: Figure) -> None
     for ax in axes[len(panels) :]:
         ax.remove()
     axes[0].set_ylabel("accuracy over classes seen, %")
-    legend_below(figure, list(axes[: len(panels)]), _columns(across))
+    legend_below(figure, list(axes[: len(panels)]), _columns(members, across))
 
 
 def _ticks(tasks: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -10,12 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedran.bench.names import as_text, difference
 from fedran.bench.result import Result
 
 Mark = Literal["", "best", "second"]
 
 ABLATIONS = frozenset({"labels", "rank", "components"})
 """Configurations whose runs vary one thing; they have sections of their own."""
+SPEEDUP = "speedup"
+"""The configuration that runs FedRAN and trained methods alone on one machine, for the seconds."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,23 @@ def study(result: Result) -> str:
     return path.stem if path.parent.name == "paper" and path.stem in ABLATIONS else ""
 
 
-def comparisons(results: Iterable[Result]) -> list[Result]:
-    """The results that compare methods: all but those of the ablations."""
+def measured(results: Iterable[Result]) -> list[Result]:
+    """All but the runs of the ablations."""
     return [r for r in results if not study(r)]
+
+
+def comparisons(results: Iterable[Result]) -> list[Result]:
+    """The results that compare methods: neither ablations nor runs for the speed-up alone.
+
+    Those may train for fewer rounds; they count where the method has no other run.
+    """
+    found = measured(results)
+    whole = {_method(r) for r in found if config_stem(r) != SPEEDUP}
+    return [r for r in found if config_stem(r) != SPEEDUP or _method(r) not in whole]
+
+
+def _method(r: Result) -> tuple[Setting, str, str]:
+    return Setting.of(r), r.key, r.label
 
 
 def beta_of(result: Result) -> float | None:
@@ -156,7 +172,7 @@ def groups(results: Iterable[Result], by_machine: bool = False) -> list[Group]:
     found: dict[tuple[Setting, float | None, str, str], dict[str, Result]] = {}
     for r in sorted(results, key=lambda r: r.date):
         place = (Setting.of(r), beta_of(r), identity(r), machine(r) if by_machine else "")
-        found.setdefault(place, {})[_text(r.seeds)] = r
+        found.setdefault(place, {})[as_text(r.seeds)] = r
     names = _names(found)
     made = [
         Group(names[place[0], place[2]], place[0], place[1], tuple(runs.values()))
@@ -208,13 +224,9 @@ def marks(values: Sequence[float | None], competes: Sequence[bool], digits: int 
     return [ranked.get(v, "") if v is not None else "" for v in shown]
 
 
-def _text(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, sort_keys=True, default=str)
-
-
 def identity(result: Result) -> str:
     """What makes two results repeats of one method: key, label and settings."""
-    return _text({"key": result.key, "label": result.label, "params": result.params})
+    return as_text({"key": result.key, "label": result.label, "params": result.params})
 
 
 def _names(
@@ -228,18 +240,5 @@ def _names(
     names = {}
     for (setting, label), members in alike.items():
         for who, r in members.items():
-            names[setting, who] = label + _difference(r, list(members.values()))
+            names[setting, who] = label + difference(r, list(members.values()))
     return names
-
-
-def _difference(result: Result, others: list[Result]) -> str:
-    if len(others) == 1:
-        return ""
-    differ = [
-        f"{k}={v}"
-        for k, v in sorted(result.params.items())
-        if len({_text({"": r.params.get(k)}) for r in others}) > 1
-    ]
-    if len({r.key for r in others}) > 1:
-        differ.insert(0, result.key)
-    return f" ({', '.join(differ)})" if differ else ""

@@ -10,6 +10,8 @@ from itertools import groupby
 from fedran.bench.tables import Block, Cell, Column, Table
 from fedran.core.errors import printable
 
+SHORT = 16
+"""A text of so few characters is not broken, at a hyphen say."""
 _MARKS = {"": "{}", "best": "<strong>{}</strong>", "second": "<u>{}</u>"}
 
 
@@ -57,6 +59,7 @@ def _kind(column: Column, cell: Cell | None = None) -> str:
         "num": column.numeric,
         "printed": column.muted or (cell is not None and cell.muted),
         "wide": column.wide,
+        "short": not column.numeric and cell is not None and len(cell.text) <= SHORT,
     }
     chosen = " ".join(name for name, wanted in names.items() if wanted)
     return f' class="{chosen}"' if chosen else ""

@@ -17,7 +17,8 @@ _MARKS = {"": "{}", "best": "**{}**", "second": "<u>{}</u>"}
 def markdown_page(results: Sequence[Result]) -> str:
     """All tables of the report as one Markdown text, without a page title.
 
-    What the paper printed is in italics. The page's folded details are left out.
+    What was printed by the paper or computed, not measured, is in italics. The page's folded
+    details are left out.
     """
     parts = [_section(s) for s in sections(results)]
     absent = missing(results)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedran.bench.result import Result
+from fedran.bench.trained import on_images, rounds_a_task
 
 
 def forgetting(result: Result) -> list[float]:
@@ -104,6 +105,24 @@ def task_seconds(result: Result) -> float:
     return client_seconds(result) + server_seconds(result)
 
 
+def whole_seconds(result: Result) -> float | None:
+    """Time with the forward pass, where it was timed; a network on images has it in its Time."""
+    if on_images(result):
+        return task_seconds(result)
+    forward = extraction_seconds(result)
+    return None if forward is None else task_seconds(result) + forward
+
+
+def seconds_at(result: Result, rounds: int) -> float:
+    """Time had the clients trained for so many rounds; the server's seconds stay as measured."""
+    return client_seconds(result) * rounds / rounds_a_task(result) + server_seconds(result)
+
+
+def upload_at(result: Result, rounds: int) -> float:
+    """The largest upload had there been so many rounds."""
+    return result.max_upload * rounds / rounds_a_task(result)
+
+
 def peak_memory(result: Result) -> int | None:
     """Peak resident memory of the run, bytes."""
     peaks = [t.peak_rss for t in result.tasks if t.peak_rss is not None]
@@ -128,6 +147,6 @@ def budgets_met(result: Result) -> dict[str, bool]:
     measured = {
         "bytes": float(result.max_upload),
         "seconds": task_seconds(result),
-        "drift": max(result.drift, default=np.inf if result.family == "trained" else 0.0),
+        "drift": max(result.drift, default=np.inf if on_images(result) else 0.0),
     }
     return {name: measured[name] <= ceiling for name, ceiling in result.budgets.items()}

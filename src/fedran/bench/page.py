@@ -44,7 +44,8 @@ def _lead(results: Sequence[Result]) -> str:
     return (
         f'<p class="lead">{_count(len(results), "run")} of {_count(methods, "method")} on '
         f"{_count(datasets, 'dataset')}, {text(when)}. Everything is measured, but for what is "
-        'set like <span class="printed">this</span>: it is printed in the paper.</p>\n'
+        'set like <span class="printed">this</span>: it is printed in the paper, or '
+        "computed where its heading says so.</p>\n"
     )
 
 

@@ -178,8 +178,8 @@ def code_hash() -> str:
     sha = hashlib.sha256()
     root = Path(fedran.__file__).parent
     for room in ("core", "methods", "wire"):
-        for path in sorted((root / room).glob("*.py")):
-            sha.update(f"{room}/{path.name}\n".encode())
+        for path in sorted((root / room).rglob("*.py")):
+            sha.update(f"{path.relative_to(root).as_posix()}\n".encode())
             sha.update(path.read_bytes().replace(b"\r\n", b"\n"))
     return sha.hexdigest()[:8]
 

@@ -6,6 +6,7 @@ import datetime
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedran.bench.images import Encoded, cached_backbone
 from fedran.bench.machine import machine, peak_rss, reset_peak
 from fedran.bench.result import Result, Seconds, TaskRecord, library_versions, run_id
 from fedran.data.dataset import Dataset
+from fedran.data.pixels import as_images
 from fedran.data.stream import Stream
 from fedran.methods.protocol import ClientData, Method, Spec
 
@@ -44,10 +46,13 @@ class Run:
     """Runs that share the machine."""
 
     def __post_init__(self) -> None:
-        if self.method.input != self.dataset.kind:
+        if self.method.input == "images":
+            size = getattr(self.method, "image_size", None)
+            object.__setattr__(self, "dataset", pixels_of(self.dataset, size))
+        elif self.dataset.kind != "features":
             raise ValueError(
-                f"{self.method.name} takes {self.method.input}, "
-                f"{self.dataset.name} holds {self.dataset.kind}"
+                f"{self.method.name} takes features, {self.dataset.name} holds images: make "
+                "features with `fedran features`"
             )
         for t, task in enumerate(self.stream.tasks, 1):
             if not len(_rows_of(self.dataset.y_test, task.classes)):
@@ -64,8 +69,8 @@ class Run:
     @property
     def hashes(self) -> dict[str, str]:
         """What the run depends on besides its settings."""
-        weights = self.dataset.source.get("weights")
-        known = {"stream": self.stream.hash, "features": self.dataset.hash}
+        weights = self.dataset.source.get("weights") or getattr(self.method, "weights_hash", None)
+        known = {"stream": self.stream.hash, self.dataset.kind: self.dataset.hash}
         return {**known, "weights": weights} if weights else known
 
     @property
@@ -104,7 +109,10 @@ class _Runner:
             data.X_train.shape[-1],
             tuple(t.classes for t in job.stream.tasks),
             self.clients,
-            None if data.images is None else cached_backbone(data.images, data.X_train),
+            None
+            if data.images is None or data.kind == "images"
+            else cached_backbone(data.images, data.X_train),
+            data.X_train.shape[1] if data.kind == "images" else None,
         )
         self.test = [_rows_of(data.y_test, t.classes) for t in job.stream.tasks]
         self.exact = ExactGrams(data, job.stream) if job.gram_error else None
@@ -140,7 +148,11 @@ class _Runner:
                 self.checkpoint.save(self.method, at)
             message = self.method.broadcast(at.state, t, round_)
             uploads = {}
+            asked = self.method.participants(t, round_, self.clients, self.job.seed)
             for k, name in enumerate(self.clients):
+                if name not in asked:
+                    self.progress(f"task {t + 1}: {name} does not take part in this round")
+                    continue
                 data = self._data(t, k)
                 start = time.perf_counter()
                 at.clients[name], uploads[name] = self.method.client(
@@ -149,7 +161,9 @@ class _Runner:
                 task.busy[k] += time.perf_counter() - start
                 task.bytes_up[k] += len(uploads[name])
                 task.bytes_down[k] += len(message)
-                self.progress(f"task {t + 1}: {name} sent {len(uploads[name])} bytes")
+                self.progress(
+                    f"task {t + 1}, round {round_ + 1}: {name} sent {len(uploads[name])} bytes"
+                )
             start = time.perf_counter()
             at.state = self.method.aggregate(at.state, t, round_, uploads)
             task.server += time.perf_counter() - start
@@ -160,7 +174,10 @@ class _Runner:
         assert measured is not None
         per_row = self.job.dataset.seconds_per_row
         per_row = self.job.seconds_per_row if per_row is None else per_row
-        extraction = None if per_row is None else [per_row * len(r) for r in task.rows]
+        frozen = self.method.input == "features"
+        extraction = (
+            None if per_row is None or not frozen else [per_row * len(r) for r in task.rows]
+        )
         rates = [
             float(task.has_label(k).mean()) if len(r) else None for k, r in enumerate(task.rows)
         ]
@@ -265,6 +282,12 @@ class _Runner:
             reference_acc=at.so_far.reference_acc,
             budgets=job.budgets,
         )
+
+
+@lru_cache(maxsize=2)
+def pixels_of(dataset: Dataset, size: int | None) -> Dataset:
+    """The images of a dataset, decoded once a process."""
+    return as_images(dataset, size)
 
 
 def _rows_of(labels: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.int64]:

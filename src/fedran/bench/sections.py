@@ -6,21 +6,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from fedran.bench import tables_accuracy, tables_bytes, tables_memory, tables_time
+from fedran.bench import (
+    tables_accuracy,
+    tables_bytes,
+    tables_drift,
+    tables_memory,
+    tables_time,
+    tables_training,
+)
 from fedran.bench.charts import Chart
 from fedran.bench.figures_ablation import component_charts, label_charts, rank_charts
 from fedran.bench.figures_front import front_charts
+from fedran.bench.figures_motivation import motivation_charts
 from fedran.bench.figures_rounds import round_charts
 from fedran.bench.figures_tasks import task_charts
-from fedran.bench.groups import Setting, comparisons, config_stem
+from fedran.bench.groups import Setting, config_stem, measured
 from fedran.bench.result import Result
 from fedran.bench.tables import Table
 from fedran.bench.tables_ablation import component_tables, label_tables, rank_tables
 from fedran.bench.tables_accuracy import accuracy_tables
 from fedran.bench.tables_bytes import communication_tables
+from fedran.bench.tables_drift import drift_tables
 from fedran.bench.tables_memory import forgetting_details, forgetting_tables
 from fedran.bench.tables_provenance import provenance_table
+from fedran.bench.tables_speedup import speedup_tables
 from fedran.bench.tables_time import runtime_tables
+from fedran.bench.tables_training import training_tables
+from fedran.bench.trained import is_head, on_images
 
 Results = Sequence[Result]
 
@@ -31,6 +43,7 @@ FOOTNOTES = {
     "β": "concentration of the Dirichlet distribution that deals each class's rows to the "
     "clients; smaller is more skewed.",
     "printed": "copied from the paper, which used another backbone; never measured here.",
+    "computed": "follows from measured figures by the arithmetic that stands beside it.",
     "yardstick": "what sending plain data would cost; shown, not ranked.",
 }
 
@@ -74,7 +87,7 @@ def missing(results: Results) -> list[str]:
 def _present(stem: str, there: Callable[[Result], bool], results: Results) -> bool:
     if stem in _STUDIES:
         return bool(_STUDIES[stem](results))
-    return any(config_stem(r) == stem or there(r) for r in comparisons(results))
+    return any(config_stem(r) == stem or there(r) for r in measured(results))
 
 
 def _accuracy(results: Results) -> Section:
@@ -84,18 +97,29 @@ def _accuracy(results: Results) -> Section:
     return Section("accuracy", "Accuracy", intro, accuracy_tables(results))
 
 
+def _training(results: Results) -> Section:
+    tables = training_tables(results)
+    return Section("training", "Training settings", tables_training.READ, tables)
+
+
 def _communication(results: Results) -> Section:
     tables = communication_tables(results)
     return Section("communication", "Communication", tables_bytes.READ, tables)
 
 
 def _runtime(results: Results) -> Section:
-    return Section("runtime", "Runtime", tables_time.READ, runtime_tables(results))
+    tables = speedup_tables(results) + runtime_tables(results)
+    return Section("runtime", "Runtime", tables_time.READ, tables)
 
 
 def _tasks(results: Results) -> Section:
     intro = "A_t after each task, mean over seeds. Dashed: references and yardsticks."
     return Section("tasks", "Accuracy task by task", intro, [], task_charts(results))
+
+
+def _motivation(results: Results) -> Section:
+    tables, charts = drift_tables(results), motivation_charts(results)
+    return Section("motivation", "Motivation", tables_drift.READ, tables, charts)
 
 
 def _labels(results: Results) -> Section:
@@ -160,9 +184,11 @@ def _provenance(results: Results) -> Section:
 
 _SECTIONS: tuple[Callable[[Results], Section], ...] = (
     _accuracy,
+    _training,
     _communication,
     _runtime,
     _tasks,
+    _motivation,
     _labels,
     _rank,
     _components,
@@ -193,4 +219,7 @@ EXPECTED: tuple[tuple[str, str, Callable[[Result], bool]], ...] = (
         "configs/paper/communication.toml",
         lambda r: r.key.startswith("send-"),
     ),
+    ("Trained methods", "configs/paper/trained.toml", is_head),
+    ("Networks from scratch", "configs/paper/scratch.toml", on_images),
+    ("Speed-up", "configs/paper/speedup.toml", lambda _: False),
 )

@@ -15,7 +15,7 @@ from fedran.bench.groups import (
     marks,
     mean_of,
 )
-from fedran.bench.paper import BETAS, Pair, paper_method
+from fedran.bench.paper import BETAS, Pair
 from fedran.bench.result import Result
 from fedran.bench.tables import (
     NOTHING,
@@ -30,13 +30,17 @@ from fedran.bench.tables import (
     words,
 )
 from fedran.bench.tables_bytes import printed_for
+from fedran.bench.trained import paper_row, row_order
 
 MEASURES: tuple[Callable[[Result], float], ...] = (lambda r: r.A_avg, lambda r: r.A_T)
 READ = (
     "Average and final accuracy in percent. Best bold, second best underlined, for each β and "
     "column; what reads the same is marked the same. References and yardsticks are shown below "
     "the methods and not ranked. The printed columns are the paper's figures for its own "
-    "backbone. They are context: other features, so never ranked with ours."
+    "backbone. They are context: other features, so never ranked with ours. Rows marked (head) "
+    "train a linear head on the same frozen features as FedRAN; rows marked (from scratch) train "
+    "a network from random weights on the images of the same rows. The training table states "
+    "network and rounds."
 )
 
 
@@ -52,7 +56,7 @@ def _table(frame: Setting, settings: dict[Setting, list[Group]]) -> Table:
     members = [g for found in settings.values() for g in found]
     counts = [len(g.results) for g in members]
     sides = [_Side(s, found, len(set(counts)) > 1) for s, found in settings.items()]
-    names = list(dict.fromkeys(g.name for g in sorted(members, key=lambda g: not g.competes)))
+    names = list(dict.fromkeys(g.name for g in sorted(members, key=row_order)))
     betas = sorted({g.beta for g in members}, key=lambda b: (b is None, b or 0.0))
     blocks: list[Block] = [_block(name, betas, sides) for name in names]
     only = dict.fromkeys(m for side in sides for m in side.not_run)
@@ -115,7 +119,7 @@ class _Side:
         """The paper's methods that have printed figures here but no result."""
         if self.paper is None:
             return []
-        run = {paper_method(g.key) for g in self.members.values()}
+        run = {paper_row(g) for g in self.members.values()}
         return [
             m for m, by in self.paper.accuracy.items() if self.paper.dataset in by and m not in run
         ]
@@ -129,7 +133,7 @@ class _Side:
             else Cell(NOTHING)
             for i, m in enumerate(MEASURES)
         ]
-        told = self.paper.pair(paper_method(g.key), beta) if self.paper and g else None
+        told = self.paper.pair(paper_row(g), beta) if self.paper and g else None
         return own + self._printed(told)
 
     def printed_only(self, method: str, beta: float) -> list[Cell]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fedran.bench.groups import Group, Setting, by_place, comparisons, groups, mean_of, place_title
 from fedran.bench.metrics import formula_upload, max_download, total_download, total_upload
-from fedran.bench.paper import MIB, Printed, paper_method, printed
+from fedran.bench.paper import MIB, Printed, printed
 from fedran.bench.result import Result
 from fedran.bench.tables import (
     NOTHING,
@@ -20,6 +20,7 @@ from fedran.bench.tables import (
     times,
     words,
 )
+from fedran.bench.trained import paper_row
 
 READ = (
     "What one client sends in one task, at most, in MiB (2^20 bytes; what the paper calls MB is "
@@ -109,7 +110,7 @@ def _row(g: Group, ours: Group | None, paper: Printed | None) -> list[Cell]:
     formula = [f for r in g.results if (f := formula_upload(r)) is not None]
     size = largest_upload(g)
     base = largest_upload(ours) if ours else 0
-    told = paper.mib(paper_method(g.key)) if paper else None
+    told = paper.mib(paper_row(g)) if paper else None
     return [
         Cell(g.name),
         Cell(mib(size)),

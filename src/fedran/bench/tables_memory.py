@@ -28,6 +28,7 @@ from fedran.bench.tables import (
     spread,
     words,
 )
+from fedran.bench.trained import on_images
 
 WORST = 10
 READ = (
@@ -85,7 +86,9 @@ def _means(setting: Setting, beta: float | None, found: list[Group]) -> Table:
 
 def _drift(g: Group) -> Cell:
     drift = g.stat(lambda r: max(r.drift) if r.drift else None)
-    return Cell("0 (frozen)") if drift is None else Cell(f"{drift.mean:.3g}")
+    if drift is None:
+        return Cell(NOTHING if on_images(g.first) else "0 (frozen)")
+    return Cell(f"{drift.mean:.3g}")
 
 
 def _budgets(g: Group) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedran.bench.groups import (
+    SPEEDUP,
     Group,
     Setting,
     by_place,
-    comparisons,
     config_stem,
     groups,
     machine,
     mean_of,
+    measured,
     place_title,
 )
 from fedran.bench.metrics import (
@@ -21,8 +22,9 @@ from fedran.bench.metrics import (
     peak_memory,
     server_seconds,
     task_seconds,
+    whole_seconds,
 )
-from fedran.bench.paper import Printed, paper_method
+from fedran.bench.paper import Printed
 from fedran.bench.result import Result
 from fedran.bench.tables import (
     NOTHING,
@@ -37,11 +39,13 @@ from fedran.bench.tables import (
     words,
 )
 from fedran.bench.tables_bytes import printed_for
+from fedran.bench.trained import paper_row
 
 READ = (
     "Seconds of one task, mean over tasks and seeds. Client is the mean over clients; Time is "
     "client + server, as in the paper, without the forward pass. The forward pass is rows times "
-    "the backbone's measured seconds a row, where those are known. Memory is the peak of the "
+    "the backbone's measured seconds a row, where those are known; a network that is trained on "
+    "the images has it in its Time. Memory is the peak of the "
     "whole process, data included. Times of different machines do not compare. Runs that shared "
     "their machine with others are left out: their seconds say little."
 )
@@ -49,9 +53,9 @@ READ = (
 
 def runtime_tables(results: Iterable[Result]) -> list[Table]:
     """One table for each setting and beta."""
-    alone = [r for r in comparisons(results) if r.side_by_side == 1]
+    alone = [r for r in measured(results) if r.side_by_side == 1]
     # Where runs were made for their seconds, the others were not.
-    alone = [r for r in alone if config_stem(r) == "runtime"] or alone
+    alone = [r for r in alone if config_stem(r) in {"runtime", SPEEDUP}] or alone
     places = by_place(groups(alone, by_machine=True))
     tables = [_table(setting, beta, found) for (setting, beta), found in places.items()]
     return collapse_but_first(tables, [setting for setting, _ in places])
@@ -62,7 +66,9 @@ def _table(setting: Setting, beta: float | None, found: list[Group]) -> Table:
     paper = paper if paper and paper.runtime else None
     columns = [
         *words("method"),
-        *numbers("Time", "client", "server", "forward pass", "peak memory, MiB"),
+        *numbers(
+            "Time", "client", "server", "forward pass", "Time with forward pass", "peak memory, MiB"
+        ),
         *([Column("Time, printed (RTX A5000)", muted=True)] if paper else []),
         Column("seeds"),
         Column("machine", numeric=False, wide=True),
@@ -73,8 +79,8 @@ def _table(setting: Setting, beta: float | None, found: list[Group]) -> Table:
 
 def _row(g: Group, paper: Printed | None) -> list[Cell]:
     memory = g.stat(peak_memory)
-    parts = [g.stat(f) for f in (client_seconds, server_seconds, extraction_seconds)]
-    told = paper.seconds(paper_method(g.key)) if paper else None
+    parts = [g.stat(f) for f in (client_seconds, server_seconds, extraction_seconds, whole_seconds)]
+    told = paper.seconds(paper_row(g)) if paper else None
     return [
         Cell(g.name),
         _seconds(g),

@@ -14,6 +14,7 @@ from fedran.data.digits import digits
 from fedran.data.har import har
 from fedran.data.image_sets import load_images
 from fedran.data.packed import data_file, packed_features
+from fedran.data.pixels import image_dataset
 
 CIFAR = "features of CIFAR-100: make them with `fedran features cifar100`"
 VTAB = "features of 50 classes of 5 VTAB domains: make them with `fedran features FOLDER`"
@@ -34,12 +35,13 @@ DATASETS: dict[str, Callable[[], Dataset]] = {
     ),
     "vtab50-efficientnet_lite0": _below("features/vtab50-efficientnet_lite0.npz", VTAB),
     "vtab50-vit_s14": _below("features/vtab50-vit_s14.npz", VTAB),
+    "cifar100": lambda: image_dataset(load_images("cifar100")),
     "har-dsa19": lambda: har(data_file("data/har_dsa19/features.npz", DSA)),
 }
 
 
 def with_images(dataset: Dataset, images: str | None) -> Dataset:
-    """The same with the training images beside the features, where they are on this machine."""
+    """The same with the images beside the features, where they are on this machine."""
     if images is None:
         return dataset
     try:
@@ -48,7 +50,8 @@ def with_images(dataset: Dataset, images: str | None) -> Dataset:
         return dataset
     if not np.array_equal(found.y_train, dataset.y_train):
         return dataset  # other images, or another order: they do not belong together
-    return replace(dataset, images=found.train)
+    test = found.test if np.array_equal(found.y_test, dataset.y_test) else None
+    return replace(dataset, images=found.train, test_images=test)
 
 
 def _images_of(path: Path) -> str | None:
@@ -59,9 +62,10 @@ def _images_of(path: Path) -> str | None:
 
 
 def load_dataset(name: str) -> Dataset:
-    """A dataset of the catalogue, or the feature file at a path that ends in ``.npz``.
+    """A dataset of the catalogue, the feature file at a path that ends in ``.npz``, or a folder.
 
-    A relative path is looked for here, then below FEDRAN_DATA.
+    A relative file is looked for here, then below FEDRAN_DATA. A folder holds images without
+    features (``load_images`` says how): for methods that train a network.
 
     >>> load_dataset("digits").name
     'digits'
@@ -72,7 +76,9 @@ def load_dataset(name: str) -> Dataset:
         here = Path(name).is_file() or Path(name).is_absolute()
         path = Path(name) if here else data_file(name, "made by `fedran features`")
         return with_images(packed_features(path), _images_of(path))
+    if Path(name).is_dir():
+        return image_dataset(load_images(name))
     raise ValueError(
         f"no dataset {name!r}{nearest(name, DATASETS)}; expected one of {', '.join(DATASETS)} "
-        "or the path of a feature file (.npz)"
+        "or the path of a feature file (.npz) or of a folder of images"
     )

@@ -30,6 +30,8 @@ class Dataset:
     """Whom each training row belongs to, where clients are given by nature."""
     images: Images | None = None
     """The training images behind the features, row by row."""
+    test_images: Images | None = None
+    """Those of the test rows."""
     source: Mapping[str, str] = field(default_factory=dict)
     """What made the features: backbone, weights (a hash), preprocessing."""
     seconds_per_row: float | None = None
@@ -49,12 +51,12 @@ class Dataset:
             )
         if self.groups is not None and self.groups.ndim != 1:
             raise ValueError(f"{self.name}: groups must be a row, got shape {self.groups.shape}")
-        for name in ("groups", "images"):
+        for name in ("groups", "images", "test_images"):
             rows = getattr(self, name)
-            if rows is not None and len(rows) != len(self.X_train):
-                raise ValueError(
-                    f"{self.name}: {len(rows)} {name} for {len(self.X_train)} training rows"
-                )
+            part = "test" if name == "test_images" else "training"
+            expected = len(self.X_test if part == "test" else self.X_train)
+            if rows is not None and len(rows) != expected:
+                raise ValueError(f"{self.name}: {len(rows)} {name} for {expected} {part} rows")
         unknown = set(np.unique(self.y_test)) - set(np.unique(self.y_train))
         if unknown:
             raise ValueError(

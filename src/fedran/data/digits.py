@@ -6,6 +6,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from fedran.data.dataset import Dataset
+from fedran.data.pixels import ArrayImages
 
 TEST_SHARE = 0.3
 SPLIT_SEED = 0
@@ -25,4 +26,8 @@ def digits() -> Dataset:
     for c in np.unique(y):
         rows = rng.permutation(np.flatnonzero(y == c))
         test[rows[: int(TEST_SHARE * len(rows))]] = True
-    return Dataset("digits", "features", X[~test], y[~test], X[test], y[test])
+    pixels = np.rint(255 * X).astype(np.uint8).reshape(-1, 8, 8)
+    train, held = ArrayImages(pixels[~test]), ArrayImages(pixels[test])
+    return Dataset(
+        "digits", "features", X[~test], y[~test], X[test], y[test], images=train, test_images=held
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Literal, Protocol
@@ -10,25 +9,10 @@ from typing import Any, Literal, Protocol
 from numpy.typing import NDArray
 
 from fedran.core.arrays import to_device
-from fedran.core.errors import nearest
 from fedran.core.head import Head
 from fedran.methods.maps import FeatureMap
+from fedran.methods.settings import check_settings
 from fedran.wire.codec import encode
-from fedran.wire.quantise import MAX_BITS, MIN_BITS
-from fedran.wire.summary_codec import PRECISIONS
-
-RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "out_features": (lambda v: v >= 1, "at least 1"),
-    "rank": (lambda v: v >= 1, "at least 1"),
-    "dummies": (lambda v: v >= 1, "at least 1"),
-    "lam": (lambda v: v is None or 0 < v < math.inf, "positive and finite"),
-    "gamma": (lambda v: 0 < v < math.inf, "positive and finite"),
-    "tau": (lambda v: -1 <= v <= 1, "a cosine, in -1 .. 1"),
-    "margin": (lambda v: 0 <= v < math.inf, "finite and at least 0"),
-    "bits": (lambda v: MIN_BITS <= v <= MAX_BITS, f"in {MIN_BITS} .. {MAX_BITS}"),
-    "precision": (lambda v: v in PRECISIONS, f"one of {', '.join(PRECISIONS)}"),
-}
-"""What settings of these names must be, in every method that has them."""
 
 
 class OneRound:
@@ -39,11 +23,7 @@ class OneRound:
     device: str | None = None
 
     def __post_init__(self) -> None:
-        for name, value in self.params().items():
-            fits, what = RULES.get(name, (lambda _: True, ""))
-            if not fits(value):
-                close = nearest(value, PRECISIONS) if name == "precision" else ""
-                raise ValueError(f"{name} must be {what}, got {value!r}{close}")
+        check_settings(self.params())
 
     def params(self) -> dict[str, Any]:
         """The dataclass fields, but for where it runs."""
@@ -53,6 +33,12 @@ class OneRound:
     def rounds(self, task: int) -> int:
         """One."""
         return 1
+
+    def participants(
+        self, task: int, round_: int, clients: tuple[str, ...], seed: int
+    ) -> tuple[str, ...]:
+        """Everyone."""
+        return clients
 
     def formula(self, in_features: int, n_classes: int) -> int | None:
         """No count of its own."""

@@ -35,6 +35,8 @@ class Spec:
     clients: tuple[str, ...]
     extract: Callable[[Sequence[bytes]], NDArray[Any]] | None = None
     """The frozen backbone: encoded images -> features; None where there are no images."""
+    image_size: int | None = None
+    """Height and width of the images, where ``X`` holds images (n, size, size, 3) in uint8."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,12 @@ class Method(Protocol[S]):
 
     def rounds(self, task: int) -> int:
         """Communication rounds in this task."""
+        ...
+
+    def participants(
+        self, task: int, round_: int, clients: tuple[str, ...], seed: int
+    ) -> tuple[str, ...]:
+        """Who takes part in this round; the others neither download nor upload."""
         ...
 
     def init(self, spec: Spec, seed: int) -> S:

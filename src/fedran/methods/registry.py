@@ -12,10 +12,14 @@ from fedran.methods.afl import AFL
 from fedran.methods.exact import Exact
 from fedran.methods.fed3r import Fed3R
 from fedran.methods.fedcof import FedCOF
+from fedran.methods.fedewc import FedEWC
+from fedran.methods.fedicarl import FediCaRL
+from fedran.methods.fedlwf import FedLwF
 from fedran.methods.fedncm import FedNCM
 from fedran.methods.fedran import FedRAN
 from fedran.methods.fedran_paper import FedRANPaper
 from fedran.methods.fedran_ssl import FedRANMargin, FedRANPrototype
+from fedran.methods.finetune import Finetune
 from fedran.methods.loranpac import LoRanPAC
 from fedran.methods.protocol import Method
 from fedran.methods.ranpac import RanPAC
@@ -23,6 +27,7 @@ from fedran.methods.send_features import SendFeatures, SendFeatures8Bit
 from fedran.methods.send_images import SendImages
 from fedran.methods.stsa import STSA
 from fedran.methods.stsa_e import STSAE, STSAECorrected
+from fedran.methods.target import TARGET
 
 METHODS: dict[str, type[Any]] = {
     "fedran": FedRAN,
@@ -39,6 +44,11 @@ METHODS: dict[str, type[Any]] = {
     "fedncm": FedNCM,
     "ranpac": RanPAC,
     "loranpac": LoRanPAC,
+    "finetune": Finetune,
+    "fedlwf": FedLwF,
+    "fedewc": FedEWC,
+    "fedicarl": FediCaRL,
+    "target": TARGET,
     "send-images": SendImages,
     "send-features": SendFeatures,
     "send-features-8bit": SendFeatures8Bit,

@@ -1,0 +1,38 @@
+"""FedLwF: learning without forgetting, a frozen copy of the last task's model as teacher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedran.methods.training.lazy import Tensor, torch
+from fedran.methods.training.losses import distillation
+from fedran.methods.training.pixels import inputs
+from fedran.methods.training.state import Work
+from fedran.methods.training.trained import Trained
+
+
+@dataclass(frozen=True)
+class FedLwF(Trained):
+    """New-class cross-entropy plus distillation of the old logits on the client's new rows."""
+
+    strength: float = 3.0
+    temperature: float = 2.0
+
+    title = "FedLwF"
+    verified = (
+        "partly: loss, frozen teacher and averaging tested; the schedule is that of the published "
+        "code, its accuracy was not checked"
+    )
+    closes = True
+    keeps_teacher = True
+
+    def loss(self, work: Work, X: Tensor, codes: Tensor) -> Tensor:
+        """CE over new-class logits + strength x KD of the first ``known`` logits."""
+        x = inputs(X)
+        logits = work.student(x)
+        value = self.classification(work, logits, codes)
+        if work.teacher is None:
+            return value
+        with torch.no_grad():
+            soft = work.teacher(x)
+        return value + self.strength * distillation(logits, soft, self.temperature)

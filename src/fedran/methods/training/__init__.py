@@ -1,0 +1,1 @@
+"""The federated trainer: networks, local training, averaging, messages, replay."""

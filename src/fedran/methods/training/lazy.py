@@ -1,0 +1,26 @@
+"""PyTorch, imported when it is first used: settings are listed and checked without it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+Tensor: TypeAlias = Any
+Weights: TypeAlias = dict[str, Tensor]
+"""Parameters and BatchNorm statistics by name; ``head.weight`` and ``head.bias`` among them."""
+
+
+class _Torch:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load_torch(), name)
+
+
+torch = _Torch()
+
+
+def load_torch() -> Any:
+    """The library, or a sentence that says how to get it."""
+    try:
+        import torch as found
+    except ImportError:
+        raise ImportError("trained methods need PyTorch: pip install 'fedran[torch]'") from None
+    return found
