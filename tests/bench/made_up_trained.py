@@ -11,6 +11,7 @@ SCHEDULE = {
     "averaging": "unweighted",
     "participation": 1.0,
     "weights": "",
+    "image_size": None,
 }
 OWN = {
     "finetune": ("Finetune", {}),

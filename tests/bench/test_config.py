@@ -10,7 +10,7 @@ from fedran.bench.sweep import jobs
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = {
-    "digits": 2 * 2 * 14,
+    "digits": 2 * 2 * (14 + 4 + 5),
     "har": 3 * 14,
     "clients100": 3 * 10,
     "paper/accuracy": 9 * 15,
@@ -18,9 +18,12 @@ COMMITTED = {
     "paper/components": 3 * (9 + 3),
     "paper/imagenet_r": 9 * 14,
     "paper/labels": 8 * 3 * 3,
+    "paper/scratch": 3 * 5,
+    "paper/speedup": 10,
     "paper/rank": 3 * (18 + 12),
     "paper/runtime": 15,
     "paper/task_accuracy": 3 * 5,
+    "paper/trained": 9 * 5,
     "paper/vit": 9 * 5,
     "paper/vtab": 9 * 14,
 }

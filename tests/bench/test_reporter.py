@@ -7,7 +7,8 @@ import pytest
 from made_up import made_up
 
 from fedran.bench import reporter
-from fedran.bench.reporter import Clock, PlainReporter, duration, summary
+from fedran.bench.clock import Clock, duration
+from fedran.bench.reporter import PlainReporter, summary
 
 
 @pytest.fixture
@@ -18,94 +19,119 @@ def now(monkeypatch):
     return time
 
 
-def planned(*pairs):
-    return [(what, label, 1) for what, label in pairs]
+def planned(*pairs, steps=10):
+    return [(run, label, steps) for run, label in pairs]
 
 
-def test_nothing_is_known_before_the_first_run(now):
+def clock_of(*pairs, workers=1):
     clock = Clock()
-    clock.plan(planned(("a", "X")))
+    clock.plan(planned(*pairs), workers)
+    return clock
+
+
+def ran(clock, now, run, seconds):
+    clock.start(run)
+    now[0] += seconds
+    clock.done(run)
+
+
+def test_nothing_is_known_before_the_first_step(now):
+    clock = clock_of(("a", "X"))
+    clock.start("a")
     assert clock.seconds_left() is None
 
 
 def test_runs_to_come_take_as_long_as_runs_of_the_same_method(now):
-    clock = Clock()
-    clock.plan(planned(("x 1", "X"), ("y 1", "Y"), ("x 2", "X"), ("x 3", "X"), ("y 2", "Y")))
-    now[0] = 10
-    clock.done("x 1")
+    clock = clock_of(("x 1", "X"), ("y 1", "Y"), ("x 2", "X"), ("x 3", "X"), ("y 2", "Y"))
+    ran(clock, now, "x 1", 10)
     assert clock.seconds_left() == pytest.approx(4 * 10)
-    now[0] = 12
-    clock.done("y 1")
+    ran(clock, now, "y 1", 2)
     assert clock.seconds_left() == pytest.approx(2 * 10 + 2)
-    now[0] = 32
-    clock.done("x 2")
+    ran(clock, now, "x 2", 20)
     assert clock.seconds_left() == pytest.approx(15 + 2)
 
 
 def test_methods_that_never_ran_take_the_mean_time(now):
-    clock = Clock()
-    clock.plan(planned(("x", "X"), ("y", "Y"), ("z", "Z")))
-    now[0] = 4
-    clock.done("x")
-    now[0] = 10
-    clock.done("y")
+    clock = clock_of(("x", "X"), ("y", "Y"), ("z", "Z"))
+    ran(clock, now, "x", 4)
+    ran(clock, now, "y", 6)
     assert clock.seconds_left() == pytest.approx(5)
 
 
 def test_earlier_results_teach_how_long_runs_take(now):
-    clock = Clock()
+    clock = clock_of(("a", "fedran"), ("b", "fedran"))
     result = made_up("fedran", tasks=2, clients=3)
     clock.learn(result)
-    clock.plan(planned(("a", "fedran"), ("b", "fedran")))
     one = sum(sum(t.seconds.client) + t.seconds.server for t in result.tasks)
     assert clock.seconds_left() == pytest.approx(2 * one)
 
 
-def test_the_time_left_falls_while_a_run_goes_on_and_never_below_zero(now):
-    clock = Clock()
-    clock.plan(planned(("x 1", "X"), ("x 2", "X"), ("x 3", "X")))
+def test_a_run_under_way_goes_on_at_its_own_pace(now):
+    clock = clock_of(("short", "X"), ("long", "Y"))
+    ran(clock, now, "short", 1)
+    clock.start("long")
+    for _ in range(4):
+        now[0] += 100
+        clock.step("long")
+    assert clock.seconds_left() == pytest.approx(600)
+
+
+def test_before_the_first_run_is_over_its_steps_tell_how_long_runs_take(now):
+    clock = clock_of(("x 1", "X"), ("x 2", "X"))
+    clock.start("x 1")
     now[0] = 10
-    clock.done("x 1")
-    now[0] = 14
+    clock.step("x 1")
+    assert clock.seconds_left() == pytest.approx(90 + 100)
+
+
+def test_the_time_left_falls_within_a_run_and_never_below_zero(now):
+    clock = clock_of(("x 1", "X"), ("x 2", "X"), ("x 3", "X"))
+    ran(clock, now, "x 1", 10)
+    clock.start("x 2")
+    now[0] += 4
     assert clock.seconds_left() == pytest.approx(16)
-    now[0] = 100
-    assert clock.seconds_left() == 0
+    now[0] += 100
+    assert clock.seconds_left() == pytest.approx(10)
 
 
-def test_before_the_first_run_is_over_its_steps_tell_the_time_left(now):
-    clock = Clock()
-    clock.plan(planned(("x 1", "X"), ("x 2", "X")))
+def test_runs_side_by_side_share_the_time(now):
+    clock = clock_of(("x 1", "X"), ("x 2", "X"), ("x 3", "X"), ("x 4", "X"), workers=2)
+    clock.start("x 1")
+    clock.start("x 2")
     now[0] = 10
-    assert clock.seconds_left(0.25) == pytest.approx(30)
-    assert clock.seconds_left(1.0) == 0
-    assert clock.seconds_left(0.0) is None
+    clock.step("x 1")
+    clock.step("x 2")
+    assert clock.seconds_left() == pytest.approx((90 + 90 + 100 + 100) / 2)
 
 
 def test_the_time_left_ends_at_zero(now):
-    clock = Clock()
-    clock.plan(planned(("a", "X")))
-    now[0] = 3
-    clock.done("a")
+    clock = clock_of(("a", "X"))
+    ran(clock, now, "a", 3)
     assert clock.seconds_left() == 0
 
 
-def test_two_runs_of_one_description_are_two_runs(now):
-    clock = Clock()
-    clock.plan(planned(("a", "X"), ("b", "X"), ("b", "X")))
-    now[0] = 3
+def test_a_run_that_was_not_possible_teaches_nothing(now):
+    clock = clock_of(("a", "X"), ("b", "X"))
     clock.done("a")
+    assert clock.seconds_left() is None
+
+
+def test_two_runs_of_one_description_are_two_runs(now):
+    clock = clock_of(("a", "X"), ("b", "X"), ("b", "X"))
+    ran(clock, now, "a", 3)
     assert clock.seconds_left() == pytest.approx(6)
 
 
 def test_plain_text_is_one_line_a_run(now):
     out = io.StringIO()
     plain = PlainReporter(out)
-    plain.begin(planned(("first", "X"), ("second", "X"), ("third", "X")), 4)
+    plain.begin(planned(("first", "X"), ("second", "X"), ("third", "X")), 4, 1)
     plain.start("first")
-    plain.step("task 1")
+    plain.step("first", "task 1")
     now[0] = 50
     result = made_up(upload=2**21)
     plain.finished("first", result)
+    plain.start("second")
     now[0] = 100
     plain.failed("second", "no images")
     plain.note("by the way")
@@ -116,6 +142,21 @@ def test_plain_text_is_one_line_a_run(now):
         "[2/3] second: FAILED: no images; about 50 s left",
         "by the way",
         f"[3/3] third: {summary(result)}",
+    ]
+
+
+def test_a_long_run_says_a_line_a_minute(now):
+    out = io.StringIO()
+    plain = PlainReporter(out)
+    plain.begin(planned(("long", "X")), 0, 1)
+    plain.start("long")
+    for _ in range(4):
+        now[0] += 30
+        plain.step("long", "task 1, round 3: client-0 sent 5 bytes")
+    assert out.getvalue().splitlines() == [
+        "1 runs to do, 0 done before",
+        "0/1 done; long: task 1, round 3: client-0 sent 5 bytes; about 4 min left",
+        "0/1 done; long: task 1, round 3: client-0 sent 5 bytes; about 3 min left",
     ]
 
 

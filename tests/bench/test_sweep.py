@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from made_up import made_up
 
-from fedran.bench import workers
+from fedran.bench import memory, workers
 from fedran.bench.checkpoint import Checkpoint
 from fedran.bench.config import load_config, parse_config
 from fedran.bench.job import jobs
@@ -41,7 +42,8 @@ key = "fedran"
 out_features = 32
 rank = 4
 """
-IMAGES = '\n[[method]]\nkey = "send-images"\nout_features = 32\n'
+BROKEN = '\n[[method]]\nkey = "finetune"\nweights = "broken.safetensors"\n'
+"""A method that fails when it runs: ``config`` writes a file that holds no weights."""
 
 
 class Listener:
@@ -50,8 +52,8 @@ class Listener:
     def __init__(self):
         self.planned, self.skipped, self.heard = [], 0, []
 
-    def begin(self, planned, skipped):
-        self.planned, self.skipped = list(planned), skipped
+    def begin(self, planned, skipped, workers):
+        self.planned, self.skipped, self.workers = list(planned), skipped, workers
 
     def __getattr__(self, name):
         if name not in ("learn", "start", "step", "finished", "failed", "note"):
@@ -68,6 +70,7 @@ def config(tmp_path, monkeypatch):
 
     def write(text=CONFIG, *overrides):
         (tmp_path / "c.toml").write_text(text)
+        (tmp_path / "broken.safetensors").write_text("no weights")
         return load_config(tmp_path / "c.toml", overrides)
 
     return write
@@ -152,12 +155,13 @@ def test_a_foreign_line_is_refused_with_its_number(line, config, tmp_path):
 
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(config, tmp_path):
-    text = CONFIG.replace("[[method]]", IMAGES + "[[method]]", 1)
+    pytest.importorskip("torch")
+    text = CONFIG.replace("[[method]]", BROKEN + "[[method]]", 1)
     listener = Listener()
     outcome = execute(config(text), tmp_path / "out", listener)
     assert outcome.done == 4
     assert len(outcome.failed) == 2
-    assert all("Send images" in f and "needs the images" in f for f in outcome.failed)
+    assert all("Finetune" in f and "a safetensors file" in f for f in outcome.failed)
     assert len(listener.of("failed")) == 2
     assert len(read_results([outcome.file])) == 4
     again = execute(config(text), tmp_path / "out", Listener())
@@ -179,7 +183,8 @@ def test_running_out_of_memory_is_a_failure_of_that_run_only(config, tmp_path, m
 
 
 def test_side_by_side_gives_the_same_results_and_says_so(config, tmp_path):
-    text = CONFIG.replace("seed = [1, 2]", "seed = 1") + IMAGES
+    pytest.importorskip("torch")
+    text = CONFIG.replace("seed = [1, 2]", "seed = 1") + BROKEN
     alone = execute(config(text), tmp_path / "alone", Listener())
     threads = {name: os.environ.get(name) for name in THREADS}
     listener = Listener()
@@ -190,12 +195,15 @@ def test_side_by_side_gives_the_same_results_and_says_so(config, tmp_path):
     assert both.done == 2
     assert sorted(both.failed) == sorted(alone.failed)
     assert len(both.failed) == 1
+    assert len(listener.of("start")) == 3
+    steps = {run: n for run, _, n in listener.planned if "Finetune" not in run}
+    assert Counter(run for run, _ in listener.of("step")) == steps
     assert len(listener.of("finished")) == 2
     assert {name: os.environ.get(name) for name in THREADS} == threads
 
 
 def test_little_memory_means_fewer_processes(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "available_memory", lambda: 600 * 2**20)
+    monkeypatch.setattr(memory, "available_memory", lambda: 600 * 2**20)
     listener = Listener()
     outcome = execute(config(CONFIG, "methods=fedncm"), tmp_path / "out", listener, workers=3)
     assert listener.of("note") == [
@@ -206,22 +214,56 @@ def test_little_memory_means_fewer_processes(config, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("free", "expected"), [(None, 4), (100 * 2**30, 4), (2**30, 2), (1, 1)])
 def test_processes_fit_into_memory(free, expected, monkeypatch):
-    monkeypatch.setattr(workers, "available_memory", lambda: free)
+    monkeypatch.setattr(memory, "available_memory", lambda: free)
     listener = Listener()
-    assert workers.affordable(4, 460 * 2**20, listener) == expected
+    assert memory.affordable(4, memory.Needs(460 * 2**20), None, listener) == expected
     assert len(listener.of("note")) == (expected < 4)
 
 
-def test_larger_runs_are_expected_to_take_more_memory():
-    def memory(key, **params):
-        method = {"key": key, **params}
-        stream = {"tasks": 2, "clients": 2, "beta": 1.0}
-        experiment = parse_config({"dataset": "digits", "stream": stream, "method": [method]})
-        return workers.estimated_memory(jobs(experiment)[0].prepare())
+def needs_of(key, **params):
+    method = {"key": key, **params}
+    stream = {"tasks": 2, "clients": 2, "beta": 1.0}
+    experiment = parse_config({"dataset": "digits", "stream": stream, "method": [method]})
+    return memory.estimated_needs(jobs(experiment)[0].prepare())
 
-    assert memory("fedran", out_features=4096) > memory("fedran", out_features=1024)
-    assert memory("exact", out_features=4096) > memory("fedran", out_features=4096)
-    assert memory("fedncm") > workers.BASE_MEMORY
+
+def test_larger_runs_are_expected_to_take_more_memory():
+    host = lambda *given, **params: needs_of(*given, **params).host  # noqa: E731
+    assert host("fedran", out_features=4096) > host("fedran", out_features=1024)
+    assert host("exact", out_features=4096) > host("fedran", out_features=4096)
+    assert host("fedncm") > memory.BASE_MEMORY
+
+
+def test_training_is_expected_to_take_weights_activations_and_replay():
+    pytest.importorskip("torch")
+    small, large = (needs_of("finetune", network=n).host for n in ("small", "resnet18"))
+    assert large - small > 8 * 4 * 11_000_000
+    wide = needs_of("finetune", network="resnet18", batch=512).host
+    assert wide > large
+    assert needs_of("target", network="small").host > small
+
+
+def test_a_run_that_would_not_fit_says_so_before_it_starts(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 450 * 2**20)
+    listener = Listener()
+    text = CONFIG + '\n[[method]]\nkey = "exact"\nout_features = 8192\n'
+    outcome = execute(config(text), tmp_path / "out", listener)
+    assert outcome.done == 4
+    assert [reason for _, reason in listener.of("failed")] == [
+        "it would not fit: about 1.7 GiB of memory needed, 0.4 GiB available; take fewer clients, "
+        "a smaller batch or network, or another machine"
+    ] * 2
+    assert not any("exact" in run for run, _, _ in listener.planned)
+
+
+def test_an_accelerator_has_a_memory_of_its_own(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**40)
+    monkeypatch.setattr(memory, "free_accelerator_memory", lambda device: 2**30)
+    memory.require_fit(memory.Needs(2**30), None)
+    with pytest.raises(ValueError, match=r"2\.0 GiB of memory on cuda needed, 1\.0 GiB available"):
+        memory.require_fit(memory.Needs(2**30, 2**31), "cuda")
+    listener = Listener()
+    assert memory.affordable(4, memory.Needs(2**20, 2**29), "cuda", listener) == 1
 
 
 class Stopper(Listener):
@@ -257,7 +299,7 @@ def test_an_interrupted_sweep_goes_on(kind, at, done, config, tmp_path, monkeypa
     outcome = execute(config(), tmp_path / "out", listener)
     assert (outcome.done, outcome.skipped) == (4 - done, done)
     assert measured(outcome.file) == straight
-    before = [h for h in listener.of("step") if "done before" in h[0]]
+    before = [h for h in listener.of("step") if "done before" in h[1]]
     assert len(before) == (3 if (kind, at) in (("step", 4), ("step", 9)) else 0)
     assert not any((tmp_path / "out" / "checkpoints").iterdir())
 
@@ -332,9 +374,9 @@ def test_exit_codes_of_the_module(config, tmp_path, capsys):
     assert "2 runs done" in capsys.readouterr().out
     assert main(["c.toml", *only]) == 0
     assert "0 runs done, 2 before" in capsys.readouterr().out
-    images = ("--set", "methods=fedncm,send-images", "--set", "method.out_features=32")
-    assert main(["c.toml", "--out", str(tmp_path / "out"), *images]) == 1
-    assert "FAILED: send-images needs the images" in capsys.readouterr().err
+    config(CONFIG + BROKEN.replace("broken", "none"))
+    assert main(["c.toml", "--out", str(tmp_path / "out")]) == 1
+    assert "FAILED: none.safetensors: no such file" in capsys.readouterr().err
     for wrong in (["c.toml", "--set", "stream.bta=1"], ["nowhere.toml"]):
         assert main(wrong) == 2
         err = capsys.readouterr().err

@@ -49,7 +49,7 @@ def test_results_go_to_runs_unless_told_otherwise(cli, tmp_path):
 def test_a_dry_run_lists_every_run_and_leaves_nothing(cli, tmp_path):
     code, out, err = cli("run", DIGITS, "--dry-run")
     assert (code, err) == (0, "")
-    assert len(out.splitlines()) == 56
+    assert len(out.splitlines()) == 2 * 2 * 23
     assert out.splitlines()[0].startswith("FedRAN, out features 1024, rank 64 on digits (")
     assert list(tmp_path.iterdir()) == []
 
@@ -62,14 +62,16 @@ def test_a_dry_run_obeys_overrides(cli):
     assert "rank 5" in out.splitlines()[-1]
 
 
-def test_a_failing_run_is_reported_with_exit_code_1(cli):
-    code, out, err = cli(
-        *("run", DIGITS, "--set", "methods=send-images,fedncm", "--set", "stream.beta=1"),
-        *("--set", "method.out_features=32", "--set", "stream.seed=7"),
+def test_a_failing_run_is_reported_with_exit_code_1(cli, tmp_path):
+    (tmp_path / "c.toml").write_text(
+        'dataset = "digits"\n[stream]\ntasks = 2\nclients = 2\nbeta = 1\n'
+        '[[method]]\nkey = "finetune"\nweights = "none.safetensors"\n'
+        '[[method]]\nkey = "fedncm"\n'
     )
+    code, out, err = cli("run", str(tmp_path / "c.toml"))
     assert (code, err) == (1, "")
-    assert "failed Send images" in out
-    assert "send-images needs the images beside the features" in out
+    assert "failed Finetune (from weights)" in out
+    assert "none.safetensors: no such file; expected weights (.safetensors)" in out
     assert "1 runs done, 0 before, 1 failed" in out
 
 

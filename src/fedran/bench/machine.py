@@ -58,6 +58,18 @@ def available_memory() -> int | None:
     return None
 
 
+def free_accelerator_memory(device: str | None) -> int | None:
+    """Bytes free on an accelerator, where known."""
+    if device is None or not device.startswith("cuda"):
+        return None
+    try:
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    except (ImportError, RuntimeError, AssertionError):
+        return None
+
+
 def _accelerator(device: str) -> str:
     if device.startswith("cuda"):
         try:

@@ -9,17 +9,11 @@ from fedran.bench.checkpoint import Checkpoint
 from fedran.bench.config import Experiment
 from fedran.bench.job import Job, jobs
 from fedran.bench.ledger import append, finished
+from fedran.bench.memory import BASE_MEMORY, Needs, affordable, estimated_needs, require_fit
 from fedran.bench.reporter import Reporter
 from fedran.bench.result import Result
 from fedran.bench.runner import Run
-from fedran.bench.workers import (
-    BASE_MEMORY,
-    Planned,
-    affordable,
-    estimated_memory,
-    run_all,
-    sentence,
-)
+from fedran.bench.workers import Planned, run_all, sentence
 from fedran.data.stream_file import save_stream
 from fedran.methods.one_round import OneRound
 
@@ -54,13 +48,16 @@ def execute(
     file = out / f"{Path(experiment.source).stem or experiment.name}.jsonl"
     known = finished(file)
     todo, impossible, skipped = _plan(jobs(experiment, device), known, out, streams)
-    reporter.begin([(str(p.job), p.job.choice.label, p.steps) for p in todo], skipped)
+    largest = Needs(
+        max([BASE_MEMORY, *(p.needs.host for p in todo)]), max([0, *(p.needs.device for p in todo)])
+    )
+    workers = affordable(workers, largest, device, reporter)
+    reporter.begin([(str(p.job), p.job.choice.label, p.steps) for p in todo], skipped, workers)
     for result in known.values():
         reporter.learn(result)
     failed = [f"{job}: {reason}" for job, reason in impossible]
     for job, reason in impossible:
         reporter.failed(str(job), reason)
-    workers = affordable(workers, max([BASE_MEMORY, *(p.memory for p in todo)]), reporter)
     done = 0
     for planned, outcome in run_all(todo, workers, reporter):
         if isinstance(outcome, Result):
@@ -84,17 +81,23 @@ def _plan(
     for job in wanted:
         try:
             prepared = job.prepare()
+            name = prepared.run_id
         except Exception as reason:
             impossible.append((job, sentence(reason)))
             continue
         if streams is not None:
             _keep(prepared, streams / f"{job.dataset_name}-{prepared.stream.hash[:12]}.json")
-        name = prepared.run_id
         if name in todo or (name in known and _complete(known[name], prepared)):
             skipped += 1
         else:
             place = out / "checkpoints" / name
-            todo[name] = Planned(job, place, prepared.steps, estimated_memory(prepared))
+            needs = estimated_needs(prepared)
+            try:
+                require_fit(needs, job.device)
+            except ValueError as reason:
+                impossible.append((job, sentence(reason)))
+                continue
+            todo[name] = Planned(job, place, prepared.steps, needs)
     if wanted and len(impossible) == len(wanted):
         raise ValueError(impossible[0][1])  # nothing can run: one reason is enough
     return list(todo.values()), impossible, skipped

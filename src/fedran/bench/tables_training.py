@@ -20,7 +20,7 @@ READ = (
 )
 SHOWN = ("epochs", "lr", "momentum", "weight_decay", "batch", "averaging", "participation")
 """Settings with a column of their own, beside network, start and rounds."""
-_ELSEWHERE = {*SHOWN, "network", "weights", "n_rounds"}
+_ELSEWHERE = {*SHOWN, "network", "weights", "n_rounds", "device"}
 
 
 def training_tables(results: Iterable[Result]) -> list[Table]:
@@ -44,7 +44,7 @@ def own_settings(result: Result) -> str:
     'flavour=as_is, strength=100'
     """
     spoken = str(result.params.get("flavour", "")).replace("_", " ")
-    left = {k: v for k, v in sorted(result.params.items()) if k not in _ELSEWHERE}
+    left = {k: v for k, v in sorted(result.params.items()) if k not in _ELSEWHERE and _is_set(v)}
     if spoken in result.label:
         left.pop("flavour", None)
     return ", ".join(f"{k}={_plain(v)}" for k, v in left.items()) or NOTHING
@@ -97,7 +97,11 @@ def _note(found: Sequence[Group]) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A setting as it is read: 0.1, 5e-04, True, a word."""
-    if value is None or value == "":
+    """A setting as it is read: 0.0005, True, a word."""
+    if not _is_set(value):
         return NOTHING
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_set(value: Any) -> bool:
+    return value is not None and value != ""

@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import queue
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from fedran.bench.checkpoint import Checkpoint
 from fedran.bench.job import Job
-from fedran.bench.machine import available_memory, cores
+from fedran.bench.machine import cores
+from fedran.bench.memory import Needs
 from fedran.bench.reporter import Reporter
 from fedran.bench.result import Result
-from fedran.bench.runner import Run, run
-from fedran.methods.gram_based import GramMethod
+from fedran.bench.runner import run
 
-BASE_MEMORY = 400 * 2**20
-"""Interpreter, libraries, and what the allocator keeps."""
+Steps: TypeAlias = "multiprocessing.Queue[Any]"
+"""Pairs of a run and what it did; a run that begins has done nothing."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Planned(NamedTuple):
-    """A run to do: its settings, where it saves itself, its steps, the memory it may take."""
+    """A run to do: its settings, where it saves itself, its steps, the memory it may need."""
 
     job: Job
     checkpoint: Path
     steps: int
-    memory: int
+    needs: Needs
 
 
 def run_all(
@@ -42,7 +44,7 @@ def run_all(
     if workers <= 1 or len(todo) <= 1:
         yield from _one_by_one(todo, reporter)
     else:
-        yield from _side_by_side(todo, workers)
+        yield from _side_by_side(todo, workers, reporter)
 
 
 def _one_by_one(todo: list[Planned], reporter: Reporter) -> Iterator[tuple[Planned, Result | str]]:
@@ -51,34 +53,58 @@ def _one_by_one(todo: list[Planned], reporter: Reporter) -> Iterator[tuple[Plann
         outcome: Result | str
         try:
             checkpoint = Checkpoint(planned.checkpoint)
-            outcome = run(planned.job.prepare(), progress=reporter.step, checkpoint=checkpoint)
+            progress = partial(reporter.step, str(planned.job))
+            outcome = run(planned.job.prepare(), progress=progress, checkpoint=checkpoint)
         except Exception as reason:  # whatever it is, the other runs go on
             outcome = sentence(reason)
         yield planned, outcome
 
 
-def _side_by_side(todo: list[Planned], workers: int) -> Iterator[tuple[Planned, Result | str]]:
+def _side_by_side(
+    todo: list[Planned], workers: int, reporter: Reporter
+) -> Iterator[tuple[Planned, Result | str]]:
     with _few_threads(max(1, cores() // workers)):
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(workers, context, _end_with_parent, (os.getpid(),))
+        steps: Steps = context.Queue()
+        pool = ProcessPoolExecutor(workers, context, _begin_worker, (os.getpid(), steps))
         try:
             futures: dict[Future[str], Planned] = {
                 pool.submit(_work, p.job, p.checkpoint, workers): p for p in todo
             }
-            for future in as_completed(futures):
-                outcome: Result | str
-                try:
-                    outcome = Result.from_json(future.result())
-                except Exception as reason:
-                    outcome = sentence(reason)
-                yield futures[future], outcome
+            open_ = set(futures)
+            while open_:
+                over, open_ = wait(open_, timeout=0.2, return_when=FIRST_COMPLETED)
+                _pass_on(steps, reporter)
+                for future in over:
+                    outcome: Result | str
+                    try:
+                        outcome = Result.from_json(future.result())
+                    except Exception as reason:
+                        outcome = sentence(reason)
+                    yield futures[future], outcome
         finally:
             # After an interruption nothing new starts; what is done is on disk already.
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _end_with_parent(parent: int) -> None:
+def _pass_on(steps: Steps, reporter: Reporter) -> None:
+    """Tell the reporter what the workers have done since the last time."""
+    while True:
+        try:
+            run_, what = steps.get_nowait()
+        except queue.Empty:
+            return
+        reporter.step(run_, what) if what else reporter.start(run_)
+
+
+_steps: Steps | None = None
+"""In a worker: where it tells its steps."""
+
+
+def _begin_worker(parent: int, steps: Steps) -> None:
     """A worker whose parent was killed would compute on for nobody."""
+    global _steps
+    _steps = steps
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -89,33 +115,16 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _work(job: Job, checkpoint: Path, side_by_side: int) -> str:
+    name, steps = str(job), _steps
+    assert steps is not None
+    steps.put((name, ""))
     prepared = replace(job.prepare(), side_by_side=side_by_side)
-    return run(prepared, checkpoint=Checkpoint(checkpoint)).to_json()
-
-
-def estimated_memory(prepared: Run) -> int:
-    """Bytes a run may take at its peak: data, three (M, M) matrices, the widest client's rows."""
-    data = prepared.dataset
-    M = prepared.method.params().get("out_features") or int(data.X_train.shape[-1])
-    sizes = [[len(r) for r in t.rows] for t in prepared.stream.tasks]
-    pooled = prepared.method.family == "reference"
-    rows = max(sum(s) if pooled else max(s) for s in sizes)
-    clients = prepared.stream.n_clients
-    uploads = 4 * M * M * clients if isinstance(prepared.method, GramMethod) else 0
-    arrays = data.X_train.nbytes + data.X_test.nbytes
-    return BASE_MEMORY + 2 * arrays + 4 * (3 * M * M + 4 * rows * M) + uploads
-
-
-def affordable(wanted: int, memory: int, reporter: Reporter) -> int:
-    """As many processes as wanted, or as fit into the memory that is available."""
-    free = available_memory()
-    fit = wanted if free is None else max(1, int(0.9 * free) // memory)
-    if fit < wanted:
-        reporter.note(
-            f"{fit} of {wanted} processes: a run may take {memory / 2**30:.1f} GiB of "
-            f"{(free or 0) / 2**30:.1f} GiB available"
-        )
-    return min(wanted, fit)
+    found = run(
+        prepared,
+        progress=lambda what: steps.put((name, what)),
+        checkpoint=Checkpoint(checkpoint),
+    )
+    return found.to_json()
 
 
 def sentence(reason: BaseException) -> str:

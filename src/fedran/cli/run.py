@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from fedran.bench.clock import Clock, Planned, duration
 from fedran.bench.config import load_config
 from fedran.bench.job import jobs
-from fedran.bench.reporter import Clock, Planned, duration, summary
+from fedran.bench.reporter import summary
 from fedran.bench.result import Result
 from fedran.bench.run import OUT
 from fedran.bench.sweep import execute
@@ -66,7 +67,7 @@ class BarReporter:
     """A bar over all steps, a line for each finished run, and the time left."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.clock, self.what = console, Clock(), ""
+        self.console, self.clock = console, Clock()
         self.bar = Progress(
             TextColumn("{task.percentage:>3.0f} %"),
             BarColumn(24),
@@ -78,7 +79,7 @@ class BarReporter:
         )
         self.job = self.bar.add_task("starting", total=None, left="")
         self.steps: dict[str, int] = {}
-        self.behind = 0
+        self.behind: dict[str, int] = {}
 
     def __enter__(self) -> BarReporter:
         self.bar.start()
@@ -92,10 +93,11 @@ class BarReporter:
     ) -> None:
         self.bar.stop()
 
-    def begin(self, planned: Sequence[Planned], skipped: int) -> None:
+    def begin(self, planned: Sequence[Planned], skipped: int, workers: int) -> None:
         """Size the bar."""
-        self.clock.plan(planned)
-        self.steps = {what: steps for what, _, steps in planned}
+        self.clock.plan(planned, workers)
+        for run, _, steps in planned:
+            self.steps[run] = self.steps.get(run, 0) + steps
         self.bar.update(self.job, total=sum(self.steps.values()))
         if skipped:
             self.note(f"{skipped} runs were done before")
@@ -104,37 +106,40 @@ class BarReporter:
         """Remember how long it took."""
         self.clock.learn(result)
 
-    def start(self, what: str) -> None:
+    def start(self, run: str) -> None:
         """Name the run beside the bar."""
-        self.what = what
-        self.bar.update(self.job, description=escape(what))
+        self.clock.start(run)
+        self.bar.update(self.job, description=escape(run))
 
-    def step(self, what: str) -> None:
+    def step(self, run: str, what: str) -> None:
         """Move the bar."""
-        short = self.what.split(" on ")[0]
-        self.bar.update(
-            self.job, advance=1, description=escape(f"{short}, {what}"), left=self._left()
-        )
+        self.clock.step(run)
+        self.behind[run] = self.behind.get(run, 0) + 1
+        self._move(f"{run.split(' on ')[0]}, {what}")
 
-    def finished(self, what: str, result: Result) -> None:
+    def finished(self, run: str, result: Result) -> None:
         """A line above the bar."""
-        self._over(what, f"{escape(what)}: {summary(result)}")
+        self._over(run, f"{escape(run)}: {summary(result)}")
 
-    def failed(self, what: str, reason: str) -> None:
+    def failed(self, run: str, reason: str) -> None:
         """A line above the bar."""
-        self._over(what, f"[red]failed[/red] {escape(what)}: {escape(reason)}")
+        self._over(run, f"[red]failed[/red] {escape(run)}: {escape(reason)}")
 
     def note(self, text: str) -> None:
         """A line above the bar."""
         self.bar.console.print(escape(text), highlight=False, soft_wrap=True)
 
-    def _over(self, what: str, line: str) -> None:
-        self.clock.done(what)
-        self.behind += self.steps.get(what, 0)
-        self.bar.update(self.job, completed=self.behind, left=self._left())
+    def _over(self, run: str, line: str) -> None:
+        self.clock.done(run)
+        self.behind[run] = self.steps.get(run, 0)
+        self._move("")
         self.bar.console.print(line, highlight=False, soft_wrap=True)
 
-    def _left(self) -> str:
-        task = self.bar.tasks[0]
-        seconds = self.clock.seconds_left(task.completed / task.total if task.total else 0.0)
-        return f"{duration(seconds)} left" if seconds else ""
+    def _move(self, what: str) -> None:
+        seconds = self.clock.seconds_left()
+        self.bar.update(
+            self.job,
+            completed=sum(self.behind.values()),
+            description=escape(what),
+            left=f"{duration(seconds)} left" if seconds else "",
+        )

@@ -70,6 +70,7 @@ def synthesise(
             )
             outcome.images = torch.cat([outcome.images, best])
             outcome.losses.append(losses)
+            statistics.next_round()
             if number >= plan.warmup:
                 for group in learner.param_groups:
                     group["lr"] = STUDENT_LR * 0.5 * (1 + math.cos(math.pi * number / COSINE))
@@ -169,7 +170,9 @@ class Statistics:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.found: list[Tensor] = []
-        self.smoothed: dict[int, tuple[Tensor, Tensor]] = {}
+        self.latest: dict[int, tuple[Tensor, Tensor]] = {}
+        self.before: dict[int, tuple[Tensor, Tensor]] = {}
+        """Of earlier rounds, smoothed: what is compared holds a tenth of the batch at hand."""
 
     def __enter__(self) -> Statistics:
         layers = [m for m in self.network.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -185,14 +188,18 @@ class Statistics:
         total, self.found = torch.stack(self.found).sum(), []
         return total
 
+    def next_round(self) -> None:
+        """What was seen last counts as before."""
+        self.before = dict(self.latest)
+
     def _look(self, layer: nn.BatchNorm2d, given: tuple[Tensor]) -> None:
         x = given[0].float()
         mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3), unbiased=False)
-        before = self.smoothed.get(id(layer))
+        before = self.before.get(id(layer))
         if before is not None:
             mean = MOMENTUM * before[0] + (1 - MOMENTUM) * mean
             variance = MOMENTUM * before[1] + (1 - MOMENTUM) * variance
-        self.smoothed[id(layer)] = (mean.detach(), variance.detach())
+        self.latest[id(layer)] = (mean.detach(), variance.detach())
         assert layer.running_mean is not None
         assert layer.running_var is not None
         self.found.append(statistics_loss(mean, variance, layer.running_mean, layer.running_var))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 HEAD = ("head.weight", "head.bias")
 COUNTERS = "num_batches_tracked"
 """BatchNorm's step counters: nothing reads them, so they neither travel nor are averaged."""
+NO_FILE = "no such file; expected weights (.safetensors)"
 Averaging = Literal["unweighted", "weighted"]
 
 
@@ -96,7 +97,7 @@ def read_weights(path: str, network: Network) -> None:
     try:
         found = load_file(path)
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file; expected weights (.safetensors)") from None
+        raise FileNotFoundError(f"{path}: {NO_FILE}") from None
     except (SafetensorError, OSError) as reason:
         raise Refused(path, "a safetensors file", str(reason)) from None
     like = {n: t for n, t in weights_of(network).items() if n not in HEAD}
@@ -111,7 +112,9 @@ def read_weights(path: str, network: Network) -> None:
 
 
 def file_hash(path: str) -> str:
-    """SHA-256 of a file."""
+    """SHA-256 of a file of weights."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: {NO_FILE}")
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 

@@ -1,0 +1,167 @@
+"""Models as messages: what goes in comes out, and what is not ours is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from safetensors.numpy import save  # noqa: E402
+
+from fedran.core.errors import Refused  # noqa: E402
+from fedran.methods.training.message import (  # noqa: E402
+    below,
+    pack_tensors,
+    unpack_tensors,
+    within,
+)
+
+KINDS = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64}
+
+
+def tensor(seed, shape, kind):
+    values = np.random.default_rng(seed).integers(0, 200, shape)
+    return torch.tensor(values, dtype=KINDS[kind])
+
+
+def message(**more):
+    fields = {"rows": 3, "classes": ["a", 1]}
+    return pack_tensors("local-model", fields, {"w": torch.ones(4, 3), **more})
+
+
+@given(
+    st.dictionaries(
+        st.text("abc/._", min_size=1, max_size=6),
+        st.tuples(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.sampled_from(sorted(KINDS))),
+        max_size=5,
+    ),
+    st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_round_trip(shapes, seed):
+    tensors = {n: tensor(seed, shape, kind) for n, (shape, kind) in shapes.items()}
+    fields = {"task": seed, "classes": ["é", -4, "4", 2**60]}
+    blob = pack_tensors("global-model", fields, tensors)
+    assert blob == pack_tensors("global-model", fields, dict(reversed(tensors.items())))
+    found = unpack_tensors("global-model", blob, "cpu")
+    assert found.header.fields == {"kind": "global-model", **fields}
+    assert found.tensors.keys() == tensors.keys()
+    for name, given_ in tensors.items():
+        assert found.tensors[name].dtype == given_.dtype
+        assert torch.equal(found.tensors[name], given_)
+
+
+def test_views_travel_as_what_they_show():
+    base = torch.arange(24, dtype=torch.float32).reshape(4, 6)
+    views = {
+        "turned": base.T,
+        "cut": base[1:3, ::2],
+        "wide": base[:1].expand(3, 6),
+        "last": base.reshape(1, 2, 3, 4).contiguous(memory_format=torch.channels_last),
+    }
+    found = unpack_tensors("k", pack_tensors("k", {}, views), "cpu").tensors
+    assert all(torch.equal(found[n], v) for n, v in views.items())
+
+
+def test_every_float_survives():
+    bits = torch.tensor([0.0, -0.0, 1e-45, 3.4e38, float("nan"), float("inf")])
+    found = unpack_tensors("k", pack_tensors("k", {}, {"a": bits}), "cpu").tensors["a"]
+    assert found.numpy().tobytes() == bits.numpy().tobytes()
+
+
+def test_what_is_read_can_be_written_to_and_does_not_share():
+    blob = message()
+    first = unpack_tensors("local-model", blob, "cpu").tensors["w"]
+    first += 1
+    assert torch.equal(unpack_tensors("local-model", blob, "cpu").tensors["w"], torch.ones(4, 3))
+
+
+@given(
+    st.dictionaries(st.text("ab/", max_size=4), st.integers(), max_size=4),
+    st.text("ab", min_size=1, max_size=2),
+)
+@settings(max_examples=50, deadline=None)
+def test_within_undoes_below(tensors, prefix):
+    other = {f"{prefix}c/x": 0, "x": 1}
+    assert within(prefix, below(prefix, tensors) | other) == tensors
+    assert within("nothing", below(prefix, tensors)) == {}
+
+
+def test_no_nan_in_the_header():
+    with pytest.raises(ValueError, match="JSON compliant"):
+        pack_tensors("k", {"x": float("nan")}, {})
+
+
+def test_another_kind_is_refused():
+    with pytest.raises(Refused, match="kind: expected closing, got local-model"):
+        unpack_tensors("closing", message(), "cpu")
+    with pytest.raises(Refused, match="kind: expected closing, got none"):
+        unpack_tensors("closing", save({"w": np.ones(3, np.float32)}), "cpu")
+
+
+@pytest.mark.parametrize("keep", [0, 1, 7, 8, 9, 60, 100, -1, -4, -47])
+def test_a_truncated_message_is_refused(keep):
+    with pytest.raises(Refused, match="message: expected a (complete )?safetensors file"):
+        unpack_tensors("local-model", message()[:keep], "cpu")
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=200, deadline=None)
+def test_garbage_is_refused(blob):
+    with pytest.raises(Refused, match="message: expected a (complete )?safetensors file"):
+        unpack_tensors("local-model", blob, "cpu")
+
+
+@given(st.integers(0, 10**6), st.integers(1, 255))
+@settings(max_examples=200, deadline=None)
+def test_a_flipped_byte_of_the_header_is_refused_or_says_something_else(place, change):
+    blob = bytearray(message())
+    length = 8 + int.from_bytes(blob[:8], "little")
+    blob[place % length] ^= change
+    try:
+        found = unpack_tensors("local-model", bytes(blob), "cpu")
+    except Refused:
+        return
+    assert found.header.fields["kind"] == "local-model"
+    assert all(t.numel() * t.element_size() == 48 for t in found.tensors.values())
+
+
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 2**40, 9 * 2**20, 300])
+def test_a_huge_header_length_is_refused_without_being_believed(length):
+    blob = length.to_bytes(8, "little") + message()[8:]
+    with pytest.raises(Refused, match="message: expected a safetensors file, got .* ask again"):
+        unpack_tensors("local-model", blob, "cpu")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int8, np.int32, np.uint16, np.bool_])
+def test_foreign_dtypes_are_refused(dtype):
+    blob = save({"w": np.ones(3, dtype)}, {"fedran": json.dumps({"kind": "k"})})
+    with pytest.raises(Refused, match="w: expected one of F32, U8, I64, got "):
+        unpack_tensors("k", blob, "cpu")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{", '{"kind": NaN}', "null", "[" * 10**5])
+def test_a_header_that_is_no_object_is_refused(text):
+    blob = save({"w": np.ones(3, np.float32)}, {"fedran": text})
+    with pytest.raises(Refused, match="header: expected a JSON object"):
+        unpack_tensors("k", blob, "cpu")
+
+
+@pytest.mark.parametrize("kind", [None, 3, ["k"], {"k": 1}])
+def test_a_kind_that_is_no_word_is_refused(kind):
+    blob = save({"w": np.ones(3, np.float32)}, {"fedran": json.dumps({"kind": kind})})
+    with pytest.raises(Refused, match="kind: expected k"):
+        unpack_tensors("k", blob, "cpu")
+
+
+@pytest.mark.parametrize("offsets", [[0, 11], [1, 13], [0, 24], [12, 0], [0, 2**60]])
+def test_offsets_that_do_not_fit_are_refused(offsets):
+    entry = {"dtype": "F32", "shape": [3], "data_offsets": offsets}
+    entries = {"__metadata__": {"fedran": '{"kind":"k"}'}, "w": entry}
+    raw = json.dumps(entries).encode()
+    blob = len(raw).to_bytes(8, "little") + raw + bytes(12)
+    with pytest.raises(Refused, match="message: expected a complete safetensors file"):
+        unpack_tensors("k", blob, "cpu")

@@ -1,0 +1,267 @@
+"""Weights averaged, grown, checked and read from files."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import save_file  # noqa: E402
+
+from fedran.core.errors import Refused  # noqa: E402
+from fedran.methods.training.networks import build, initialise  # noqa: E402
+from fedran.methods.training.weights import (  # noqa: E402
+    average,
+    check_weights,
+    grown,
+    put,
+    read_weights,
+    sizes,
+    weights_of,
+)
+
+
+def some_weights(seed, d=4, classes=3):
+    rng = np.random.default_rng(seed)
+    shapes = {"body.conv": (2, 3, 3), "body.running_var": (5,), "head.weight": (classes, d)}
+    return {
+        name: torch.tensor(rng.standard_normal(shape), dtype=torch.float32)
+        for name, shape in {**shapes, "head.bias": (classes,)}.items()
+    }
+
+
+def small(seed=0, classes=2):
+    """A small network with random weights everywhere, statistics included."""
+    network = build("small", 0)
+    initialise(network, seed)
+    weights = grown(weights_of(network), classes, seed)
+    random = torch.Generator().manual_seed(seed)
+    return {n: t + 0.1 * torch.rand(t.shape, generator=random) for n, t in weights.items()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+@pytest.mark.parametrize("how", ["unweighted", "weighted"])
+@given(st.lists(st.integers(1, 10**5), min_size=1, max_size=7), st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_average_against_numpy(how, rows, seed):
+    found = [(some_weights(seed + i), n) for i, n in enumerate(rows)]
+    mean = average(found, how)
+    assert mean.keys() == found[0][0].keys()
+    for name, tensor in mean.items():
+        parts = np.stack([w[name].numpy().astype(np.float64) for w, _ in found])
+        by_hand = np.average(parts, axis=0, weights=rows if how == "weighted" else None)
+        assert tensor.dtype == torch.float32
+        np.testing.assert_allclose(tensor.numpy(), by_hand, rtol=1e-6, atol=1e-7)
+
+
+@given(
+    st.lists(st.integers(1, 10**6), min_size=1, max_size=9),
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=8),
+)
+@settings(max_examples=100, deadline=None)
+def test_identical_clients_average_to_themselves_bit_for_bit(rows, values):
+    weights = {"a": torch.tensor(values, dtype=torch.float32)}
+    for how in ("unweighted", "weighted"):
+        assert torch.equal(average([(weights, n) for n in rows], how)["a"], weights["a"])
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 7, 49])
+def test_identical_networks_average_to_themselves(n):
+    weights = small(n)
+    for how in ("unweighted", "weighted"):
+        assert same(average([(weights, 2 * i + 1) for i in range(n)], how), weights)
+
+
+def test_batchnorm_statistics_are_averaged_too():
+    one, other = small(1), small(2)
+    mean = average([(one, 1), (other, 3)], "weighted")
+    seen = [n for n in mean if "running_" in n]
+    assert len(seen) == 6
+    for name in seen:
+        by_hand = 0.25 * one[name].numpy() + 0.75 * other[name].numpy()
+        np.testing.assert_allclose(mean[name].numpy(), by_hand, rtol=1e-6)
+        assert not torch.equal(mean[name], one[name])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("before", [0, 1, 5])
+@pytest.mark.parametrize("new", [1, 4])
+@pytest.mark.parametrize("d", [1, 3, 64])
+def test_a_grown_head_keeps_its_rows(seed, before, new, d):
+    weights = some_weights(seed, d, before)
+    kept = {n: t.clone() for n, t in weights.items()}
+    wide = grown(weights, before + new, seed)
+    assert wide["head.weight"].shape == (before + new, d)
+    assert torch.equal(wide["head.weight"][:before], kept["head.weight"])
+    assert torch.equal(wide["head.bias"][:before], kept["head.bias"])
+    assert not wide["head.bias"][before:].any()
+    rows = wide["head.weight"][before:].abs()
+    assert bool((rows <= np.sqrt(3 / d) * (1 + 1e-6)).all())
+    assert same(wide, grown(weights, before + new, seed))
+    assert not same(wide, grown(weights, before + new, seed + 1))
+    assert same(weights, kept)
+    others = [n for n in weights if not n.startswith("head.")]
+    assert all(torch.equal(wide[n], kept[n]) for n in others)
+
+
+def test_new_rows_fill_the_range_evenly():
+    d, bound = 300, np.sqrt(3 / 300)
+    rows = grown(some_weights(0, d, 2), 202, 7)["head.weight"][2:].numpy()
+    assert abs(rows.mean()) < 0.02 * bound
+    assert rows.std() == pytest.approx(bound / np.sqrt(3), rel=0.02)
+    assert rows.max() > 0.99 * bound
+    assert rows.min() < -0.99 * bound
+
+
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_a_head_never_shrinks(classes):
+    weights = some_weights(0)
+    assert same(grown(weights, classes, 0), weights)
+
+
+def test_what_was_put_is_what_is_read():
+    network = build("small", 0)
+    for classes in (3, 3, 5, 1, 0):
+        weights = small(classes, classes)
+        assert same(weights_of(put(weights, network)), weights)
+
+
+def test_reading_weights_is_a_copy_and_leaves_the_counters_out():
+    network = build("small", 0)
+    found = weights_of(network)
+    assert not any("num_batches_tracked" in n for n in found)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter += 1
+    assert not same(found, weights_of(network))
+    assert sizes(found) == sum(t.numel() for t in found.values())
+
+
+def without(weights, name):
+    return {n: t for n, t in weights.items() if n != name}
+
+
+def with_(weights, **more):
+    return {**weights, **{n.replace("__", "."): t for n, t in more.items()}}
+
+
+def spoiled(weights, name, value):
+    tensor = weights[name].clone()
+    tensor.view(-1)[-1] = value
+    return {**weights, name: tensor}
+
+
+def test_weights_like_ours_pass():
+    weights = some_weights(0)
+    assert same(check_weights(weights, some_weights(1), "it"), weights)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda w: without(w, "head.bias"), "it: expected the 4 tensors .* without head.bias"),
+        (lambda w: {}, "it: expected the 4 tensors .* without body.conv"),
+        (lambda w: with_(w, foreign=torch.ones(1)), "it: expected the 4 tensors.* with foreign"),
+        (lambda w: with_(w, head__bias=torch.ones(4)), r"head.bias: expected float32 \[3\]"),
+        (lambda w: with_(w, head__bias=torch.ones(3, 1)), r"got torch.float32 \[3, 1\]"),
+        (lambda w: with_(w, head__bias=torch.ones(3).double()), r"got torch.float64 \[3\]"),
+        (lambda w: with_(w, head__bias=torch.ones(3).half()), r"got torch.float16 \[3\]"),
+        (lambda w: with_(w, head__bias=torch.ones(3).long()), r"got torch.int64 \[3\]"),
+        (lambda w: spoiled(w, "body.conv", np.nan), "it: expected finite values"),
+        (lambda w: spoiled(w, "head.bias", np.inf), "it: expected finite values"),
+        (lambda w: spoiled(w, "body.running_var", -np.inf), "it: expected finite values"),
+    ],
+)
+def test_other_weights_are_refused(spoil, words):
+    with pytest.raises(Refused, match=words):
+        check_weights(spoil(some_weights(0)), some_weights(1), "it")
+
+
+def body_of(weights, prefix=""):
+    return {
+        prefix + n.removeprefix("body."): t.contiguous()
+        for n, t in weights.items()
+        if n.startswith("body.")
+    }
+
+
+def common_file(weights, prefix=""):
+    """A file as others write it: a head of its own and BatchNorm's counters."""
+    counters = {
+        n.replace("running_var", "num_batches_tracked"): torch.tensor(17)
+        for n in body_of(weights, prefix)
+        if n.endswith("running_var")
+    }
+    head = {f"{prefix}fc.weight": torch.ones(1000, 64), f"{prefix}fc.bias": torch.ones(1000)}
+    return body_of(weights, prefix) | counters | head
+
+
+@pytest.mark.parametrize("prefix", ["", "body."])
+@pytest.mark.parametrize("write", [body_of, common_file])
+def test_a_file_of_weights_is_read(tmp_path, prefix, write):
+    weights, path = small(3), tmp_path / "w.safetensors"
+    save_file(write(weights, prefix), path)
+    network = put(small(4), build("small", 0))
+    read_weights(str(path), network)
+    found = weights_of(network)
+    for name, tensor in found.items():
+        assert torch.equal(tensor, small(4 if name.startswith("head.") else 3)[name]), name
+
+
+def test_our_own_weights_load_and_keep_the_head_out(tmp_path):
+    weights, path = small(3, classes=6), tmp_path / "w.safetensors"
+    save_file(weights, path)
+    network = put(small(4), build("small", 0))
+    read_weights(str(path), network)
+    assert torch.equal(weights_of(network)["head.weight"], small(4)["head.weight"])
+    assert torch.equal(
+        weights_of(network)["body.layers.0.0.weight"], weights["body.layers.0.0.weight"]
+    )
+
+
+def test_half_precision_files_are_widened(tmp_path):
+    weights, path = small(3), tmp_path / "w.safetensors"
+    save_file({n: t.half() for n, t in body_of(weights).items()}, path)
+    network = put(small(4), build("small", 0))
+    read_weights(str(path), network)
+    for name, tensor in body_of(weights_of(network)).items():
+        assert torch.equal(tensor, body_of(weights)[name].half().float())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda w: without(w, "layers.1.0.weight"), "without body.layers.1.0.weight"),
+        (lambda w: with_(w, conv1=torch.ones(2)), "with body.conv1"),
+        (lambda w: with_(w, layers__0__1__bias=torch.ones(3)), r"expected float32 \[32\]"),
+        (lambda w: spoiled(w, "layers.0.0.weight", np.nan), "expected finite values"),
+        (lambda w: {n: t.double() * 1e300 for n, t in w.items()}, "expected finite values"),
+        (lambda w: {"fc.weight": torch.ones(2)}, "without body.layers"),
+    ],
+)
+def test_files_of_other_networks_are_refused_and_nothing_is_kept(tmp_path, spoil, words):
+    path = tmp_path / "other.safetensors"
+    save_file(spoil(body_of(small(3))), path)
+    network = put(small(4), build("small", 0))
+    with pytest.raises(Refused, match=rf"other.safetensors.*{words}"):
+        read_weights(str(path), network)
+    assert same(weights_of(network), small(4))
+
+
+def test_damaged_and_missing_files(tmp_path):
+    path = tmp_path / "w.safetensors"
+    network = build("small", 0)
+    with pytest.raises(FileNotFoundError, match="w.safetensors: no such file; expected weights"):
+        read_weights(str(path), network)
+    save_file(body_of(small(3)), path)
+    whole = path.read_bytes()
+    for content in (b"", b"nonsense", whole[:-1], whole[:200], whole + b"x", b"\xff" * 100):
+        path.write_bytes(content)
+        with pytest.raises(Refused, match="w.safetensors: expected a safetensors file"):
+            read_weights(str(path), network)
+    with pytest.raises(Refused, match="expected a safetensors file"):
+        read_weights(str(tmp_path), network)
