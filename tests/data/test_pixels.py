@@ -160,7 +160,7 @@ def test_a_dataset_without_images_is_refused(missing):
         dataset.y_test,
         **parts,
     )
-    with pytest.raises(ValueError, match="bare has no images beside its features.*'head'"):
+    with pytest.raises(ValueError, match=r"bare has no images beside its features.*'head'"):
         as_images(bare)
 
 
@@ -187,7 +187,7 @@ def test_the_images_of_digits_are_their_features():
     found = as_images(dataset)
     assert found.X_train.shape == (1262, 8, 8, 3)
     for X, images in ((dataset.X_train, found.X_train), (dataset.X_test, found.X_test)):
-        grey = images[..., 0].reshape(len(X), 64)
+        grey = images[..., 0].reshape(len(X), 64).astype(float)
         assert (images == images[..., :1]).all()
         np.testing.assert_array_equal(np.rint(grey * 16 / 255), 16 * X)
         np.testing.assert_allclose(grey / 255, X, atol=0.5 / 255 + 1e-6)

@@ -79,7 +79,9 @@ def test_every_image_is_a_window_of_the_padded_one(seed, size):
             for y in range(2 * pad + 1)
             for x in range(2 * pad + 1)
         ]
-        assert any(np.array_equal(found, w) or np.array_equal(found, w[:, :, ::-1]) for w in windows)
+        assert any(
+            np.array_equal(found, w) or np.array_equal(found, w[:, :, ::-1]) for w in windows
+        )
 
 
 def test_every_shift_and_flip_occurs_equally_often():

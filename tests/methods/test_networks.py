@@ -171,14 +171,15 @@ def test_student_and_teacher_are_two_networks():
     assert not teacher.training
     assert all(p.requires_grad for p in student.parameters())
     assert not any(p.requires_grad for p in teacher.parameters())
-    teacher = workbench.teacher("small", {**weights, "head.weight": torch.ones(5, 64),
-                                          "head.bias": torch.zeros(5)}, "cpu")
+    teacher = workbench.teacher(
+        "small", {**weights, "head.weight": torch.ones(5, 64), "head.bias": torch.zeros(5)}, "cpu"
+    )
     assert not any(p.requires_grad for p in teacher.parameters())
     assert len(student.head.bias) == 3
 
 
 @pytest.mark.parametrize("n", [0, 1, 499, 500, 501, 1100])
-def test_rows_go_through_in_parts(n, monkeypatch):
+def test_rows_go_through_in_parts(n):
     X = torch.randn((n, 4), generator=torch.Generator().manual_seed(n))
     seen = []
 
@@ -186,6 +187,6 @@ def test_rows_go_through_in_parts(n, monkeypatch):
         seen.append(len(x))
         return 2 * x
 
-    assert torch.equal(workbench.in_batches(f, X, "cpu"), 2 * X)
+    assert torch.equal(workbench.in_batches(f, X), 2 * X)
     assert sum(seen) == n
     assert max(seen) <= workbench.ROWS_AT_ONCE

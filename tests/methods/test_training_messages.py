@@ -35,7 +35,9 @@ def message(**more):
 @given(
     st.dictionaries(
         st.text("abc/._", min_size=1, max_size=6),
-        st.tuples(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.sampled_from(sorted(KINDS))),
+        st.tuples(
+            st.lists(st.integers(0, 4), min_size=1, max_size=4), st.sampled_from(sorted(KINDS))
+        ),
         max_size=5,
     ),
     st.integers(0, 99),
@@ -104,14 +106,14 @@ def test_another_kind_is_refused():
 
 @pytest.mark.parametrize("keep", [0, 1, 7, 8, 9, 60, 100, -1, -4, -47])
 def test_a_truncated_message_is_refused(keep):
-    with pytest.raises(Refused, match="message: expected a (complete )?safetensors file"):
+    with pytest.raises(Refused, match=r"message: expected a (complete )?safetensors file"):
         unpack_tensors("local-model", message()[:keep], "cpu")
 
 
 @given(st.binary(max_size=300))
 @settings(max_examples=200, deadline=None)
 def test_garbage_is_refused(blob):
-    with pytest.raises(Refused, match="message: expected a (complete )?safetensors file"):
+    with pytest.raises(Refused, match=r"message: expected a (complete )?safetensors file"):
         unpack_tensors("local-model", blob, "cpu")
 
 
@@ -132,7 +134,7 @@ def test_a_flipped_byte_of_the_header_is_refused_or_says_something_else(place, c
 @pytest.mark.parametrize("length", [2**63, 2**64 - 1, 2**40, 9 * 2**20, 300])
 def test_a_huge_header_length_is_refused_without_being_believed(length):
     blob = length.to_bytes(8, "little") + message()[8:]
-    with pytest.raises(Refused, match="message: expected a safetensors file, got .* ask again"):
+    with pytest.raises(Refused, match=r"message: expected a safetensors file, got .* ask again"):
         unpack_tensors("local-model", blob, "cpu")
 
 

@@ -255,13 +255,13 @@ def test_files_of_other_networks_are_refused_and_nothing_is_kept(tmp_path, spoil
 def test_damaged_and_missing_files(tmp_path):
     path = tmp_path / "w.safetensors"
     network = build("small", 0)
-    with pytest.raises(FileNotFoundError, match="w.safetensors: no such file; expected weights"):
+    with pytest.raises(FileNotFoundError, match=r"w.safetensors: no such file; expected weights"):
         read_weights(str(path), network)
     save_file(body_of(small(3)), path)
     whole = path.read_bytes()
     for content in (b"", b"nonsense", whole[:-1], whole[:200], whole + b"x", b"\xff" * 100):
         path.write_bytes(content)
-        with pytest.raises(Refused, match="w.safetensors: expected a safetensors file"):
+        with pytest.raises(Refused, match=r"w.safetensors: expected a safetensors file"):
             read_weights(str(path), network)
     with pytest.raises(Refused, match="expected a safetensors file"):
         read_weights(str(tmp_path), network)

@@ -79,9 +79,7 @@ class Rounds:
     def rows(self, t, k):
         """One client's rows of a task."""
         rows = self.stream.tasks[t].rows[k]
-        return ClientData(
-            self.clients[k], str(t), self.data.X_train[rows], self.data.y_train[rows]
-        )
+        return ClientData(self.clients[k], str(t), self.data.X_train[rows], self.data.y_train[rows])
 
     def uploads(self, t, round_):
         """What all clients send; their states are put in place."""

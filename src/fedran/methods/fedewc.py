@@ -83,7 +83,7 @@ def fisher_information(network: Network, work: Work, size: int, device: str) -> 
     for batch in batches(len(work.rows), size, work.random):
         part = work.rows[batch.to(device)]
         network.zero_grad(set_to_none=True)
-        with workbench.fast(device):
+        with workbench.fast(network, device):
             value = all_class_loss(network(inputs(part.X)), part.codes)
         value.backward()
         for name, parameter in network.named_parameters():

@@ -92,9 +92,7 @@ class FediCaRL(Trained):
         return both[torch.cat(chosen)]
 
     def _unit(self, network: Network, X: Tensor) -> Tensor:
-        return torch.nn.functional.normalize(
-            workbench.in_batches(network.body, X, self.where), dim=1
-        )
+        return torch.nn.functional.normalize(workbench.in_batches(network.body, X), dim=1)
 
     def _class_sums(self, network: Network, kept: Rows | None) -> Memory:
         assert kept is not None

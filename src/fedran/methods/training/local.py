@@ -71,7 +71,7 @@ def fit(
             part = rows[batch.to(device)]
             X = augmented(part.X, random) if schedule.augment else part.X
             optimiser.zero_grad(set_to_none=True)
-            with fast(device):
+            with fast(network, device):
                 value = loss(X, part.codes)
             value.backward()
             optimiser.step()

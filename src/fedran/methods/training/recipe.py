@@ -158,4 +158,4 @@ class Recipe(ABC):
 
     def scores(self, state: State, network: Network, X: Tensor) -> Tensor:
         """Scores (n, C) over all classes seen."""
-        return workbench.in_batches(network, X, self.where)
+        return workbench.in_batches(network, X)

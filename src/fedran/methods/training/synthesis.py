@@ -129,7 +129,7 @@ def synthesis_loss(
 ) -> Tensor:
     """10 x BatchNorm statistics + 0.5 x cross-entropy + adversarial term, on augmented images."""
     x = normalised(augmented(images, random))
-    with fast(device):
+    with fast(teacher, device):
         logits = teacher(x)
         loss = LABELS * nn.functional.cross_entropy(logits, labels)
         if judge is not None:
@@ -152,7 +152,7 @@ def _distil(
     for step in range(plan.distillation_steps):
         rows = torch.randint(len(images), (STUDENT_BATCH,), generator=random).to(device)
         x = normalised(augmented(images[rows], random).float() / 255.0)
-        with fast(device):
+        with fast(teacher, device):
             with torch.no_grad():
                 soft = teacher(x)
             loss = divergence(student(x), soft, STUDENT_TEMPERATURE).mean()

@@ -134,9 +134,7 @@ class Trained(Recipe, ABC):
         if self.network == "head":
             return None
         network = workbench.teacher(self.network, state.weights, self.where)
-        return (
-            workbench.in_batches(network.body, as_tensor(X, self.where), self.where).cpu().numpy()
-        )
+        return workbench.in_batches(network.body, as_tensor(X, self.where)).cpu().numpy()
 
     def gram(self, state: State) -> tuple[Callable[[Any], Any], Any] | None:
         """No Gram to compare."""

@@ -58,13 +58,17 @@ def first_weights(name: Any, in_features: int, path: str, seed: int, device: str
     return {n: t.to(device) for n, t in weights_of(network).items()}
 
 
-def fast(device: str) -> AbstractContextManager[Any]:
-    """Mixed precision (bfloat16) on a GPU, plain float32 elsewhere."""
-    return torch.autocast("cuda", torch.bfloat16, enabled=device.startswith("cuda"))
+def fast(network: Network, device: str) -> AbstractContextManager[Any]:
+    """Mixed precision (bfloat16) for training on a GPU, plain float32 elsewhere.
+
+    A head alone trains in float32: it is small, and its features were made in float32.
+    """
+    wanted = device.startswith("cuda") and not isinstance(network.body, torch.nn.Identity)
+    return torch.autocast("cuda", torch.bfloat16, enabled=wanted)
 
 
-def in_batches(f: Callable[[Tensor], Tensor], X: Tensor, device: str) -> Tensor:
+def in_batches(f: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
     """f over rows, a few hundred at once, without gradients, in float32."""
-    with torch.inference_mode(), fast(device):
+    with torch.inference_mode():
         parts = [f(inputs(part)).float() for part in X.split(ROWS_AT_ONCE)]
     return torch.cat(parts)

@@ -1,0 +1,127 @@
+"""FedLwF: a teacher that never changes, and logits that stay near its own."""
+
+import numpy as np
+import pytest
+from toy_training import Rounds, make_images, make_tasks, quick
+
+torch = pytest.importorskip("torch")
+
+from fedran.methods.fedlwf import FedLwF  # noqa: E402
+from fedran.methods.training import workbench  # noqa: E402
+from fedran.methods.training.local import generator  # noqa: E402
+from fedran.methods.training.message import within  # noqa: E402
+from fedran.methods.training.pixels import Rows, as_tensor  # noqa: E402
+from fedran.methods.training.state import Work  # noqa: E402
+from fedran.methods.training.weights import weights_of  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return make_images()
+
+
+@pytest.fixture(scope="module")
+def stream(dataset):
+    return make_tasks(dataset, n_clients=2)
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+@pytest.mark.parametrize("network", ["head", "small"])
+def test_the_teacher_is_the_last_tasks_model_and_never_changes(
+    dataset, stream, network, monkeypatch
+):
+    teachers, plain = [], FedLwF.loss
+
+    def look(self, work, X, codes):
+        value = plain(self, work, X, codes)
+        teachers.append(None if work.teacher is None else weights_of(work.teacher))
+        return value
+
+    monkeypatch.setattr(FedLwF, "loss", look)
+    rounds = Rounds(quick("fedlwf", network=network), dataset, stream)
+    last = None
+    for t in range(3):
+        teachers.clear()
+        for r in range(rounds.method.n_rounds):
+            rounds.one(t, r)
+            for memory in rounds.cstates.values():
+                assert same(within("teacher", memory), last or {})
+        assert teachers
+        assert all((found is None) if last is None else same(found, last) for found in teachers)
+        rounds.one(t, rounds.method.n_rounds)
+        last = rounds.state.weights
+        for memory in rounds.cstates.values():
+            assert same(within("teacher", memory), last)
+
+
+@pytest.mark.parametrize("network", ["head", "small"])
+def test_without_strength_it_is_finetune(dataset, stream, network):
+    lwf = Rounds(quick("fedlwf", network=network, strength=0.0), dataset, stream).run(2)
+    plain = Rounds(quick("finetune", network=network), dataset, stream).run(2)
+    assert same(lwf.state.weights, plain.state.weights)
+
+
+def test_the_first_task_knows_no_teacher(dataset, stream):
+    weak, strong = (
+        Rounds(quick("fedlwf", strength=s), dataset, stream).run(1).state.weights
+        for s in (0.0, 1000.0)
+    )
+    assert same(weak, strong)
+
+
+def old_logits(weights, X):
+    network = workbench.teacher("small", weights, "cpu")
+    return workbench.in_batches(network, X)[:, :2]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_with_strength_the_old_logits_stay_near_the_teachers(dataset, stream, seed):
+    moved = []
+    for strength in (0.0, 10.0):
+        method = quick(
+            "fedlwf", network="small", strength=strength, lr=0.02, n_rounds=6, weight_decay=0.0
+        )
+        assert method.logits == "new"
+        rounds = Rounds(method, dataset, stream, seed).run(1)
+        teacher = rounds.state.weights
+        rounds.task(1)
+        rows = np.concatenate(stream.tasks[1].rows)
+        X = as_tensor(rounds.data.X_train[rows], "cpu")
+        now, then = (torch.softmax(old_logits(w, X), 1) for w in (rounds.state.weights, teacher))
+        moved.append(float((now - then).abs().mean()))
+    assert moved[1] < 0.6 * moved[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_loss_by_hand(seed):
+    rng = np.random.default_rng(seed)
+    d, known, new, n = 5, int(rng.integers(1, 4)), int(rng.integers(1, 4)), 7
+    W, V = rng.standard_normal((known + new, d)), rng.standard_normal((known, d))
+    b, c = rng.standard_normal(known + new), rng.standard_normal(known)
+    X, codes = rng.standard_normal((n, d)), known + rng.integers(new, size=n)
+
+    def tensors(W, b):
+        return {
+            "head.weight": torch.tensor(W, dtype=torch.float32),
+            "head.bias": torch.tensor(b, dtype=torch.float32),
+        }
+
+    work = Work(
+        1, 0, known, (), {}, {}, Rows(torch.zeros(0, d), torch.zeros(0)), {}, generator("x")
+    )
+    work.network = workbench.student("head", tensors(W, b), "cpu")
+    work.teacher = workbench.teacher("head", tensors(V, c), "cpu")
+    method = quick("fedlwf", strength=3.0, temperature=2.0)
+    found = method.loss(work, torch.tensor(X, dtype=torch.float32), torch.tensor(codes)).detach()
+
+    def log_softmax(x):
+        return x - np.log(np.exp(x).sum(1, keepdims=True))
+
+    logits, soft = X @ W.T + b, X @ V.T + c
+    value = -log_softmax(logits[:, known:])[np.arange(n), codes - known].mean()
+    p = np.exp(log_softmax(soft / 2))
+    value += -3 * (p * log_softmax(logits[:, :known] / 2)).sum(1).mean()
+    assert float(found) == pytest.approx(value, rel=1e-4)
