@@ -156,8 +156,11 @@ def spoiled(weights, name, value):
 
 
 def test_weights_like_ours_pass():
-    weights = some_weights(0)
+    weights = {n: t.abs() if n.endswith("var") else t for n, t in some_weights(0).items()}
     assert same(check_weights(weights, some_weights(1), "it"), weights)
+    below = {n: -t - 1 if n.endswith("var") else t for n, t in weights.items()}
+    with pytest.raises(Refused, match="it: expected variances of at least 0, got -"):
+        check_weights(below, weights, "it")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ class _Runner:
             None
             if data.images is None or data.kind == "images"
             else cached_backbone(data.images, data.X_train),
-            data.X_train.shape[1] if data.kind == "images" else None,
+            _side(data.X_train) if data.kind == "images" else None,
         )
         self.test = [_rows_of(data.y_test, t.classes) for t in job.stream.tasks]
         self.exact = ExactGrams(data, job.stream) if job.gram_error else None
@@ -288,6 +288,12 @@ class _Runner:
 def pixels_of(dataset: Dataset, size: int | None) -> Dataset:
     """The images of a dataset, decoded once a process."""
     return as_images(dataset, size)
+
+
+def _side(images: NDArray[Any]) -> int | None:
+    """Height and width of square images."""
+    height, width = images.shape[1:3]
+    return int(height) if height == width else None
 
 
 def _rows_of(labels: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.int64]:

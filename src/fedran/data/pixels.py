@@ -62,7 +62,7 @@ def stack_pixels(images: Images, size: int | None = None) -> NDArray[np.uint8]:
 
 def as_images(dataset: Dataset, size: int | None = None) -> Dataset:
     """The same rows as pixels: kind ``images``, refused where the images are not at hand."""
-    if dataset.kind == "images" and size in (None, dataset.X_train.shape[1]):
+    if dataset.kind == "images" and (size is None or dataset.X_train.shape[1:3] == (size, size)):
         return dataset
     if dataset.images is None or dataset.test_images is None:
         raise ValueError(

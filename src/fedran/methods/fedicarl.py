@@ -81,9 +81,9 @@ class FediCaRL(Trained):
         """Old classes keep their first exemplars, new ones are herded."""
         both = new if kept is None else kept + new
         old = 0 if kept is None else len(kept)
-        classes = both.codes.unique().tolist()
+        classes, counts = (t.tolist() for t in both.codes.unique(return_counts=True))
         chosen = []
-        for c, quota in zip(classes, quotas(len(classes), self.memory_size), strict=True):
+        for c, quota in zip(classes, quotas(counts, self.memory_size), strict=True):
             where = (both.codes == c).nonzero().squeeze(1)
             if bool((where < old).any()):
                 chosen.append(where[where < old][:quota])

@@ -36,7 +36,7 @@ class Spec:
     extract: Callable[[Sequence[bytes]], NDArray[Any]] | None = None
     """The frozen backbone: encoded images -> features; None where there are no images."""
     image_size: int | None = None
-    """Height and width of the images, where ``X`` holds images (n, size, size, 3) in uint8."""
+    """Height and width, where ``X`` holds square images (n, size, size, 3) in uint8."""
 
 
 @dataclass(frozen=True)

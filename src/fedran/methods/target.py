@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fedran.methods.protocol import Spec
 from fedran.methods.training import workbench
 from fedran.methods.training.lazy import Tensor, torch
 from fedran.methods.training.local import stable_seed
@@ -46,6 +47,15 @@ class TARGET(Trained):
     )
     closes = True
     keeps_teacher = True
+
+    def init(self, spec: Spec, seed: int) -> State:
+        """First weights; refused where the generator cannot make such images."""
+        if spec.image_size is None or spec.image_size % 4:
+            raise ValueError(
+                "TARGET makes square images whose side is a multiple of 4, these are "
+                f"{'not square' if spec.image_size is None else spec.image_size}: set image_size"
+            )
+        return super().init(spec, seed)
 
     @property
     def planned_rounds(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedran.methods.training.lazy import Tensor, torch
 
 
@@ -24,10 +26,20 @@ def herd(features: Tensor, count: int) -> Tensor:
     return torch.stack(chosen) if chosen else torch.zeros(0, dtype=torch.long, device=left.device)
 
 
-def quotas(classes: int, size: int) -> list[int]:
-    """How many exemplars each class gets, as equal as can be, ``size`` in all.
+def quotas(rows: Sequence[int], size: int) -> list[int]:
+    """How many exemplars each class gets of the rows it has: as equal as can be, ``size`` in all.
 
-    >>> quotas(3, 8)
-    [3, 3, 2]
+    What a small class cannot use goes to the others.
+
+    >>> quotas([9, 9, 9], 8), quotas([1, 9, 9], 8)
+    ([3, 3, 2], [1, 4, 3])
     """
-    return [size // classes + (i < size % classes) for i in range(classes)]
+    given = [0] * len(rows)
+    left = min(size, sum(rows))
+    while left:
+        hungry = [i for i, n in enumerate(rows) if given[i] < n]
+        share, extra = divmod(left, len(hungry))
+        for place, i in enumerate(hungry):
+            given[i] += min(share + (place < extra), rows[i] - given[i])
+        left = min(size, sum(rows)) - sum(given)
+    return given

@@ -31,7 +31,7 @@ def pack_tensors(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Ten
     from safetensors.numpy import save
 
     text = json.dumps({"kind": kind, **fields}, separators=(",", ":"), allow_nan=False)
-    arrays = {name: np.ascontiguousarray(t.detach().cpu().numpy()) for name, t in tensors.items()}
+    arrays = {n: np.asarray(t.detach().cpu().numpy(), order="C") for n, t in tensors.items()}
     return save(arrays, {FORMAT: text})
 
 
@@ -68,5 +68,8 @@ def within(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _tensor(name: str, part: Mapping[str, Any], device: str) -> Tensor:
     if part["dtype"] not in DTYPES:
         raise Refused(name, f"one of {', '.join(DTYPES)}", part["dtype"])
-    array = np.frombuffer(part["data"], dtype=DTYPES[part["dtype"]]).reshape(part["shape"])
+    try:
+        array = np.frombuffer(part["data"], dtype=DTYPES[part["dtype"]]).reshape(part["shape"])
+    except ValueError:
+        raise Refused(name, "a shape that fits its numbers", part["shape"]) from None
     return torch.tensor(array, device=device)

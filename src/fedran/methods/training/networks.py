@@ -127,7 +127,7 @@ def build(name: Name, in_features: int) -> Network:
 
 
 def initialise(network: Network, seed: int) -> None:
-    """Random weights: He's normal rule for convolutions, ones and zeros for BatchNorm."""
+    """Random weights: He's normal rule for convolutions, Kaiming's uniform one for the head."""
     generator = torch.Generator().manual_seed(seed)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
@@ -135,6 +135,12 @@ def initialise(network: Network, seed: int) -> None:
             fresh = torch.randn(module.weight.shape, generator=generator)
             with torch.no_grad():
                 module.weight.copy_(spread * fresh)
+        elif isinstance(module, Head):
+            bound = math.sqrt(3.0 / module.weight.shape[1])
+            fresh = torch.rand(module.weight.shape, generator=generator)
+            with torch.no_grad():
+                module.weight.copy_(bound * (2 * fresh - 1))
+                module.bias.zero_()
         elif isinstance(module, nn.BatchNorm2d):
             module.reset_running_stats()
             nn.init.ones_(module.weight)

@@ -58,6 +58,11 @@ class Recipe(ABC):
 
     def __post_init__(self) -> None:
         check_settings(self.params())
+        if self.weights and self.network == "head":
+            raise ValueError(
+                "weights start a network's body, and network = 'head' has none: leave weights "
+                "out, or choose another network"
+            )
 
     @property
     def name(self) -> str:
@@ -105,7 +110,7 @@ class Recipe(ABC):
         """All, or a share drawn for this round; everyone takes part in a closing round."""
         if self.participation >= 1 or round_ >= self.n_rounds:
             return clients
-        count = max(1, math.ceil(self.participation * len(clients)))
+        count = max(1, math.ceil(self.participation * len(clients) - 1e-9))  # 0.07 x 100 is 7
         rng = np.random.default_rng(stable_seed("participants", seed, task, round_))
         return tuple(clients[i] for i in sorted(rng.choice(len(clients), count, replace=False)))
 

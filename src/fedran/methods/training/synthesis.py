@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +29,8 @@ STATISTICS, LABELS, ADVERSARIAL = 10.0, 0.5, 1.0
 GENERATOR_LR, NOISE_LR, BETAS = 2e-3, 1e-2, (0.5, 0.999)
 MOMENTUM = 0.9
 """Of the batch statistics that are compared with the teacher's."""
-STUDENT_TEMPERATURE, STUDENT_LR, STUDENT_BATCH, COSINE = 20.0, 0.2, 256, 200
+STUDENT_TEMPERATURE, STUDENT_BATCH = 20.0, 256
+STUDENT_LR, LEAST_LR, COSINE = 0.2, 2e-4, 200
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,18 @@ def synthesise(
             statistics.next_round()
             if number >= plan.warmup:
                 for group in learner.param_groups:
-                    group["lr"] = STUDENT_LR * 0.5 * (1 + math.cos(math.pi * number / COSINE))
-                outcome.distilled.append(
-                    _distil(student, teacher, learner, outcome.images, plan, random, device)
-                )
+                    group["lr"] = student_lr(number - plan.warmup)
+                with statistics.paused():
+                    outcome.distilled.append(
+                        _distil(student, teacher, learner, outcome.images, plan, random, device)
+                    )
     return outcome
+
+
+def student_lr(rounds: int) -> float:
+    """The student's learning rate after so many rounds of distillation: a cosine."""
+    share = 0.5 * (1 + math.cos(math.pi * min(rounds, COSINE) / COSINE))
+    return LEAST_LR + (STUDENT_LR - LEAST_LR) * share
 
 
 def _one_round(
@@ -170,6 +180,7 @@ class Statistics:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.found: list[Tensor] = []
+        self.listening = True
         self.latest: dict[int, tuple[Tensor, Tensor]] = {}
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
         """Of earlier rounds, smoothed: what is compared holds a tenth of the batch at hand."""
@@ -188,11 +199,20 @@ class Statistics:
         total, self.found = torch.stack(self.found).sum(), []
         return total
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The student asks the teacher too, and that is no synthesis."""
+        self.listening = False
+        yield
+        self.listening = True
+
     def next_round(self) -> None:
         """What was seen last counts as before."""
         self.before = dict(self.latest)
 
     def _look(self, layer: nn.BatchNorm2d, given: tuple[Tensor]) -> None:
+        if not self.listening:
+            return
         x = given[0].float()
         mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3), unbiased=False)
         before = self.before.get(id(layer))

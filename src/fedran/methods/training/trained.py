@@ -9,7 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedran.core.labels import label_array
+from fedran.core.errors import Refused
+from fedran.core.labels import Label, canonical, label_array
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.training import workbench
 from fedran.methods.training.lazy import Weights
@@ -19,6 +20,8 @@ from fedran.methods.training.pixels import as_tensor, client_rows
 from fedran.methods.training.recipe import Recipe
 from fedran.methods.training.state import Memory, State, Work
 from fedran.methods.training.weights import average, check_weights, grown, weights_of
+from fedran.wire.header import Header
+from fedran.wire.limits import FILE_LIMITS
 
 GLOBAL, LOCAL, CLOSING = "global-model", "local-model", "closing"
 """Kinds of messages: down in every round, up in a training round, up in a closing round."""
@@ -88,15 +91,18 @@ class Trained(Recipe, ABC):
     def _work(self, message: Message, memory: Memory, data: ClientData, seed: int) -> Work:
         header = message.header
         task, round_ = header.integer("task"), header.integer("round")
-        classes = tuple(header.get("classes"))
+        classes, known = announced(header)
+        rows = client_rows(data, classes, self.where)
+        if self.logits == "new" and len(rows) and int(rows.codes.min()) < known:
+            raise Refused("labels", "classes of this task", "rows of an earlier one")
         return Work(
             task,
             round_,
-            header.integer("known"),
+            known,
             classes,
             within("model", message.tensors),
             within("extra", message.tensors),
-            client_rows(data, classes, self.where),
+            rows,
             memory,
             generator("client", seed, task, round_, data.client),
         )
@@ -166,3 +172,14 @@ class Trained(Recipe, ABC):
     def load_client(self, blob: bytes) -> Memory:
         """The memory that ``dump_client`` wrote."""
         return dict(unpack_tensors("client", blob, self.where).tensors)
+
+
+def announced(header: Header) -> tuple[tuple[Label, ...], int]:
+    """The classes of a broadcast, in the order of the head's rows, and how many are old."""
+    try:
+        classes = tuple(canonical(c) for c in header.items("classes", FILE_LIMITS.classes))
+    except ValueError as reason:
+        raise Refused("classes", "a list of labels", str(reason)) from None
+    if len(set(classes)) != len(classes):
+        raise Refused("classes", "each class once", classes)
+    return classes, header.integer("known", high=len(classes))

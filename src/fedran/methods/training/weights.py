@@ -83,6 +83,9 @@ def check_weights(weights: Mapping[str, Tensor], like: Mapping[str, Tensor], wha
             raise Refused(f"{what}: {name}", expected, f"{tensor.dtype} {list(tensor.shape)}")
     if not bool(torch.stack([t.isfinite().all() for t in weights.values()]).all()):
         raise Refused(what, "finite values", "NaN or infinity")
+    variances = [t for n, t in weights.items() if n.endswith("running_var") and bool((t < 0).any())]
+    if variances:
+        raise Refused(what, "variances of at least 0", float(variances[0].min()))
     return dict(weights)
 
 
