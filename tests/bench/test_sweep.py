@@ -42,7 +42,7 @@ key = "fedran"
 out_features = 32
 rank = 4
 """
-BROKEN = '\n[[method]]\nkey = "finetune"\nweights = "broken.safetensors"\n'
+BROKEN = '\n[[method]]\nkey = "finetune"\nnetwork = "small"\nweights = "broken.safetensors"\n'
 """A method that fails when it runs: ``config`` writes a file that holds no weights."""
 
 

@@ -65,7 +65,7 @@ def test_a_dry_run_obeys_overrides(cli):
 def test_a_failing_run_is_reported_with_exit_code_1(cli, tmp_path):
     (tmp_path / "c.toml").write_text(
         'dataset = "digits"\n[stream]\ntasks = 2\nclients = 2\nbeta = 1\n'
-        '[[method]]\nkey = "finetune"\nweights = "none.safetensors"\n'
+        '[[method]]\nkey = "finetune"\nnetwork = "small"\nweights = "none.safetensors"\n'
         '[[method]]\nkey = "fedncm"\n'
     )
     code, out, err = cli("run", str(tmp_path / "c.toml"))

@@ -107,7 +107,8 @@ def _complete(result: Result, prepared: Run) -> bool:
     """Whether a result of the same run also holds all that is to be measured now."""
     has_gram = getattr(type(prepared.method), "gram", None) is not OneRound.gram
     gram = not (prepared.gram_error and has_gram) or result.tasks[0].gram_error is not None
-    seconds = prepared.seconds_per_row is None or result.tasks[0].seconds.extraction is not None
+    timed = prepared.seconds_per_row is not None and prepared.method.input == "features"
+    seconds = not timed or result.tasks[0].seconds.extraction is not None
     return gram and seconds and result.budgets == prepared.budgets
 
 
