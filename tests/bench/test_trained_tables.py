@@ -122,6 +122,9 @@ def test_the_ratios_are_those_of_the_calculator():
     assert texts(table, "with forward pass", time)["TARGET (head)"] == "1.5x"
     assert texts(table, "FedRAN is faster by", time)["TARGET (from scratch)"] == "6.5x"
     assert texts(table, "with forward pass", time)["TARGET (from scratch)"] == "2.17x"
+    both = texts(table, "both: 100 rounds, forward pass", time)
+    assert both["FedRAN"] == "1x"
+    assert both["TARGET (from scratch)"] == "103x"  # 310.3 s over FedRAN's 3 s
     computed = column(table, at, time)
     assert (computed["TARGET (from scratch)"].text, computed["TARGET (head)"].text) == (
         "310x",
