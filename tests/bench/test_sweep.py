@@ -253,7 +253,8 @@ def test_a_run_that_would_not_fit_says_so_before_it_starts(config, tmp_path, mon
         "it would not fit: about 1.7 GiB of memory needed, 0.4 GiB available; take fewer clients, "
         "a smaller batch or network, or another machine"
     ] * 2
-    assert not any("exact" in run for run, _, _ in listener.planned)
+    assert sum(steps == 0 for _, _, steps in listener.planned) == 2
+    assert len(listener.of("start")) == 4
 
 
 def test_an_accelerator_has_a_memory_of_its_own(monkeypatch):

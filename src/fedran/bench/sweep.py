@@ -52,7 +52,9 @@ def execute(
         max([BASE_MEMORY, *(p.needs.host for p in todo)]), max([0, *(p.needs.device for p in todo)])
     )
     workers = affordable(workers, largest, device, reporter)
-    reporter.begin([(str(p.job), p.job.choice.label, p.steps) for p in todo], skipped, workers)
+    listed = [(str(p.job), p.job.choice.label, p.steps) for p in todo]
+    listed += [(str(job), job.choice.label, 0) for job, _ in impossible]
+    reporter.begin(listed, skipped, workers)
     for result in known.values():
         reporter.learn(result)
     failed = [f"{job}: {reason}" for job, reason in impossible]
@@ -82,22 +84,18 @@ def _plan(
         try:
             prepared = job.prepare()
             name = prepared.run_id
+            if name in todo or (name in known and _complete(known[name], prepared)):
+                skipped += 1
+            else:
+                needs = estimated_needs(prepared)
+                require_fit(needs, job.device)
+                place = out / "checkpoints" / name
+                todo[name] = Planned(job, place, prepared.steps, needs)
         except Exception as reason:
             impossible.append((job, sentence(reason)))
             continue
         if streams is not None:
             _keep(prepared, streams / f"{job.dataset_name}-{prepared.stream.hash[:12]}.json")
-        if name in todo or (name in known and _complete(known[name], prepared)):
-            skipped += 1
-        else:
-            place = out / "checkpoints" / name
-            needs = estimated_needs(prepared)
-            try:
-                require_fit(needs, job.device)
-            except ValueError as reason:
-                impossible.append((job, sentence(reason)))
-                continue
-            todo[name] = Planned(job, place, prepared.steps, needs)
     if wanted and len(impossible) == len(wanted):
         raise ValueError(impossible[0][1])  # nothing can run: one reason is enough
     return list(todo.values()), impossible, skipped

@@ -130,7 +130,7 @@ def _work(job: Job, checkpoint: Path, side_by_side: int) -> str:
 def sentence(reason: BaseException) -> str:
     """What went wrong, in one line."""
     text = " ".join(str(reason).split())
-    if isinstance(reason, (ValueError, OSError)) and text:
+    if isinstance(reason, (ValueError, OSError, ImportError)) and text:
         return text
     return f"{type(reason).__name__}: {text}" if text else type(reason).__name__
 

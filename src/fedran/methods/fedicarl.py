@@ -9,8 +9,7 @@ from fedran.core.errors import Refused
 from fedran.methods.training import workbench
 from fedran.methods.training.herding import herd, quotas
 from fedran.methods.training.lazy import Tensor, torch
-from fedran.methods.training.losses import distillation
-from fedran.methods.training.pixels import Rows, inputs
+from fedran.methods.training.pixels import Rows
 from fedran.methods.training.state import Memory, State, Work
 from fedran.methods.training.trained import Trained
 
@@ -55,14 +54,7 @@ class FediCaRL(Trained):
 
     def loss(self, work: Work, X: Tensor, codes: Tensor) -> Tensor:
         """CE over all logits + strength x KD of the old ones."""
-        x = inputs(X)
-        logits = work.student(x)
-        value = self.classification(work, logits, codes)
-        if work.teacher is None:
-            return value
-        with torch.no_grad():
-            soft = work.teacher(x)
-        return value + self.strength * distillation(logits, soft, self.temperature)
+        return self.taught(work, X, codes, self.strength, self.temperature)
 
     def close(self, work: Work) -> Memory:
         """Fill the buffer; send the sum of the exemplars' unit features for each class held."""

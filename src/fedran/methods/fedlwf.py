@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedran.methods.training.lazy import Tensor, torch
-from fedran.methods.training.losses import distillation
-from fedran.methods.training.pixels import inputs
+from fedran.methods.training.lazy import Tensor
 from fedran.methods.training.state import Work
 from fedran.methods.training.trained import Trained
 
@@ -28,11 +26,4 @@ class FedLwF(Trained):
 
     def loss(self, work: Work, X: Tensor, codes: Tensor) -> Tensor:
         """CE over new-class logits + strength x KD of the first ``known`` logits."""
-        x = inputs(X)
-        logits = work.student(x)
-        value = self.classification(work, logits, codes)
-        if work.teacher is None:
-            return value
-        with torch.no_grad():
-            soft = work.teacher(x)
-        return value + self.strength * distillation(logits, soft, self.temperature)
+        return self.taught(work, X, codes, self.strength, self.temperature)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.methods.training.lazy import torch
+from fedran.methods.training.lazy import load_torch, torch
 from fedran.methods.training.recipe import Recipe
 
 COPIES = 8
@@ -48,6 +48,7 @@ def footprint(recipe: Recipe, X: NDArray[Any], stream: Any) -> Footprint:
 
 def count(recipe: Recipe, X: NDArray[Any], classes: int) -> tuple[int, int]:
     """Numbers in the weights, and in what a network makes of one row on the way."""
+    load_torch()
     from fedran.methods.training.networks import build
 
     seen: list[int] = []

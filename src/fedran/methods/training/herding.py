@@ -34,12 +34,10 @@ def quotas(rows: Sequence[int], size: int) -> list[int]:
     >>> quotas([9, 9, 9], 8), quotas([1, 9, 9], 8)
     ([3, 3, 2], [1, 4, 3])
     """
-    given = [0] * len(rows)
-    left = min(size, sum(rows))
-    while left:
-        hungry = [i for i, n in enumerate(rows) if given[i] < n]
-        share, extra = divmod(left, len(hungry))
-        for place, i in enumerate(hungry):
-            given[i] += min(share + (place < extra), rows[i] - given[i])
-        left = min(size, sum(rows)) - sum(given)
+    level = 0
+    while level < max(rows, default=0) and sum(min(n, level + 1) for n in rows) <= size:
+        level += 1
+    given = [min(n, level) for n in rows]
+    for i in [i for i, n in enumerate(rows) if n > level][: size - sum(given)]:
+        given[i] += 1
     return given

@@ -14,8 +14,8 @@ from fedran.methods.settings import check_settings
 from fedran.methods.training import workbench
 from fedran.methods.training.lazy import Tensor, torch
 from fedran.methods.training.local import Schedule, stable_seed
-from fedran.methods.training.losses import new_class_loss
-from fedran.methods.training.pixels import Rows
+from fedran.methods.training.losses import distillation, new_class_loss
+from fedran.methods.training.pixels import Rows, inputs
 from fedran.methods.training.state import Memory, State, Work
 from fedran.methods.training.weights import COUNTERS, Averaging, file_hash
 
@@ -133,6 +133,19 @@ class Recipe(ABC):
     def classification(self, work: Work, logits: Tensor, codes: Tensor) -> Tensor:
         """Cross-entropy over the logits of the task's own classes, or over all."""
         return new_class_loss(logits, codes, work.known if self.logits == "new" else 0)
+
+    def taught(
+        self, work: Work, X: Tensor, codes: Tensor, strength: float, temperature: float
+    ) -> Tensor:
+        """``classification`` + strength x distillation of the old logits, on the same rows."""
+        x = inputs(X)
+        logits = work.student(x)
+        value = self.classification(work, logits, codes)
+        if work.teacher is None:
+            return value
+        with torch.no_grad():
+            soft = work.teacher(x)
+        return value + strength * distillation(logits, soft, temperature)
 
     def rows(self, work: Work) -> Rows:
         """What a client trains on: its rows of the task, or those and some replay."""

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fedran.core.errors import Refused
 from fedran.methods.training.lazy import Tensor, Weights, torch
@@ -119,8 +119,3 @@ def file_hash(path: str) -> str:
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: {NO_FILE}")
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
-def sizes(weights: Mapping[str, Any]) -> int:
-    """Numbers in some weights."""
-    return sum(math.prod(t.shape) for t in weights.values())

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedran.methods.training.lazy import Tensor, Weights, torch
+from fedran.methods.training.lazy import Tensor, Weights, load_torch, torch
 from fedran.methods.training.pixels import inputs
 from fedran.methods.training.weights import put, read_weights, weights_of
 
@@ -49,6 +49,7 @@ def _sized(name: str, weights: Mapping[str, Tensor], device: str, role: Role) ->
 
 def first_weights(name: Any, in_features: int, path: str, seed: int, device: str) -> Weights:
     """Weights to start from: random by the seed, or from a file; no classes yet."""
+    load_torch()
     from fedran.methods.training.networks import build, initialise
 
     network = build(name, in_features)

@@ -1,0 +1,44 @@
+"""Without PyTorch the trained methods are listed and checked; running one says what to install."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+
+sys.meta_path.insert(0, NoTorch())
+from fedran.bench.run import main
+from fedran.cli.methods import _row
+from fedran.methods.registry import METHODS
+
+assert [_row(key)["family"] for key in METHODS].count("trained") == 5
+sys.exit(main(["c.toml", "--out", "out"]))
+"""
+CONFIG = """
+dataset = "digits"
+[stream]
+tasks = 2
+clients = 2
+beta = 1.0
+[[method]]
+key = "finetune"
+[[method]]
+key = "fedncm"
+"""
+
+
+def test_what_needs_torch_says_so_and_the_others_run(tmp_path):
+    (tmp_path / "c.toml").write_text(CONFIG)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert "FAILED: trained methods need PyTorch: pip install 'fedran[torch]'" in done.stderr
+    assert "1 runs done, 0 before, 1 failed" in done.stdout
+    assert done.returncode == 1
