@@ -73,7 +73,7 @@ def test_settings_are_kept_apart_and_datasets_side_by_side():
     tables = accuracy_tables(comparison(seeds=(1,), betas=(0.1,)))
     assert [t.title for t in tables] == [
         "5 tasks, 5 clients, dirichlet split",
-        "5 tasks, 100 clients, dirichlet split",
+        "cifar100-efficientnet_lite0: 5 tasks, 100 clients, dirichlet split",
     ]
     assert {c.group for c in tables[0].columns} >= {"cifar100-efficientnet_lite0", "vtab50-vit_s14"}
 

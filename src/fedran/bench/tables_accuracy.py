@@ -45,10 +45,14 @@ READ = (
 
 
 def accuracy_tables(results: Iterable[Result]) -> list[Table]:
-    """One table for all datasets that share tasks, clients, partitioner and label rate."""
+    """One table for each tasks, clients, partitioner and label rate.
+
+    The paper's datasets stand side by side, as there; others have tables of their own.
+    """
     frames: dict[Setting, dict[Setting, list[Group]]] = {}
     for setting, members in by_setting(groups(comparisons(results))).items():
-        frames.setdefault(replace(setting, dataset=""), {})[setting] = members
+        alone = "" if printed_for(setting) else setting.dataset
+        frames.setdefault(replace(setting, dataset=alone), {})[setting] = members
     return [_table(frame, columns) for frame, columns in frames.items()]
 
 
@@ -63,7 +67,7 @@ def _table(frame: Setting, settings: dict[Setting, list[Group]]) -> Table:
     told = [b for b in BETAS if b in betas]
     blocks += [_printed_block(method, told, sides) for method in only if told]
     return Table(
-        frame.frame,
+        frame.title if frame.dataset else frame.frame,
         [*words("method", "β"), *(c for side in sides for c in side.columns)],
         blocks,
         seeds_note(counts),

@@ -10,7 +10,7 @@ from fedran.bench.metrics import client_seconds, server_seconds
 from fedran.bench.paper import EPOCHS, ROUNDS
 from fedran.bench.result import Result
 from fedran.bench.tables import NOTHING, Block, Cell, Column, Table, numbers, seconds, words
-from fedran.bench.trained import is_trained, network, rounds_a_task, row_order, start
+from fedran.bench.trained import is_head, is_trained, network, rounds_a_task, row_order, start
 
 READ = (
     "What the trained methods were trained with. Every client trains for the given epochs in "
@@ -40,13 +40,16 @@ def own_settings(result: Result) -> str:
     """The settings that have no column; a flavour only where the label does not say it.
 
     >>> from types import SimpleNamespace as R
-    >>> own_settings(R(label="FedEWC", params={"lr": 0.1, "strength": 100.0, "flavour": "as_is"}))
+    >>> settings = {"lr": 0.1, "strength": 100.0, "flavour": "as_is"}
+    >>> own_settings(R(label="FedEWC", family="trained", params=settings))
     'flavour=as_is, strength=100'
     """
     spoken = str(result.params.get("flavour", "")).replace("_", " ")
     left = {k: v for k, v in sorted(result.params.items()) if k not in _ELSEWHERE and _is_set(v)}
     if spoken in result.label:
         left.pop("flavour", None)
+    if is_head(result):
+        left.pop("augment", None)  # features are not augmented
     return ", ".join(f"{k}={_plain(v)}" for k, v in left.items()) or NOTHING
 
 
@@ -56,10 +59,10 @@ def _table(setting: Setting, found: list[Group]) -> Table:
         rows.setdefault(g.name, {}).setdefault(machine(g.first), []).append(g)
     columns = [
         *words("method", "network", "start"),
-        *numbers("rounds a task", "epochs"),
+        *numbers("rounds a task", "epochs", "lr"),
         *numbers("client", "server", group="seconds a task"),
         Column("own settings", numeric=False, wide=True),
-        *numbers("lr", "momentum", "weight decay", "batch"),
+        *numbers("momentum", "weight decay", "batch"),
         *words("averaging"),
         *numbers("participation"),
         Column("machine", numeric=False, wide=True),
@@ -77,10 +80,10 @@ def _row(of: Sequence[Group]) -> list[Cell]:
         Cell(network(first) or NOTHING),
         Cell(start(first)),
         Cell(str(rounds_a_task(first))),
-        settings[0],
+        *settings[:2],
         *(Cell(seconds(s.mean if s else None)) for s in times),
         Cell(own_settings(first)),
-        *settings[1:],
+        *settings[2:],
         Cell(machine(first)),
     ]
 
