@@ -145,14 +145,18 @@ class Aggregator:
 
         Everything is checked before anything changes; a refusal leaves the state as it was.
         """
+        with self.lock:
+            if not self.check(summary, client=client, task=task):
+                return False
+            self._absorb(summary, client, task)
+            return True
+
+    def check(self, summary: Summary, *, client: str, task: str) -> bool:
+        """What ``absorb`` would return or raise, without absorbing anything."""
         if not isinstance(summary, Summary):
             raise TypeError(
                 f"absorb takes a Summary, got {type(summary).__name__}; decode(blob) makes one"
             )
-        with self.lock:
-            return self._absorb(summary, client, task)
-
-    def _absorb(self, summary: Summary, client: str, task: str) -> bool:
         key = (check_id(client, "client"), check_id(task, "task"))
         digest = summary.content_digest()
         known = self._ledger.get(key)
@@ -170,6 +174,9 @@ class Aggregator:
         self._check_fingerprint(summary)
         summary.validate()
         self._check_scale(summary)
+        return True
+
+    def _absorb(self, summary: Summary, client: str, task: str) -> None:
         if self._exact is not None:
             self._exact.add(summary.factor)
             self._accounts = self._accounts + summary.accounts
@@ -179,8 +186,7 @@ class Aggregator:
         self._add_sums(summary)
         if self.fingerprint is None:
             self.fingerprint = summary.fingerprint
-        self._ledger[key] = digest
-        return True
+        self._ledger[client, task] = summary.content_digest()
 
     def close_task(self) -> None:
         """Commit the open task (``server_rank`` only; the exact sum has nothing to close)."""

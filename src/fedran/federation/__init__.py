@@ -1,0 +1,1 @@
+"""A real federation: identity, an exactly-once journal, a server that survives being killed."""

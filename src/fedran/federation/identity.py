@@ -1,0 +1,150 @@
+"""Who sent an upload: Ed25519 keys, and what exactly is signed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import stat
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from fedran.core.aggregator import check_id
+from fedran.core.errors import Refused
+
+PURPOSE = "fedran upload 1"
+"""Goes into every signature, so that it can never pass for a signature of something else."""
+SCHEME = "ed25519:"
+Key = tuple[str, str]
+"""(client, task): what an upload is known by."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a site signs about an upload; a change of any field voids the signature."""
+
+    federation: str
+    client: str
+    task: str
+    fingerprint: str
+    """Hash of the feature map's fingerprint."""
+    digest: str
+    """SHA-256 of the encoded summary."""
+    members: tuple[Key, ...] = field(default=())
+    """For a forwarded sum: whose uploads it adds up."""
+
+    def __post_init__(self) -> None:
+        check_id(self.federation, "federation")
+        for client, task in (self.key, *self.members):
+            check_id(client, "client")
+            check_id(task, "task")
+        if len(set(self.members)) != len(self.members):
+            raise Refused("members", "each member once", list(self.members))
+
+    @property
+    def key(self) -> Key:
+        """What the upload is known by."""
+        return self.client, self.task
+
+    def to_bytes(self) -> bytes:
+        """The same bytes on every machine."""
+        fields = {"purpose": PURPOSE, **asdict(self)}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+class SiteKey:
+    """A site's private key. It is never printed.
+
+    >>> key = SiteKey.generate()
+    >>> s = Statement("trial", "site-1", "may", "f" * 64, "d" * 64)
+    >>> verify(key.public, s, key.sign(s))
+    >>> key
+    SiteKey(...)
+    """
+
+    def __init__(self, private: Ed25519PrivateKey) -> None:
+        self._private = private
+
+    @classmethod
+    def generate(cls) -> SiteKey:
+        """A new key."""
+        return cls(Ed25519PrivateKey.generate())
+
+    @property
+    def public(self) -> str:
+        """What the server's roster holds: ``ed25519:`` and 44 letters."""
+        raw = self._private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        return SCHEME + base64.b64encode(raw).decode("ascii")
+
+    def sign(self, statement: Statement) -> bytes:
+        """64 bytes."""
+        return self._private.sign(statement.to_bytes())
+
+    def save(self, path: str | Path) -> None:
+        """Write a new file that only its owner can read; an existing one is not overwritten."""
+        raw = self._private.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(SCHEME.encode() + base64.b64encode(raw) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    @classmethod
+    def load(cls, path: str | Path) -> SiteKey:
+        """The key in a file; refused where others than the owner could read it."""
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such file; expected the site's private key")
+        if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise PermissionError(
+                f"{path}: others can read this private key; run `chmod 600 {path}`, and make a "
+                "new key if they may have"
+            )
+        raw = _raw(path.read_text(encoding="ascii", errors="replace").strip(), str(path))
+        return cls(Ed25519PrivateKey.from_private_bytes(raw))
+
+    def __repr__(self) -> str:
+        return "SiteKey(...)"
+
+
+def verify(public: str, statement: Statement, signature: bytes) -> None:
+    """Refuse a signature that this key did not make over exactly this statement."""
+    key = Ed25519PublicKey.from_public_bytes(_raw(public, "public key"))
+    try:
+        key.verify(signature, statement.to_bytes())
+    except InvalidSignature:
+        raise Refused(
+            "signature",
+            f"one by the key of {statement.client}",
+            "another",
+            hint="check the site's key file against the server's roster",
+        ) from None
+
+
+def check_public(public: object, what: str) -> str:
+    """The text of a public key, refused unless it is one."""
+    if not isinstance(public, str):
+        raise Refused(what, f"text such as {SCHEME}...", type(public).__name__)
+    Ed25519PublicKey.from_public_bytes(_raw(public, what))
+    return public
+
+
+def _raw(text: str, what: str) -> bytes:
+    """32 bytes; the text itself is never repeated in a message, it may be a secret."""
+    try:
+        raw = base64.b64decode(text.removeprefix(SCHEME), validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if not text.startswith(SCHEME) or len(raw) != 32:
+        raise Refused(what, f"a key of the form {SCHEME} and 44 letters", "something else")
+    return raw

@@ -1,0 +1,220 @@
+"""The server's memory: every accepted upload exactly once, through crashes and restarts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedran.core.errors import Refused
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.head import Head
+from fedran.core.labels import Label
+from fedran.core.summary import Summary
+from fedran.federation.envelope import Envelope, open_envelope
+from fedran.federation.identity import Key
+from fedran.federation.journal import Journal
+from fedran.federation.receipt import Receipt
+from fedran.federation.roster import Roster
+from fedran.wire.aggregator_file import Aggregator
+from fedran.wire.codec import decode
+from fedran.wire.files import write_atomically
+from fedran.wire.limits import DEFAULT_LIMITS, FILE_LIMITS, Limits
+
+log = logging.getLogger(__name__)
+UNUSUAL = 100.0
+"""An upload whose mean row energy is beyond so many times the median is put aside."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the server expects of every upload."""
+
+    federation: str
+    fingerprint: Fingerprint
+    out_features: int
+    classes: tuple[Label, ...] | None = None
+    """The labels that may occur; None: any, up to the limits."""
+    limits: Limits = DEFAULT_LIMITS
+    snapshot_every: int = 20
+    """Uploads between two snapshots."""
+
+
+class Keeper:
+    """An aggregator with a journal, snapshots and a quarantine in one folder.
+
+    An upload is checked completely, then written to the journal and synced, then absorbed, then
+    acknowledged. A restart loads the newest snapshot and replays the journal behind it, which
+    ends in the same state, bit for bit, as if nothing had happened.
+    """
+
+    def __init__(self, folder: str | Path, rules: Rules, roster: Roster) -> None:
+        self.folder, self.rules, self.roster = Path(folder), rules, roster
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.quarantine = self.folder / "quarantine"
+        self.quarantine.mkdir(exist_ok=True, mode=0o700)
+        self.lock = threading.RLock()
+        self.journal = Journal(self.folder / "journal")
+        self._restore()
+
+    def receive(self, blob: bytes) -> Receipt:
+        """Take in one envelope; whatever is wrong with it, the answer is a receipt.
+
+        Only a failing disk raises (OSError): then nothing was taken in, and nothing is
+        acknowledged.
+        """
+        key, digest = ("?", "?"), "?"
+        with self.lock:
+            try:
+                envelope = open_envelope(blob, self.rules.limits)
+                key, digest = envelope.statement.key, envelope.statement.digest
+                self._check_sender(envelope)
+                if self.aggregator.ledger.get(key) == digest:
+                    return Receipt("duplicate", *key, digest)
+                summary = self._checked(envelope)
+                unusual = self._unusual(summary)
+                if unusual:
+                    self._put_aside(envelope, blob)
+                    return Receipt("quarantined", *key, digest, unusual)
+            except Refused as reason:
+                return Receipt("refused", *key, digest, str(reason))
+            return self._take(envelope, blob, summary)
+
+    def accept(self, client: str, task: str) -> Receipt:
+        """Take in an upload that was put aside."""
+        path = self._aside(client, task)
+        with self.lock:
+            if not path.is_file():
+                raise Refused("upload", "one that is in quarantine", f"{client}, {task}")
+            blob = path.read_bytes()
+            envelope = open_envelope(blob, self.rules.limits)
+            self._check_sender(envelope)
+            receipt = self._take(envelope, blob, self._checked(envelope))
+            path.unlink()
+            return receipt
+
+    def solve(self) -> Head:
+        """The head over everything absorbed."""
+        return self.aggregator.solve()
+
+    def close(self) -> None:
+        """Nothing is lost without it."""
+        self.journal.close()
+
+    def _check_sender(self, envelope: Envelope) -> None:
+        said = envelope.statement
+        if said.federation != self.rules.federation:
+            raise Refused("federation", self.rules.federation, said.federation)
+        self.roster.check(said, envelope.signature)
+        if said.fingerprint != self.rules.fingerprint.hash:
+            raise Refused(
+                "fingerprint",
+                f"{self.rules.fingerprint.hash[:12]}... of this federation",
+                f"{said.fingerprint[:12]}...",
+                hint="the site's backbone or feature map differs",
+            )
+
+    def _checked(self, envelope: Envelope) -> Summary:
+        """The summary, after every check that could refuse it: nothing is half-absorbed."""
+        said = envelope.statement
+        known = self.aggregator.ledger.get(said.key)
+        if known is not None:
+            raise Refused(
+                "digest",
+                f"the upload already accepted for {said.client}, {said.task}",
+                "another one",
+                hint="a site sends one upload a task; use a new task id for more data",
+            )
+        for member in (said.key, *said.members):
+            via = self.covered.get(member)
+            if via is not None or (member != said.key and member in self.aggregator.ledger):
+                told = f"already in, {'by itself' if via is None else 'through ' + via[0]}"
+                raise Refused("members", "uploads that are not in yet", f"{member}: {told}")
+        summary = decode(envelope.upload, Summary, limits=self.rules.limits)
+        if self.rules.classes is not None:
+            strange = [c for c in summary.classes if c not in self.rules.classes]
+            if strange:
+                raise Refused("classes", "labels of this federation", strange[:5])
+        self.aggregator.check(summary, client=said.client, task=said.task)
+        return summary
+
+    def _unusual(self, summary: Summary) -> str:
+        """A sentence about a mean row energy far beyond the others', or nothing."""
+        mean = _mean_energy(summary)
+        usual = statistics.median(self.energies) if self.energies else None
+        if usual is None or mean <= UNUSUAL * usual:
+            return ""
+        return (
+            f"mean row energy {mean:.3g} is {mean / usual:.0f} times the median; "
+            "`fedran federation accept` takes it in"
+        )
+
+    def _take(self, envelope: Envelope, blob: bytes, summary: Summary) -> Receipt:
+        self.journal.append(blob)
+        self._absorb(envelope, summary)
+        if self.journal.count % self.rules.snapshot_every == 0:
+            try:
+                self.snapshot()
+            except OSError as reason:  # the journal has it: a restart only takes longer
+                log.warning("snapshot not written: %s", reason)
+        return Receipt("accepted", *envelope.statement.key, envelope.statement.digest)
+
+    def _absorb(self, envelope: Envelope, summary: Summary) -> None:
+        said = envelope.statement
+        self.aggregator.absorb(summary, client=said.client, task=said.task)
+        self.covered.update(dict.fromkeys(said.members, said.key))
+        self.energies.append(_mean_energy(summary))
+
+    def _put_aside(self, envelope: Envelope, blob: bytes) -> None:
+        write_atomically(self._aside(*envelope.statement.key), blob)
+
+    def _aside(self, client: str, task: str) -> Path:
+        return self.quarantine / f"{client}@{task}"
+
+    def snapshot(self) -> None:
+        """Write the aggregator, so that a restart need not replay what it holds."""
+        name = f"snapshot-{self.journal.count:010d}"
+        notes = {
+            "energies": self.energies,
+            "covered": [[list(m), list(k)] for m, k in self.covered.items()],
+        }
+        # The notes first: where the aggregator's file is, they are too.
+        write_atomically(self.folder / f"{name}.json", json.dumps(notes).encode())
+        self.aggregator.save(self.folder / f"{name}.fedran")
+        for old in self._snapshots()[:-2]:
+            old.unlink()
+            old.with_suffix(".json").unlink(missing_ok=True)
+
+    def _snapshots(self) -> list[Path]:
+        return sorted(self.folder.glob("snapshot-*.fedran"))
+
+    def _restore(self) -> None:
+        done = 0
+        self.energies: list[float] = []
+        self.covered: dict[Key, Key] = {}
+        self.aggregator = Aggregator(self.rules.out_features, fingerprint=self.rules.fingerprint)
+        for path in reversed(self._snapshots()):
+            count = int(path.stem.removeprefix("snapshot-"))
+            if count > self.journal.count:
+                raise Refused(
+                    f"{path}",
+                    f"a journal of at least {count} records",
+                    self.journal.count,
+                    hint="the journal is older than the snapshot; restore both from one backup",
+                )
+            notes = json.loads(path.with_suffix(".json").read_bytes())
+            self.aggregator = Aggregator.load(path)
+            self.energies = notes["energies"]
+            self.covered = {(m[0], m[1]): (k[0], k[1]) for m, k in notes["covered"]}
+            done = count
+            break
+        for record in self.journal.records(done):
+            envelope = open_envelope(record, FILE_LIMITS)
+            self._absorb(envelope, decode(envelope.upload, Summary, limits=FILE_LIMITS))
+
+
+def _mean_energy(summary: Summary) -> float:
+    return summary.accounts.energy / max(1, summary.accounts.n_rows)

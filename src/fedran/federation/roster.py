@@ -1,0 +1,60 @@
+"""The server's list of sites: client id -> public key, a file that people edit."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedran.core.aggregator import check_id
+from fedran.core.errors import Refused, nearest
+from fedran.federation.identity import Statement, check_public, verify
+from fedran.wire.files import write_atomically
+
+HEAD = "# Sites of this federation: client id = public key. A site that is removed is refused.\n"
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who may send, and under which key."""
+
+    clients: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Roster:
+        """Read ``[clients]`` of a TOML file; every id and key is checked."""
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such file; expected the roster (.toml)")
+        try:
+            fields = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
+            raise ValueError(f"{path}: not valid TOML: {reason}") from None
+        clients = fields.get("clients")
+        if set(fields) != {"clients"} or not isinstance(clients, dict):
+            raise Refused(str(path), "one table [clients]", sorted(fields))
+        return cls({check_id(c, "client"): check_public(k, c) for c, k in clients.items()})
+
+    def save(self, path: str | Path) -> None:
+        """Write it, crash-safe."""
+        rows = [f'"{c}" = "{k}"\n' for c, k in sorted(self.clients.items())]
+        write_atomically(path, (HEAD + "[clients]\n" + "".join(rows)).encode())
+
+    def with_site(self, client: str, public: str) -> Roster:
+        """The same with one more site; another key for a known one is refused."""
+        check_id(client, "client")
+        if self.clients.get(client, public) != public:
+            raise Refused("client", f"a new id, or the known key of {client}", "another key")
+        return Roster({**self.clients, client: check_public(public, client)})
+
+    def check(self, statement: Statement, signature: bytes) -> None:
+        """Refuse what is not signed by the key of the client it names."""
+        public = self.clients.get(statement.client)
+        if public is None:
+            raise Refused(
+                "client",
+                f"a site of the roster{nearest(statement.client, self.clients)}",
+                statement.client,
+                hint="add its public key to the server's roster",
+            )
+        verify(public, statement, signature)

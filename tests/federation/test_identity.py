@@ -1,0 +1,138 @@
+"""Keys, signatures and the roster: who may say what."""
+
+import os
+import re
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedran.core.errors import Refused
+from fedran.federation.identity import SiteKey, Statement, check_public, verify
+from fedran.federation.roster import Roster
+
+SAID = Statement("trial", "site-1", "may", "f" * 64, "d" * 64, (("a", "may"), ("b", "may")))
+
+
+def test_a_signature_stands_for_every_field():
+    key = SiteKey.generate()
+    signature = key.sign(SAID)
+    verify(key.public, SAID, signature)
+    changes = {
+        "federation": "other",
+        "client": "site-2",
+        "task": "june",
+        "fingerprint": "0" * 64,
+        "digest": "0" * 64,
+        "members": (("a", "may"),),
+    }
+    for name, value in changes.items():
+        with pytest.raises(Refused, match="signature: expected one by the key of"):
+            verify(key.public, replace(SAID, **{name: value}), signature)
+
+
+@given(st.binary(max_size=80))
+def test_nothing_else_is_a_signature(blob):
+    key = SiteKey.generate()
+    with pytest.raises(Refused, match="signature"):
+        verify(key.public, SAID, blob)
+
+
+def test_fields_cannot_flow_into_each_other():
+    moved = Statement("trial", "site-1m", "ay", "f" * 64, "d" * 64, SAID.members)
+    assert moved.to_bytes() != SAID.to_bytes()
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "x" * 65, "../x", "a\n"])
+def test_ids_are_plain(bad):
+    with pytest.raises(ValueError, match="expected a str of 1 to 64"):
+        replace(SAID, client=bad)
+
+
+def test_a_member_counts_once():
+    with pytest.raises(Refused, match="each member once"):
+        replace(SAID, members=(("a", "may"), ("a", "may")))
+
+
+def test_a_key_file_is_private_and_not_overwritten(tmp_path):
+    key, path = SiteKey.generate(), tmp_path / "key"
+    key.save(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert SiteKey.load(path).public == key.public
+    with pytest.raises(FileExistsError):
+        SiteKey.generate().save(path)
+    assert SiteKey.load(path).public == key.public
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions")
+def test_a_key_that_others_can_read_is_refused(tmp_path):
+    path = tmp_path / "key"
+    SiteKey.generate().save(path)
+    path.chmod(0o640)
+    with pytest.raises(PermissionError, match=re.escape(f"chmod 600 {path}")):
+        SiteKey.load(path)
+
+
+def test_a_secret_is_never_repeated(tmp_path):
+    path = tmp_path / "key"
+    SiteKey.generate().save(path)
+    secret = path.read_text().strip()
+    path.write_text(secret[:-6])
+    path.chmod(0o600)
+    with pytest.raises(Refused) as caught:
+        SiteKey.load(path)
+    assert secret[10:30] not in str(caught.value)
+    assert secret[10:30] not in repr(SiteKey.generate())
+
+
+@pytest.mark.parametrize("bad", ["", "ed25519:", "rsa:" + "A" * 44, "ed25519:" + "A" * 43, 3])
+def test_what_is_no_public_key(bad):
+    with pytest.raises(Refused, match=r"site-1: expected (a key|text)"):
+        check_public(bad, "site-1")
+
+
+def test_a_roster_survives_its_file(tmp_path):
+    roster = Roster().with_site("site-1", SiteKey.generate().public)
+    roster = roster.with_site("9.b_c-d", SiteKey.generate().public)
+    roster.save(tmp_path / "roster.toml")
+    assert Roster.load(tmp_path / "roster.toml") == roster
+
+
+def test_a_known_site_keeps_its_key():
+    key = SiteKey.generate().public
+    roster = Roster().with_site("site-1", key)
+    assert roster.with_site("site-1", key) == roster
+    with pytest.raises(Refused, match="another key"):
+        roster.with_site("site-1", SiteKey.generate().public)
+
+
+def test_someone_elses_id_is_refused():
+    mine, theirs = SiteKey.generate(), SiteKey.generate()
+    roster = Roster({"site-1": mine.public, "site-2": theirs.public})
+    roster.check(SAID, mine.sign(SAID))
+    with pytest.raises(Refused, match="signature: expected one by the key of site-1"):
+        roster.check(SAID, theirs.sign(SAID))
+    with pytest.raises(Refused, match=r"client: expected a site of the roster \(did you mean"):
+        roster.check(replace(SAID, client="site-11"), mine.sign(SAID))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[clients", "not valid TOML"),
+        ("[sites]\n", "one table \\[clients\\]"),
+        ("clients = 3", "one table \\[clients\\]"),
+        ('[clients]\n"a b" = "x"', "client: expected"),
+        ('[clients]\na = "x"', "a: expected a key of the form"),
+    ],
+)
+def test_a_wrong_roster_says_what_is_wrong(text, words, tmp_path):
+    (tmp_path / "r.toml").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        Roster.load(tmp_path / "r.toml")
+    with pytest.raises(FileNotFoundError, match="expected the roster"):
+        Roster.load(tmp_path / "none.toml")
