@@ -1,0 +1,61 @@
+"""When a task goes on: enough uploads, or its deadline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fedran.federation.receipt import Receipt
+
+Verdict = Literal["wait", "complete", "quorum", "short"]
+
+
+@dataclass
+class Quorum:
+    """The open task: who was asked, who answered, how long it may take.
+
+    ``complete``: everyone asked has answered. ``quorum``: the deadline has passed with enough
+    uploads. ``short``: it has passed with too few; what came is kept all the same, and late
+    uploads are taken in whenever they arrive.
+    """
+
+    asked: frozenset[str]
+    min_clients: int
+    deadline: float
+    """Seconds after the start."""
+    answers: dict[str, Receipt] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.min_clients > len(self.asked):
+            raise ValueError(
+                f"min_clients is {self.min_clients}, but only {len(self.asked)} clients are asked"
+            )
+
+    def answer(self, receipt: Receipt) -> None:
+        """Count a receipt; the last one of a client stands."""
+        self.answers[receipt.client] = receipt
+
+    @property
+    def accepted(self) -> int:
+        """Clients whose upload is in."""
+        good = ("accepted", "duplicate")
+        return sum(r.outcome in good for c, r in self.answers.items() if c in self.asked)
+
+    @property
+    def missing(self) -> list[str]:
+        """Clients that were asked and have not answered."""
+        return sorted(self.asked - self.answers.keys())
+
+    def verdict(self, seconds: float) -> Verdict:
+        """Where the task stands so many seconds after its start.
+
+        >>> q = Quorum(frozenset({"a", "b"}), 1, 60.0)
+        >>> q.answer(Receipt("accepted", "a", "may", "d"))
+        >>> q.verdict(10), q.verdict(60)
+        ('wait', 'quorum')
+        """
+        if not self.missing:
+            return "complete" if self.accepted >= self.min_clients else "short"
+        if seconds < self.deadline:
+            return "wait"
+        return "quorum" if self.accepted >= self.min_clients else "short"

@@ -1,0 +1,136 @@
+"""The two configuration files: the server's and a site's own. A wrong key is named."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from fedran.core.aggregator import check_id
+from fedran.core.errors import Refused, nearest, printable
+from fedran.federation.offer import LARGEST_BUDGET, LARGEST_WIDTH, Offer
+from fedran.federation.site import MIN_CLASS_COUNT
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What a server is started with."""
+
+    federation: str
+    in_features: int
+    out_features: int = 8192
+    seed: int = 0
+    source: str = ""
+    """What makes the features; all sites must mean the same."""
+    budget_bytes: int = 1_500_000
+    min_clients: int = 1
+    """Uploads that a task waits for, if they come before its deadline."""
+    deadline: float = 3600.0
+    """Seconds after which a task goes on with what came."""
+    snapshot_every: int = 20
+    roster: str = "roster.toml"
+    state: str = "state"
+
+    def __post_init__(self) -> None:
+        check_id(self.federation, "federation")
+        _within("in_features", self.in_features, 1, LARGEST_WIDTH)
+        _within("out_features", self.out_features, 1, LARGEST_WIDTH)
+        _within("seed", self.seed, 0, 2**32 - 1)
+        _within("budget_bytes", self.budget_bytes, 1024, LARGEST_BUDGET)
+        _within("min_clients", self.min_clients, 1, 10**6)
+        _within("deadline", self.deadline, 1, 365 * 86400)
+        _within("snapshot_every", self.snapshot_every, 1, 10**6)
+
+    def offer(self, task: str) -> Offer:
+        """What sites are asked for a task."""
+        return Offer(
+            self.federation,
+            check_id(task, "task"),
+            self.in_features,
+            self.out_features,
+            self.seed,
+            self.source,
+            self.budget_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """What a site is started with; data is named here and nowhere else."""
+
+    federation: str
+    client: str
+    key: str = "site.key"
+    folder: str | None = None
+    entry: str | None = None
+    backbone: str = ""
+    """For images: as `fedran features` takes it."""
+    state: str = "state"
+    min_class_count: int = MIN_CLASS_COUNT
+    pseudo_labels: Literal["margin", "none"] = "margin"
+    seconds: float = 600.0
+    """The longest that the work for one task may take."""
+    memory_mib: int = 4096
+
+    def __post_init__(self) -> None:
+        check_id(self.federation, "federation")
+        check_id(self.client, "client")
+        if (self.folder is None) == (self.entry is None):
+            raise Refused("data", "either folder or entry", "both" if self.folder else "neither")
+        _within("min_class_count", self.min_class_count, 1, 10**9)
+        _within("seconds", self.seconds, 1, 7 * 86400)
+        _within("memory_mib", self.memory_mib, 256, 2**30)
+
+
+def load_settings(kind: type[T], path: str | Path) -> T:
+    """Settings from a TOML file; paths in it are relative to the file."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; expected a configuration (.toml)")
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
+        raise ValueError(f"{path}: not valid TOML: {reason}") from None
+    try:
+        return kind(**_checked(kind, given))
+    except ValueError as reason:
+        raise ValueError(f"{path}: {reason}") from None
+
+
+def _checked(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    for name, value in given.items():
+        if name not in hints:
+            known = ", ".join(hints)
+            raise ValueError(f"no setting {name!r}{nearest(name, hints)}; it has {known}")
+        if not _fits(value, hints[name]):
+            raise ValueError(f"{name} must be {_shown(hints[name])}, got {printable(value)}")
+    for f in fields(kind):
+        if f.name not in given and f.default is MISSING:
+            raise ValueError(f"expected a setting {f.name!r}, found {', '.join(given) or 'none'}")
+    return dict(given)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    allowed = get_args(hint) or (hint,)
+    if isinstance(value, bool):
+        return bool in allowed
+    return isinstance(value, (int, float) if float in allowed else allowed)
+
+
+def _shown(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(str, get_args(hint)))
+    names = {int: "an integer", float: "a number", str: "text"}
+    return next(names[k] for k in (get_args(hint) or (hint,)) if k in names)
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise Refused(name, f"from {low:g} to {high:g}", value)

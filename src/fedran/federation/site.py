@@ -1,0 +1,119 @@
+"""A site's work for one task: its rows become one signed upload in the outbox."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused
+from fedran.core.features import RandomFeatures
+from fedran.core.labels import Label, encode_labels
+from fedran.core.pseudo_labels import margin_labels
+from fedran.core.summarize import summarize
+from fedran.federation.envelope import seal
+from fedran.federation.identity import SiteKey
+from fedran.federation.offer import Offer
+from fedran.federation.outbox import Outbox
+from fedran.federation.source import Source, TaskData
+from fedran.wire.codec import encode
+from fedran.wire.plan import plan
+
+log = logging.getLogger(__name__)
+MIN_CLASS_COUNT = 5
+Extract = Callable[[NDArray[Any]], NDArray[Any]]
+"""Images (n, height, width, 3) -> features (n, d): the site's frozen backbone."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client of the federation, with its key, its rows and its outbox."""
+
+    client: str
+    federation: str
+    key: SiteKey
+    source: Source
+    outbox: Outbox
+    extract: Extract | None = None
+    min_class_count: int = MIN_CLASS_COUNT
+    """Classes with fewer labelled rows are withheld: their sums would give single rows away."""
+    pseudo_labels: Literal["margin", "none"] = "margin"
+
+    def prepare(self, offer: Offer) -> bytes:
+        """The envelope for a task: from the outbox, or made now and put there first."""
+        if offer.federation != self.federation:
+            raise Refused("federation", self.federation, offer.federation)
+        found = self.outbox.envelope(offer.task)
+        if found is not None:
+            return found
+        phi = offer.features()
+        H, y = self._rows(offer.task, phi)
+        classes = {label for label in y if label is not None}
+        rank = plan(
+            offer.budget_bytes, out_features=phi.out_features, n_classes=max(1, len(classes))
+        ).rank
+        if rank < 1:
+            raise Refused(
+                "budget_bytes", f"room for the sums of {len(classes)} classes", offer.budget_bytes
+            )
+        summary = summarize(
+            H, y, rank=min(rank, len(H), phi.out_features), fingerprint=phi.fingerprint
+        )
+        envelope = seal(
+            encode(summary, max_bytes=offer.budget_bytes),
+            self.key,
+            federation=self.federation,
+            client=self.client,
+            task=offer.task,
+            fingerprint=phi.fingerprint.hash,
+        )
+        return self.outbox.put(envelope)
+
+    def _rows(self, task: str, phi: RandomFeatures) -> tuple[NDArray[Any], list[Label]]:
+        """Random features and labels of the rows that go into the summary."""
+        data = self.source(task)
+        H = phi(self._features(data))
+        y = data.y
+        if self.pseudo_labels == "margin" and None in y and any(v is not None for v in y):
+            found = margin_labels(H, y)
+            log.info("task %s: %s", task, found)
+            y = list(found.labels)
+        kept, withheld = enough(y, self.min_class_count)
+        if withheld:
+            log.warning(
+                "task %s: withheld %s, fewer than %d rows each",
+                task,
+                ", ".join(f"{c!r} ({n})" for c, n in withheld.items()),
+                self.min_class_count,
+            )
+        if not len(kept):
+            raise Refused(
+                "rows", f"a class with at least {self.min_class_count} labelled rows", "none"
+            )
+        return H[kept], [y[int(i)] for i in kept]
+
+    def _features(self, data: TaskData) -> NDArray[Any]:
+        if not data.is_images:
+            return data.X
+        if self.extract is None:
+            raise Refused("rows", "features, as this site has no backbone", "images")
+        return self.extract(data.X)
+
+
+def enough(y: list[Any], least: int) -> tuple[NDArray[np.int64], dict[Label, int]]:
+    """The labelled rows of classes that have at least so many, and the others with their counts.
+
+    >>> rows, withheld = enough(["a", "a", "b", None], 2)
+    >>> rows.tolist(), withheld
+    ([0, 1], {'b': 1})
+    """
+    classes, codes = encode_labels(y, len(y))
+    counts = Counter(codes[codes >= 0].tolist())
+    few = [c for c, n in counts.items() if n < least]
+    rows = np.flatnonzero((codes >= 0) & ~np.isin(codes, few))
+    return rows, {classes[c]: counts[c] for c in sorted(few)}
