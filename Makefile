@@ -49,7 +49,7 @@ docs: .venv/dev  ## the documentation site, into site/
 
 .venv/dev: .venv/pip pyproject.toml constraints.txt
 	$(PIP) torch==2.13.0
-	$(PIP) -e '.[dev,torch,onnx,efficientnet,report]'
+	$(PIP) -e '.[dev,torch,onnx,efficientnet,report,flower]'
 	@touch $@ .venv/bare
 
 clean:
