@@ -12,7 +12,7 @@ demo: .venv/bare  ## install the bare package and watch it work
 	$(BIN)/fedran demo
 
 test: lint  ## lint, types, import contract, tests, doctests, coverage
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term --doctest-modules src tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term --doctest-modules src tests
 	$(BIN)/coverage report --include='src/fedran/core/*,src/fedran/wire/*' --fail-under=95
 
 lint: .venv/dev
