@@ -15,6 +15,7 @@ from fedran.cli.features import features
 from fedran.cli.inspect import inspect
 from fedran.cli.methods import methods
 from fedran.cli.plan import plan
+from fedran.cli.predict import predict
 from fedran.cli.report import report
 from fedran.cli.run import run as run_experiment
 from fedran.core.errors import printable
@@ -33,6 +34,7 @@ app.command()(methods)
 app.command(name="run")(run_experiment)
 app.command()(report)
 app.command()(features)
+app.command()(predict)
 
 
 def _version(wanted: bool) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedran.core.arrays import Array, as_matrix, cast, device, like, namespace
 from fedran.core.blas import matmul
+from fedran.core.errors import Refused
 from fedran.core.fingerprint import Field, Fingerprint
 
 MAP_VERSION = 1
@@ -69,6 +70,29 @@ class RandomFeatures:
             raise TypeError(f"source must be a str or a mapping, got {type(source).__name__}")
         self.source = {"backbone": source} if isinstance(source, str) else dict(source or {})
         self.fingerprint = self._fingerprint()
+
+    @classmethod
+    def from_fingerprint(cls, fingerprint: Fingerprint) -> RandomFeatures:
+        """The map that a summary or a head was made with, from the fingerprint it carries.
+
+        >>> phi = RandomFeatures(3, 8, seed=5, source="a backbone")
+        >>> RandomFeatures.from_fingerprint(phi.fingerprint)
+        RandomFeatures(in_features=3, out_features=8, seed=5, source={'backbone': 'a backbone'})
+        """
+        fields = dict(fingerprint.fields)
+        own = {name: fields.pop(name, None) for name in ("d", "M", "seed")}
+        fields = {k: v for k, v in fields.items() if k not in ("activation", "map_version")}
+        try:
+            phi = cls(own["d"], own["M"], own["seed"], fields)  # type: ignore[arg-type]
+        except ValueError as reason:
+            raise Refused("fingerprint", "one of a RandomFeatures map", str(reason)) from None
+        if phi.fingerprint != fingerprint:
+            raise Refused(
+                "fingerprint",
+                f"relu features of map version {MAP_VERSION}",
+                {k: fingerprint.fields.get(k) for k in ("activation", "map_version")},
+            )
+        return phi
 
     def _fingerprint(self) -> Fingerprint:
         own: dict[str, Field] = {

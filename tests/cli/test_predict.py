@@ -1,0 +1,76 @@
+"""``fedran predict``: a head and rows in, labels out."""
+
+import numpy as np
+import pytest
+
+import fedran
+
+
+@pytest.fixture
+def made(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.repeat(["cat", "dog"], 40)
+    Z = rng.random((80, 6)) + 2 * (y == "dog")[:, None]
+    phi = fedran.RandomFeatures(6, 64, seed=3, source="camera 2")
+    agg = fedran.Aggregator(64, fingerprint=phi.fingerprint)
+    summary = fedran.summarize(phi(Z), y, fingerprint=phi.fingerprint)
+    agg.absorb(summary, client="a", task="t")
+    fedran.save(agg.solve(), tmp_path / "head.fedran")
+    labels = fedran.load(tmp_path / "head.fedran").predict(phi(Z))
+    fedran.save(summary, tmp_path / "upload.fedran")
+    np.save(tmp_path / "rows.npy", Z)
+    np.savez(tmp_path / "rows.npz", features=Z)
+    return tmp_path, labels.tolist()
+
+
+@pytest.mark.parametrize("name", ["rows.npy", "rows.npz"])
+def test_labels_one_a_line(name, made, cli):
+    folder, labels = made
+    code, out, err = cli("predict", str(folder / "head.fedran"), str(folder / name))
+    assert (code, err) == (0, "")
+    assert out.splitlines() == labels
+
+
+def test_labels_into_a_file(made, cli):
+    folder, labels = made
+    target = folder / "labels.txt"
+    code, out, _ = cli(
+        "predict", str(folder / "head.fedran"), str(folder / "rows.npy"), "--out", str(target)
+    )
+    assert code == 0
+    assert "80 labels in" in out
+    assert target.read_text().splitlines() == labels
+
+
+@pytest.mark.parametrize(
+    ("head", "rows", "words"),
+    [
+        ("upload.fedran", "rows.npy", "expected a head, got an upload"),
+        ("head.fedran", "none.npy", "no such file; expected features"),
+        ("head.fedran", "bad.npz", "expected an array features or test or X, got other"),
+        ("head.fedran", "bad.npy", "expected features (.npy or .npz)"),
+        ("head.fedran", "wide.npy", "6"),
+        ("plain.fedran", "rows.npy", "a head that says which features it takes"),
+    ],
+)
+def test_what_does_not_fit(head, rows, words, made, cli):
+    folder, _ = made
+    np.savez(folder / "bad.npz", other=[1])
+    (folder / "bad.npy").write_bytes(b"nothing")
+    np.save(folder / "wide.npy", np.zeros((2, 9)))
+    agg = fedran.Aggregator(4)
+    agg.absorb(fedran.summarize(np.eye(4), [0, 1, 0, 1]), client="a", task="t")
+    fedran.save(agg.solve(), folder / "plain.fedran")
+    code, out, err = cli("predict", str(folder / head), str(folder / rows))
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_a_fingerprint_of_another_map_is_refused():
+    phi = fedran.RandomFeatures(3, 8, seed=5, source="x")
+    assert fedran.RandomFeatures.from_fingerprint(phi.fingerprint).fingerprint == phi.fingerprint
+    for name, value in (("activation", "tanh"), ("map_version", 99), ("d", 0), ("seed", "a")):
+        other = type(phi.fingerprint)({**phi.fingerprint.fields, name: value})
+        with pytest.raises(fedran.Refused, match="fingerprint: expected"):
+            fedran.RandomFeatures.from_fingerprint(other)
