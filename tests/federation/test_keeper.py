@@ -134,6 +134,8 @@ def test_an_unusual_energy_waits_for_a_person(sites, keeper, tmp_path):
     assert receipt.settled
     assert "times the median" in receipt.reason
     assert keeper.receive(loud).outcome == "quarantined"
+    other = keeper.receive(sites.envelope("site-2", "may", upload(3, scale=20.0)))
+    assert (other.outcome, "in quarantine" in other.reason) == ("refused", True)
     assert keeper.journal.count == 1
     assert keeper.accept("site-2", "may").outcome == "accepted"
     assert keeper.receive(loud).outcome == "duplicate"

@@ -119,9 +119,8 @@ class Keeper:
 
     def _checked(self, envelope: Envelope) -> Summary:
         """The summary, after every check that could refuse it: nothing is half-absorbed."""
-        said = envelope.statement
-        known = self.aggregator.ledger.get(said.key)
-        if known is not None:
+        said, ledger = envelope.statement, self.aggregator.ledger
+        if said.key in ledger:
             raise Refused(
                 "digest",
                 f"the upload already accepted for {said.client}, {said.task}",
@@ -130,7 +129,7 @@ class Keeper:
             )
         for member in (said.key, *said.members):
             via = self.covered.get(member)
-            if via is not None or (member != said.key and member in self.aggregator.ledger):
+            if via is not None or (member != said.key and member in ledger):
                 told = f"already in, {'by itself' if via is None else 'through ' + via[0]}"
                 raise Refused("members", "uploads that are not in yet", f"{member}: {told}")
         summary = decode(envelope.upload, Summary, limits=self.rules.limits)
@@ -169,7 +168,15 @@ class Keeper:
         self.energies.append(_mean_energy(summary))
 
     def _put_aside(self, envelope: Envelope, blob: bytes) -> None:
-        write_atomically(self._aside(*envelope.statement.key), blob)
+        path = self._aside(*envelope.statement.key)
+        if path.is_file() and path.read_bytes() != blob:
+            raise Refused(
+                "digest",
+                "the upload that is in quarantine for this site and task",
+                "another one",
+                hint="use a new task id for other data",
+            )
+        write_atomically(path, blob)
 
     def _aside(self, client: str, task: str) -> Path:
         return self.quarantine / f"{client}@{task}"
