@@ -80,6 +80,7 @@ class BarReporter:
         self.job = self.bar.add_task("starting", total=None, left="")
         self.steps: dict[str, int] = {}
         self.behind: dict[str, int] = {}
+        self.labels: dict[str, str] = {}
 
     def __enter__(self) -> BarReporter:
         self.bar.start()
@@ -96,7 +97,8 @@ class BarReporter:
     def begin(self, planned: Sequence[Planned], skipped: int, workers: int) -> None:
         """Size the bar."""
         self.clock.plan(planned, workers)
-        for run, _, steps in planned:
+        for run, label, steps in planned:
+            self.labels[run] = label
             self.steps[run] = self.steps.get(run, 0) + steps
         self.bar.update(self.job, total=sum(self.steps.values()))
         if skipped:
@@ -109,13 +111,13 @@ class BarReporter:
     def start(self, run: str) -> None:
         """Name the run beside the bar."""
         self.clock.start(run)
-        self.bar.update(self.job, description=escape(run))
+        self.bar.update(self.job, description=escape(self.labels.get(run, run)))
 
     def step(self, run: str, what: str) -> None:
         """Move the bar."""
         self.clock.step(run)
         self.behind[run] = self.behind.get(run, 0) + 1
-        self._move(f"{run.split(' on ')[0]}, {what}")
+        self._move(f"{self.labels.get(run, run)}, {what}")
 
     def finished(self, run: str, result: Result) -> None:
         """A line above the bar."""
