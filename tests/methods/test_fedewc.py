@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from toy_training import Rounds, make_images, make_tasks, quick
+from toy_training import Rounds, make_images, make_tasks, quick, same
 
 torch = pytest.importorskip("torch")
 
@@ -24,10 +24,6 @@ def dataset():
 @pytest.fixture(scope="module")
 def stream(dataset):
     return make_tasks(dataset, n_clients=2)
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
 def copied(tensors):

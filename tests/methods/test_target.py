@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from toy_training import Rounds, make_images, make_tasks, quick
+from toy_training import Rounds, make_images, make_tasks, quick, same
 
 torch = pytest.importorskip("torch")
 
@@ -45,10 +45,6 @@ def pair(weights):
 
 def everything(network):
     return {n: t.clone() for n, t in network.state_dict().items()}
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toy_training import Rounds, make_images, make_tasks, quick
+from toy_training import Rounds, make_images, make_tasks, quick, same
 
 torch = pytest.importorskip("torch")
 
@@ -36,10 +36,6 @@ def stream(dataset):
 
 def model(blob, kind="local-model"):
     return unpack_tensors(kind, blob, "cpu")
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
 @pytest.mark.parametrize("network", ["head", "small"])

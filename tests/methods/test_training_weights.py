@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_training import same
 
 torch = pytest.importorskip("torch")
 
@@ -37,10 +38,6 @@ def small(seed=0, classes=2):
     weights = grown(weights_of(network), classes, seed)
     random = torch.Generator().manual_seed(seed)
     return {n: t + 0.1 * torch.rand(t.shape, generator=random) for n, t in weights.items()}
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
 @pytest.mark.parametrize("how", ["unweighted", "weighted"])

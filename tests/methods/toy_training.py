@@ -108,3 +108,10 @@ class Rounds:
         for t in range(tasks):
             self.task(t)
         return self
+
+
+def same(one, other):
+    """Whether two sets of tensors are equal bit for bit."""
+    import torch
+
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)

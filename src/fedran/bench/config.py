@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -13,6 +12,7 @@ from fedran.bench.overrides import override, require_methods
 from fedran.core.errors import nearest, printable
 from fedran.data.stream import PARTITIONERS
 from fedran.methods.registry import METHODS, make_method
+from fedran.wire.files import read_toml
 
 TOP = ("name", "dataset", "stream", "run", "budgets", "method")
 STREAM: dict[str, type] = {
@@ -75,13 +75,7 @@ class Experiment:
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read a TOML file, apply ``key=value`` overrides, check everything."""
     path = Path(path)
-    if not path.is_file():
-        what = "this is a folder" if path.is_dir() else "no such file"
-        raise FileNotFoundError(f"{path}: {what}; expected a configuration (.toml)")
-    try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
-        raise ValueError(f"{path}: not valid TOML: {reason}") from None
+    fields = read_toml(path, "a configuration")
     for text in overrides:
         override(fields, text)
     try:

@@ -7,7 +7,6 @@ machine; a message can only name a task.
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -19,7 +18,7 @@ from fedran.federation.identity import SiteKey
 from fedran.federation.offer import Offer
 from fedran.federation.outbox import Outbox
 from fedran.federation.records import blobs_of, content, fields_of, read_receipts
-from fedran.federation.settings import SiteSettings, load_settings
+from fedran.federation.settings import SiteSettings, configured
 from fedran.federation.site import Site
 from fedran.federation.source import make_source
 from fedran.wire.codec import decode
@@ -33,17 +32,13 @@ app = ClientApp()
 
 def site_here() -> tuple[Site, Path]:
     """The site that this machine's configuration describes, and its folder of state."""
-    where = os.environ.get(VARIABLE)
-    if not where:
-        raise Refused(VARIABLE, "the path of the site's configuration (.toml)", "nothing")
-    path = Path(where)
-    settings = load_settings(SiteSettings, path)
-    folder = None if settings.folder is None else str(path.parent / settings.folder)
-    state = path.parent / settings.state
+    settings, here = configured(SiteSettings, VARIABLE, "site's")
+    folder = None if settings.folder is None else str(here / settings.folder)
+    state = here / settings.state
     site = Site(
         settings.client,
         settings.federation,
-        SiteKey.load(path.parent / settings.key),
+        SiteKey.load(here / settings.key),
         make_source(folder=folder, entry=settings.entry),
         Outbox(state / "outbox"),
         min_class_count=settings.min_class_count,

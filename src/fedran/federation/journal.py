@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedran.core.errors import Refused
+from fedran.wire.files import sync_folder
 
 MAGIC = b"fedranJ1"
 HEADER = 8 + 32 + 4
@@ -32,7 +33,7 @@ class Journal:
                 os.ftruncate(self._file, 0)
                 _write(self._file, MAGIC)
                 os.fsync(self._file)
-                _sync_folder(self.path.parent)
+                sync_folder(self.path.parent)
             self.count, self.end, self.removed = self._scan()
         except BaseException:
             os.close(self._file)
@@ -140,12 +141,3 @@ def _write(file: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused, nearest
 from fedran.federation.identity import Statement, check_public, verify
-from fedran.wire.files import write_atomically
+from fedran.wire.files import read_toml, write_atomically
 
 HEAD = "# Sites of this federation: client id = public key. A site that is removed is refused.\n"
 
@@ -23,13 +22,7 @@ class Roster:
     @classmethod
     def load(cls, path: str | Path) -> Roster:
         """Read ``[clients]`` of a TOML file; every id and key is checked."""
-        path = Path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such file; expected the roster (.toml)")
-        try:
-            fields = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
-            raise ValueError(f"{path}: not valid TOML: {reason}") from None
+        fields = read_toml(path, "the roster")
         clients = fields.get("clients")
         if set(fields) != {"clients"} or not isinstance(clients, dict):
             raise Refused(str(path), "one table [clients]", sorted(fields))

@@ -7,10 +7,8 @@ the task.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -22,7 +20,7 @@ from fedran.federation.quorum import Quorum
 from fedran.federation.receipt import Receipt
 from fedran.federation.records import blobs_of, content, fields_of, receipts_fields
 from fedran.federation.roster import Roster
-from fedran.federation.settings import ServerSettings, load_settings
+from fedran.federation.settings import ServerSettings, configured
 from fedran.wire.codec import encode
 
 VARIABLE = "FEDRAN_SERVER"
@@ -34,11 +32,7 @@ app = ServerApp()
 
 def server_here() -> tuple[ServerSettings, Keeper]:
     """The server that this machine's configuration describes, its state restored."""
-    where = os.environ.get(VARIABLE)
-    if not where:
-        raise Refused(VARIABLE, "the path of the server's configuration (.toml)", "nothing")
-    path = Path(where)
-    settings = load_settings(ServerSettings, path)
+    settings, here = configured(ServerSettings, VARIABLE, "server's")
     phi = settings.offer("any").features()
     rules = Rules(
         settings.federation,
@@ -46,8 +40,8 @@ def server_here() -> tuple[ServerSettings, Keeper]:
         settings.out_features,
         snapshot_every=settings.snapshot_every,
     )
-    roster = Roster.load(path.parent / settings.roster)
-    return settings, Keeper(path.parent / settings.state, rules, roster)
+    roster = Roster.load(here / settings.roster)
+    return settings, Keeper(here / settings.state, rules, roster)
 
 
 @app.main()

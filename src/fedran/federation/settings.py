@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -10,8 +10,11 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused, nearest, printable
+from fedran.core.hints import fits
 from fedran.federation.offer import LARGEST_BUDGET, LARGEST_WIDTH, Offer
 from fedran.federation.site import MIN_CLASS_COUNT
+from fedran.federation.source import require_one
+from fedran.wire.files import read_toml
 
 T = TypeVar("T")
 
@@ -79,8 +82,7 @@ class SiteSettings:
     def __post_init__(self) -> None:
         check_id(self.federation, "federation")
         check_id(self.client, "client")
-        if (self.folder is None) == (self.entry is None):
-            raise Refused("data", "either folder or entry", "both" if self.folder else "neither")
+        require_one(self.folder, self.entry)
         _within("min_class_count", self.min_class_count, 1, 10**9)
         _within("seconds", self.seconds, 1, 7 * 86400)
         _within("memory_mib", self.memory_mib, 256, 2**30)
@@ -88,17 +90,19 @@ class SiteSettings:
 
 def load_settings(kind: type[T], path: str | Path) -> T:
     """Settings from a TOML file; paths in it are relative to the file."""
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; expected a configuration (.toml)")
-    try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
-        raise ValueError(f"{path}: not valid TOML: {reason}") from None
+    given = read_toml(path, "a configuration")
     try:
         return kind(**_checked(kind, given))
     except ValueError as reason:
         raise ValueError(f"{path}: {reason}") from None
+
+
+def configured(kind: type[T], variable: str, whose: str) -> tuple[T, Path]:
+    """Settings from the file that an environment variable names, and the folder it lies in."""
+    where = os.environ.get(variable)
+    if not where:
+        raise Refused(variable, f"the path of the {whose} configuration (.toml)", "nothing")
+    return load_settings(kind, where), Path(where).parent
 
 
 def _checked(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,21 +111,12 @@ def _checked(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in hints:
             known = ", ".join(hints)
             raise ValueError(f"no setting {name!r}{nearest(name, hints)}; it has {known}")
-        if not _fits(value, hints[name]):
+        if not fits(value, hints[name]):
             raise ValueError(f"{name} must be {_shown(hints[name])}, got {printable(value)}")
     for f in fields(kind):
         if f.name not in given and f.default is MISSING:
             raise ValueError(f"expected a setting {f.name!r}, found {', '.join(given) or 'none'}")
     return dict(given)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    allowed = get_args(hint) or (hint,)
-    if isinstance(value, bool):
-        return bool in allowed
-    return isinstance(value, (int, float) if float in allowed else allowed)
 
 
 def _shown(hint: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -108,14 +107,15 @@ class FunctionSource:
 
 
 def make_source(*, folder: str | None = None, entry: str | None = None) -> Source:
-    """The source that a site's configuration names: exactly one of the two."""
+    """The source that a site's configuration names."""
+    require_one(folder, entry)
+    return FolderSource(folder) if folder is not None else FunctionSource(entry or "")
+
+
+def require_one(folder: str | None, entry: str | None) -> None:
+    """Refuse both and neither."""
     if (folder is None) == (entry is None):
         raise Refused("data", "either folder or entry", "both" if folder else "neither")
-    makers: list[tuple[str | None, Callable[[str], Source]]] = [
-        (folder, FolderSource),
-        (entry, FunctionSource),
-    ]
-    return next(make(given) for given, make in makers if given is not None)
 
 
 def _label(value: Any) -> Any:

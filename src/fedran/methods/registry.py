@@ -8,6 +8,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedran.core.errors import nearest
+from fedran.core.hints import fits
 from fedran.methods.afl import AFL
 from fedran.methods.exact import Exact
 from fedran.methods.fed3r import Fed3R
@@ -76,9 +77,9 @@ def make_method(
             raise ValueError(
                 f"method {key!r} has no setting {name!r}{nearest(name, types)}; it has {known}"
             )
-        if not _fits(value, types[name]):
+        if not fits(value, types[name]):
             raise ValueError(f"{key}.{name} must be {_shown(types[name])}, got {value!r}")
-        if isinstance(value, int) and _fits(0.5, types[name]) and not isinstance(value, bool):
+        if isinstance(value, int) and fits(0.5, types[name]) and not isinstance(value, bool):
             values[name] = float(value)
     if device is not None and can_use_device(key):
         values["device"] = device
@@ -94,16 +95,6 @@ def settings(key: str) -> dict[str, Any]:
 def can_use_device(key: str) -> bool:
     """Whether the method computes on an accelerator when it is given one."""
     return any(f.name == "device" for f in fields(METHODS[key]))
-
-
-def _fits(value: object, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if isinstance(kind, UnionType):
-        return any(_fits(value, k) for k in get_args(kind))
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def _shown(kind: Any) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fedran.core.errors import Refused
 from fedran.core.head import Head
@@ -39,12 +40,29 @@ def written_aside(path: str | Path) -> Iterator[BinaryIO]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    if os.name == "posix":  # the rename itself must reach the disk too
-        folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)  # the rename itself must reach the disk too
+
+
+def sync_folder(folder: str | Path) -> None:
+    """Wait until the names in a folder are on disk, where the system can say so."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            os.fsync(handle)
         finally:
-            os.close(folder)
+            os.close(handle)
+
+
+def read_toml(path: str | Path, what: str) -> dict[str, Any]:
+    """The tables of a TOML file; ``what`` says what was expected there."""
+    path = Path(path)
+    if not path.is_file():
+        found = "this is a folder" if path.is_dir() else "no such file"
+        raise FileNotFoundError(f"{path}: {found}; expected {what} (.toml)")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
+        raise ValueError(f"{path}: not valid TOML: {reason}") from None
 
 
 @contextmanager
