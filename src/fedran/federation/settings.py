@@ -35,11 +35,22 @@ class ServerSettings:
     deadline: float = 3600.0
     """Seconds after which a task goes on with what came."""
     snapshot_every: int = 20
+    largest_upload: int = 64 * 2**20
+    """Bytes of an envelope; a larger one is refused before it is read."""
+    validation: str | None = None
+    """An .npz file with ``features`` and ``labels``: accuracy after every task."""
+    address: str = "127.0.0.1:9443"
+    """Where the SuperLink listens."""
+    catch_up: float = 60.0
+    """Seconds between two looks for sites that came back and lack the newest head; 0: never."""
     roster: str = "roster.toml"
     state: str = "state"
 
     def __post_init__(self) -> None:
         check_id(self.federation, "federation")
+        check_address(self.address)
+        _within("largest_upload", self.largest_upload, 1024, LARGEST_BUDGET)
+        _within("catch_up", self.catch_up, 0, 86400)
         _within("in_features", self.in_features, 1, LARGEST_WIDTH)
         _within("out_features", self.out_features, 1, LARGEST_WIDTH)
         _within("seed", self.seed, 0, 2**32 - 1)
@@ -67,11 +78,20 @@ class SiteSettings:
 
     federation: str
     client: str
+    server: str = "127.0.0.1:9443"
+    """Where the server's SuperLink listens, as host:port."""
     key: str = "site.key"
+    """Signs uploads."""
+    node_key: str = "node.key"
+    """Lets this site's SuperNode connect."""
+    ca: str = "ca.crt"
+    """The certificate by which the server is known."""
     folder: str | None = None
     entry: str | None = None
     backbone: str = ""
     """For images: as `fedran features` takes it."""
+    source: str | None = None
+    """What made this site's features; a task for others is refused. None: as the server says."""
     state: str = "state"
     min_class_count: int = MIN_CLASS_COUNT
     pseudo_labels: Literal["margin", "none"] = "margin"
@@ -82,10 +102,23 @@ class SiteSettings:
     def __post_init__(self) -> None:
         check_id(self.federation, "federation")
         check_id(self.client, "client")
+        check_address(self.server)
         require_one(self.folder, self.entry)
         _within("min_class_count", self.min_class_count, 1, 10**9)
         _within("seconds", self.seconds, 1, 7 * 86400)
         _within("memory_mib", self.memory_mib, 256, 2**30)
+
+
+def check_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``.
+
+    >>> check_address("127.0.0.1:9443")
+    ('127.0.0.1', 9443)
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise Refused("address", "host:port, such as 127.0.0.1:9443", address)
+    return host, int(port)
 
 
 def load_settings(kind: type[T], path: str | Path) -> T:
