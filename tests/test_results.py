@@ -31,10 +31,13 @@ def test_the_results_page_is_generated_from_the_results():
 
 
 def cifar(results, key):
+    key, _, flavour = key.partition(" ")
+    config = "/trained.toml" if key in ("finetune", "fedicarl") else "/accuracy.toml"
     found = [
         r
         for r in results
-        if r.key == key and r.config.endswith("/accuracy.toml") and r.stream["beta"] == 0.1
+        if r.key == key and r.config.endswith(config) and r.stream["beta"] == 0.1
+        if r.params.get("flavour", "").startswith(flavour)
     ]
     assert {r.seeds["order"] for r in found} == {1993, 7, 11}
     newest = {r.seeds["order"]: r for r in found}.values()
@@ -50,6 +53,7 @@ def cifar(results, key):
         ("the exact Gram", ["exact"]),
         ("AFL / Fed3R", ["afl", "fed3r"]),
         ("STSA-E as published / corrected", ["stsa-e", "stsa-e-corrected"]),
+        ("FediCaRL as published / Finetune", ["fedicarl as_published", "finetune"]),
         ("FedCOF / FedNCM", ["fedcof", "fedncm"]),
     ],
 )
@@ -63,6 +67,14 @@ def test_the_readme_table_is_measured(results, row, keys):
         shown = [float(x) for x in re.findall(r"\d+\.\d+", cell.split("(")[0])]
         expected = [round(float(v), 2) for v in values]
         assert shown == (expected if len(shown) == len(expected) else sorted(set(expected)))
+
+
+def test_the_readme_repeats_the_speed_up_of_the_results_page():
+    page = (ROOT / "docs/results.md").read_text()
+    ((full, with_pass),) = re.findall(r"at 100 rounds ([\d.]+)x, ([\d.]+)x with its forward", page)
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"take {full}x FedRAN's time on average at 100 rounds" in readme
+    assert f"{with_pass}x if FedRAN's pass through the backbone counts" in readme
 
 
 def test_every_result_of_one_file_uses_the_same_streams(results):
