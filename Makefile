@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test lint bench bench-accuracy bench-precision results docs clean
+.PHONY: help demo test test-faults lint bench bench-accuracy bench-precision results docs clean
 
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | column -t -s:
@@ -14,6 +14,9 @@ demo: .venv/bare  ## install the bare package and watch it work
 test: lint  ## lint, types, import contract, tests, doctests, coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term --doctest-modules src tests
 	$(BIN)/coverage report --include='src/fedran/core/*,src/fedran/wire/*' --fail-under=95
+
+test-faults: .venv/dev  ## the federation's fault matrix with real processes: about 15 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m faults tests/federation/test_faults.py
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -49,7 +52,7 @@ docs: .venv/dev  ## the documentation site, into site/
 
 .venv/dev: .venv/pip pyproject.toml constraints.txt
 	$(PIP) torch==2.13.0
-	$(PIP) -e '.[dev,torch,onnx,efficientnet,report,flower]'
+	$(PIP) -e '.[dev,torch,onnx,efficientnet,report,simulation]'
 	@touch $@ .venv/bare
 
 clean:

@@ -44,6 +44,12 @@ def test_what_is_not_said_has_a_default(tmp_path):
         (SiteSettings, SITE.rsplit("folder")[0], "either folder or entry, got neither"),
         (SiteSettings, SITE + 'pseudo_labels = "yes"', "must be one of margin, none, got yes"),
         (SiteSettings, SITE + "memory_mib = 1", "memory_mib: expected from 256"),
+        (SiteSettings, SITE + "seconds = 0", "seconds: expected from 1 to"),
+        (SiteSettings, SITE + "own_process = 1", "own_process must be true or false, got 1"),
+        (SiteSettings, SITE + "source = 3", "source must be text or a table, got 3"),
+        (SiteSettings, SITE + "[source]\nweights = 3", "source: expected text, or a table of 1"),
+        (ServerSettings, SERVER + "[source]", "source: expected text, or a table of 1 to"),
+        (ServerSettings, SERVER + '[source]\nseed = "3"', "source: expected what a fingerprint"),
     ],
 )
 def test_a_wrong_file_says_what_is_wrong(kind, text, words, tmp_path):
@@ -53,6 +59,17 @@ def test_a_wrong_file_says_what_is_wrong(kind, text, words, tmp_path):
     with pytest.raises(ValueError, match=words) as caught:
         read(kind, text, tmp_path)
     assert str(caught.value).startswith(str(tmp_path))
+
+
+def test_a_source_is_a_text_or_a_table(tmp_path):
+    table = '[source]\nbackbone = "toy"\nweights = "ab"\n'
+    expected = {"backbone": "toy", "weights": "ab"}
+    server = read(ServerSettings, SERVER + table, tmp_path)
+    assert server.source == server.offer("may").source == expected
+    assert server.offer("may").features().source == expected
+    assert read(SiteSettings, SITE + table, tmp_path).source == expected
+    assert read(SiteSettings, SITE + 'source = "toy"', tmp_path).source == "toy"
+    assert read(SiteSettings, SITE, tmp_path).source is None
 
 
 def test_no_file(tmp_path):

@@ -20,9 +20,9 @@ from rich.progress import (
 
 from fedran.backbones.catalogue import load_backbone
 from fedran.backbones.store import extract
-from fedran.cli.units import human_bytes
 from fedran.core.errors import printable
 from fedran.data.image_sets import load_images
+from fedran.wire.units import human_bytes
 
 
 def features(

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedran.cli.units import human_bytes
 from fedran.wire.describe import describe
+from fedran.wire.units import human_bytes
 
 NOTE = (
     "eps_G and eps_B bound truncation and quantisation. At common ranks and few bits the bound "

@@ -12,6 +12,7 @@ import typer
 import fedran
 from fedran.cli.demo import demo
 from fedran.cli.features import features
+from fedran.cli.federation import app as federation
 from fedran.cli.inspect import inspect
 from fedran.cli.methods import methods
 from fedran.cli.plan import plan
@@ -35,6 +36,7 @@ app.command(name="run")(run_experiment)
 app.command()(report)
 app.command()(features)
 app.command()(predict)
+app.add_typer(federation)
 
 
 def _version(wanted: bool) -> None:

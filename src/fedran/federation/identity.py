@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import os
-import stat
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
+from fedran.federation.private_file import check_private, write_private
 
 PURPOSE = "fedran upload 1"
 """Goes into every signature, so that it can never pass for a signature of something else."""
@@ -93,23 +92,13 @@ class SiteKey:
     def save(self, path: str | Path) -> None:
         """Write a new file that only its owner can read; an existing one is not overwritten."""
         raw = self._private.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(SCHEME.encode() + base64.b64encode(raw) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        write_private(Path(path), SCHEME.encode() + base64.b64encode(raw) + b"\n")
 
     @classmethod
     def load(cls, path: str | Path) -> SiteKey:
         """The key in a file; refused where others than the owner could read it."""
         path = Path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such file; expected the site's private key")
-        if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise PermissionError(
-                f"{path}: others can read this private key; run `chmod 600 {path}`, and make a "
-                "new key if they may have"
-            )
+        check_private(path, "the site's private key")
         raw = _raw(path.read_text(encoding="ascii", errors="replace").strip(), str(path))
         return cls(Ed25519PrivateKey.from_private_bytes(raw))
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import statistics
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.summary import Summary
 from fedran.federation.envelope import Envelope, open_envelope
-from fedran.federation.identity import Key
 from fedran.federation.journal import Journal
+from fedran.federation.logbook import Logbook
 from fedran.federation.receipt import Receipt
 from fedran.federation.roster import Roster
+from fedran.federation.snapshots import Snapshots, State
 from fedran.wire.aggregator_file import Aggregator
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
@@ -57,7 +58,9 @@ class Keeper:
         self.quarantine = self.folder / "quarantine"
         self.quarantine.mkdir(exist_ok=True, mode=0o700)
         self.lock = threading.RLock()
+        self.logbook = Logbook(self.folder / "logbook.jsonl")
         self.journal = Journal(self.folder / "journal")
+        self._snapshots = Snapshots(self.folder)
         self._restore()
 
     def receive(self, blob: bytes) -> Receipt:
@@ -66,33 +69,51 @@ class Keeper:
         Only a failing disk raises (OSError): then nothing was taken in, and nothing is
         acknowledged.
         """
-        key, digest = ("?", "?"), "?"
+        seen = {"verified": False, **_contents(blob)}
         with self.lock:
-            try:
-                envelope = open_envelope(blob, self.rules.limits)
-                key, digest = envelope.statement.key, envelope.statement.digest
-                self._check_sender(envelope)
-                if self.aggregator.ledger.get(key) == digest:
-                    return Receipt("duplicate", *key, digest)
-                summary = self._checked(envelope)
-                unusual = self._unusual(summary)
-                if unusual:
-                    self._put_aside(envelope, blob)
-                    return Receipt("quarantined", *key, digest, unusual)
-            except Refused as reason:
-                return Receipt("refused", *key, digest, str(reason))
-            return self._take(envelope, blob, summary)
+            receipt = self._receive(blob, seen)
+            self._note(receipt, seen)
+            return receipt
+
+    def _receive(self, blob: bytes, seen: dict[str, object]) -> Receipt:
+        """As ``receive``; ``seen`` gathers for the logbook what was found on the way."""
+        key, digest = ("?", "?"), "?"
+        try:
+            envelope = open_envelope(blob, self.rules.limits)
+            key, digest = envelope.statement.key, envelope.statement.digest
+            self._check_sender(envelope)
+            seen["verified"] = True
+            self._check_features(envelope)
+            if self.aggregator.ledger.get(key) == digest:
+                return Receipt("duplicate", *key, digest)
+            summary = self._checked(envelope)
+            seen |= _contents(blob, summary, len(envelope.statement.members))
+            unusual = self._unusual(summary)
+            if unusual:
+                self._put_aside(envelope, blob)
+                return Receipt("quarantined", *key, digest, unusual)
+        except Refused as reason:
+            return Receipt("refused", *key, digest, str(reason))
+        return self._take(envelope, blob, summary)
 
     def accept(self, client: str, task: str) -> Receipt:
         """Take in an upload that was put aside."""
-        path = self._aside(client, task)
+        path = self._aside(check_id(client, "client"), check_id(task, "task"))
         with self.lock:
             if not path.is_file():
                 raise Refused("upload", "one that is in quarantine", f"{client}, {task}")
             blob = path.read_bytes()
             envelope = open_envelope(blob, self.rules.limits)
+            key, digest = envelope.statement.key, envelope.statement.digest
+            if self.aggregator.ledger.get(key) == digest:  # a crash came before the unlink
+                path.unlink()
+                return Receipt("duplicate", *key, digest)
             self._check_sender(envelope)
-            receipt = self._take(envelope, blob, self._checked(envelope))
+            self._check_features(envelope)
+            summary = self._checked(envelope)
+            receipt = self._take(envelope, blob, summary)
+            contents = _contents(blob, summary, len(envelope.statement.members))
+            self._note(receipt, {"verified": True, "released": True, **contents})
             path.unlink()
             return receipt
 
@@ -109,6 +130,9 @@ class Keeper:
         if said.federation != self.rules.federation:
             raise Refused("federation", self.rules.federation, said.federation)
         self.roster.check(said, envelope.signature)
+
+    def _check_features(self, envelope: Envelope) -> None:
+        said = envelope.statement
         if said.fingerprint != self.rules.fingerprint.hash:
             raise Refused(
                 "fingerprint",
@@ -116,6 +140,10 @@ class Keeper:
                 f"{said.fingerprint[:12]}...",
                 hint="the site's backbone or feature map differs",
             )
+
+    def _note(self, receipt: Receipt, seen: dict[str, object]) -> None:
+        """Tell the logbook; ``verified`` says whether the client named there really sent it."""
+        self.logbook.write("upload", **asdict(receipt), **seen)
 
     def _checked(self, envelope: Envelope) -> Summary:
         """The summary, after every check that could refuse it: nothing is half-absorbed."""
@@ -128,7 +156,7 @@ class Keeper:
                 hint="a site sends one upload a task; use a new task id for more data",
             )
         for member in (said.key, *said.members):
-            via = self.covered.get(member)
+            via = self.state.covered.get(member)
             if via is not None or (member != said.key and member in ledger):
                 told = f"already in, {'by itself' if via is None else 'through ' + via[0]}"
                 raise Refused("members", "uploads that are not in yet", f"{member}: {told}")
@@ -164,7 +192,7 @@ class Keeper:
     def _absorb(self, envelope: Envelope, summary: Summary) -> None:
         said = envelope.statement
         self.aggregator.absorb(summary, client=said.client, task=said.task)
-        self.covered.update(dict.fromkeys(said.members, said.key))
+        self.state.covered.update(dict.fromkeys(said.members, said.key))
         self.energies.append(_mean_energy(summary))
 
     def _put_aside(self, envelope: Envelope, blob: bytes) -> None:
@@ -182,46 +210,37 @@ class Keeper:
         return self.quarantine / f"{client}@{task}"
 
     def snapshot(self) -> None:
-        """Write the aggregator, so that a restart need not replay what it holds."""
-        name = f"snapshot-{self.journal.count:010d}"
-        notes = {
-            "energies": self.energies,
-            "covered": [[list(m), list(k)] for m, k in self.covered.items()],
-        }
-        # The notes first: where the aggregator's file is, they are too.
-        write_atomically(self.folder / f"{name}.json", json.dumps(notes).encode())
-        self.aggregator.save(self.folder / f"{name}.fedran")
-        for old in self._snapshots()[:-2]:
-            old.unlink()
-            old.with_suffix(".json").unlink(missing_ok=True)
-
-    def _snapshots(self) -> list[Path]:
-        return sorted(self.folder.glob("snapshot-*.fedran"))
+        """Write the state, so that a restart need not replay what it holds."""
+        self._snapshots.write(self.journal.count, self.state)
 
     def _restore(self) -> None:
-        done = 0
-        self.energies: list[float] = []
-        self.covered: dict[Key, Key] = {}
-        self.aggregator = Aggregator(self.rules.out_features, fingerprint=self.rules.fingerprint)
-        for path in reversed(self._snapshots()):
-            count = int(path.stem.removeprefix("snapshot-"))
-            if count > self.journal.count:
-                raise Refused(
-                    f"{path}",
-                    f"a journal of at least {count} records",
-                    self.journal.count,
-                    hint="the journal is older than the snapshot; restore both from one backup",
-                )
-            notes = json.loads(path.with_suffix(".json").read_bytes())
-            self.aggregator = Aggregator.load(path)
-            self.energies = notes["energies"]
-            self.covered = {(m[0], m[1]): (k[0], k[1]) for m, k in notes["covered"]}
-            done = count
-            break
+        done, self.state = self._snapshots.newest(self.journal.count) or (
+            0,
+            State(Aggregator(self.rules.out_features, fingerprint=self.rules.fingerprint), [], {}),
+        )
         for record in self.journal.records(done):
             envelope = open_envelope(record, FILE_LIMITS)
             self._absorb(envelope, decode(envelope.upload, Summary, limits=FILE_LIMITS))
 
+    @property
+    def aggregator(self) -> Aggregator:
+        """What was absorbed."""
+        return self.state.aggregator
+
+    @property
+    def energies(self) -> list[float]:
+        """Mean row energies, in the order of the uploads."""
+        return self.state.energies
+
 
 def _mean_energy(summary: Summary) -> float:
     return summary.accounts.energy / max(1, summary.accounts.n_rows)
+
+
+def _contents(blob: bytes, summary: Summary | None = None, members: int = 0) -> dict[str, object]:
+    """What the logbook tells of an upload; of the summary only once it passed every check."""
+    told: dict[str, object] = {"bytes": len(blob), "rows": None, "classes": None}
+    if summary is not None:
+        told["rows"] = summary.accounts.n_rows
+        told["classes"] = list(zip(summary.classes, summary.counts, strict=True))
+    return {**told, "members": members}

@@ -24,6 +24,8 @@ class Quorum:
     deadline: float
     """Seconds after the start."""
     answers: dict[str, Receipt] = field(default_factory=dict)
+    declined: set[str] = field(default_factory=set)
+    """Clients that said they have nothing to send."""
 
     def __post_init__(self) -> None:
         if self.min_clients > len(self.asked):
@@ -35,6 +37,10 @@ class Quorum:
         """Count a receipt; the last one of a client stands."""
         self.answers[receipt.client] = receipt
 
+    def decline(self, client: str) -> None:
+        """A client has nothing for this task: nobody waits for it. Its word is not signed."""
+        self.declined.add(client)
+
     @property
     def accepted(self) -> int:
         """Clients whose upload is in."""
@@ -44,7 +50,7 @@ class Quorum:
     @property
     def missing(self) -> list[str]:
         """Clients that were asked and have not answered."""
-        return sorted(self.asked - self.answers.keys())
+        return sorted(self.asked - self.answers.keys() - self.declined)
 
     def verdict(self, seconds: float) -> Verdict:
         """Where the task stands so many seconds after its start.

@@ -13,6 +13,7 @@ from fedran.core.errors import Refused
 from fedran.federation.receipt import Receipt
 
 RAW = "fedran.bytes"
+MOST_BLOBS = 256
 
 
 def content(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> RecordDict:
@@ -38,6 +39,8 @@ def blobs_of(message: Message, largest: int) -> dict[str, bytes]:
     record = message.content.get("blobs")
     if record is None:
         return {}
+    if len(record) > MOST_BLOBS:
+        raise Refused("message", f"at most {MOST_BLOBS} parts", len(record))
     found = {}
     for name, array in record.items():
         if array.stype != RAW or len(array.data) > largest:

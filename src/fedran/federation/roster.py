@@ -40,6 +40,12 @@ class Roster:
             raise Refused("client", f"a new id, or the known key of {client}", "another key")
         return Roster({**self.clients, client: check_public(public, client)})
 
+    def without(self, client: str) -> Roster:
+        """The same without a site."""
+        if client not in self.clients:
+            raise Refused("client", f"a site of the roster{nearest(client, self.clients)}", client)
+        return Roster({c: k for c, k in self.clients.items() if c != client})
+
     def check(self, statement: Statement, signature: bytes) -> None:
         """Refuse what is not signed by the key of the client it names."""
         public = self.clients.get(statement.client)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused, nearest, printable
 from fedran.core.hints import fits
-from fedran.federation.offer import LARGEST_BUDGET, LARGEST_WIDTH, Offer
+from fedran.federation.offer import (
+    LARGEST_BUDGET,
+    LARGEST_WIDTH,
+    FeatureSource,
+    Offer,
+    check_source,
+)
 from fedran.federation.site import MIN_CLASS_COUNT
 from fedran.federation.source import require_one
 from fedran.wire.files import read_toml
@@ -27,8 +34,8 @@ class ServerSettings:
     in_features: int
     out_features: int = 8192
     seed: int = 0
-    source: str = ""
-    """What makes the features; all sites must mean the same."""
+    source: FeatureSource = ""
+    """What makes the features, a text or a table; all sites must mean the same."""
     budget_bytes: int = 1_500_000
     min_clients: int = 1
     """Uploads that a task waits for, if they come before its deadline."""
@@ -49,6 +56,7 @@ class ServerSettings:
     def __post_init__(self) -> None:
         check_id(self.federation, "federation")
         check_address(self.address)
+        check_source(self.source)
         _within("largest_upload", self.largest_upload, 1024, LARGEST_BUDGET)
         _within("catch_up", self.catch_up, 0, 86400)
         _within("in_features", self.in_features, 1, LARGEST_WIDTH)
@@ -59,8 +67,8 @@ class ServerSettings:
         _within("deadline", self.deadline, 1, 365 * 86400)
         _within("snapshot_every", self.snapshot_every, 1, 10**6)
 
-    def offer(self, task: str) -> Offer:
-        """What sites are asked for a task."""
+    def offer(self, task: str, earlier: Sequence[str] = ()) -> Offer:
+        """What sites are asked for a task, and for those before it that they missed."""
         return Offer(
             self.federation,
             check_id(task, "task"),
@@ -69,6 +77,7 @@ class ServerSettings:
             self.seed,
             self.source,
             self.budget_bytes,
+            tuple(earlier),
         )
 
 
@@ -87,10 +96,12 @@ class SiteSettings:
     ca: str = "ca.crt"
     """The certificate by which the server is known."""
     folder: str | None = None
+    """Holds TASK.npz with ``labels`` and ``features`` or ``images``."""
     entry: str | None = None
+    """``module:function`` instead, installed or beside this file; called with the task's name."""
     backbone: str = ""
     """For images: as `fedran features` takes it."""
-    source: str | None = None
+    source: FeatureSource | None = None
     """What made this site's features; a task for others is refused. None: as the server says."""
     state: str = "state"
     min_class_count: int = MIN_CLASS_COUNT
@@ -98,12 +109,17 @@ class SiteSettings:
     seconds: float = 600.0
     """The longest that the work for one task may take."""
     memory_mib: int = 4096
+    """The most memory that it may take."""
+    own_process: bool = True
+    """Whether it is done in a process of its own, under these two limits; false in simulations."""
 
     def __post_init__(self) -> None:
         check_id(self.federation, "federation")
         check_id(self.client, "client")
         check_address(self.server)
         require_one(self.folder, self.entry)
+        if self.source is not None:
+            check_source(self.source)
         _within("min_class_count", self.min_class_count, 1, 10**9)
         _within("seconds", self.seconds, 1, 7 * 86400)
         _within("memory_mib", self.memory_mib, 256, 2**30)
@@ -144,7 +160,7 @@ def _checked(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in hints:
             known = ", ".join(hints)
             raise ValueError(f"no setting {name!r}{nearest(name, hints)}; it has {known}")
-        if not fits(value, hints[name]):
+        if not any(fits(value, kind) for kind in _kinds(hints[name])):
             raise ValueError(f"{name} must be {_shown(hints[name])}, got {printable(value)}")
     for f in fields(kind):
         if f.name not in given and f.default is MISSING:
@@ -152,11 +168,18 @@ def _checked(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return dict(given)
 
 
+def _kinds(hint: Any) -> list[Any]:
+    """The plain types that a hint allows: ``dict`` for ``dict[str, str]``."""
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return [dict if get_origin(kind) is dict else kind for kind in kinds]
+
+
 def _shown(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))
-    names = {int: "an integer", float: "a number", str: "text"}
-    return next(names[k] for k in (get_args(hint) or (hint,)) if k in names)
+    names = {int: "an integer", float: "a number", str: "text", dict: "a table"}
+    names |= {bool: "true or false"}
+    return " or ".join(names[kind] for kind in _kinds(hint) if kind in names)
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

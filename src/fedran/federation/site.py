@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +18,17 @@ from fedran.core.pseudo_labels import margin_labels
 from fedran.core.summarize import summarize
 from fedran.federation.envelope import seal
 from fedran.federation.identity import SiteKey
-from fedran.federation.offer import Offer
+from fedran.federation.offer import FeatureSource, Offer, require_source
 from fedran.federation.outbox import Outbox
 from fedran.federation.source import Source, TaskData
 from fedran.wire.codec import encode
 from fedran.wire.plan import plan
 
+if TYPE_CHECKING:
+    from fedran.backbones.backbone import Backbone
+
 log = logging.getLogger(__name__)
 MIN_CLASS_COUNT = 5
-Extract = Callable[[NDArray[Any]], NDArray[Any]]
-"""Images (n, height, width, 3) -> features (n, d): the site's frozen backbone."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,22 @@ class Site:
     key: SiteKey
     source: Source
     outbox: Outbox
-    extract: Extract | None = None
+    backbone: Callable[[], Backbone] | None = None
+    """Loads the site's frozen network; called only when images come."""
+    made_by: FeatureSource | None = None
+    """What made the site's features; None: whatever the server says."""
     min_class_count: int = MIN_CLASS_COUNT
     """Classes with fewer labelled rows are withheld: their sums would give single rows away."""
     pseudo_labels: Literal["margin", "none"] = "margin"
 
     def prepare(self, offer: Offer) -> bytes:
         """The envelope for a task: from the outbox, or made now and put there first."""
-        if offer.federation != self.federation:
-            raise Refused("federation", self.federation, offer.federation)
+        offer.require(self.federation, self.made_by)
         found = self.outbox.envelope(offer.task)
         if found is not None:
             return found
         phi = offer.features()
-        H, y = self._rows(offer.task, phi)
+        H, y = self._rows(offer, phi)
         classes = {label for label in y if label is not None}
         rank = plan(
             offer.budget_bytes, out_features=phi.out_features, n_classes=max(1, len(classes))
@@ -74,10 +77,11 @@ class Site:
         )
         return self.outbox.put(envelope)
 
-    def _rows(self, task: str, phi: RandomFeatures) -> tuple[NDArray[Any], list[Label]]:
+    def _rows(self, offer: Offer, phi: RandomFeatures) -> tuple[NDArray[Any], list[Label]]:
         """Random features and labels of the rows that go into the summary."""
+        task = offer.task
         data = self.source(task)
-        H = phi(self._features(data))
+        H = phi(self._features(data, offer))
         y = data.y
         if self.pseudo_labels == "margin" and None in y and any(v is not None for v in y):
             found = margin_labels(H, y)
@@ -97,12 +101,23 @@ class Site:
             )
         return H[kept], [y[int(i)] for i in kept]
 
-    def _features(self, data: TaskData) -> NDArray[Any]:
+    def _features(self, data: TaskData, offer: Offer) -> NDArray[Any]:
         if not data.is_images:
             return data.X
-        if self.extract is None:
+        if self.backbone is None:
             raise Refused("rows", "features, as this site has no backbone", "images")
-        return self.extract(data.X)
+        network = self.backbone()
+        require_source(network.source, offer.source)
+        return extract(network, data.X)
+
+
+def extract(network: Backbone, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Features (n, d) of images (n, height, width, 3), a batch of them at a time."""
+    features = np.empty((len(images), network.out_features), np.float32)
+    for start in range(0, len(images), network.batch_size):
+        rows = slice(start, start + network.batch_size)
+        features[rows] = network(np.stack([network.preprocess(image) for image in images[rows]]))
+    return features
 
 
 def enough(y: list[Any], least: int) -> tuple[NDArray[np.int64], dict[Label, int]]:

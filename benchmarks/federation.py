@@ -1,0 +1,274 @@
+"""What one server of a federation needs: seconds, memory and disk for an upload, and at scale.
+
+    python benchmarks/federation.py             all of it, about 20 minutes on two cores
+    python benchmarks/federation.py --quick     the server's own work, without Flower
+
+M = 8192, r from a budget of 1.2 MB (256 columns or more), 20 classes. Writes
+results/federation.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+import fedran
+from fedran.federation.envelope import seal
+from fedran.federation.flower import free_port
+from fedran.federation.founding import Trial, make_trial
+from fedran.federation.identity import SiteKey
+from fedran.federation.keeper import Keeper, Rules
+from fedran.federation.logbook import Logbook
+from fedran.federation.outbox import Outbox
+from fedran.federation.places import ServerPlace
+from fedran.federation.roster import Roster
+from fedran.federation.simulation import simulate
+from fedran.federation.task_run import run_task
+from fedran.federation.trial import bring_down, bring_up
+from speed import CLASSES, D, M, features
+
+ROOT = Path(__file__).resolve().parent.parent
+RANK, ROWS, MIB = 256, 2000, 2**20
+TASK = "task-1"
+
+
+def uploads(count):
+    """Encoded summaries of different rows, at rank 256 and the default precision."""
+    phi = fedran.RandomFeatures(D, M, seed=0, source="")
+    made = []
+    for seed in range(count):
+        Z, y = features(ROWS, seed)
+        summary = fedran.summarize(phi(Z), y, rank=RANK, fingerprint=phi.fingerprint)
+        made.append(fedran.encode(summary))
+    return phi, made
+
+
+def peak():
+    """The largest resident set of this process so far, in MiB."""
+    return status_of("self").get("VmHWM", 0) / 1024
+
+
+def status_of(pid):
+    """Numbers of /proc/PID/status, in kB."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    return {x.split(":")[0]: int(x.split()[1]) for x in lines if x.endswith("kB")}
+
+
+def keeper_alone(folder, sites, made, phi, out):
+    """The server's own work, without a network, in a process of its own."""
+    keys = {f"site-{i:03d}": SiteKey.generate() for i in range(sites)}
+    roster = Roster({name: key.public for name, key in keys.items()})
+    rules = Rules("bench", phi.fingerprint, M, snapshot_every=10**6)
+    keeper = Keeper(folder, rules, roster)
+    said = {"federation": "bench", "task": TASK, "fingerprint": phi.fingerprint.hash}
+    times, peaks = [], []
+    for i, (name, key) in enumerate(keys.items()):
+        blob = seal(made[i % len(made)], key, client=name, **said).to_bytes()
+        start = time.perf_counter()
+        receipt = keeper.receive(blob)
+        times.append(time.perf_counter() - start)
+        assert receipt.outcome == "accepted", receipt
+        peaks.append(peak())
+    start = time.perf_counter()
+    keeper.snapshot()
+    snapshot = time.perf_counter() - start
+    start = time.perf_counter()
+    keeper.solve()
+    solve = time.perf_counter() - start
+    keeper.close()
+    size = next(folder.glob("snapshot-*.fedran")).stat().st_size
+    start = time.perf_counter()
+    Keeper(folder, rules, roster).close()
+    from_snapshot = time.perf_counter() - start
+    for path in folder.glob("snapshot-*"):
+        path.unlink()
+    start = time.perf_counter()
+    Keeper(folder, rules, roster).close()
+    out.put(
+        {
+            "upload": len(blob),
+            "seconds": float(np.median(times[1:])),
+            "peak after 5": peaks[min(4, sites - 1)],
+            "peak after all": peaks[-1],
+            "with solve": peak(),
+            "journal": (folder / "journal").stat().st_size / sites,
+            "snapshot bytes": size,
+            "snapshot": snapshot,
+            "solve": solve,
+            "restart": from_snapshot,
+            "replay": (time.perf_counter() - start) / sites,
+        }
+    )
+
+
+def apart(function, *arguments):
+    """Run in a fresh process, so that its peak is its own."""
+    context = multiprocessing.get_context("spawn")
+    out = context.Queue()
+    child = context.Process(target=function, args=(*arguments, out))
+    child.start()
+    found = out.get(timeout=1200)
+    child.join()
+    return found
+
+
+class Watch(threading.Thread):
+    """Peak memory of the processes whose command holds one of some words."""
+
+    def __init__(self, folder, names):
+        super().__init__(daemon=True)
+        self.folder, self.names, self.peaks, self.ended = folder, names, {}, threading.Event()
+
+    def run(self):
+        """Look twice a second."""
+        while not self.ended.wait(0.5):
+            for path in Path("/proc").glob("[0-9]*"):
+                try:
+                    command = (path / "cmdline").read_bytes().decode(errors="replace")
+                    ours = self.folder in (path / "environ").read_bytes().decode(errors="replace")
+                except OSError:
+                    continue
+                for name in self.names:
+                    if name in command and ours:
+                        kib = status_of(path.name).get("VmHWM", 0)
+                        self.peaks[name] = max(self.peaks.get(name, 0), kib / 1024)
+
+
+def trial(folder, sites, made, phi):
+    """A trial whose sites have their uploads ready: the server's work is what is measured."""
+    address = f"127.0.0.1:{free_port()}"
+    places = make_trial(folder, Trial("bench", sites, address, in_features=D, out_features=M))
+    for i, place in enumerate(places):
+        settings = place.settings()
+        key = SiteKey.load(place.folder / settings.key)
+        said = {"federation": "bench", "client": settings.client, "task": TASK}
+        envelope = seal(made[i % len(made)], key, fingerprint=phi.fingerprint.hash, **said)
+        Outbox(place.folder / settings.state / "outbox").put(envelope)
+    text = (
+        (folder / "server" / "server.toml").read_text().replace("deadline = 300", "deadline = 900")
+    )
+    (folder / "server" / "server.toml").write_text(text)
+
+
+def with_flower(work, sites, made, phi, *, simulated):
+    """One task with so many sites: seconds, bytes and the server's peaks."""
+    folder = work / f"{'simulated' if simulated else 'deployed'}-{sites}"
+    trial(folder, sites, made, phi)
+    names = ("flwr-simulation",) if simulated else ("flwr-serverapp", "flower-superlink")
+    watch = Watch(str(folder), names)
+    watch.start()
+    try:
+        if simulated:
+            start = time.perf_counter()
+            (done,) = simulate(folder, [TASK], say=print)
+        else:
+            bring_up(folder, insecure=False, say=print)
+            start = time.perf_counter()
+            done = run_task(ServerPlace.find(folder), TASK, say=print)
+        seconds = time.perf_counter() - start
+    finally:
+        watch.ended.set()
+        bring_down(folder, say=print)
+    book = Logbook(folder / "server" / "state" / "logbook.jsonl").read()
+    payload = sum(e["bytes"] for e in book if e["event"] == "upload")
+    assert done.verdict == "complete", done
+    shutil.rmtree(folder)
+    return {"sites": sites, "seconds": seconds, "payload": payload, **vars(done), **watch.peaks}
+
+
+def keeper_table(few, many):
+    """The server's own work."""
+    rows = [
+        ("upload (envelope)", f"{many['upload'] / MIB:.2f} MiB"),
+        ("check, journal (synced), absorb", f"{many['seconds']:.3f} s"),
+        ("disk an upload (journal)", f"{many['journal'] / MIB:.2f} MiB"),
+        ("snapshot, whatever was absorbed", f"{many['snapshot bytes'] / MIB:.0f} MiB, "
+         f"{many['snapshot']:.2f} s"),
+        ("solve the head", f"{many['solve']:.2f} s"),
+        ("restart from a snapshot", f"{many['restart']:.2f} s"),
+        ("restart without one, an upload", f"{many['replay']:.3f} s"),
+        ("peak memory after 5 / 50 uploads", f"{few['peak after all']:.0f} / "
+         f"{many['peak after all']:.0f} MiB"),
+        ("peak memory with solving, 5 / 50", f"{few['with solve']:.0f} / "
+         f"{many['with solve']:.0f} MiB"),
+    ]  # fmt: skip
+    return ["| what | measured |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)]
+
+
+def flower_table(found):
+    """Whole tasks under Flower."""
+    lines = [
+        "| sites | how | task, s | payload, MiB | transport, MiB | server app, peak MiB | SuperLink, peak MiB |",  # noqa: E501
+        "|---|---|---|---|---|---|---|",
+    ]
+    for f in found:
+        simulated = "flwr-simulation" in f
+        app = f.get("flwr-simulation") or f["flwr-serverapp"]
+        link = "-" if simulated else f"{f['flower-superlink']:.0f}"
+        way = "-" if simulated else f"{f['transport'] / MIB:.2f}"
+        how = "simulated (Ray)" if simulated else "SuperNodes, TLS"
+        lines.append(
+            f"| {f['sites']} | {how} | {f['seconds']:.0f} | {f['payload'] / MIB:.2f} | {way} | "
+            f"{app:.0f} | {link} |"
+        )
+    return lines
+
+
+def main():
+    """Measure and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="without Flower")
+    parser.add_argument("--simulated", default="10,50,200", help="numbers of simulated sites")
+    parser.add_argument("--deployed", default="4,12", help="numbers of SuperNodes")
+    options = parser.parse_args()
+    phi, made = uploads(10)
+    print("digests", [hashlib.sha256(m).hexdigest()[:8] for m in made], flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        few = apart(keeper_alone, work / "few", 5, made, phi)
+        many = apart(keeper_alone, work / "many", 50, made, phi)
+        lines = keeper_table(few, many)
+        print("\n".join(lines), flush=True)
+        found = []
+        if not options.quick:
+            for text, simulated in ((options.deployed, False), (options.simulated, True)):
+                for sites in filter(None, text.split(",")):
+                    found.append(with_flower(work, int(sites), made, phi, simulated=simulated))
+                    print(found[-1], flush=True)
+            lines += ["", *flower_table(found)]
+            write(lines)
+
+
+def write(lines):
+    """results/federation.md."""
+    version = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    head = [
+        "# What one server needs",
+        "",
+        f"`python benchmarks/federation.py` at {version or 'no commit'}, {platform.system()}, "
+        f"{os.cpu_count()} cores; M = {M}, r = {RANK}, {CLASSES} classes. The sites' uploads were",
+        "ready in their outboxes: the server's work is measured, not theirs. Peaks are the largest",
+        "resident sets of the named process.",
+        "",
+    ]
+    (ROOT / "results" / "federation.md").write_text("\n".join([*head, *lines]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

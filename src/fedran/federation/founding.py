@@ -1,0 +1,176 @@
+"""Making a federation: the server's folder, a site's folder, and a trial with both."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedran.core.aggregator import check_id
+from fedran.core.errors import Refused
+from fedran.data.dataset import Dataset
+from fedran.data.digits import digits
+from fedran.federation.card import Card
+from fedran.federation.identity import SiteKey
+from fedran.federation.node_key import make_node_key
+from fedran.federation.places import ServerPlace, SitePlace
+from fedran.federation.roster import Roster
+from fedran.federation.settings import ServerSettings, SiteSettings, check_address
+from fedran.federation.tls import make_certificates
+from fedran.wire.files import write_atomically
+
+CARD = "card.toml"
+SAMPLE_FEATURES = 64
+MOST_SITES = 1000
+_SERVER = """\
+# The server of a federation. `fedran federation server FOLDER` runs it.
+federation = {federation}
+address = {address}  # where Flower's SuperLink listens
+in_features = {in_features}  # columns of the sites' features
+out_features = {out_features}  # random features: more is better and larger
+source = {source}  # what makes the features; every site must mean the same
+budget_bytes = {budget_bytes}  # the largest upload of a site
+min_clients = {min_clients}  # a task with fewer uploads at its deadline is reported as short
+deadline = {deadline}  # seconds that a task waits for sites that are away
+"""
+_SITE = """\
+# A site of a federation. `fedran federation client FOLDER` runs it.
+# Data is named here and nowhere else: no message and no run can name a path.
+federation = {federation}
+client = {client}
+server = {server}
+folder = "data"  # TASK.npz with arrays features (or images) and labels; or instead:
+# entry = "module:function"  # called with the task's name, returns rows and labels
+min_class_count = 5  # classes with fewer rows are withheld
+seconds = 600  # the longest that the work for one task may take
+memory_mib = 4096
+"""
+
+
+def make_server(
+    folder: Path, settings: ServerSettings, *, hosts: Sequence[str] = ()
+) -> ServerPlace:
+    """A server's folder with configuration, an empty roster and certificates."""
+    _new_folder(folder)
+    place = ServerPlace(folder)
+    make_certificates(place.tls, hosts)
+    place.nodes.mkdir(mode=0o700)
+    fields = {name: json.dumps(value) for name, value in vars(settings).items()}
+    text = _SERVER.format(**fields)
+    if settings.validation is not None:
+        text += f"validation = {fields['validation']}  # accuracy after every task\n"
+    write_atomically(place.settings_file, text.encode())
+    Roster().save(place.roster)
+    return place
+
+
+def make_site(folder: Path, *, federation: str, client: str, server: str, ca: Path) -> Card:
+    """A site's folder with configuration and new keys; its card for the server's owner."""
+    check_id(federation, "federation")
+    check_id(client, "client")
+    check_address(server)
+    if not ca.is_file():
+        raise FileNotFoundError(f"{ca}: no such file; expected the server's ca.crt")
+    _new_folder(folder)
+    (folder / "data").mkdir()
+    key = SiteKey.generate()
+    key.save(folder / SiteSettings.key)
+    node = make_node_key(folder / SiteSettings.node_key)
+    shutil.copyfile(ca, folder / SiteSettings.ca)
+    fields = {"federation": federation, "client": client, "server": server}
+    text = _SITE.format(**{name: json.dumps(value) for name, value in fields.items()})
+    write_atomically(SitePlace(folder).settings_file, text.encode())
+    card = Card(federation, client, key.public, node)
+    card.save(folder / CARD)
+    return card
+
+
+def add_site(place: ServerPlace, card: Card) -> None:
+    """Let a site upload and its node connect; a running server takes note by itself."""
+    federation = place.settings().federation
+    if card.federation != federation:
+        raise Refused("federation", federation, card.federation)
+    roster = Roster.load(place.roster).with_site(card.client, card.key)
+    write_atomically(place.nodes / f"{card.client}.pub", card.node.encode())
+    roster.save(place.roster)
+
+
+def remove_site(place: ServerPlace, client: str) -> None:
+    """Let a site neither upload nor connect; what it sent before stays in."""
+    roster = Roster.load(place.roster).without(client)
+    roster.save(place.roster)
+    (place.nodes / f"{client}.pub").unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a trial on one machine is made of."""
+
+    federation: str = "trial"
+    n_sites: int = 2
+    address: str = "127.0.0.1:9443"
+    in_features: int | None = None
+    """None: sample data is written (scikit-learn's digits)."""
+    out_features: int = 1024
+    tasks: int = 2
+    """Of the sample: so many groups of classes, one after the other."""
+    hosts: tuple[str, ...] = ()
+    """Names by which sites on other machines reach the server."""
+
+
+def make_trial(folder: Path, trial: Trial) -> list[SitePlace]:
+    """A server and sites in one folder, ready to run on one machine."""
+    if not 0 <= trial.n_sites <= MOST_SITES:
+        raise Refused("sites", f"from 0 to {MOST_SITES}", trial.n_sites)
+    sample = trial.in_features is None
+    if sample and not 1 <= trial.tasks <= 10:
+        raise Refused("tasks", "from 1 to 10, the digits' classes", trial.tasks)
+    settings = ServerSettings(
+        trial.federation,
+        trial.in_features or SAMPLE_FEATURES,
+        trial.out_features,
+        source="pixels of digits" if sample else "",
+        budget_bytes=500_000 if sample else ServerSettings.budget_bytes,
+        min_clients=max(1, trial.n_sites // 2),
+        deadline=300.0,
+        validation="validation.npz" if sample else None,
+        address=trial.address,
+    )
+    server = make_server(folder / "server", settings, hosts=trial.hosts)
+    sites = []
+    for i in range(trial.n_sites):
+        name = f"site-{i + 1:0{len(str(trial.n_sites))}d}"
+        place = SitePlace(folder / "sites" / name)
+        ca = server.tls / "ca.crt"
+        card = make_site(
+            place.folder, federation=trial.federation, client=name, server=trial.address, ca=ca
+        )
+        add_site(server, card)
+        sites.append(place)
+    if sample:
+        _write_sample(digits(), server, sites, trial.tasks)
+    return sites
+
+
+def _write_sample(
+    data: Dataset, server: ServerPlace, sites: Sequence[SitePlace], tasks: int
+) -> None:
+    """Rows of the digits, dealt to the sites; a task is a group of classes."""
+    groups = np.array_split(np.unique(data.y_train), tasks)
+    for number, classes in enumerate(groups, start=1):
+        rows = np.flatnonzero(np.isin(data.y_train, classes))
+        for i, place in enumerate(sites):
+            mine = rows[i :: len(sites)]
+            path = place.folder / "data" / f"task-{number}.npz"
+            np.savez(path, features=data.X_train[mine], labels=data.y_train[mine])
+    np.savez(server.folder / "validation.npz", features=data.X_test, labels=data.y_test)
+
+
+def _new_folder(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder}: is not empty; name a new folder")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)

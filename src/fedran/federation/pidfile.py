@@ -1,0 +1,82 @@
+"""A program's mark on a folder: that it runs here alone, and who to ask to end."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedran.core.errors import Refused
+from fedran.wire.files import write_atomically
+
+
+@contextmanager
+def alone(folder: Path, patience: float = 0.0, **facts: Any) -> Iterator[None]:
+    """Hold the folder's lock, waiting at most ``patience`` seconds, and say who holds it.
+
+    The lock goes with the process, however it ends; a file that stays behind is no mark.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _wait(lock, folder, patience)
+        mark = {"pid": os.getpid(), "started": time.time(), **facts}
+        write_atomically(folder / "running.json", json.dumps(mark).encode())
+        yield
+        (folder / "running.json").unlink(missing_ok=True)
+    finally:
+        os.close(lock)
+
+
+def _wait(lock: int, folder: Path, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(0.1)
+                continue
+            pid = (facts_of(folder) or {}).get("pid", "unknown")
+            hint = "`fedran federation down` ends a server or site"
+            raise Refused(str(folder), "nobody at work", f"process {pid}", hint=hint) from None
+
+
+def facts_of(folder: Path) -> dict[str, Any] | None:
+    """Who is at work here, with its ``pid``; None if nobody is."""
+    try:
+        lock = os.open(folder / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        try:
+            found = json.loads((folder / "running.json").read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+    finally:
+        os.close(lock)
+
+
+def end(folder: Path, patience: float = 40.0) -> bool:
+    """Ask the program that is at work here to end, and wait for it; False if none is."""
+    facts = facts_of(folder)
+    if not facts or not isinstance(facts.get("pid"), int):
+        return False
+    os.kill(facts["pid"], signal.SIGTERM)
+    deadline = time.monotonic() + patience
+    while facts_of(folder) is not None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {facts['pid']} did not end within {patience:g} s")
+        time.sleep(0.1)
+    return True

@@ -1,0 +1,130 @@
+"""Nodes of the SuperLink: keys registered, who is connected, who lacks the newest head."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from fedran.core.errors import Refused
+from fedran.federation import flower
+from fedran.federation.places import ServerPlace
+from fedran.wire.files import write_atomically
+
+log = logging.getLogger(__name__)
+PATIENCE = 10
+"""A node that did not take a head is asked again after so many looks, then twice as many, ..."""
+
+
+class Registry:
+    """What the server's program looks at from time to time, and writes down for ``status``."""
+
+    def __init__(self, place: ServerPlace, *, named: bool) -> None:
+        self.place, self.named = place, named
+        self.patience: dict[str, tuple[int, int]] = {}
+        """Node -> looks to wait, and how many the next time."""
+
+    def look(self, *, catch_up: bool) -> None:
+        """Register new keys, note nodes and runs, hand the head to who came back.
+
+        Where Flower does not answer, the next look may do better.
+        """
+        try:
+            if self.named:
+                self.register()
+            nodes = flower.ask(self.place, "supernode", "list", flower.LINK)["nodes"]
+            runs = flower.ask(self.place, "list", flower.LINK)["runs"]
+            self.note(nodes, runs)
+            if catch_up and not any(active(run) for run in runs):
+                self.catch_up(nodes)
+        except (Refused, OSError, TimeoutError, KeyError) as reason:
+            log.warning("Flower did not answer: %s", reason)
+
+    def register(self) -> None:
+        """Let exactly the nodes whose keys lie in ``nodes/`` connect; remember their numbers."""
+        known = _read(_registered(self.place))
+        keys = {path.stem: path.read_text() for path in self.place.nodes.glob("*.pub")}
+        for client, (number, key) in list(known.items()):
+            if keys.get(client) != key:
+                flower.ask(self.place, "supernode", "unregister", number, flower.LINK)
+                log.info("node of %s may no longer connect", client)
+                del known[client]
+        for client in sorted(keys.keys() - known.keys()):
+            path = str(self.place.nodes / f"{client}.pub")
+            told = flower.ask(
+                self.place, "supernode", "register", path, flower.LINK, "--name", client
+            )
+            known[client] = [str(told["node-id"]), keys[client]]
+            log.info("node of %s may connect", client)
+            write_atomically(_registered(self.place), json.dumps(known).encode())
+
+    def note(self, nodes: list[dict[str, Any]], runs: list[dict[str, Any]]) -> None:
+        """Write ``state/flower.json``."""
+        owner = node_owners(self.place)
+        note = {
+            "at": time.time(),
+            "nodes": [
+                {
+                    "node_id": str(n["node-id"]),
+                    "client": owner.get(str(n["node-id"]), ""),
+                    "status": n["status"],
+                    "last_seen": n["online-at"] if n["status"] == "online" else n["offline-at"],
+                }
+                for n in nodes
+            ],
+            "runs": [note_of(run) for run in runs[:100]],
+        }
+        self.place.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(self.place.state / "flower.json", json.dumps(note).encode())
+
+    def catch_up(self, nodes: list[dict[str, Any]]) -> None:
+        """Start a run without a task where a connected node lacks the newest head."""
+        served = _read(self.place.state / "served.json")
+        if not served.get("head"):
+            return
+        here = {str(n["node-id"]) for n in nodes if n["status"] == "online"}
+        lacking = [n for n in sorted(here - set(served.get("nodes", []))) if self._due(n)]
+        if lacking:
+            log.info("%d sites came back: handing them the newest head", len(lacking))
+            flower.ask(self.place, "run", ".", flower.LINK)
+
+    def _due(self, node: str) -> bool:
+        wait, turn = self.patience.get(node, (0, PATIENCE))
+        self.patience[node] = (wait - 1, turn) if wait else (turn, 2 * turn)
+        return not wait
+
+
+def node_owners(place: ServerPlace) -> dict[str, str]:
+    """Number of a node at the SuperLink -> the client whose key it has."""
+    return {number: client for client, (number, _) in _read(_registered(place)).items()}
+
+
+def _registered(place: ServerPlace) -> Path:
+    return place.flower / "nodes.json"
+
+
+def active(run: dict[str, Any]) -> bool:
+    """Whether a run has not ended."""
+    return not str(run["status"]).startswith("finished")
+
+
+def note_of(run: dict[str, Any]) -> dict[str, Any]:
+    """The part of Flower's record of a run that we keep."""
+    traffic = run.get("network-traffic", {})
+    return {
+        "run_id": str(run["run-id"]),
+        "status": run["status"],
+        "transport_up": int(traffic.get("inbound-bytes", 0)),
+        "transport_down": int(traffic.get("outbound-bytes", 0)),
+        "transport": int(traffic.get("total-bytes", 0)),
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

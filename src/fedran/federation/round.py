@@ -1,0 +1,236 @@
+"""One task from the server's side: offers go out, envelopes come in, receipts and the head go back.
+
+Messages are pulled one at a time and dropped when absorbed: the server's memory does not grow
+with the number of sites.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from fedran.core.aggregator import check_id
+from fedran.core.errors import Refused
+from fedran.federation.keeper import Keeper
+from fedran.federation.offer import MOST_EARLIER
+from fedran.federation.quorum import Quorum, Verdict
+from fedran.federation.receipt import Receipt
+from fedran.federation.records import blobs_of, content, fields_of, receipts_fields
+from fedran.federation.settings import ServerSettings
+from fedran.federation.validation import Validation
+from fedran.wire.codec import encode
+from fedran.wire.files import write_atomically
+
+POLL = 1.0
+TRIES = 5
+"""How often a node whose answer is an error is asked within one run."""
+AGAIN = 10.0
+"""Seconds before it is asked again."""
+CATCH_UP = 120.0
+"""Seconds that a run without a task waits for answers."""
+HAND_BACK = 90.0
+"""Seconds that nodes have to take receipts and head."""
+log = logging.getLogger(__name__)
+
+
+class Round:
+    """One run of the server app.
+
+    ``owners`` says whose node is whose, where node keys are known: no site speaks for another.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        settings: ServerSettings,
+        keeper: Keeper,
+        validation: Validation | None = None,
+        owners: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        self.grid, self.settings, self.keeper = grid, settings, keeper
+        self.validation, self.owners = validation, owners
+        self.waiting: dict[str, int] = {}
+        """Message -> node that it went to."""
+        self.due: dict[int, float] = {}
+        """Node -> when it may be asked (again)."""
+        self.tries: dict[int, int] = {}
+        self.answered: dict[int, list[Receipt]] = {}
+
+    def run(self, task: str) -> Verdict:
+        """The task to its end: everyone answered, or the deadline passed."""
+        clients = frozenset(self.keeper.roster.clients) if task else frozenset[str]()
+        least = self.settings.min_clients if task else 0
+        deadline = self.settings.deadline if task else CATCH_UP
+        quorum = Quorum(clients, least, deadline)
+        self._note(task, "open", quorum)
+        verdict = self._collect(task, quorum)
+        self._note(task, verdict, quorum)
+        self._hand_back(task)
+        return verdict
+
+    def _collect(self, task: str, quorum: Quorum) -> Verdict:
+        start = time.monotonic()
+        body = content({"offer": self._offer(task)}, {})
+        while True:
+            left = max(1.0, quorum.deadline - (time.monotonic() - start))
+            self._ask(
+                Message(body, dst_node_id=node, message_type=MessageType.TRAIN, ttl=left)
+                for node in self._to_ask()
+            )
+            for node, reply in self._replies():
+                self._take(node, reply, task, quorum)
+            seconds = time.monotonic() - start
+            verdict = quorum.verdict(seconds)
+            answered = verdict != "wait" and (task or not self.waiting)
+            if answered or seconds >= quorum.deadline:
+                return verdict
+            time.sleep(POLL)
+
+    def _offer(self, task: str) -> dict[str, Any] | None:
+        """The task and those before it; without one, the newest again for who missed it."""
+        path = self.keeper.folder / "tasks.json"
+        tasks = [str(t) for t in json.loads(path.read_bytes())] if path.is_file() else []
+        if task and task not in tasks:
+            tasks.append(task)
+            write_atomically(path, json.dumps(tasks).encode())
+        newest = task or (tasks[-1] if tasks else "")
+        earlier = [t for t in tasks if t != newest][-MOST_EARLIER:]
+        return self.settings.offer(newest, earlier).fields() if newest else None
+
+    def _to_ask(self) -> list[int]:
+        """Connected nodes that were not asked yet, or whose answer was an error a while ago."""
+        now = time.monotonic()
+        busy = set(self.waiting.values())
+        nodes = [n for n in self.grid.get_node_ids() if n not in busy]
+        return [n for n in nodes if self.due.get(n, 0.0) <= now and self.tries.get(n, 0) < TRIES]
+
+    def _ask(self, messages: Iterable[Message]) -> None:
+        """Push messages one at a time, so that each one's number is known."""
+        for message in messages:
+            node = message.metadata.dst_node_id
+            self.tries[node] = self.tries.get(node, 0) + 1
+            self.due[node] = float("inf")
+            for number in self.grid.push_messages([message]):
+                self.waiting[number] = node
+
+    def _replies(self) -> Iterator[tuple[int, Message]]:
+        """What has come, one message at a time in memory."""
+        for number in list(self.waiting):
+            for reply in self.grid.pull_messages([number]):
+                yield self.waiting.pop(number), reply
+
+    def _take(self, node: int, reply: Message, task: str, quorum: Quorum) -> None:
+        """The envelopes of one node; only those of the open task count for it."""
+        if reply.has_error():
+            log.warning("node %s: %s; it is asked again", node, reply.error.reason)
+            self.due[node] = time.monotonic() + AGAIN
+            return
+        try:
+            blobs = blobs_of(reply, self.settings.largest_upload)
+            fields = fields_of(reply)
+            client, told = check_id(fields.get("client"), "client"), str(fields.get("told", ""))
+            owner = self.owners().get(str(node), client)
+            if owner != client:
+                raise Refused("client", f"{owner}, whose node it is", client)
+        except Refused as reason:
+            log.warning("node %s: %s", node, reason)
+            return
+        try:
+            receipts = [self.keeper.receive(blob) for blob in blobs.values()]
+        except OSError as reason:
+            log.error("%s: not taken in, the disk refuses: %s; it sends again", client, reason)
+            return
+        self.answered[node] = receipts
+        for receipt in receipts:
+            log.info("%s, %s: %s %s", receipt.client, receipt.task, receipt.outcome, receipt.reason)
+            if receipt.task == task:
+                quorum.answer(receipt)
+        self.keeper.logbook.write("seen", client=client)
+        if told and task:
+            log.warning("%s, %s: nothing sent: %s", client, task, told)
+            self.keeper.logbook.write("declined", client=client, task=task, reason=told)
+            quorum.decline(client)
+
+    def _hand_back(self, task: str) -> None:
+        """Receipts and the newest head, to every node that is connected."""
+        head, digest = self._head(task)
+        nodes = list(self.grid.get_node_ids())
+        self.waiting.clear()
+        for node in nodes:
+            fields = {"receipts": receipts_fields(self.answered.get(node, []))}
+            body = content(fields, {"head": head} if head else {})
+            kind = MessageType.QUERY
+            self._ask([Message(body, dst_node_id=node, message_type=kind, ttl=HAND_BACK)])
+        served = []
+        deadline = time.monotonic() + HAND_BACK
+        while self.waiting and time.monotonic() < deadline:
+            for node, reply in self._replies():
+                if not reply.has_error() and _holds(reply) == digest:
+                    served.append(str(node))
+            time.sleep(POLL / 2)
+        note = {"head": digest, "nodes": served}
+        write_atomically(self.keeper.folder / "served.json", json.dumps(note).encode())
+        if head and len(served) < len(nodes):
+            log.warning("%d of %d nodes have the newest head", len(served), len(nodes))
+
+    def _head(self, task: str) -> tuple[bytes, str]:
+        """The newest head as bytes, and their digest; nothing before the first upload."""
+        if not self.keeper.aggregator.ledger:
+            return b"", ""
+        start = time.monotonic()
+        head = self.keeper.solve()
+        seconds = time.monotonic() - start
+        blob = encode(head)
+        digest = hashlib.sha256(blob).hexdigest()
+        path = self.keeper.folder / "head.fedran"
+        if not path.is_file() or path.read_bytes() != blob:
+            write_atomically(path, blob)
+            accuracy = self.validation.accuracy(head) if self.validation else None
+            shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
+            log.info("new head: %d classes%s", len(head.classes), shown)
+            self.keeper.logbook.write(
+                "head",
+                task=task,
+                classes=len(head.classes),
+                bytes=len(blob),
+                digest=digest,
+                accuracy=accuracy,
+                seconds=round(seconds, 3),
+            )
+        return blob, digest
+
+    def _note(self, task: str, state: str, quorum: Quorum) -> None:
+        if not task:
+            return
+        missing = quorum.missing
+        log.info(
+            "task %s: %s, %d uploads in%s",
+            task,
+            state,
+            quorum.accepted,
+            f", missing {', '.join(missing[:10])}" if missing and state != "open" else "",
+        )
+        self.keeper.logbook.write(
+            "task",
+            task=task,
+            state=state,
+            asked=sorted(quorum.asked),
+            min_clients=quorum.min_clients,
+            deadline=quorum.deadline,
+            missing=missing,
+        )
+
+
+def _holds(reply: Message) -> Any:
+    """The digest of the head that a node says it holds."""
+    try:
+        return fields_of(reply).get("head")
+    except Refused:
+        return None

@@ -1,0 +1,37 @@
+"""Rows at the server on which every new head is tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedran.core.features import RandomFeatures
+from fedran.core.head import Head
+from fedran.federation.settings import ServerSettings
+from fedran.federation.source import TaskData, read_rows
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Features (n, d) with labels, and the feature map."""
+
+    rows: TaskData
+    phi: RandomFeatures
+
+    @classmethod
+    def of(cls, settings: ServerSettings, here: Path) -> Validation | None:
+        """From the file that the server's configuration names, if it does."""
+        if settings.validation is None:
+            return None
+        return cls(read_rows(here / settings.validation), settings.offer("any").features())
+
+    def accuracy(self, head: Head) -> float | None:
+        """The share of rows of known classes that the head names rightly; None without any."""
+        known = [i for i, label in enumerate(self.rows.y) if label in head.classes]
+        if not known:
+            return None
+        found = head.predict(self.phi(self.rows.X[known]))
+        truth = [self.rows.y[i] for i in known]
+        return float(np.mean([a == b for a, b in zip(found.tolist(), truth, strict=True)]))

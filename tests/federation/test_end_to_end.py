@@ -1,0 +1,44 @@
+"""Two sites, two tasks, a real SuperLink and real SuperNodes over TLS; one of them is killed."""
+
+import os
+import threading
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from real_federation import federation, wait_for
+
+SITES = ("site-1", "site-2")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the federation runs on Linux")
+def test_two_sites_learn_two_tasks_and_one_is_killed_in_mid_upload(tmp_path):
+    with federation(tmp_path / "trial") as fed:
+        made = fed.outbox("site-2").folder / "task-1.envelope"
+
+        def kill():
+            wait_for(made.is_file, made)
+            fed.kill("site-2")
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        first = fed.task("task-1")
+        killer.join()
+        envelope = made.read_bytes()
+        second = fed.task("task-2")
+
+        assert (first.verdict, second.verdict) == ("complete", "complete")
+        assert first.transport > sum(e["bytes"] for e in fed.events("upload", task="task-1"))
+        for name in SITES:
+            assert [fed.outbox(name).receipt(t).outcome for t in ("task-1", "task-2")] == [
+                "accepted",
+                "accepted",
+            ]
+            assert fed.head(name).classes == tuple(range(10))
+            assert fed.accuracy(name) > 0.95
+        assert made.read_bytes() == envelope, "what was made first is what was sent again"
+        accepted = fed.events("upload", outcome="accepted")
+        assert len(accepted) == 4, "each upload is in exactly once"
+        for place in (fed.server, fed.site("site-1")):
+            assert not place.folder.stat().st_mode & 0o077, "keys and state are private"

@@ -1,0 +1,214 @@
+"""What happens in production, with real processes on loopback: each fault has its outcome.
+
+`make test-faults` runs these; they take several minutes.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from made_federation import same_state
+from real_federation import federation, wait_for
+
+from fedran.federation.envelope import seal
+from fedran.federation.flower import LINK, ask, listening
+from fedran.federation.identity import SiteKey
+from fedran.federation.keeper import Keeper
+from fedran.federation.server_app import open_keeper
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(os.name != "posix", reason="the federation runs on Linux"),
+]
+
+
+def online(fed):
+    nodes = ask(fed.server, "supernode", "list", LINK)["nodes"]
+    return sum(n["status"] == "online" for n in nodes)
+
+
+def test_a_site_that_is_silent_is_waited_for_and_catches_up(tmp_path):
+    with federation(tmp_path / "t", deadline=25, min_clients=1, catch_up=10) as fed:
+        fed.kill("site-2", signal.SIGSTOP)
+        assert fed.task("task-1").verdict == "quorum"
+        assert fed.events("task", task="task-1", state="quorum")[0]["missing"] == ["site-2"]
+        assert fed.head("site-1").classes == (0, 1, 2, 3, 4)
+        fed.set_server(min_clients=2)
+        code, said = fed.command("task", fed.folder, "task-2")
+        assert code == 1
+        assert "short" in said
+        assert fed.head("site-2") is None
+        fed.kill("site-2", signal.SIGCONT)
+        wait_for(lambda: len(fed.outcomes("site-2")) == 2, "late uploads of both tasks")
+        assert sorted(fed.outcomes("site-2")) == [("task-1", "accepted"), ("task-2", "accepted")]
+        wait_for(lambda: fed.head("site-2") is not None, "the newest head at the site")
+        assert fed.head("site-2").classes == tuple(range(10))
+        assert fed.accuracy("site-2") > 0.95
+
+
+def test_the_server_is_killed_in_mid_task_and_ends_as_if_nothing_had_happened(tmp_path):
+    with federation(tmp_path / "t", sites=3, snapshot_every=2) as fed:
+
+        def kill_link():
+            wait_for(lambda: fed.events("upload", task="task-1", outcome="accepted"), "an upload")
+            fed.kill("server")
+
+        def kill_app():
+            wait_for(lambda: fed.events("upload", task="task-2", outcome="accepted"), "an upload")
+            found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True)
+            port = fed.server.settings().address.rpartition(":")[2]
+            for line in found.stdout.splitlines():
+                if "flwr-serverapp" in line and port in line:
+                    os.kill(int(line.split()[0]), signal.SIGKILL)
+
+        for task, kill in (("task-1", kill_link), ("task-2", kill_app)):
+            killer = threading.Thread(target=kill)
+            killer.start()
+            assert fed.task(task).verdict == "complete"
+            killer.join()
+        assert any("starting it again" in line for line in fed.said)
+        accepted = fed.events("upload", outcome="accepted")
+        assert len({(e["client"], e["task"]) for e in accepted}) == 6
+        settings = fed.server.settings()
+        restored = open_keeper(settings, fed.server.folder)
+        undisturbed = Keeper(tmp_path / "other", restored.rules, restored.roster)
+        for record in restored.journal.records():
+            assert undisturbed.receive(record).outcome == "accepted"
+        assert restored.journal.count == 6
+        assert same_state(restored, undisturbed)
+        restored.close()
+        undisturbed.close()
+        assert all(fed.accuracy(f"site-{i}") > 0.95 for i in (1, 2, 3))
+
+
+def test_each_site_with_a_fault_of_its_own_gets_its_answer(tmp_path):
+    with federation(tmp_path / "t", sites=7, min_clients=2) as fed:
+        assert fed.task("task-1").verdict == "complete"
+        fed.set_site("site-2", source="another backbone")
+        plant_garbage(fed, "site-3")
+        scale_rows(fed, "site-4", 1000.0)
+        (fed.site("site-5").folder / "slow.py").write_text(
+            "import time\ndef rows(task):\n    time.sleep(600)\n"
+        )
+        fed.set_site("site-5", entry="slow:rows", seconds=3)
+        drop_setting(fed, "site-5", "folder")
+        (fed.site("site-6").folder / "site.key").unlink()
+        SiteKey.generate().save(fed.site("site-6").folder / "site.key")
+        made_anew(fed, "site-7")
+
+        assert fed.task("task-2").verdict == "complete"
+        declined = {e["client"]: e["reason"] for e in fed.events("declined", task="task-2")}
+        assert sorted(declined) == ["site-2", "site-5"]
+        assert "another backbone" in declined["site-2"]
+        assert "within 3 seconds" in declined["site-5"]
+        answers = {(e["client"], e["task"]): e for e in fed.events("upload")}
+        assert answers["site-1", "task-2"]["outcome"] == "accepted"
+        assert answers["site-3", "task-2"]["outcome"] == "refused"
+        assert answers["site-4", "task-2"]["outcome"] == "quarantined"
+        assert "median" in answers["site-4", "task-2"]["reason"]
+        assert answers["site-6", "task-2"]["outcome"] == "refused"
+        assert "signature" in answers["site-6", "task-2"]["reason"]
+        assert answers["site-7", "task-1"]["outcome"] == "refused"
+        assert "already accepted" in answers["site-7", "task-1"]["reason"]
+        assert answers["site-7", "task-2"]["outcome"] == "accepted"
+        assert fed.outbox("site-4").receipt("task-2").outcome == "quarantined"
+
+        before = fed.server.state.joinpath("journal").stat().st_size
+        code, said = fed.command("accept", fed.folder, "site-4", "task-2")
+        assert (code, "accepted" in said) == (0, True), said
+        assert fed.server.state.joinpath("journal").stat().st_size > before
+        code, said = fed.command("accept", fed.folder, "site-4", "task-2")
+        assert code == 2
+        assert "quarantine" in said
+        code, said = fed.command("status", fed.folder)
+        assert code == 0
+        assert all(name in said for name in ("site-3", "site-6"))
+
+
+def test_a_full_disk_takes_in_nothing_and_loses_nothing(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=320k", "tmpfs", str(disk)], capture_output=True
+    ).returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        with federation(tmp_path / "t", deadline=30, min_clients=1, state=str(disk)) as fed:
+            assert fed.task("task-1").verdict == "quorum"
+            assert len(fed.events("upload", outcome="accepted")) == 1
+            assert "the disk refuses" in (fed.server.folder / "log" / "fedran.log").read_text()
+            (kept,) = [n for n in ("site-1", "site-2") if fed.outbox(n).receipt("task-1") is None]
+            assert fed.outbox(kept).pending() == ["task-1"]
+            subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
+            assert fed.task("task-2").verdict == "complete"
+            assert fed.outbox(kept).receipt("task-1").outcome == "accepted"
+            assert fed.accuracy(kept) > 0.95
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_sites_join_and_leave_and_the_superlink_restarts(tmp_path):
+    with federation(tmp_path / "t", catch_up=10) as fed:
+        assert fed.task("task-1").verdict == "complete"
+        address = fed.server.settings().address
+        place = fed.site("site-3").folder
+        code, said = fed.command(
+            "join", place, "--federation", "trial", "--client", "site-3", "--server", address,
+            "--ca", fed.server.tls / "ca.crt",
+        )  # fmt: skip
+        assert code == 0, said
+        for task in ("task-1", "task-2"):
+            shutil.copy(fed.site("site-1").folder / "data" / f"{task}.npz", place / "data")
+        fed.start_site("site-3")  # its node is refused until its key is known
+        fed.kill("server")
+        assert fed.command("add", fed.folder, place / "card.toml")[0] == 0
+        wait_for(lambda: listening(address), "the SuperLink to be back")
+        wait_for(lambda: online(fed) == 3, "three nodes")
+        assert fed.task("task-2").verdict == "complete"
+        assert sorted(fed.outcomes("site-3")) == [("task-1", "accepted"), ("task-2", "accepted")]
+        assert fed.accuracy("site-3") > 0.95
+        assert fed.command("remove", fed.folder, "site-3")[0] == 0
+        wait_for(lambda: online(fed) == 2, "the removed node to be out")
+        code, said = fed.command("status", fed.folder, "--json")
+        assert code == 0, said
+
+
+def plant_garbage(fed, name):
+    """An upload that the site signed and that is none."""
+    site, offer = fed.site(name), fed.server.settings().offer("task-2")
+    key = SiteKey.load(site.folder / "site.key")
+    hash_ = offer.features().fingerprint.hash
+    said = {"federation": "trial", "client": name, "task": "task-2", "fingerprint": hash_}
+    fed.outbox(name).put(seal(b"no summary at all" * 100, key, **said))
+
+
+def scale_rows(fed, name, factor):
+    path = fed.site(name).folder / "data" / "task-2.npz"
+    with np.load(path) as file:
+        X, y = file["features"], file["labels"]
+    np.savez(path, features=factor * X, labels=y)
+
+
+def drop_setting(fed, name, setting):
+    path = fed.site(name).settings_file
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(x for x in lines if not x.startswith(setting)) + "\n")
+
+
+def made_anew(fed, name):
+    """The site loses its outbox and has other rows now: another upload for the same task."""
+    for path in fed.outbox(name).folder.glob("task-1.*"):
+        path.unlink()
+    path = fed.site(name).folder / "data" / "task-1.npz"
+    with np.load(path) as file:
+        X, y = file["features"], file["labels"]
+    np.savez(path, features=X[::-1] + 0.01, labels=y[::-1])
+    time.sleep(0.1)
