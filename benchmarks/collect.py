@@ -9,7 +9,7 @@ from fedran.bench.report import load_results
 from targets import minutes, table
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = ("speed", "precision")
+FILES = ("speed", "precision", "federation", "edge")
 INTRO = """# Results
 
 *Reference. Generated from `results/` by `python benchmarks/collect.py`; never edited by hand. The

@@ -3,12 +3,19 @@
 `make test-faults` runs these; they take several minutes.
 """
 
+import getpass
 import os
+import re
 import shutil
 import signal
+import ssl
 import subprocess
 import threading
 import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +23,10 @@ import pytest
 pytest.importorskip("flwr")
 
 from made_federation import same_state
-from real_federation import federation, wait_for
+from real_federation import Federation, federation, wait_for
 
 from fedran.federation.envelope import seal
-from fedran.federation.flower import LINK, ask, listening
+from fedran.federation.flower import LINK, ask, free_port, listening
 from fedran.federation.identity import SiteKey
 from fedran.federation.keeper import Keeper
 from fedran.federation.server_app import open_keeper
@@ -212,3 +219,52 @@ def made_anew(fed, name):
         X, y = file["features"], file["labels"]
     np.savez(path, features=X[::-1] + 0.01, labels=y[::-1])
     time.sleep(0.1)
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
+def test_the_documented_proxy_passes_sites_on_and_keeps_runs_out(tmp_path):
+    with behind_proxy(tmp_path) as (fed, proxy):
+        assert fed.task("task-1").verdict == "complete"
+        assert fed.accuracy("site-1") > 0.95
+        for path in ("/v1/control/start-run", "/v1/runtime/pull-messages", "/"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                post(f"https://{proxy}{path}", fed.server.tls / "ca.crt")
+            with refused.value as answer:
+                assert answer.code == 403
+
+
+@contextmanager
+def behind_proxy(tmp_path):
+    """A federation whose sites only reach nginx, set up as docs/explanation/federation.md says."""
+    page = (Path(__file__).parents[2] / "docs/explanation/federation.md").read_text()
+    (block,) = re.findall(r"^```nginx\n(.*?)^```", page, re.M | re.S)
+    fed, proxy = Federation(tmp_path / "t"), f"127.0.0.1:{free_port()}"
+    block = block.replace("/srv/hospital", str(fed.folder)).replace(
+        "listen 9444", f"listen {proxy}"
+    )
+    block = block.replace("127.0.0.1:9443", fed.server.settings().address)
+    temporary = "".join(
+        f"{kind}_temp_path {tmp_path}/{kind};\n"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    config = tmp_path / "nginx.conf"
+    config.write_text(
+        f"user {getpass.getuser()}; pid {tmp_path}/pid; error_log {tmp_path}/error.log; daemon off; events {{}}\n"
+        f"http {{ access_log off; {temporary} {block} }}\n"
+    )
+    for name in ("site-1", "site-2"):
+        fed.set_site(name, server=proxy)
+    with subprocess.Popen(["nginx", "-c", str(config)]) as nginx:
+        try:
+            fed.up()
+            yield fed, proxy
+        finally:
+            fed.down()
+            nginx.terminate()
+
+
+def post(address, ca):
+    context = ssl.create_default_context(cafile=str(ca))
+    request = urllib.request.Request(address, data=b"", method="POST")
+    with urllib.request.urlopen(request, context=context, timeout=10) as answer:
+        return answer.status

@@ -68,15 +68,18 @@ def facts_of(folder: Path) -> dict[str, Any] | None:
         os.close(lock)
 
 
-def end(folder: Path, patience: float = 40.0) -> bool:
-    """Ask the program that is at work here to end, and wait for it; False if none is."""
-    facts = facts_of(folder)
-    if not facts or not isinstance(facts.get("pid"), int):
-        return False
-    os.kill(facts["pid"], signal.SIGTERM)
+def end(*folders: Path, patience: float = 40.0) -> list[Path]:
+    """Ask the programs that are at work here to end, and wait for them; the folders of those."""
+    asked = {}
+    for folder in folders:
+        facts = facts_of(folder)
+        if facts and isinstance(facts.get("pid"), int):
+            os.kill(facts["pid"], signal.SIGTERM)
+            asked[folder] = facts["pid"]
     deadline = time.monotonic() + patience
-    while facts_of(folder) is not None:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"process {facts['pid']} did not end within {patience:g} s")
-        time.sleep(0.1)
-    return True
+    for folder, pid in asked.items():
+        while facts_of(folder) is not None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {pid} did not end within {patience:g} s")
+            time.sleep(0.1)
+    return list(asked)

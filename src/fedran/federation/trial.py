@@ -17,7 +17,9 @@ from fedran.federation.registry import node_owners
 
 Say = Callable[[str], None]
 PATIENCE = 120.0
-"""Seconds until everyone must be connected."""
+"""Seconds until everyone must be connected, ..."""
+PATIENCE_SITE = 8.0
+"""... and so many more for each site: each is several processes on this one machine."""
 
 
 def bring_up(folder: Path, *, insecure: bool, say: Say) -> None:
@@ -25,7 +27,7 @@ def bring_up(folder: Path, *, insecure: bool, say: Say) -> None:
     server, sites = ServerPlace.find(folder), trial_sites(folder)
     if not sites:
         raise FileNotFoundError(f"{folder}/sites: no sites; `fedran federation server` runs alone")
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE + PATIENCE_SITE * len(sites)
     started(start("server", server.folder, insecure=insecure), server.folder)
     _wait(lambda: _registered(server, sites, insecure), deadline, server.folder, "the server")
     say(f"server listens at {server.settings().address} {'(no TLS)' if insecure else '(TLS)'}")
@@ -40,7 +42,7 @@ def bring_down(folder: Path, *, say: Say) -> list[str]:
     """End what runs in a trial's, a server's or a site's folder; the names of what ran."""
     folder = Path(folder).absolute()
     places = [p.folder for p in trial_sites(folder)] + [folder / "server", folder]
-    ended = [p.name for p in places if end(p / "log")]
+    ended = [p.parent.name for p in end(*(p / "log" for p in places), patience=60.0)]
     if ended:
         say(f"ended: {', '.join(ended)}")
     return ended
@@ -65,7 +67,7 @@ def start(program: str, folder: Path, *, insecure: bool) -> subprocess.Popen[byt
 
 def started(process: subprocess.Popen[bytes] | None, folder: Path) -> None:
     """Wait until a program has its folder's lock; its last words if it has ended."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + 2 * PATIENCE
     while facts_of(folder / "log") is None:
         if process is None or process.poll() is not None or time.monotonic() > deadline:
             raise Refused(str(folder), "one that runs", _last_line(folder / "log" / "start.log"))
@@ -92,8 +94,7 @@ def _wait(ready: Callable[[], bool], deadline: float, folder: Path, what: str) -
     while not ready():
         if time.monotonic() > deadline:
             raise TimeoutError(
-                f"{what}: not there after {PATIENCE:g} s; see {folder / 'log'}: "
-                f"{_last_line(log_file(folder))}"
+                f"{what}: not there in time; see {folder / 'log'}: {_last_line(log_file(folder))}"
             )
         time.sleep(0.5)
 
