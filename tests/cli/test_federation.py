@@ -85,7 +85,6 @@ def test_init_of_a_server_alone(call, tmp_path):
             pytest.param(
                 (f"--{name}-features", "0"),
                 f"{name}_features: expected from 1",
-                marks=pytest.mark.xfail(strict=True, reason="defect 13: 0 is silently replaced"),
             )
             for name in ("in", "out")
         ),
@@ -200,7 +199,6 @@ def test_down_where_nothing_runs_says_so(call, trial):
         assert call("down", folder) == (0, "nothing runs here\n", "")
 
 
-@pytest.mark.xfail(strict=True, reason="defect 23: a mistyped folder looks like success")
 def test_down_of_a_folder_that_is_none_is_an_error(call):
     refused(call("down", "none"), "none")
 

@@ -123,7 +123,7 @@ def test_without_an_offer_what_is_pending_is_sent_and_nothing_made(place):
         (content({"offer": "may"}, {}), "offer: expected an object"),
         (RecordDict(), "message: expected fields as JSON"),
         (RecordDict({"fields": ConfigRecord({"json": "["})}), "message: expected fields as JSON"),
-        (RecordDict({"fields": ConfigRecord({"json": "[" * 10**5})}), "RecursionError"),
+        (RecordDict({"fields": ConfigRecord({"json": "[" * 10**5})}), "fields as JSON"),
         (RecordDict({"fields": ConfigRecord({"json": "3"})}), "message: expected a JSON object"),
         (RecordDict({"fields": ArrayRecord({})}), "message: expected fields as JSON"),
     ],

@@ -249,7 +249,8 @@ def behind_proxy(tmp_path):
     )
     config = tmp_path / "nginx.conf"
     config.write_text(
-        f"user {getpass.getuser()}; pid {tmp_path}/pid; error_log {tmp_path}/error.log; daemon off; events {{}}\n"
+        f"user {getpass.getuser()}; pid {tmp_path}/pid; error_log {tmp_path}/error.log;\n"
+        "daemon off; events {}\n"
         f"http {{ access_log off; {temporary} {block} }}\n"
     )
     for name in ("site-1", "site-2"):

@@ -79,7 +79,7 @@ def test_a_server_is_ready_to_run(server):
         {"validation": "my rows.npz"},
         {"deadline": 7.5, "min_clients": 3, "budget_bytes": 4096},
         *(
-            pytest.param(c, marks=pytest.mark.xfail(strict=True, reason="defect 10: not written"))
+            pytest.param(c)
             for c in (
                 {"seed": 5},
                 {"catch_up": 5.0},
@@ -116,7 +116,6 @@ def test_a_site_has_its_keys_and_a_card_of_their_public_halves(join, server, tmp
     assert secret not in (place.folder / CARD).read_text()
 
 
-@pytest.mark.xfail(strict=True, reason="defect 11: the mode of an empty folder is left as it was")
 @pytest.mark.skipif(os.name != "posix", reason="modes")
 def test_an_empty_folder_that_others_could_read_is_made_private(join, tmp_path):
     (tmp_path / "site-1").mkdir()
@@ -156,14 +155,12 @@ def test_a_site_with_wrong_words_is_not_begun(changes, words, join, tmp_path):
     join("site-1")
 
 
-@pytest.mark.xfail(strict=True, reason="defect 12: whatever file is given is taken for ca.crt")
 def test_a_site_refuses_an_authority_that_is_no_certificate(join, server, tmp_path):
     with pytest.raises(Refused, match="a certificate"):
         join("site-1", ca=server.tls / "server.key")
     assert not (tmp_path / "site-1").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="defect 12: tls/ is left behind, so the folder is not empty")
 def test_after_a_wrong_host_the_same_command_works_with_the_right_one(tmp_path):
     with pytest.raises(Refused, match="host"):
         make_server(tmp_path / "server", SETTINGS, hosts=("bücher.example",))
@@ -220,7 +217,6 @@ def test_a_known_client_with_another_key_changes_nothing(join, server, tmp_path)
     assert tree(server.folder) == before
 
 
-@pytest.mark.xfail(strict=True, reason="defect 14: the node's key is there before the roster")
 def test_a_roster_that_cannot_be_written_lets_no_node_in(join, server, monkeypatch):
     """Not half-changed: connecting without being able to upload helps nobody."""
     card = join("site-1")
@@ -233,7 +229,6 @@ def test_a_roster_that_cannot_be_written_lets_no_node_in(join, server, monkeypat
     assert nodes(server) == {"site-1": card.node}
 
 
-@pytest.mark.xfail(strict=True, reason="defect 5: one node key for two sites stops the registry")
 def test_the_node_key_of_another_site_is_refused(join, server):
     first, second = join("site-1"), join("site-2")
     add_site(server, first)
@@ -313,7 +308,6 @@ def test_a_server_alone_needs_no_sites(tmp_path):
         pytest.param(
             {"in_features": 0},
             "in_features: expected from 1",
-            marks=pytest.mark.xfail(strict=True, reason="defect 13: 0 silently becomes 64"),
         ),
     ],
 )

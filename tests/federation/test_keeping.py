@@ -226,7 +226,6 @@ def test_a_full_disk_does_not_end_the_program(kept, tmp_path, monkeypatch):
     assert (program.process.returncode, (tmp_path / "done").exists()) == (0, True)
 
 
-@pytest.mark.xfail(strict=True, reason="defect 7: the first open is outside of the try")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_output_file_that_cannot_be_opened_does_not_end_the_program(kept, tmp_path):
     (tmp_path / "p.log").mkdir()
@@ -236,7 +235,6 @@ def test_an_output_file_that_cannot_be_opened_does_not_end_the_program(kept, tmp
     assert program.process.returncode == 0
 
 
-@pytest.mark.xfail(strict=True, reason="defect 7: started, but nobody reads its output")
 def test_a_mark_that_cannot_be_written_leaves_no_unwatched_program(kept, tmp_path):
     (tmp_path / "p.pid").mkdir()
     program = kept("sleep", "60")
@@ -294,7 +292,6 @@ def test_a_number_that_went_to_another_program_is_left_alone(kept, tmp_path, rea
     assert caplog.text == ""
 
 
-@pytest.mark.xfail(strict=True, reason="defect 15: the name anywhere among the arguments will do")
 def test_another_program_that_only_mentions_the_name_is_left_alone(kept, tmp_path, reaped):
     command = ["sh", "-c", "sleep 64; true", "editor", "notes-on-flower-superlink.txt"]
     process = left_over(tmp_path, command, "flower-superlink")

@@ -124,7 +124,6 @@ def test_a_lock_is_free_after_an_error(tmp_path):
         pass
 
 
-@pytest.mark.xfail(strict=True, reason="defect 6: a look holds a lock that a start cannot pass")
 def test_a_look_at_the_same_moment_does_not_stop_a_start(tmp_path):
     """``facts_of`` holds a shared lock for an instant; ``alone`` without patience meets it."""
     (tmp_path / "lock").touch()
@@ -177,8 +176,7 @@ def test_a_damaged_mark_still_means_that_somebody_is_at_work(mark, tmp_path, mon
             pass
 
 
-signalled = pytest.mark.xfail(strict=True, reason="defect 16: signalled as it stands")
-DANGEROUS = [pytest.param(pid, marks=signalled) for pid in (0, -1, True)]
+DANGEROUS = [pytest.param(pid) for pid in (0, -1, True)]
 
 
 @pytest.mark.parametrize("pid", [*DANGEROUS, 1.5, "1", None])
@@ -190,7 +188,6 @@ def test_only_a_number_of_a_process_is_ever_signalled(pid, tmp_path, monkeypatch
         end(tmp_path, patience=0.1)
 
 
-@pytest.mark.xfail(strict=True, reason="defect 16: ended between the look and the signal")
 def test_a_program_that_ended_by_itself_meanwhile_is_no_error(tmp_path, monkeypatch):
     gone = subprocess.Popen(["true"])
     gone.wait()

@@ -112,7 +112,6 @@ def test_a_removed_key_may_no_longer_connect(place, link, caplog):
     assert "node of site-1 may no longer connect" in caplog.text
 
 
-@pytest.mark.xfail(strict=True, reason="defect 2: nodes.json still names a node that was removed")
 def test_a_removed_key_is_forgotten(place, link, caplog):
     for client in ("site-1", "site-2"):
         key(place, client, client)
@@ -124,7 +123,6 @@ def test_a_removed_key_is_forgotten(place, link, caplog):
     assert "did not answer" not in caplog.text
 
 
-@pytest.mark.xfail(strict=True, reason="defect 5: one key that Flower refuses holds up all others")
 def test_one_key_that_flower_refuses_does_not_keep_others_out(place, link):
     key(place, "site-1", "A")
     key(place, "site-2", "A")
@@ -134,7 +132,6 @@ def test_one_key_that_flower_refuses_does_not_keep_others_out(place, link):
     assert (place.state / "flower.json").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="defect 5: UnicodeDecodeError ends the server's program")
 def test_a_key_file_that_is_no_text_is_a_warning(place, link):
     (place.nodes / "site-1.pub").write_bytes(b"\xff\xfe\x00")
     look(place)
@@ -195,7 +192,6 @@ def test_flower_that_does_not_answer_is_a_warning_and_the_next_look_goes_on(
     assert node_owners(place) == {"1": "site-1"}
 
 
-@pytest.mark.xfail(strict=True, reason="defect 3: subprocess.TimeoutExpired is no TimeoutError")
 def test_flowers_command_line_that_hangs_is_a_warning(place, monkeypatch):
     hanging = [sys.executable, "-c", "import time; time.sleep(30)"]
     (place.flower / "app").mkdir()
@@ -284,7 +280,6 @@ def test_patience_with_one_node_is_not_held_against_another(three, place, link):
     assert link.how_often("run") == 2
 
 
-@pytest.mark.xfail(strict=True, reason="defect 2b: patience is never restored after a success")
 def test_a_node_that_took_the_head_is_served_at_once_the_next_time(three, place, link):
     """As the how-to says: within ``catch_up`` seconds of coming back, every time."""
     for head in ("first", "second", "third"):
@@ -318,7 +313,6 @@ def test_a_run_without_traffic_has_none():
             "print('[1]')",
             0,
             "an answer",
-            marks=pytest.mark.xfail(strict=True, reason="defect 22: TypeError"),
         ),
         ("print('{\"nodes\": []}')", 0, "an answer"),
     ],

@@ -73,10 +73,7 @@ def test_a_missing_or_wrong_roster_is_one_sentence(opened, here):
         opened()
 
 
-unnoticed = pytest.mark.xfail(strict=True, reason="defect 13b: a snapshot of another map is taken")
-
-
-@pytest.mark.parametrize("every", [pytest.param(1, marks=unnoticed), 20])
+@pytest.mark.parametrize("every", [pytest.param(1), 20])
 def test_another_feature_map_over_an_old_state_is_refused_in_one_sentence(every, opened, sites):
     """A changed seed or width in server.toml must not go unnoticed: all later uploads differ."""
     opened(snapshot_every=every).receive(sites.envelope("site-1", "may"))
@@ -133,9 +130,6 @@ def test_an_object_array_is_not_unpickled(here):
         Validation.of(ServerSettings("trial", D, M, validation="v.npz"), here)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="defect 20: found only after uploads, by an error in the run"
-)
 @pytest.mark.parametrize(
     "arrays",
     [
@@ -148,5 +142,5 @@ def test_rows_that_do_not_fit_are_refused_before_anyone_is_asked(arrays, here):
     X = arrays.get("features")
     file = {"labels": np.array(["cat", "dog"]), **({"features": X} if X is not None else arrays)}
     np.savez(here / "v.npz", **file)
-    with pytest.raises(Refused):
+    with pytest.raises(ValueError, match=r"v\.npz"):
         Validation.of(ServerSettings("trial", D, M, source="test", validation="v.npz"), here)

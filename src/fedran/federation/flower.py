@@ -110,23 +110,28 @@ def supernode(place: SitePlace, *, insecure: bool) -> tuple[list[str], dict[str,
 def ask(place: ServerPlace, *arguments: str, timeout: float = 60.0) -> dict[str, Any]:
     """What ``flwr ... --format json`` answers about this server's SuperLink."""
     command = [program("flwr"), *arguments, "--format", "json"]
-    done = subprocess.run(  # noqa: S603
-        command,
-        cwd=place.flower / "app",
-        env=environment(FLWR_HOME=place.flower),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+    question = f"flwr {' '.join(arguments[:2])}"
+    try:
+        done = subprocess.run(  # noqa: S603
+            command,
+            cwd=place.flower / "app",
+            env=environment(FLWR_HOME=place.flower),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired:
+        raise Refused(question, f"an answer within {timeout:g} s", "none") from None
     start = done.stdout.find("{")
     try:
         found, _ = json.JSONDecoder().raw_decode(done.stdout[max(start, 0) :])
     except ValueError:
         found = {"success": False, "error-message": (done.stderr or done.stdout)[-500:]}
-    if not isinstance(found, Mapping) or not found.get("success"):
-        reason = " ".join(str(dict(found).get("error-message", "")).split())
-        raise Refused(f"flwr {' '.join(arguments[:2])}", "an answer", reason or "none")
-    return dict(found)
+    answer = dict(found) if isinstance(found, Mapping) else {}
+    if not answer.get("success"):
+        reason = " ".join(str(answer.get("error-message", "")).split())
+        raise Refused(question, "an answer", reason or "none")
+    return answer
 
 
 def listening(address: str) -> bool:
@@ -155,5 +160,6 @@ def _make_ready(place: ServerPlace, address: str, *, insecure: bool) -> None:
     how = "insecure = true"
     if not insecure:
         how = f"root-certificates = {json.dumps(str(place.tls / 'ca.crt'))}"
-    text = f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "{address}"\n{how}\n'
+    where = f"[superlink.{LINK}]\naddress = {json.dumps(address)}"
+    text = f'[superlink]\ndefault = "{LINK}"\n\n{where}\n{how}\n'
     write_atomically(place.flower / "config.toml", text.encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from fedran.federation.node_key import make_node_key
 from fedran.federation.places import ServerPlace, SitePlace
 from fedran.federation.roster import Roster
 from fedran.federation.settings import ServerSettings, SiteSettings, check_address
-from fedran.federation.tls import make_certificates
+from fedran.federation.tls import days_left, make_certificates
 from fedran.wire.files import write_atomically
 
 CARD = "card.toml"
@@ -28,15 +28,19 @@ SAMPLE_FEATURES = 64
 MOST_SITES = 1000
 _SERVER = """\
 # The server of a federation. `fedran federation server FOLDER` runs it.
-federation = {federation}
-address = {address}  # where Flower's SuperLink listens
-in_features = {in_features}  # columns of the sites' features
-out_features = {out_features}  # random features: more is better and larger
-source = {source}  # what makes the features; every site must mean the same
-budget_bytes = {budget_bytes}  # the largest upload of a site
-min_clients = {min_clients}  # a task with fewer uploads at its deadline is reported as short
-deadline = {deadline}  # seconds that a task waits for sites that are away
 """
+_SAID = {
+    "federation": "",
+    "address": "where Flower's SuperLink listens",
+    "in_features": "columns of the sites' features",
+    "out_features": "random features: more is better and larger",
+    "source": "what makes the features; every site must mean the same",
+    "budget_bytes": "the largest upload of a site",
+    "min_clients": "a task with fewer uploads at its deadline is reported as short",
+    "deadline": "seconds that a task waits for sites that are away",
+    "validation": "accuracy after every task",
+}
+"""Settings that are written with a word about them; others only where they are not the default."""
 _SITE = """\
 # A site of a federation. `fedran federation client FOLDER` runs it.
 # Data is named here and nowhere else: no message and no run can name a path.
@@ -55,17 +59,32 @@ def make_server(
     folder: Path, settings: ServerSettings, *, hosts: Sequence[str] = ()
 ) -> ServerPlace:
     """A server's folder with configuration, an empty roster and certificates."""
-    _new_folder(folder)
     place = ServerPlace(folder)
+    _check_new(folder)
     make_certificates(place.tls, hosts)
+    folder.chmod(0o700)
     place.nodes.mkdir(mode=0o700)
-    fields = {name: json.dumps(value) for name, value in vars(settings).items()}
-    text = _SERVER.format(**fields)
-    if settings.validation is not None:
-        text += f"validation = {fields['validation']}  # accuracy after every task\n"
-    write_atomically(place.settings_file, text.encode())
+    write_atomically(place.settings_file, _server_text(settings).encode())
     Roster().save(place.roster)
     return place
+
+
+def _server_text(settings: ServerSettings) -> str:
+    lines = [_SERVER]
+    usual = {f.name: f.default for f in fields(ServerSettings)}
+    for name, value in vars(settings).items():
+        said = _SAID.get(name)
+        if value is None or (said is None and value == usual[name]):
+            continue
+        lines.append(f"{name} = {_toml(value)}" + (f"  # {said}\n" if said else "\n"))
+    return "".join(lines)
+
+
+def _toml(value: object) -> str:
+    """A value as TOML writes it: text, a number, or a table of texts."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def make_site(folder: Path, *, federation: str, client: str, server: str, ca: Path) -> Card:
@@ -75,14 +94,17 @@ def make_site(folder: Path, *, federation: str, client: str, server: str, ca: Pa
     check_address(server)
     if not ca.is_file():
         raise FileNotFoundError(f"{ca}: no such file; expected the server's ca.crt")
-    _new_folder(folder)
+    days_left(ca)  # refuses what is no certificate
+    _check_new(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
     (folder / "data").mkdir()
     key = SiteKey.generate()
     key.save(folder / SiteSettings.key)
     node = make_node_key(folder / SiteSettings.node_key)
     shutil.copyfile(ca, folder / SiteSettings.ca)
-    fields = {"federation": federation, "client": client, "server": server}
-    text = _SITE.format(**{name: json.dumps(value) for name, value in fields.items()})
+    said = {"federation": federation, "client": client, "server": server}
+    text = _SITE.format(**{name: _toml(value) for name, value in said.items()})
     write_atomically(SitePlace(folder).settings_file, text.encode())
     card = Card(federation, client, key.public, node)
     card.save(folder / CARD)
@@ -95,8 +117,16 @@ def add_site(place: ServerPlace, card: Card) -> None:
     if card.federation != federation:
         raise Refused("federation", federation, card.federation)
     roster = Roster.load(place.roster).with_site(card.client, card.key)
-    write_atomically(place.nodes / f"{card.client}.pub", card.node.encode())
+    for path in place.nodes.glob("*.pub"):
+        if (path.stem == card.client) != (path.read_text() == card.node):
+            raise Refused(
+                "node",
+                "a key of its own" if path.stem != card.client else "the key it was added with",
+                f"that of {path.stem}" if path.stem != card.client else "another",
+                hint="`fedran federation remove` takes a site out, to add it anew",
+            )
     roster.save(place.roster)
+    write_atomically(place.nodes / f"{card.client}.pub", card.node.encode())
 
 
 def remove_site(place: ServerPlace, client: str) -> None:
@@ -131,7 +161,7 @@ def make_trial(folder: Path, trial: Trial) -> list[SitePlace]:
         raise Refused("tasks", "from 1 to 10, the digits' classes", trial.tasks)
     settings = ServerSettings(
         trial.federation,
-        trial.in_features or SAMPLE_FEATURES,
+        SAMPLE_FEATURES if trial.in_features is None else trial.in_features,
         trial.out_features,
         source="pixels of digits" if sample else "",
         budget_bytes=500_000 if sample else ServerSettings.budget_bytes,
@@ -170,7 +200,6 @@ def _write_sample(
     np.savez(server.folder / "validation.npz", features=data.X_test, labels=data.y_test)
 
 
-def _new_folder(folder: Path) -> None:
+def _check_new(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder}: is not empty; name a new folder")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)

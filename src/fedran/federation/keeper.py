@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
-from fedran.core.fingerprint import Fingerprint
+from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.summary import Summary
@@ -61,7 +61,11 @@ class Keeper:
         self.logbook = Logbook(self.folder / "logbook.jsonl")
         self.journal = Journal(self.folder / "journal")
         self._snapshots = Snapshots(self.folder)
-        self._restore()
+        try:
+            self._restore()
+        except BaseException:
+            self.journal.close()
+            raise
 
     def receive(self, blob: bytes) -> Receipt:
         """Take in one envelope; whatever is wrong with it, the answer is a receipt.
@@ -218,6 +222,7 @@ class Keeper:
             0,
             State(Aggregator(self.rules.out_features, fingerprint=self.rules.fingerprint), [], {}),
         )
+        require_same(self.rules.fingerprint, self.aggregator.fingerprint, "settings and state")
         for record in self.journal.records(done):
             envelope = open_envelope(record, FILE_LIMITS)
             self._absorb(envelope, decode(envelope.upload, Summary, limits=FILE_LIMITS))

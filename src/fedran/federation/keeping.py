@@ -46,11 +46,13 @@ class Kept:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self._mark.write_text(f"{self.process.pid} {Path(command[0]).name}")
-        threading.Thread(
-            target=_keep_output, args=(self.process.stdout, self.output), daemon=True
-        ).start()
+        output = (self.process.stdout, self.output)
+        threading.Thread(target=_keep_output, args=output, daemon=True).start()
         self.started = time.monotonic()
+        try:
+            self._mark.write_text(f"{self.process.pid} {Path(command[0]).name}")
+        except OSError as reason:
+            log.warning("%s: %s; should this process be killed, it stays", self.name, reason)
 
     @property
     def running(self) -> bool:
@@ -94,10 +96,10 @@ class Kept:
         """End what an earlier keeper, killed itself, left running."""
         try:
             number, name = self._mark.read_text().split()
-            command = Path(f"/proc/{int(number)}/cmdline").read_bytes()
+            command = Path(f"/proc/{int(number)}/cmdline").read_text(errors="replace")
         except (OSError, ValueError):
             return
-        if name.encode() in command:
+        if name in [Path(word).name for word in command.split("\0")[:2]]:
             log.warning("%s still ran as process %s; ending it", self.name, number)
             end_group(int(number), lambda: not Path(f"/proc/{number}").exists(), 15.0)
 
@@ -117,17 +119,20 @@ def end_group(pid: int, ended: Callable[[], bool], patience: float) -> None:
 def _keep_output(stream: IO[bytes], path: Path) -> None:
     """Append a program's lines to a file; when it has grown large, begin anew."""
     with stream:
-        file = path.open("ab")
         try:
-            for line in stream:
-                if file.tell() > OUTPUT_BYTES:
-                    file.close()
-                    path.replace(path.with_suffix(".log.1"))
-                    file = path.open("ab")
-                file.write(line)
-                file.flush()
+            while _fill(stream, path):
+                path.replace(path.with_suffix(".log.1"))
         except OSError:  # a full disk must not end the program: its output is dropped
             for _ in stream:
                 pass
-        finally:
-            file.close()
+
+
+def _fill(stream: IO[bytes], path: Path) -> bool:
+    """Append lines until the file has grown large; False at the end of the stream."""
+    with path.open("ab") as file:
+        for line in stream:
+            file.write(line)
+            file.flush()
+            if file.tell() > OUTPUT_BYTES:
+                return True
+    return False

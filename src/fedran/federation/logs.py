@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
 from fedran.core.errors import printable
@@ -31,10 +33,10 @@ def log_to(folder: Path) -> Path:
     if path.is_file() and path.stat().st_size > ROTATE_BYTES:
         path.replace(path.with_suffix(".log.1"))
     logger = logging.getLogger("fedran")
-    for old in [h for h in logger.handlers if isinstance(h, logging.FileHandler)]:
+    for old in [h for h in logger.handlers if isinstance(h, WatchedFileHandler)]:
         logger.removeHandler(old)
         old.close()
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = WatchedFileHandler(path, encoding="utf-8")  # another process may put the file by
     handler.setFormatter(_Readable(LINE, "%Y-%m-%d %H:%M:%S"))
     path.chmod(0o600)
     logger.addHandler(handler)
@@ -47,18 +49,22 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.position = path.stat().st_size if path.is_file() else 0
-        self.rest = ""
+        found = path.stat() if path.is_file() else None
+        self.file = found.st_ino if found else 0
+        self.position = found.st_size if found else 0
+        self.rest = b""
 
     def lines(self) -> Iterator[str]:
-        """Whole new lines; a file that was put by is read from its start."""
-        if not self.path.is_file():
+        """Whole new lines; a file that took another's place is read from its start."""
+        try:
+            with self.path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                if found.st_ino != self.file or found.st_size < self.position:
+                    self.file, self.position, self.rest = found.st_ino, 0, b""
+                file.seek(self.position)
+                data = self.rest + file.read()
+                self.position = file.tell()
+        except FileNotFoundError:
             return
-        if self.path.stat().st_size < self.position:
-            self.position, self.rest = 0, ""
-        with self.path.open(encoding="utf-8", errors="replace") as file:
-            file.seek(self.position)
-            text = self.rest + file.read()
-            self.position = file.tell()
-        *whole, self.rest = text.split("\n")
-        yield from whole
+        *whole, self.rest = data.split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)

@@ -22,8 +22,7 @@ def make_node_key(path: Path) -> str:
     """Write a new private key and return the public one, one line of text."""
     key = ec.generate_private_key(ec.SECP384R1())
     write_private(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    return public.decode("ascii")
+    return _line(key.public_key())
 
 
 def check_node_public(public: object) -> str:
@@ -35,6 +34,10 @@ def check_node_public(public: object) -> str:
         key = load_ssh_public_key(public.encode())
     except (ValueError, UnsupportedAlgorithm):
         key = None
-    if not isinstance(key, ec.EllipticCurvePublicKey):
+    if not isinstance(key, ec.EllipticCurvePublicKey) or _line(key) != public:
         raise Refused("node", expected, "something else")
     return public
+
+
+def _line(key: ec.EllipticCurvePublicKey) -> str:
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")

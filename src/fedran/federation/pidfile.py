@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from fedran.wire.files import write_atomically
 
 
 @contextmanager
-def alone(folder: Path, patience: float = 0.0, **facts: Any) -> Iterator[None]:
+def alone(folder: Path, patience: float = 0.3, **facts: Any) -> Iterator[None]:
     """Hold the folder's lock, waiting at most ``patience`` seconds, and say who holds it.
 
+    A look (``facts_of``) holds the lock for an instant too, so a little patience is needed.
     The lock goes with the process, however it ends; a file that stays behind is no mark.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -72,10 +73,11 @@ def end(*folders: Path, patience: float = 40.0) -> list[Path]:
     """Ask the programs that are at work here to end, and wait for them; the folders of those."""
     asked = {}
     for folder in folders:
-        facts = facts_of(folder)
-        if facts and isinstance(facts.get("pid"), int):
-            os.kill(facts["pid"], signal.SIGTERM)
-            asked[folder] = facts["pid"]
+        pid = (facts_of(folder) or {}).get("pid")
+        if isinstance(pid, int) and pid > 1 and not isinstance(pid, bool):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            asked[folder] = pid
     deadline = time.monotonic() + patience
     for folder, pid in asked.items():
         while facts_of(folder) is not None:

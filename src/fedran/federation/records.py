@@ -14,6 +14,7 @@ from fedran.federation.receipt import Receipt
 
 RAW = "fedran.bytes"
 MOST_BLOBS = 256
+LONGEST = 2**20
 
 
 def content(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> RecordDict:
@@ -26,8 +27,13 @@ def content(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> RecordDict
 def fields_of(message: Message) -> dict[str, Any]:
     """The fields of a message, refused unless they are a JSON object."""
     try:
-        found = json.loads(str(message.content["fields"]["json"]))
-    except (KeyError, TypeError, ValueError) as reason:
+        text = message.content["fields"]["json"]
+        if not isinstance(text, str) or len(text) > LONGEST:
+            raise Refused("message", f"at most {LONGEST} letters of JSON", type(text).__name__)
+        found = json.loads(text)
+    except Refused:
+        raise
+    except (KeyError, TypeError, ValueError, RecursionError) as reason:
         raise Refused("message", "fields as JSON", str(reason)) from None
     if not isinstance(found, dict):
         raise Refused("message", "a JSON object", found)
@@ -39,6 +45,8 @@ def blobs_of(message: Message, largest: int) -> dict[str, bytes]:
     record = message.content.get("blobs")
     if record is None:
         return {}
+    if not isinstance(record, ArrayRecord):
+        raise Refused("message", "arrays of bytes", type(record).__name__)
     if len(record) > MOST_BLOBS:
         raise Refused("message", f"at most {MOST_BLOBS} parts", len(record))
     found = {}

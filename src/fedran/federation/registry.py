@@ -14,6 +14,8 @@ from fedran.federation.places import ServerPlace
 from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)
+GONE = "not found"
+"""What Flower says of a node that it does not know."""
 PATIENCE = 10
 """A node that did not take a head is asked again after so many looks, then twice as many, ..."""
 
@@ -44,21 +46,41 @@ class Registry:
 
     def register(self) -> None:
         """Let exactly the nodes whose keys lie in ``nodes/`` connect; remember their numbers."""
-        known = _read(_registered(self.place))
-        keys = {path.stem: path.read_text() for path in self.place.nodes.glob("*.pub")}
+        known, keys = _read(_registered(self.place)), self._keys()
         for client, (number, key) in list(known.items()):
-            if keys.get(client) != key:
-                flower.ask(self.place, "supernode", "unregister", number, flower.LINK)
+            if keys.get(client) != key and self._tell("unregister", number, client):
                 log.info("node of %s may no longer connect", client)
                 del known[client]
+                self._remember(known)
         for client in sorted(keys.keys() - known.keys()):
             path = str(self.place.nodes / f"{client}.pub")
-            told = flower.ask(
-                self.place, "supernode", "register", path, flower.LINK, "--name", client
-            )
-            known[client] = [str(told["node-id"]), keys[client]]
-            log.info("node of %s may connect", client)
-            write_atomically(_registered(self.place), json.dumps(known).encode())
+            told = self._tell("register", path, client, "--name", client)
+            if told:
+                log.info("node of %s may connect", client)
+                known[client] = [str(told["node-id"]), keys[client]]
+                self._remember(known)
+
+    def _keys(self) -> dict[str, str]:
+        found = {}
+        for path in self.place.nodes.glob("*.pub"):
+            try:
+                found[path.stem] = path.read_text()
+            except (OSError, ValueError) as reason:
+                log.warning("%s: %s", path.name, reason)
+        return found
+
+    def _tell(self, verb: str, what: str, client: str, *more: str) -> dict[str, Any]:
+        """Flower's answer; nothing, and a warning, where it refuses this one key."""
+        try:
+            return flower.ask(self.place, "supernode", verb, what, flower.LINK, *more)
+        except Refused as reason:
+            if verb == "unregister" and GONE in str(reason).lower():
+                return {"success": True}
+            log.warning("node of %s: %s", client, reason)
+            return {}
+
+    def _remember(self, known: dict[str, Any]) -> None:
+        write_atomically(_registered(self.place), json.dumps(known).encode())
 
     def note(self, nodes: list[dict[str, Any]], runs: list[dict[str, Any]]) -> None:
         """Write ``state/flower.json``."""
@@ -85,7 +107,10 @@ class Registry:
         if not served.get("head"):
             return
         here = {str(n["node-id"]) for n in nodes if n["status"] == "online"}
-        lacking = [n for n in sorted(here - set(served.get("nodes", []))) if self._due(n)]
+        have = set(map(str, served.get("nodes", [])))
+        for node in have:
+            self.patience.pop(node, None)
+        lacking = [n for n in sorted(here - have) if self._due(n)]
         if lacking:
             log.info("%d sites came back: handing them the newest head", len(lacking))
             flower.ask(self.place, "run", ".", flower.LINK)

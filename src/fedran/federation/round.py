@@ -118,7 +118,10 @@ class Round:
             self.tries[node] = self.tries.get(node, 0) + 1
             self.due[node] = float("inf")
             for number in self.grid.push_messages([message]):
-                self.waiting[number] = node
+                if number:
+                    self.waiting[number] = node
+                else:  # Flower did not take it
+                    self.due[node] = time.monotonic() + AGAIN
 
     def _replies(self) -> Iterator[tuple[int, Message]]:
         """What has come, one message at a time in memory."""
@@ -135,7 +138,7 @@ class Round:
         try:
             blobs = blobs_of(reply, self.settings.largest_upload)
             fields = fields_of(reply)
-            client, told = check_id(fields.get("client"), "client"), str(fields.get("told", ""))
+            client, told = check_id(fields.get("client"), "client"), fields.get("told")
             owner = self.owners().get(str(node), client)
             if owner != client:
                 raise Refused("client", f"{owner}, whose node it is", client)
@@ -153,7 +156,7 @@ class Round:
             if receipt.task == task:
                 quorum.answer(receipt)
         self.keeper.logbook.write("seen", client=client)
-        if told and task:
+        if task and isinstance(told, str) and told:
             log.warning("%s, %s: nothing sent: %s", client, task, told)
             self.keeper.logbook.write("declined", client=client, task=task, reason=told)
             quorum.decline(client)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -131,10 +133,24 @@ def check_address(address: str) -> tuple[str, int]:
     >>> check_address("127.0.0.1:9443")
     ('127.0.0.1', 9443)
     """
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    host, _, port = address.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 2**16 or not is_host(host):
         raise Refused("address", "host:port, such as 127.0.0.1:9443", address)
     return host, int(port)
+
+
+def is_host(text: str) -> bool:
+    """Whether a text is a host name or an IP address.
+
+    >>> is_host("fl.example.org"), is_host("::1"), is_host("https://fl.example.org")
+    (True, True, False)
+    """
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        label = "(?!-)[A-Za-z0-9-]{1,63}(?<!-)"
+        return len(text) <= 253 and re.fullmatch(rf"{label}(\.{label})*", text) is not None
+    return True
 
 
 def load_settings(kind: type[T], path: str | Path) -> T:

@@ -14,7 +14,10 @@ from fedran.federation.logbook import Logbook
 from fedran.federation.logs import Tail, log_file
 from fedran.federation.pidfile import facts_of
 from fedran.federation.places import ServerPlace
+from fedran.federation.quorum import Quorum
 from fedran.federation.registry import active, note_of
+from fedran.federation.roster import Roster
+from fedran.federation.validation import Validation
 
 Say = Callable[[str], None]
 TRIES = 4
@@ -44,6 +47,7 @@ def run_task(place: ServerPlace, task: str, *, say: Say) -> TaskRun:
             "none",
             hint="start it with `fedran federation up` or `fedran federation server`",
         )
+    _check(place)
     for attempt in range(1, TRIES + 1):
         run = follow(place, task, say)
         if run["status"] == "finished:completed":
@@ -52,6 +56,13 @@ def run_task(place: ServerPlace, task: str, *, say: Say) -> TaskRun:
             say(f"the run ended as {run['status']}; what came is kept, starting it again")
             _wait_for_link(place)
     raise Refused(f"task {task}", "a run that completes", f"{TRIES} that did not: {run['status']}")
+
+
+def _check(place: ServerPlace) -> None:
+    """Refuse here what would fail in every run."""
+    settings, roster = place.settings(), Roster.load(place.roster)
+    Quorum(frozenset(roster.clients), settings.min_clients, settings.deadline)
+    Validation.of(settings, place.folder)
 
 
 def follow(place: ServerPlace, task: str, say: Say, *more: str) -> dict[str, Any]:

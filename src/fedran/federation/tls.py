@@ -15,6 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedran.core.errors import Refused
 from fedran.federation.private_file import write_private
+from fedran.federation.settings import is_host
 from fedran.wire.files import write_atomically
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
@@ -22,13 +23,12 @@ LOCAL = ("localhost", "127.0.0.1")
 
 
 def make_certificates(folder: Path, hosts: Sequence[str] = ()) -> None:
-    """``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``; existing ones are kept.
+    """``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``; existing ones are not replaced.
 
     ``hosts`` are the names and addresses under which sites reach the server, besides this
     machine's own. The authority's key is only needed for a new server certificate: it can be
     moved elsewhere.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if (folder / "server.crt").exists():
         raise FileExistsError(f"{folder}: certificates are there already")
     authority, server = ec.generate_private_key(ec.SECP384R1()), _new_key()
@@ -45,6 +45,7 @@ def make_certificates(folder: Path, hosts: Sequence[str] = ()) -> None:
         (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
     ]
     leaf = _certificate(subject, name, server, authority, SERVER_DAYS, extensions)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_private(folder / "ca.key", _pem(authority))
     write_private(folder / "server.key", _pem(server))
     write_atomically(folder / "ca.crt", root.public_bytes(Encoding.PEM))
@@ -105,14 +106,12 @@ def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
 
 
 def _alternative(host: str) -> x509.GeneralName:
+    if not is_host(host):
+        raise Refused("host", "a host name or an address, without a port", host)
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        pass
-    try:
         return x509.DNSName(host)
-    except ValueError:
-        raise Refused("host", "a host name or an address", host) from None
 
 
 def _new_key() -> ec.EllipticCurvePrivateKey:

@@ -41,6 +41,8 @@ def bring_up(folder: Path, *, insecure: bool, say: Say) -> None:
 def bring_down(folder: Path, *, say: Say) -> list[str]:
     """End what runs in a trial's, a server's or a site's folder; the names of what ran."""
     folder = Path(folder).absolute()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder")
     places = [p.folder for p in trial_sites(folder)] + [folder / "server", folder]
     ended = [p.parent.name for p in end(*(p / "log" for p in places), patience=60.0)]
     if ended:
@@ -86,7 +88,10 @@ def _registered(server: ServerPlace, sites: list[SitePlace], insecure: bool) -> 
 
 
 def _online(server: ServerPlace) -> int:
-    nodes = flower.ask(server, "supernode", "list", flower.LINK)["nodes"]
+    try:
+        nodes = flower.ask(server, "supernode", "list", flower.LINK)["nodes"]
+    except Refused:
+        return 0
     return sum(n["status"] == "online" for n in nodes)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedran.core.arrays import require_finite
+from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.federation.settings import ServerSettings
@@ -25,7 +27,12 @@ class Validation:
         """From the file that the server's configuration names, if it does."""
         if settings.validation is None:
             return None
-        return cls(read_rows(here / settings.validation), settings.offer("any").features())
+        rows, width = read_rows(here / settings.validation), settings.in_features
+        if rows.is_images or rows.X.shape[1] != width:
+            expected = f"features (n, {width}), as `in_features` says"
+            raise Refused(settings.validation, expected, f"{rows.X.dtype} {rows.X.shape}")
+        require_finite(rows.X, settings.validation)
+        return cls(rows, settings.offer("any").features())
 
     def accuracy(self, head: Head) -> float | None:
         """The share of rows of known classes that the head names rightly; None without any."""
