@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation import programs
-from fedran.federation.card import Card
-from fedran.federation.identity import SiteKey
+from fedran.federation.deploy import programs
+from fedran.federation.deploy.card import Card
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.messages.roster import Roster
 from fedran.federation.pidfile import alone
-from fedran.federation.roster import Roster
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import numpy as np
 
 import fedran
-from fedran.federation.envelope import seal
-from fedran.federation.identity import SiteKey
-from fedran.federation.keeper import Keeper, Rules
-from fedran.federation.roster import Roster
+from fedran.federation.messages.envelope import seal
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.messages.roster import Roster
+from fedran.federation.server.keeper import Keeper, Rules
 
 M, D = 48, 6
 PHI = fedran.RandomFeatures(D, M, seed=0, source="test")

@@ -5,8 +5,8 @@ import time
 
 from made_federation import Sites
 
-from fedran.federation.logbook import Logbook
 from fedran.federation.pidfile import alone
+from fedran.federation.server.logbook import Logbook
 
 NAMES = ("site-1", "site-2", "site-3")
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 
 import fedran
-from fedran.federation.flower import free_port
-from fedran.federation.founding import Trial, make_trial
-from fedran.federation.logbook import Logbook
-from fedran.federation.outbox import Outbox
+from fedran.federation.deploy.flower import free_port
+from fedran.federation.deploy.founding import Trial, make_trial
+from fedran.federation.deploy.task_run import run_task
+from fedran.federation.deploy.trial import bring_down, bring_up, start, started
 from fedran.federation.places import ServerPlace, SitePlace
-from fedran.federation.task_run import run_task
-from fedran.federation.trial import bring_down, bring_up, start, started
+from fedran.federation.server.logbook import Logbook
+from fedran.federation.sites.outbox import Outbox
 
 WAIT = 240
 

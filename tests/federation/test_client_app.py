@@ -14,14 +14,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, Metadata, Reco
 
 import fedran
 from fedran.federation.client_app import VARIABLE, settle, upload
-from fedran.federation.envelope import open_envelope
-from fedran.federation.identity import SiteKey
-from fedran.federation.keeper import Keeper, Rules
-from fedran.federation.offer import Offer
-from fedran.federation.outbox import Outbox
-from fedran.federation.receipt import Receipt
-from fedran.federation.records import blobs_of, content, fields_of, receipts_fields
-from fedran.federation.roster import Roster
+from fedran.federation.messages.envelope import open_envelope
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.messages.offer import Offer
+from fedran.federation.messages.receipt import Receipt
+from fedran.federation.messages.records import blobs_of, content, fields_of, receipts_fields
+from fedran.federation.messages.roster import Roster
+from fedran.federation.server.keeper import Keeper, Rules
+from fedran.federation.sites.outbox import Outbox
 
 OFFER = Offer("trial", "may", 6, 48, 0, "test", 20_000)
 PHI = OFFER.features()

@@ -14,16 +14,16 @@ from made_federation import PHI, RULES, M, Sites, upload
 import fedran
 from fedran.cli.federation_edge import forward as command
 from fedran.core.errors import Refused
-from fedran.federation import edge as module
-from fedran.federation.edge import Edge, EdgeRules
-from fedran.federation.envelope import open_envelope
-from fedran.federation.identity import SiteKey
-from fedran.federation.keeper import Keeper
-from fedran.federation.offer import Offer
-from fedran.federation.outbox import Outbox
+from fedran.federation.messages.envelope import open_envelope
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.messages.offer import Offer
+from fedran.federation.messages.receipt import Receipt
+from fedran.federation.messages.roster import Roster
 from fedran.federation.pidfile import alone
-from fedran.federation.receipt import Receipt
-from fedran.federation.roster import Roster
+from fedran.federation.server.keeper import Keeper
+from fedran.federation.sites import edge as module
+from fedran.federation.sites.edge import Edge, EdgeRules
+from fedran.federation.sites.outbox import Outbox
 
 MEMBERS = ("site-1", "site-2", "site-3", "inner")
 

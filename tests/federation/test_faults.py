@@ -25,10 +25,10 @@ pytest.importorskip("flwr")
 from made_federation import same_state
 from real_federation import Federation, federation, wait_for
 
-from fedran.federation.envelope import seal
-from fedran.federation.flower import LINK, ask, free_port, listening
-from fedran.federation.identity import SiteKey
-from fedran.federation.keeper import Keeper
+from fedran.federation.deploy.flower import LINK, ask, free_port, listening
+from fedran.federation.messages.envelope import seal
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.server.keeper import Keeper
 from fedran.federation.server_app import open_keeper
 
 pytestmark = [

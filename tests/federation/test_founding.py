@@ -11,8 +11,8 @@ pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
 from fedran.data.digits import digits
-from fedran.federation.card import Card
-from fedran.federation.founding import (
+from fedran.federation.deploy.card import Card
+from fedran.federation.deploy.founding import (
     CARD,
     Trial,
     add_site,
@@ -21,12 +21,12 @@ from fedran.federation.founding import (
     make_trial,
     remove_site,
 )
-from fedran.federation.identity import SiteKey
-from fedran.federation.node_key import make_node_key
+from fedran.federation.deploy.node_key import make_node_key
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.messages.roster import Roster
 from fedran.federation.places import ServerPlace, SitePlace, trial_sites
-from fedran.federation.roster import Roster
 from fedran.federation.settings import ServerSettings
-from fedran.federation.source import FolderSource
+from fedran.federation.sites.source import FolderSource
 
 SETTINGS = ServerSettings("trial", 6, 48, address="127.0.0.1:9")
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedran.core.errors import Refused
-from fedran.federation.identity import SiteKey, Statement, check_public, verify
-from fedran.federation.roster import Roster
+from fedran.federation.messages.identity import SiteKey, Statement, check_public, verify
+from fedran.federation.messages.roster import Roster
 
 SAID = Statement("trial", "site-1", "may", "f" * 64, "d" * 64, (("a", "may"), ("b", "may")))
 

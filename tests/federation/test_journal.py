@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedran.core.errors import Refused
-from fedran.federation import journal as module
-from fedran.federation.journal import HEADER, MAGIC, Journal
+from fedran.federation.server import journal as module
+from fedran.federation.server.journal import HEADER, MAGIC, Journal
 
 
 def filled(path, records):

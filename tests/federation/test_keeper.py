@@ -16,8 +16,8 @@ from made_federation import PHI, M, Sites, same_state, upload
 
 import fedran
 from fedran.core.errors import Refused
-from fedran.federation import keeper as module
-from fedran.federation.identity import SiteKey
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.server import keeper as module
 
 HERE = Path(__file__).parent
 
@@ -85,7 +85,7 @@ def test_an_envelope_cannot_be_replayed_elsewhere(sites, keeper, tmp_path):
     """Into another task: the signature does not fit. Into another federation: neither."""
     from dataclasses import replace
 
-    from fedran.federation.envelope import open_envelope
+    from fedran.federation.messages.envelope import open_envelope
 
     first = open_envelope(sites.envelope("site-1", "may"))
     moved = replace(first, statement=replace(first.statement, task="june")).to_bytes()
@@ -222,8 +222,8 @@ import sys
 sys.path.insert(0, {here!r})
 from pathlib import Path
 from made_federation import RULES
-from fedran.federation.keeper import Keeper
-from fedran.federation.roster import Roster
+from fedran.federation.server.keeper import Keeper
+from fedran.federation.messages.roster import Roster
 keeper = Keeper({state!r}, RULES, Roster.load({roster!r}))
 for path in sorted(Path({inbox!r}).iterdir()):
     receipt = keeper.receive(path.read_bytes())

@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation import keeping
-from fedran.federation.keeping import Kept, end_group
+from fedran.federation.deploy import keeping
+from fedran.federation.deploy.keeping import Kept, end_group
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 # A shell whose child ignores SIGTERM, as does its child.

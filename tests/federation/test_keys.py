@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedran.core.errors import Refused
-from fedran.federation.card import Card
-from fedran.federation.identity import SiteKey
-from fedran.federation.node_key import check_node_public, make_node_key
+from fedran.federation.deploy.card import Card
+from fedran.federation.deploy.node_key import check_node_public, make_node_key
+from fedran.federation.messages.identity import SiteKey
 from fedran.federation.private_file import check_private, write_private
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes")

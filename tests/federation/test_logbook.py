@@ -11,8 +11,8 @@ pytest.importorskip("cryptography")
 
 from made_federation import Sites, same_state, upload
 
-from fedran.federation.identity import SiteKey
-from fedran.federation.logbook import LONGEST, MOST, Logbook
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.server.logbook import LONGEST, MOST, Logbook
 
 
 def test_what_is_written_is_read(tmp_path):

@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.quorum import Quorum
-from fedran.federation.receipt import Receipt
+from fedran.federation.messages.receipt import Receipt
+from fedran.federation.server.quorum import Quorum
 
 
 def task(least=1):

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation import flower
+from fedran.federation.deploy import flower
+from fedran.federation.deploy.registry import PATIENCE, Registry, active, node_owners, note_of
 from fedran.federation.places import ServerPlace
-from fedran.federation.registry import PATIENCE, Registry, active, node_owners, note_of
 
 
 class Flower:

@@ -24,10 +24,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from made_federation import D, M, Sites, upload
 
 import fedran
-from fedran.federation import round as module
-from fedran.federation.offer import MOST_EARLIER, Offer
-from fedran.federation.records import RAW, blobs_of, content, fields_of
-from fedran.federation.round import TRIES, Round
+from fedran.federation.messages.offer import MOST_EARLIER, Offer
+from fedran.federation.messages.records import RAW, blobs_of, content, fields_of
+from fedran.federation.server import round as module
+from fedran.federation.server.round import TRIES, Round
 from fedran.federation.settings import ServerSettings
 
 NAMES = ("site-1", "site-2", "site-3")

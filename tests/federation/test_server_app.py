@@ -9,9 +9,9 @@ from made_federation import D, M, Sites, upload
 
 import fedran
 from fedran.core.errors import Refused
+from fedran.federation.server.validation import Validation
 from fedran.federation.server_app import open_keeper
 from fedran.federation.settings import ServerSettings
-from fedran.federation.validation import Validation
 
 SETTINGS = ServerSettings("trial", D, M, source="test")
 

@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation.quorum import Quorum
-from fedran.federation.receipt import Receipt
+from fedran.federation.messages.receipt import Receipt
+from fedran.federation.server.quorum import Quorum
 from fedran.federation.settings import ServerSettings, SiteSettings, load_settings
 
 SERVER = 'federation = "trial"\nin_features = 6\n'

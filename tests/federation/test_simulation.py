@@ -8,7 +8,7 @@ pytest.importorskip("ray")
 
 from real_federation import Federation
 
-from fedran.federation.simulation import simulate
+from fedran.federation.deploy.simulation import simulate
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the federation runs on Linux")

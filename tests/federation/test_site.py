@@ -16,15 +16,15 @@ import fedran
 from fedran.backbones.backbone import Backbone
 from fedran.backbones.preprocessing import Preprocessing
 from fedran.core.errors import Refused
-from fedran.federation.envelope import open_envelope
-from fedran.federation.identity import SiteKey
-from fedran.federation.keeper import Keeper
-from fedran.federation.offer import Offer
-from fedran.federation.outbox import Outbox
-from fedran.federation.receipt import Receipt
-from fedran.federation.roster import Roster
-from fedran.federation.site import Site
-from fedran.federation.source import FolderSource, FunctionSource, TaskData, make_source
+from fedran.federation.messages.envelope import open_envelope
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.messages.offer import Offer
+from fedran.federation.messages.receipt import Receipt
+from fedran.federation.messages.roster import Roster
+from fedran.federation.server.keeper import Keeper
+from fedran.federation.sites.outbox import Outbox
+from fedran.federation.sites.site import Site
+from fedran.federation.sites.source import FolderSource, FunctionSource, TaskData, make_source
 
 OFFER = Offer("trial", "may", 6, 48, 0, "test", 20_000)
 

@@ -11,8 +11,8 @@ pytest.importorskip("cryptography")
 from made_federation import upload
 from made_status import Made
 
-from fedran.federation.identity import SiteKey
-from fedran.federation.status import Reader
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.status.reader import Reader
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ pytest.importorskip("cryptography")
 from made_status import Made
 
 from fedran.core.errors import Refused
-from fedran.federation.status import Reader
-from fedran.federation.status_page import page, policy
-from fedran.federation.status_server import StatusServer
+from fedran.federation.status.page import page, policy
+from fedran.federation.status.reader import Reader
+from fedran.federation.status.web import StatusServer
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = (

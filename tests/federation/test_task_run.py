@@ -5,15 +5,15 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation import flower
-from fedran.federation import task_run as module
-from fedran.federation.identity import SiteKey
-from fedran.federation.logbook import Logbook
+from fedran.federation.deploy import flower
+from fedran.federation.deploy import task_run as module
+from fedran.federation.deploy.task_run import TRIES, run_task
 from fedran.federation.logs import log_file
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.messages.roster import Roster
 from fedran.federation.pidfile import alone
 from fedran.federation.places import ServerPlace
-from fedran.federation.roster import Roster
-from fedran.federation.task_run import TRIES, run_task
+from fedran.federation.server.logbook import Logbook
 
 TRAFFIC = {"inbound-bytes": 3000, "outbound-bytes": 2000, "total-bytes": 5000}
 

@@ -13,7 +13,7 @@ pytest.importorskip("cryptography")
 from cryptography import x509
 
 from fedran.core.errors import Refused
-from fedran.federation.tls import days_left, make_certificates
+from fedran.federation.deploy.tls import days_left, make_certificates
 
 HOSTS = ("fl.example.org", "10.1.2.3", "::1")
 
@@ -130,9 +130,7 @@ BAD += ["x" * 300, "-dash.example.org", "fl/example"]
 
 @pytest.mark.parametrize("host", ["bücher.example", *(pytest.param(h) for h in BAD)])
 def test_a_host_that_is_none_is_refused_and_nothing_is_written(host, tmp_path):
-    with pytest.raises(
-        Refused, match="host: expected a host name"
-    ) as caught:
+    with pytest.raises(Refused, match="host: expected a host name") as caught:
         make_certificates(tmp_path / "tls", ("good.example.org", host))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("tls/*"))

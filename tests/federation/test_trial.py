@@ -8,11 +8,11 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation import flower
-from fedran.federation import trial as module
-from fedran.federation.founding import Trial, make_trial
+from fedran.federation.deploy import flower
+from fedran.federation.deploy import trial as module
+from fedran.federation.deploy.founding import Trial, make_trial
+from fedran.federation.deploy.trial import bring_down, bring_up, start, started
 from fedran.federation.pidfile import alone
-from fedran.federation.trial import bring_down, bring_up, start, started
 
 
 @pytest.fixture

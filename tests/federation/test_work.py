@@ -13,13 +13,13 @@ import pytest
 pytest.importorskip("cryptography")
 
 import fedran
-from fedran.federation import work as module
-from fedran.federation.envelope import open_envelope
-from fedran.federation.identity import SiteKey
-from fedran.federation.offer import Offer
-from fedran.federation.outbox import Outbox
+from fedran.federation.messages.envelope import open_envelope
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.messages.offer import Offer
 from fedran.federation.settings import SiteSettings, load_settings
-from fedran.federation.work import because, site_at, work, work_apart
+from fedran.federation.sites import work as module
+from fedran.federation.sites.outbox import Outbox
+from fedran.federation.sites.work import because, site_at, work, work_apart
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the federation runs on Linux")
 OFFER = Offer("trial", "may", 6, 48, 0, "test", 20_000)

@@ -50,7 +50,7 @@ def init(
     tasks: Annotated[int, typer.Option(help="Tasks of the digits.")] = 2,
 ) -> None:
     """Write certificates, keys, roster and configuration for a server and sites."""
-    from fedran.federation.founding import Trial, make_trial
+    from fedran.federation.deploy.founding import Trial, make_trial
 
     width = out_features
     if width is None:
@@ -83,7 +83,7 @@ def join(
     ca: Annotated[Path, typer.Option(help="The server's ca.crt, received by a way you trust.")],
 ) -> None:
     """Write a site's folder with new keys; its card goes to the server's owner."""
-    from fedran.federation.founding import CARD, make_site
+    from fedran.federation.deploy.founding import CARD, make_site
 
     make_site(folder, federation=federation, client=client, server=server, ca=ca)
     typer.echo(f"{folder}: site.toml, keys, data/ (put TASK.npz there)")
@@ -97,8 +97,8 @@ def add(
     card: Annotated[Path, typer.Argument(help="The site's card.toml.", show_default=False)],
 ) -> None:
     """Let a site upload and connect; a running server takes note by itself."""
-    from fedran.federation.card import Card
-    from fedran.federation.founding import add_site
+    from fedran.federation.deploy.card import Card
+    from fedran.federation.deploy.founding import add_site
     from fedran.federation.places import ServerPlace
 
     found = Card.load(card)
@@ -112,7 +112,7 @@ def remove(
     client: Annotated[str, typer.Argument(help="The site's id.", show_default=False)],
 ) -> None:
     """Let a site neither upload nor connect; what it sent before stays in."""
-    from fedran.federation.founding import remove_site
+    from fedran.federation.deploy.founding import remove_site
     from fedran.federation.places import ServerPlace
 
     remove_site(ServerPlace.find(folder), client)

@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from fedran.core.fingerprint import Fingerprint
-from fedran.federation.edge import Edge, EdgeRules
-from fedran.federation.identity import SiteKey
-from fedran.federation.offer import Offer
-from fedran.federation.outbox import Outbox
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.messages.offer import Offer
+from fedran.federation.messages.roster import Roster
 from fedran.federation.pidfile import alone
-from fedran.federation.roster import Roster
 from fedran.federation.settings import SiteSettings, load_settings
+from fedran.federation.sites.edge import Edge, EdgeRules
+from fedran.federation.sites.outbox import Outbox
 from fedran.wire.units import human_bytes, parse_bytes
 
 

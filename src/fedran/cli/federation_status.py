@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 if TYPE_CHECKING:  # they need cryptography, which comes with the extra `flower`
-    from fedran.federation.status import Reader, SiteStatus, Status, TaskStatus, Trouble
+    from fedran.federation.status.reader import Reader, SiteStatus, Status, TaskStatus, Trouble
 
 PORT = 8765
 IN = ("accepted", "duplicate")
@@ -33,7 +33,7 @@ def status(
     ] = PORT,
 ) -> None:
     """Tasks, sites, bytes, accuracy, what was refused and why; only reads, at any time."""
-    from fedran.federation.status import Reader
+    from fedran.federation.status.reader import Reader
 
     if as_json and web:
         raise ValueError("give --json or --web, not both")
@@ -47,7 +47,7 @@ def status(
 
 
 def _serve(reader: Reader, port: int) -> None:
-    from fedran.federation.status_server import StatusServer
+    from fedran.federation.status.web import StatusServer
 
     with StatusServer(reader, port) as server:
         typer.echo(f"{server.url}  (for everyone on this machine; Ctrl-C ends it)")
@@ -78,7 +78,7 @@ def _print(s: Status, console: Console) -> None:
 
 
 def _top(s: Status, console: Console) -> None:
-    from fedran.federation.status_words import age, amount, count, percent
+    from fedran.federation.status.words import age, amount, count, percent
 
     colour = "green" if s.server == "running" else "red"
     seen = "" if s.nodes is None or s.checked is None else f" (as of {age(s.at - s.checked)})"
@@ -101,7 +101,7 @@ def _top(s: Status, console: Console) -> None:
 
 
 def _open(t: TaskStatus, now: float, console: Console) -> None:
-    from fedran.federation.status_words import span
+    from fedran.federation.status.words import span
 
     need = f", at least {t.min_clients} needed" if t.min_clients else ""
     left = "" if t.ends is None else f", {span(t.ends - now)} left"
@@ -119,7 +119,7 @@ def _open(t: TaskStatus, now: float, console: Console) -> None:
 
 
 def _trouble(t: Trouble, now: float, console: Console) -> None:
-    from fedran.federation.status_words import age
+    from fedran.federation.status.words import age
 
     times = f", {t.times} times" if t.times > 1 else ""
     signed = "" if t.verified else " (unsigned)"
@@ -132,7 +132,7 @@ def _trouble(t: Trouble, now: float, console: Console) -> None:
 
 
 def _tasks(tasks: list[TaskStatus], console: Console) -> None:
-    from fedran.federation.status_words import amount, answers, percent
+    from fedran.federation.status.words import amount, answers, percent
 
     table = _table("task", "verdict", "uploads", "#payload", "#transport", "#accuracy")
     for t in tasks:
@@ -145,7 +145,7 @@ def _tasks(tasks: list[TaskStatus], console: Console) -> None:
 
 
 def _sites(sites: list[SiteStatus], now: float, console: Console) -> None:
-    from fedran.federation.status_words import NOTHING, age, amount
+    from fedran.federation.status.words import NOTHING, age, amount
 
     connected = {True: "[green]yes[/]", False: "[red]no[/]", None: "unknown"}
     table = _table("site", "connected", "last seen", "#uploads", "#bytes", "#rows", "newest task")
@@ -169,7 +169,7 @@ def _sites(sites: list[SiteStatus], now: float, console: Console) -> None:
 
 
 def _classes(s: SiteStatus) -> str:
-    from fedran.federation.status_words import label
+    from fedran.federation.status.words import label
 
     told = ", ".join(f"{label(c)} ({n:,})" for c, n in s.classes[:SHOWN])
     rest = len(s.classes) - SHOWN

@@ -22,12 +22,12 @@ from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
 from fedran.federation.logs import log_to
-from fedran.federation.offer import Offer
-from fedran.federation.outbox import Outbox
+from fedran.federation.messages.offer import Offer
+from fedran.federation.messages.records import blobs_of, content, fields_of, read_receipts
 from fedran.federation.pidfile import alone
-from fedran.federation.records import blobs_of, content, fields_of, read_receipts
 from fedran.federation.settings import SiteSettings, load_settings
-from fedran.federation.work import because, work, work_apart
+from fedran.federation.sites.outbox import Outbox
+from fedran.federation.sites.work import because, work, work_apart
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
 from fedran.wire.limits import DEFAULT_LIMITS

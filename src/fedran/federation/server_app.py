@@ -15,15 +15,15 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedran.core.aggregator import check_id
-from fedran.federation.keeper import Keeper, Rules
+from fedran.federation.deploy.registry import node_owners
 from fedran.federation.logs import log_to
+from fedran.federation.messages.roster import Roster
 from fedran.federation.pidfile import alone
 from fedran.federation.places import ServerPlace
-from fedran.federation.registry import node_owners
-from fedran.federation.roster import Roster
-from fedran.federation.round import Round
+from fedran.federation.server.keeper import Keeper, Rules
+from fedran.federation.server.round import Round
+from fedran.federation.server.validation import Validation
 from fedran.federation.settings import ServerSettings, configured
-from fedran.federation.validation import Validation
 from fedran.wire.limits import Limits
 
 VARIABLE = "FEDRAN_SERVER"

@@ -14,15 +14,15 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused, nearest, printable
 from fedran.core.hints import fits
-from fedran.federation.offer import (
+from fedran.federation.messages.offer import (
     LARGEST_BUDGET,
     LARGEST_WIDTH,
     FeatureSource,
     Offer,
     check_source,
 )
-from fedran.federation.site import MIN_CLASS_COUNT
-from fedran.federation.source import require_one
+from fedran.federation.sites.site import MIN_CLASS_COUNT
+from fedran.federation.sites.source import require_one
 from fedran.wire.files import read_toml
 
 T = TypeVar("T")

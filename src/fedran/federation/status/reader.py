@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fedran.federation.logbook import Logbook
+from fedran.federation.messages.roster import Roster
 from fedran.federation.pidfile import facts_of
 from fedran.federation.places import ServerPlace
-from fedran.federation.roster import Roster
-from fedran.federation.status_files import (
+from fedran.federation.server.logbook import Logbook
+from fedran.federation.status.files import (
     LATE,
     Flower,
     aside,
@@ -22,7 +22,7 @@ from fedran.federation.status_files import (
     disk_bytes,
     read_flower,
 )
-from fedran.federation.status_tally import Tally
+from fedran.federation.status.tally import Tally
 
 MOST_TROUBLES = 200
 Class = tuple[str | int, int]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedran.core.errors import Refused
-from fedran.federation.identity import Key
+from fedran.federation.messages.identity import Key
 from fedran.wire.aggregator_file import Aggregator
 from fedran.wire.files import write_atomically
 

@@ -12,7 +12,7 @@ from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.federation.settings import ServerSettings
-from fedran.federation.source import TaskData, read_rows
+from fedran.federation.sites.source import TaskData, read_rows
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from types import FrameType
 from typing import Any
 
 from fedran.core.errors import Refused
-from fedran.federation import flower
-from fedran.federation.keeping import Kept
+from fedran.federation.deploy import flower
+from fedran.federation.deploy.keeping import Kept
+from fedran.federation.deploy.registry import Registry
+from fedran.federation.deploy.tls import days_left
 from fedran.federation.logs import Tail, log_to
 from fedran.federation.pidfile import alone
 from fedran.federation.places import ServerPlace, SitePlace
-from fedran.federation.registry import Registry
-from fedran.federation.tls import days_left
 
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]

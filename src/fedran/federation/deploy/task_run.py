@@ -9,15 +9,15 @@ from typing import Any
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
-from fedran.federation import flower
-from fedran.federation.logbook import Logbook
+from fedran.federation.deploy import flower
+from fedran.federation.deploy.registry import active, note_of
 from fedran.federation.logs import Tail, log_file
+from fedran.federation.messages.roster import Roster
 from fedran.federation.pidfile import facts_of
 from fedran.federation.places import ServerPlace
-from fedran.federation.quorum import Quorum
-from fedran.federation.registry import active, note_of
-from fedran.federation.roster import Roster
-from fedran.federation.validation import Validation
+from fedran.federation.server.logbook import Logbook
+from fedran.federation.server.quorum import Quorum
+from fedran.federation.server.validation import Validation
 
 Say = Callable[[str], None]
 TRIES = 4

@@ -14,13 +14,13 @@ from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
 from fedran.data.dataset import Dataset
 from fedran.data.digits import digits
-from fedran.federation.card import Card
-from fedran.federation.identity import SiteKey
-from fedran.federation.node_key import make_node_key
+from fedran.federation.deploy.card import Card
+from fedran.federation.deploy.node_key import make_node_key
+from fedran.federation.deploy.tls import days_left, make_certificates
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.messages.roster import Roster
 from fedran.federation.places import ServerPlace, SitePlace
-from fedran.federation.roster import Roster
 from fedran.federation.settings import ServerSettings, SiteSettings, check_address
-from fedran.federation.tls import days_left, make_certificates
 from fedran.wire.files import write_atomically
 
 CARD = "card.toml"

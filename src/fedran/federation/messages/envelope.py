@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedran.core.errors import Refused
-from fedran.federation.identity import SiteKey, Statement
+from fedran.federation.messages.identity import SiteKey, Statement
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.limits import DEFAULT_LIMITS, Limits
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
-from fedran.federation.identity import check_public
-from fedran.federation.node_key import check_node_public
+from fedran.federation.deploy.node_key import check_node_public
+from fedran.federation.messages.identity import check_public
 from fedran.wire.files import read_toml, write_atomically
 
 HEAD = "# Give this file to the server's owner: `fedran federation add SERVER FILE`.\n"

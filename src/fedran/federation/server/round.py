@@ -18,13 +18,13 @@ from flwr.serverapp import Grid
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
-from fedran.federation.keeper import Keeper
-from fedran.federation.offer import MOST_EARLIER
-from fedran.federation.quorum import Quorum, Verdict
-from fedran.federation.receipt import Receipt
-from fedran.federation.records import blobs_of, content, fields_of, receipts_fields
+from fedran.federation.messages.offer import MOST_EARLIER
+from fedran.federation.messages.receipt import Receipt
+from fedran.federation.messages.records import blobs_of, content, fields_of, receipts_fields
+from fedran.federation.server.keeper import Keeper
+from fedran.federation.server.quorum import Quorum, Verdict
+from fedran.federation.server.validation import Validation
 from fedran.federation.settings import ServerSettings
-from fedran.federation.validation import Validation
 from fedran.wire.codec import encode
 from fedran.wire.files import write_atomically
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
-from fedran.federation.envelope import Envelope, open_envelope
-from fedran.federation.receipt import Receipt
+from fedran.federation.messages.envelope import Envelope, open_envelope
+from fedran.federation.messages.receipt import Receipt
 from fedran.wire.files import write_atomically
 from fedran.wire.limits import FILE_LIMITS
 

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from fedran.core.errors import Refused
-from fedran.federation.status import Reader, Status
-from fedran.federation.status_page import page, policy, sections
+from fedran.federation.status.page import page, policy, sections
+from fedran.federation.status.reader import Reader, Status
 
 LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")

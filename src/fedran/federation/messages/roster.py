@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused, nearest
-from fedran.federation.identity import Statement, check_public, verify
+from fedran.federation.messages.identity import Statement, check_public, verify
 from fedran.wire.files import read_toml, write_atomically
 
 HEAD = "# Sites of this federation: client id = public key. A site that is removed is refused.\n"

@@ -17,13 +17,13 @@ from fedran.core.combine import combine
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.summary import Summary
-from fedran.federation.envelope import Envelope, open_envelope, seal
-from fedran.federation.identity import Key, SiteKey, Statement
-from fedran.federation.journal import Journal
-from fedran.federation.outbox import Outbox
-from fedran.federation.receipt import Receipt
-from fedran.federation.roster import Roster
+from fedran.federation.messages.envelope import Envelope, open_envelope, seal
+from fedran.federation.messages.identity import Key, SiteKey, Statement
+from fedran.federation.messages.receipt import Receipt
+from fedran.federation.messages.roster import Roster
+from fedran.federation.server.journal import Journal
 from fedran.federation.settings import ServerSettings
+from fedran.federation.sites.outbox import Outbox
 from fedran.wire.codec import decode, encode
 from fedran.wire.files import naming
 from fedran.wire.limits import DEFAULT_LIMITS, FILE_LIMITS, Limits

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedran.core.errors import Refused
-from fedran.federation import flower
+from fedran.federation.deploy import flower
+from fedran.federation.deploy.registry import node_owners
 from fedran.federation.logs import log_file
 from fedran.federation.pidfile import end, facts_of
 from fedran.federation.places import ServerPlace, SitePlace, trial_sites
-from fedran.federation.registry import node_owners
 
 Say = Callable[[str], None]
 PATIENCE = 120.0

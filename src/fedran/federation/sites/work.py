@@ -1,4 +1,4 @@
-"""The work for a task in a process of its own: ``python -m fedran.federation.work SITE.toml``.
+"""The work for a task in its own process: ``python -m fedran.federation.sites.work SITE.toml``.
 
 The offer comes on stdin; what is made lies in the outbox; what went wrong comes back in a
 sentence on stdout. What an entry point prints goes to stderr, with the log.
@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedran.core.errors import Refused, printable
-from fedran.federation.identity import SiteKey
 from fedran.federation.logs import log_to
-from fedran.federation.offer import Offer
-from fedran.federation.outbox import Outbox
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.messages.offer import Offer
 from fedran.federation.settings import SiteSettings, load_settings
-from fedran.federation.site import Site
-from fedran.federation.source import make_source
+from fedran.federation.sites.outbox import Outbox
+from fedran.federation.sites.site import Site
+from fedran.federation.sites.source import make_source
 
 if TYPE_CHECKING:
     from fedran.backbones.backbone import Backbone
 
-log = logging.getLogger("fedran.federation.work")
+log = logging.getLogger("fedran.federation.sites.work")
 LONGEST = 4096
 """Bytes of an answer; a pipe holds them without a reader."""
 DONE = "done: "
@@ -44,7 +44,7 @@ def work_apart(path: Path, settings: SiteSettings, offer: Offer) -> str:
     """As ``work``, in a child that is limited in memory and killed when its time is over."""
     task, path = f"task {offer.task}", path.absolute()
     child = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-P", "-m", "fedran.federation.work", str(path)],
+        [sys.executable, "-P", "-m", "fedran.federation.sites.work", str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,

@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedran.core.errors import Refused
-from fedran.federation import flower
-from fedran.federation.keeping import Kept
+from fedran.federation.deploy import flower
+from fedran.federation.deploy.keeping import Kept
+from fedran.federation.deploy.task_run import TaskRun, follow, report
 from fedran.federation.pidfile import alone
 from fedran.federation.places import ServerPlace, trial_sites
-from fedran.federation.task_run import TaskRun, follow, report
 
 Say = Callable[[str], None]
 PATIENCE = 120.0

@@ -14,12 +14,12 @@ from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.summary import Summary
-from fedran.federation.envelope import Envelope, open_envelope
-from fedran.federation.journal import Journal
-from fedran.federation.logbook import Logbook
-from fedran.federation.receipt import Receipt
-from fedran.federation.roster import Roster
-from fedran.federation.snapshots import Snapshots, State
+from fedran.federation.messages.envelope import Envelope, open_envelope
+from fedran.federation.messages.receipt import Receipt
+from fedran.federation.messages.roster import Roster
+from fedran.federation.server.journal import Journal
+from fedran.federation.server.logbook import Logbook
+from fedran.federation.server.snapshots import Snapshots, State
 from fedran.wire.aggregator_file import Aggregator
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically

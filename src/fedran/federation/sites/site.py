@@ -16,11 +16,11 @@ from fedran.core.features import RandomFeatures
 from fedran.core.labels import Label, encode_labels
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.summarize import summarize
-from fedran.federation.envelope import seal
-from fedran.federation.identity import SiteKey
-from fedran.federation.offer import FeatureSource, Offer, require_source
-from fedran.federation.outbox import Outbox
-from fedran.federation.source import Source, TaskData
+from fedran.federation.messages.envelope import seal
+from fedran.federation.messages.identity import SiteKey
+from fedran.federation.messages.offer import FeatureSource, Offer, require_source
+from fedran.federation.sites.outbox import Outbox
+from fedran.federation.sites.source import Source, TaskData
 from fedran.wire.codec import encode
 from fedran.wire.plan import plan
 

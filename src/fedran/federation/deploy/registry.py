@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedran.core.errors import Refused
-from fedran.federation import flower
+from fedran.federation.deploy import flower
 from fedran.federation.places import ServerPlace
 from fedran.wire.files import write_atomically
 

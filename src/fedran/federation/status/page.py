@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from fedran.core.labels import sort_key
-from fedran.federation.status import SiteStatus, Status, TaskStatus, Trouble
-from fedran.federation.status_html import (
+from fedran.federation.status.html import (
     STATES,
     Html,
     badge,
@@ -21,7 +20,8 @@ from fedran.federation.status_html import (
     text,
     when,
 )
-from fedran.federation.status_words import NOTHING, answers, count, label, percent
+from fedran.federation.status.reader import SiteStatus, Status, TaskStatus, Trouble
+from fedran.federation.status.words import NOTHING, answers, count, label, percent
 
 SHOWN = 60
 """Rows of classes before the rest is counted."""
@@ -34,17 +34,17 @@ def page(status: Status) -> bytes:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<link rel="icon" href="data:,">\n<title>{name} · fedran federation</title>\n'
-        f"<style>{_asset('status.css')}</style></head>\n<body>\n"
+        f"<style>{_asset('page.css')}</style></head>\n<body>\n"
         '<p id="lost" role="status" hidden></p>\n'
         f"<main>\n{sections(status)}</main>\n"
-        f"<script>{_asset('status.js')}</script>\n</body></html>\n"
+        f"<script>{_asset('page.js')}</script>\n</body></html>\n"
     ).encode()
 
 
 def policy() -> str:
     """The Content-Security-Policy: this style, this script, this server, nothing else."""
     return (
-        f"default-src 'none'; style-src {_hash('status.css')}; script-src {_hash('status.js')}; "
+        f"default-src 'none'; style-src {_hash('page.css')}; script-src {_hash('page.js')}; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"
     )
@@ -239,7 +239,7 @@ def _troubles(troubles: Sequence[Trouble]) -> Html:
 
 
 def _asset(name: str) -> str:
-    return resources.files("fedran.federation").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("fedran.federation.status").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(name: str) -> str:

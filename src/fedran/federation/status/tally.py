@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from fedran.federation.identity import Key
-from fedran.federation.status_files import Flower
+from fedran.federation.messages.identity import Key
+from fedran.federation.status.files import Flower
 
 Event = dict[str, Any]
 NEEDED = {

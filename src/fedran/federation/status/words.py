@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedran.federation.status import TaskStatus
+from fedran.federation.status.reader import TaskStatus
 from fedran.wire.units import human_bytes
 
 NOTHING = "-"

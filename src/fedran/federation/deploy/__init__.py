@@ -1,0 +1,1 @@
+"""Keys, certificates, processes: a federation on real machines."""

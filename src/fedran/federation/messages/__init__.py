@@ -1,0 +1,1 @@
+"""What travels between sites and the server, and who signed it."""

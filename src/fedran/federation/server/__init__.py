@@ -1,0 +1,1 @@
+"""The server's side: what it keeps, and how a task goes."""

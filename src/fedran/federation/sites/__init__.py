@@ -1,0 +1,1 @@
+"""A site's side: rows, outbox, the work for a task, edges."""

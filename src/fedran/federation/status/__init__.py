@@ -1,0 +1,1 @@
+"""Where a federation stands, for people."""
