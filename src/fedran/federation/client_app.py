@@ -66,8 +66,8 @@ def settle(message: Message, context: Context) -> Message:
             for receipt in read_receipts(fields_of(message).get("receipts", [])):
                 if receipt.client == here.settings.client:
                     here.outbox.settle(receipt)
-                    words = (receipt.task, receipt.outcome, receipt.reason)
-                    log.info("task %s: %s %s", *map(printable, words))
+                    words = (receipt.task, " ".join((receipt.outcome, receipt.reason)).strip())
+                    log.info("task %s: %s", *map(printable, words))
         with reply.telling():
             head = blobs_of(message, DEFAULT_LIMITS.message).get("head")
             if head is not None:

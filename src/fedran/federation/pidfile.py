@@ -28,7 +28,8 @@ def alone(folder: Path, patience: float = 0.3, **facts: Any) -> Iterator[None]:
     try:
         _wait(lock, folder, patience)
         mark = {"pid": os.getpid(), "started": time.time(), **facts}
-        write_atomically(folder / "running.json", json.dumps(mark).encode())
+        with suppress(OSError):  # on a full disk the lock is enough
+            write_atomically(folder / "running.json", json.dumps(mark).encode())
         yield
         (folder / "running.json").unlink(missing_ok=True)
     finally:

@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Message, MessageType
@@ -99,7 +100,7 @@ class Round:
         tasks = [str(t) for t in json.loads(path.read_bytes())] if path.is_file() else []
         if task and task not in tasks:
             tasks.append(task)
-            write_atomically(path, json.dumps(tasks).encode())
+            _write(path, json.dumps(tasks).encode())
         newest = task or (tasks[-1] if tasks else "")
         earlier = [t for t in tasks if t != newest][-MOST_EARLIER:]
         return self.settings.offer(newest, earlier).fields() if newest else None
@@ -152,7 +153,8 @@ class Round:
             return
         self.answered[node] = receipts
         for receipt in receipts:
-            log.info("%s, %s: %s %s", receipt.client, receipt.task, receipt.outcome, receipt.reason)
+            why = f": {receipt.reason}" if receipt.reason else ""
+            log.info("%s, %s: %s%s", receipt.client, receipt.task, receipt.outcome, why)
             if receipt.task == task:
                 quorum.answer(receipt)
         self.keeper.logbook.write("seen", client=client)
@@ -179,7 +181,7 @@ class Round:
                     served.append(str(node))
             time.sleep(POLL / 2)
         note = {"head": digest, "nodes": served}
-        write_atomically(self.keeper.folder / "served.json", json.dumps(note).encode())
+        _write(self.keeper.folder / "served.json", json.dumps(note).encode())
         if head and len(served) < len(nodes):
             log.warning("%d of %d nodes have the newest head", len(served), len(nodes))
 
@@ -194,7 +196,7 @@ class Round:
         digest = hashlib.sha256(blob).hexdigest()
         path = self.keeper.folder / "head.fedran"
         if not path.is_file() or path.read_bytes() != blob:
-            write_atomically(path, blob)
+            _write(path, blob)
             accuracy = self.validation.accuracy(head) if self.validation else None
             shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
             log.info("new head: %d classes%s", len(head.classes), shown)
@@ -229,6 +231,14 @@ class Round:
             deadline=quorum.deadline,
             missing=missing,
         )
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Keep what can be made again; a full disk must not end a task."""
+    try:
+        write_atomically(path, data)
+    except OSError as reason:
+        log.error("%s not written: %s", path.name, reason)
 
 
 def _holds(reply: Message) -> Any:
