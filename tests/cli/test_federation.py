@@ -258,6 +258,7 @@ HELP = {
     "down": "End what runs in a trial's folder",
     "task": "Run one task",
     "simulate": "Run tasks over all sites",
+    "renew": "Make a new server certificate",
     "status": "Tasks, sites, bytes, accuracy",
     "accept": "Take in an upload that was put aside",
     "forward": "Take in members' uploads and forward one sum",

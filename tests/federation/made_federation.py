@@ -22,11 +22,12 @@ def upload(seed, classes=(0, 1), scale=1.0, phi=PHI, n=20):
 
 
 class Sites:
-    """Sites with their keys, and the server's roster of them."""
+    """Sites with their keys, and the server's roster: "edge" and "inner" may sum all others'."""
 
     def __init__(self, *names):
         self.keys = {name: SiteKey.generate() for name in names}
-        self.roster = Roster({name: key.public for name, key in self.keys.items()})
+        edges = {e: tuple(n for n in names if n != e) for e in ("edge", "inner") if e in names}
+        self.roster = Roster({name: key.public for name, key in self.keys.items()}, edges)
 
     def envelope(self, client, task, data=None, *, key=None, **changes):
         said = {"federation": "trial", "fingerprint": PHI.fingerprint.hash, **changes}

@@ -41,7 +41,7 @@ def opened(sites, tmp_path):
     def open_it(name="edge", **changes):
         close_all()
         rules = EdgeRules("trial", name, **changes)
-        members = Roster({m: sites.keys[m].public for m in MEMBERS})
+        members = Roster({m: sites.keys[m].public for m in MEMBERS}, {"inner": MEMBERS[:2]})
         folder = tmp_path / name
         found = Edge(folder, rules, sites.keys[name], members, Outbox(folder / "outbox"))
         current.append(found)
@@ -79,8 +79,8 @@ def test_the_server_ends_where_the_flat_one_does(sites, opened, server, tmp_path
     assert outcomes(edge, *blobs) == ["accepted"] * 3
     made = edge.forward("may")
     assert made.statement.members == tuple((m, "may") for m in MEMBERS[:3])
-    assert edge.outbox.pending() == ["may"]
-    assert server.receive(edge.outbox.envelope("may")).outcome == "accepted"
+    assert edge.outbox.pending() == ["may.sum-1"]
+    assert server.receive(edge.outbox.envelope("may.sum-1")).outcome == "accepted"
     a, b = server.aggregator, flat.aggregator
     np.testing.assert_allclose(a.gram(), b.gram(), atol=1e-6 * b.accounts.energy)
     assert a.counts == b.counts
@@ -115,8 +115,9 @@ def test_a_refused_sum_can_be_made_again_without_the_member_that_is_in(sites, op
     outcomes(edge, *blobs)
     server.receive(blobs[0])
     assert not server.receive(edge.forward("may").to_bytes()).settled
-    (edge.outbox.folder / "may.envelope").unlink()
+    (edge.outbox.folder / "may.sum-1.envelope").unlink()
     again = edge.forward("may", without=["site-1"])
+    assert again.statement.key == ("edge", "may.sum-1")
     assert again.statement.members == (("site-2", "may"),)
     assert server.receive(again.to_bytes()).outcome == "accepted"
 
@@ -131,10 +132,10 @@ def test_a_late_member_is_a_second_forward(sites, opened, server):
         edge.receive(late)
         assert edge.waiting("may") == [("site-3", "may")]
         made.append(edge.forward("may"))
-    assert [e.statement.task for e in made] == ["may", "may.2"]
+    assert [e.statement.task for e in made] == ["may.sum-1", "may.sum-2"]
     assert made[1].statement.members == (("site-3", "may"),)
     assert edge.forward("may") is None
-    assert edge.outbox.pending() == ["may", "may.2"]
+    assert edge.outbox.pending() == ["may.sum-1", "may.sum-2"]
     assert outcomes(server, *(e.to_bytes() for e in reversed(made))) == ["accepted"] * 2
     assert server.aggregator.accounts.n_rows == 60
 
@@ -145,26 +146,33 @@ def test_tasks_are_summed_apart(sites, opened):
     assert edge.forward("july") is None
     with pytest.raises(Refused, match="task: expected"):
         edge.forward("../may")
+    with pytest.raises(Refused, match="marks forwarded sums"):
+        edge.forward("may.sum-1")
     assert edge.forward("june").statement.members == (("site-1", "june"), ("site-2", "june"))
     assert edge.forward("may").statement.members == (("site-1", "may"),)
 
 
-def test_the_sites_own_upload_keeps_its_name(sites, opened, server):
+@pytest.mark.parametrize("own_first", [True, False])
+def test_the_sites_own_upload_and_its_sums_have_different_names(own_first, sites, opened, server):
     edge = opened()
-    own = edge.outbox.put(open_envelope(sites.envelope("edge", "may")))
-    edge.receive(*uploads(sites, "site-1"))
-    assert edge.forward("may").statement.task == "may.2"
-    edge.receive(*uploads(sites, "site-1", task="june"))
-    assert edge.forward("june", own_rows=True).statement.task == "june.2"
+    own = open_envelope(sites.envelope("edge", "may"))
+    if own_first:
+        edge.outbox.put(own)
+    for blob in uploads(sites, "site-1", "site-2"):
+        edge.receive(blob)
+        edge.forward("may")
+    assert edge.outbox.put(own) == own.to_bytes()
+    assert edge.outbox.pending() == ["may", "may.sum-1", "may.sum-2"]
     blobs = [edge.outbox.envelope(t) for t in edge.outbox.pending()]
-    assert own in blobs
+    assert blobs[0] == own.to_bytes()
     assert outcomes(server, *blobs) == ["accepted"] * 3
+    assert server.aggregator.accounts.n_rows == 60
 
 
 def test_a_name_that_was_taken_meanwhile_is_no_forward(sites, opened, monkeypatch):
     edge = opened()
     edge.receive(*uploads(sites, "site-1"))
-    other = sites.envelope("edge", "may")
+    other = sites.envelope("edge", "may.sum-1")
     with monkeypatch.context() as patch:
         patch.setattr(edge.outbox, "put", lambda envelope: other)
         with pytest.raises(Refused, match="made meanwhile"):
@@ -172,14 +180,22 @@ def test_a_name_that_was_taken_meanwhile_is_no_forward(sites, opened, monkeypatc
     assert edge.forward("may") is not None
 
 
-def test_a_name_too_long_for_a_second_forward_is_refused_before_anything(sites, opened):
-    edge, task = opened(), "m" * 63
-    outcomes(edge, *uploads(sites, "site-1", task=task))
-    edge.forward(task)
-    outcomes(edge, sites.envelope("site-2", task))
-    with pytest.raises(Refused, match="task: expected"):
-        edge.forward(task)
-    assert edge.waiting(task) == [("site-2", task)]
+def test_a_name_too_long_for_the_next_sum_is_refused_before_anything(sites, opened):
+    edge, task = opened(), "m" * 58
+    outcomes(edge, sites.envelope("site-1", task))
+    for _ in range(9):
+        made = edge.forward(task)
+        edge.outbox.settle(Receipt("accepted", *made.statement.key, made.statement.digest))
+        (edge.outbox.folder / f"{made.statement.task}.envelope").unlink()
+    assert made.statement.task == f"{task}.sum-9"
+    for name in (task, "m" * 59):
+        outcomes(edge, sites.envelope("site-2", name))
+        waiting = edge.waiting(name)
+        with pytest.raises(Refused, match="task: expected"):
+            edge.forward(name)
+        assert edge.waiting(name) == waiting
+        assert ("site-2", name) in waiting
+    assert edge.outbox.pending() == []
 
 
 REFUSED = [
@@ -246,13 +262,29 @@ def test_a_sum_behind_a_sum_lists_everyone(sites, opened, server):
     leaves = uploads(sites, "site-1", "site-2")
     outcomes(inner, *leaves)
     nested = inner.forward("may").to_bytes()
+    assert open_envelope(nested).statement.key == ("inner", "may.sum-1")
     edge = opened()
     assert outcomes(edge, nested, leaves[0]) == ["accepted", "refused"]
+    assert edge.waiting("may") == [("inner", "may.sum-1")]
     edge.receive(sites.envelope("site-3", "may"))
     made = edge.forward("may")
     assert {m for m, _ in made.statement.members} == set(MEMBERS)
     assert server.receive(made.to_bytes()).outcome == "accepted"
-    assert outcomes(server, nested, *leaves) == ["refused"] * 3
+    for blob in (nested, *leaves):
+        late = server.receive(blob)
+        assert (late.outcome, "through edge" in late.reason) == ("refused", True)
+
+
+def test_a_member_speaks_for_others_only_where_the_edge_lists_them(sites, opened):
+    edge = opened()
+    sums = [("inner", "site-3"), ("site-1", "site-2")]
+    for sender, member in sums:
+        blob = sites.envelope(sender, "may.sum-1", members=((member, "may"),))
+        receipt = edge.receive(blob)
+        assert receipt.outcome == "refused"
+        assert f"members that the roster lists for {sender}, got ['{member}']" in receipt.reason
+        assert edge.receive(sites.envelope(member, "may")).outcome == "accepted"
+    assert edge.forward("may").statement.members == (("site-3", "may"), ("site-2", "may"))
 
 
 def test_a_budget_holds_and_the_accounts_say_what_it_cost(sites, opened, server):
@@ -330,10 +362,10 @@ def test_a_sum_that_the_disk_damaged_ends_in_a_conflict_and_counts_once(sites, o
     edge = opened()
     outcomes(edge, *uploads(sites, "site-1"))
     edge.outbox.settle(server.receive(edge.forward("may").to_bytes()))
-    (edge.outbox.folder / "may.envelope").write_bytes(b"nonsense")
-    assert edge.outbox.envelope("may") is None  # as the site's client finds it: put aside
+    (edge.outbox.folder / "may.sum-1.envelope").write_bytes(b"nonsense")
+    assert edge.outbox.envelope("may.sum-1") is None  # as the site's client finds it: put aside
     again = edge.forward("may")
-    assert again.statement.task == "may.2"
+    assert again.statement.task == "may.sum-2"
     assert "through edge" in server.receive(again.to_bytes()).reason
     assert server.journal.count == 1
 
@@ -370,20 +402,20 @@ def test_the_command(sites, site_folder, server, tmp_path, capsys):
     assert "two: accepted (site-2, may)" in said
     assert "one.envelope: accepted (site-1, may)" in said
     assert "bad.envelope: refused (?, ?): message: expected" in said
-    assert "may: the sum of site-2, site-1" in said
+    assert "may.sum-1: the sum of site-2, site-1" in said
     outbox = Outbox(site_folder / "state" / "outbox")
-    assert server.receive(outbox.envelope("may")).outcome == "accepted"
+    assert server.receive(outbox.envelope("may.sum-1")).outcome == "accepted"
     command(site_folder, "may", None)
     said = capsys.readouterr().out
     assert "one.envelope: duplicate" in said
     assert "nothing new to forward for may" in said
     (site_folder / "inbox" / "three.envelope").write_bytes(third)
     command(site_folder, "may", None, budget="2KB")
-    assert "may.2: the sum of site-3" in capsys.readouterr().out
-    assert len(open_envelope(outbox.envelope("may.2")).upload) <= 2000
-    outbox.settle(Receipt("refused", "edge", "may.2", "d", "members: expected others"))
+    assert "may.sum-2: the sum of site-3" in capsys.readouterr().out
+    assert len(open_envelope(outbox.envelope("may.sum-2")).upload) <= 2000
+    outbox.settle(Receipt("refused", "edge", "may.sum-2", "d", "members: expected others"))
     command(site_folder, "may", None)
-    assert "may.2: the server refused it: members: expected others" in capsys.readouterr().out
+    assert "may.sum-2: the server refused it: members: expected others" in capsys.readouterr().out
 
 
 def test_the_command_knows_the_features_that_were_offered(sites, site_folder, capsys):
@@ -406,13 +438,16 @@ def test_the_command_waits_for_the_sites_client(sites, site_folder):
     command(site_folder, "may", None)
 
 
-def test_the_command_leaves_the_name_to_the_sites_own_rows(sites, site_folder, capsys):
-    np.savez(site_folder / "data" / "may.npz", features=np.eye(6), labels=np.arange(6))
+def test_the_command_leaves_the_name_to_the_sites_own_rows(sites, site_folder, server, capsys):
+    outbox = Outbox(site_folder / "state" / "outbox")
+    own = outbox.put(open_envelope(sites.envelope("edge", "may")))
     (site_folder / "inbox" / "one.envelope").write_bytes(*uploads(sites, "site-1"))
     command(site_folder, "may", None, without=["site-1"])
     assert "nothing new" in capsys.readouterr().out
     command(site_folder, "may", None)
-    assert "may.2: the sum of site-1" in capsys.readouterr().out
+    assert "may.sum-1: the sum of site-1" in capsys.readouterr().out
+    assert outbox.envelope("may") == own
+    assert outcomes(server, own, outbox.envelope("may.sum-1")) == ["accepted"] * 2
 
 
 def test_the_command_reads_no_file_that_is_too_large(sites, site_folder, capsys, monkeypatch):

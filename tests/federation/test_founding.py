@@ -83,7 +83,7 @@ def test_a_server_is_ready_to_run(server):
             for c in (
                 {"seed": 5},
                 {"catch_up": 5.0},
-                {"largest_upload": 4096},
+                {"largest_upload": 2_000_000},
                 {"snapshot_every": 3},
                 {"state": "elsewhere"},
                 {"source": {"backbone": "mine", "weights": "ab"}},

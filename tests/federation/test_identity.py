@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedran.core.errors import Refused
-from fedran.federation.messages.identity import SiteKey, Statement, check_public, verify
+from fedran.federation.messages.identity import (
+    SUM,
+    SiteKey,
+    Statement,
+    base_task,
+    check_public,
+    check_task,
+    verify,
+)
 from fedran.federation.messages.roster import Roster
 
 SAID = Statement("trial", "site-1", "may", "f" * 64, "d" * 64, (("a", "may"), ("b", "may")))
@@ -51,6 +59,36 @@ def test_fields_cannot_flow_into_each_other():
 def test_ids_are_plain(bad):
     with pytest.raises(ValueError, match="expected a str of 1 to 64"):
         replace(SAID, client=bad)
+
+
+@pytest.mark.parametrize("task", ["may", "may.2", "may.sum", "may-sum-1", "sum-1", "m" * 64])
+def test_a_task_is_its_own_base_and_that_of_its_sums(task):
+    assert check_task(task) == task
+    assert base_task(task) == task
+    for n in (1, 2, 10):
+        assert base_task(f"{task}{SUM}{n}") == task
+
+
+@given(st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True), st.integers(1, 10**6))
+def test_no_task_passes_for_a_sum(task, n):
+    if SUM in task:
+        with pytest.raises(Refused, match="which marks forwarded sums"):
+            check_task(task)
+    else:
+        assert base_task(f"{check_task(task)}{SUM}{n}") == base_task(task) == task
+
+
+@pytest.mark.parametrize("bad", ["may.sum-1", "may.sum-", ".sum-1", "a.sum-1.sum-2"])
+def test_the_name_of_a_sum_is_no_task(bad):
+    with pytest.raises(Refused, match="marks forwarded sums"):
+        check_task(bad)
+    assert SUM not in base_task(bad)
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "../x", "x" * 65, "a\n", 3, None, b"may"])
+def test_a_task_is_an_id(bad):
+    with pytest.raises(Refused, match="task: expected a str of 1 to 64"):
+        check_task(bad)
 
 
 def test_a_member_counts_once():
@@ -102,6 +140,20 @@ def test_a_roster_survives_its_file(tmp_path):
     assert Roster.load(tmp_path / "roster.toml") == roster
 
 
+def test_a_roster_with_edges_survives_its_file(tmp_path):
+    path, public = tmp_path / "roster.toml", SiteKey.generate().public
+    edges = {"9.b_c-d": ("site-1", "ward.2"), "a": (), "site-1": ("never-seen",)}
+    roster = Roster({"site-1": public, "9.b_c-d": public}, edges)
+    roster.save(path)
+    assert Roster.load(path) == roster
+    more = Roster.load(path).with_site("site-2", public)
+    assert more.edges == edges
+    assert more.without("site-2") == roster
+    Roster(roster.clients).save(path)
+    assert "[edges]" not in path.read_text()
+    assert Roster.load(path).edges == {}
+
+
 def test_a_known_site_keeps_its_key():
     key = SiteKey.generate().public
     roster = Roster().with_site("site-1", key)
@@ -112,7 +164,7 @@ def test_a_known_site_keeps_its_key():
 
 def test_someone_elses_id_is_refused():
     mine, theirs = SiteKey.generate(), SiteKey.generate()
-    roster = Roster({"site-1": mine.public, "site-2": theirs.public})
+    roster = Roster({"site-1": mine.public, "site-2": theirs.public}, {"site-1": ("a", "b")})
     roster.check(SAID, mine.sign(SAID))
     with pytest.raises(Refused, match="signature: expected one by the key of site-1"):
         roster.check(SAID, theirs.sign(SAID))
@@ -120,14 +172,49 @@ def test_someone_elses_id_is_refused():
         roster.check(replace(SAID, client="site-11"), mine.sign(SAID))
 
 
+def test_only_an_edge_speaks_for_others_and_only_for_its_members():
+    key, other = SiteKey.generate(), SiteKey.generate()
+    clients = {"site-1": key.public, "site-2": other.public}
+    for edges, foreign in (
+        ({}, r"\['a', 'b'\]"),
+        ({"site-2": ("a", "b")}, r"\['a', 'b'\]"),
+        ({"a": ("site-1",)}, r"\['a', 'b'\]"),
+        ({"site-1": ("a",)}, r"\['b'\]"),
+    ):
+        words = f"members: expected members that the roster lists for site-1, got {foreign}"
+        with pytest.raises(Refused, match=words):
+            Roster(clients, edges).check(SAID, key.sign(SAID))
+        with pytest.raises(Refused, match="signature"):  # whoever it is learns no more
+            Roster(clients, edges).check(SAID, other.sign(SAID))
+    Roster(clients, {"site-1": ("b", "a", "c")}).check(SAID, key.sign(SAID))
+    own = replace(SAID, members=(("site-1", "may"),))
+    Roster(clients).check(own, key.sign(own))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("[clients", "not valid TOML"),
-        ("[sites]\n", "one table \\[clients\\]"),
-        ("clients = 3", "one table \\[clients\\]"),
+        ("[sites]\n", "a table \\[clients\\]"),
+        ("clients = 3", "a table \\[clients\\]"),
         ('[clients]\n"a b" = "x"', "client: expected"),
         ('[clients]\na = "x"', "a: expected a key of the form"),
+        ('[edges]\na = ["b"]', "a table \\[clients\\]"),
+        ("[clients]\n[sites]", "and maybe \\[edges\\]"),
+        ("edges = 3\n[clients]", "a list of members for each edge"),
+        ('edges = ["a"]\n[clients]', "a list of members for each edge"),
+        ("[clients]\n[[edges]]", "a list of members for each edge"),
+        ('[clients]\n[edges]\na = "site-1"', "a list of members for each edge"),
+        ("[clients]\n[edges]\na = {b = 1}", "a list of members for each edge"),
+        ("[clients]\n[edges.a]\nb = []", "a list of members for each edge"),
+        ("[clients]\n[edges]\na = true", "a list of members for each edge"),
+        ("[clients]\n[edges]\na = [1]", "member: expected a str"),
+        ('[clients]\n[edges]\na = [["b"]]', "member: expected a str"),
+        ('[clients]\n[edges]\na = ["b", "../c"]', "member: expected a str"),
+        ('[clients]\n[edges]\na = [""]', "member: expected a str"),
+        ('[clients]\n[edges]\na = ["*"]', "member: expected a str"),
+        ('[clients]\n[edges]\n"a b" = []', "client: expected a str"),
+        ('[clients]\n[edges]\n"" = []', "client: expected a str"),
     ],
 )
 def test_a_wrong_roster_says_what_is_wrong(text, words, tmp_path):

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cryptography")
 
-from made_federation import PHI, M, Sites, same_state, upload
+from made_federation import PHI, RULES, M, Sites, same_state, upload
 
 import fedran
 from fedran.core.errors import Refused
@@ -83,8 +84,6 @@ def test_a_stranger_is_refused(sites, keeper):
 
 def test_an_envelope_cannot_be_replayed_elsewhere(sites, keeper, tmp_path):
     """Into another task: the signature does not fit. Into another federation: neither."""
-    from dataclasses import replace
-
     from fedran.federation.messages.envelope import open_envelope
 
     first = open_envelope(sites.envelope("site-1", "may"))
@@ -148,16 +147,67 @@ def test_an_unusual_energy_waits_for_a_person(sites, keeper, tmp_path):
 
 def test_a_forwarded_sum_lists_its_members_and_none_twice(sites, keeper):
     both = (("site-1", "may"), ("site-2", "may"))
-    assert keeper.receive(sites.envelope("edge", "may", members=both)).outcome == "accepted"
+    assert keeper.receive(sites.envelope("edge", "may.sum-1", members=both)).outcome == "accepted"
     direct = keeper.receive(sites.envelope("site-1", "may"))
     assert (direct.outcome, "through edge" in direct.reason) == ("refused", True)
-    late = sites.envelope("edge", "may-2", upload(9), members=(("site-3", "may"),))
+    late = sites.envelope("edge", "may.sum-2", upload(9), members=(("site-3", "may"),))
     assert keeper.receive(late).outcome == "accepted"
-    overlap = sites.envelope("edge", "may-3", upload(8), members=(("site-3", "may"),))
-    assert keeper.receive(overlap).outcome == "refused"
+    overlap = sites.envelope("edge", "may.sum-3", upload(8), members=(("site-3", "may"),))
+    assert "through edge" in keeper.receive(overlap).reason
     keeper.receive(sites.envelope("site-1", "june"))
-    overlap = sites.envelope("edge", "june", upload(7), members=(("site-1", "june"),))
+    overlap = sites.envelope("edge", "june.sum-1", upload(7), members=(("site-1", "june"),))
     assert "by itself" in keeper.receive(overlap).reason
+
+
+@pytest.mark.parametrize("own", [(), (("site-1", "may"),)], ids=["alone", "beside its own"])
+def test_nobody_takes_the_place_of_a_site_that_it_is_no_edge_of(own, sites, keeper):
+    before = keeper.journal.end
+    claim = sites.envelope("site-1", "may.sum-1", members=(*own, ("site-2", "may")))
+    receipt = keeper.receive(claim)
+    assert receipt.outcome == "refused"
+    assert "members that the roster lists for site-1, got ['site-2']" in receipt.reason
+    assert (keeper.journal.end, keeper.state.covered) == (before, {})
+    assert keeper.receive(sites.envelope("site-2", "may")).outcome == "accepted"
+    assert keeper.receive(sites.envelope("site-1", "may")).outcome == "accepted"
+
+
+def test_an_edge_speaks_for_its_own_members_only(sites, tmp_path):
+    listed = replace(sites.roster, edges={"edge": ("site-1",), "site-3": ("site-2",)})
+    keeper = module.Keeper(tmp_path / "s", RULES, listed)
+    both = (("site-1", "may"), ("site-2", "may"))
+    refused = keeper.receive(sites.envelope("edge", "may.sum-1", members=both))
+    assert "lists for edge, got ['site-2']" in refused.reason
+    for sender, member in (("edge", "site-1"), ("site-3", "site-2")):
+        blob = sites.envelope(sender, "may.sum-1", members=((member, "may"),))
+        assert keeper.receive(blob).outcome == "accepted"
+    keeper.close()
+
+
+def test_a_sum_is_for_a_task_that_was_opened(sites, keeper):
+    keeper.tasks = frozenset({"may"})
+    june, may = ({"members": (("site-1", task),)} for task in ("june", "may"))
+    assert "one that was opened" in keeper.receive(sites.envelope("edge", "june")).reason
+    foreign = keeper.receive(sites.envelope("edge", "june.sum-1", **june))
+    assert (foreign.outcome, "one that was opened" in foreign.reason) == ("refused", True)
+    for task, members in (("may.sum-1", june), ("may", may), ("may.sum-x", may), ("may.sum-1", {})):
+        assert keeper.receive(sites.envelope("edge", task, **members)).outcome == "refused"
+    assert keeper.receive(sites.envelope("edge", "may.sum-1", **may)).outcome == "accepted"
+
+
+def test_rows_that_are_all_zero_are_refused_and_stop_nobody(sites, keeper):
+    assert (
+        "all zero" in keeper.receive(sites.envelope("site-1", "may", upload(1, scale=0.0))).reason
+    )
+    keeper.energies.append(0.0)  # an old journal may hold one
+    assert keeper.receive(sites.envelope("site-2", "may")).outcome == "accepted"
+
+
+def test_what_no_check_foresaw_is_refused_and_logged(sites, keeper, monkeypatch, caplog):
+    monkeypatch.setattr(keeper, "_unusual", lambda _: 1 / 0)
+    receipt = keeper.receive(sites.envelope("site-1", "may"))
+    assert (receipt.outcome, receipt.reason[:8]) == ("refused", "an error")
+    assert "ZeroDivisionError" in caplog.text
+    assert keeper.journal.count == 0
 
 
 def test_a_restart_ends_in_the_same_state(sites, tmp_path):

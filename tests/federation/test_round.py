@@ -25,7 +25,7 @@ from made_federation import D, M, Sites, upload
 
 import fedran
 from fedran.federation.messages.offer import MOST_EARLIER, Offer
-from fedran.federation.messages.records import RAW, blobs_of, content, fields_of
+from fedran.federation.messages.records import blobs_of, content, fields_of
 from fedran.federation.server import round as module
 from fedran.federation.server.round import TRIES, Round
 from fedran.federation.settings import ServerSettings
@@ -102,10 +102,12 @@ class Site:
         if message.metadata.message_type == MessageType.QUERY:
             self.receipts += fields["receipts"]
             self.head = blobs_of(message, 10**6).get("head", self.head)
-            digest = hashlib.sha256(self.head).hexdigest() if self.head else ""
-            return content({"client": self.client, "head": digest, "told": ""}, {})
+            return content({"client": self.client, "head": self._digest(), "told": ""}, {})
         named = {f"b{n}": blob for n, blob in enumerate(self.blobs)}
-        return content({"client": self.client, "head": "", "told": self.told}, named)
+        return content({"client": self.client, "head": self._digest(), "told": self.told}, named)
+
+    def _digest(self):
+        return hashlib.sha256(self.head).hexdigest() if self.head else ""
 
 
 @pytest.fixture(scope="module")
@@ -185,13 +187,15 @@ def test_an_offer_carries_the_tasks_before_it(server, sites):
         assert len(found) == 3
         assert all(Offer.read(f).task == task for f in found)
         assert found[0]["earlier"] == (["may", "june"] if earlier is None else earlier)
-    assert json.loads((server.folder / "tasks.json").read_text()) == ["may", "june", "july"]
+    assert json.loads((server.folder / "tasks.json").read_text()) == {
+        "tasks": ["may", "june", "july"]
+    }
 
 
 def test_an_offer_stays_readable_after_very_many_tasks(server, sites):
     server("may", honest(sites))
     tasks = [f"task-{n}" for n in range(MOST_EARLIER + 50)]
-    (server.folder / "tasks.json").write_text(json.dumps(tasks))
+    (server.folder / "tasks.json").write_text(json.dumps({"tasks": ["may", *tasks]}))
     server("new", {11: Site("site-1", told="none")})
     offer = Offer.read(offers(server)[0])
     assert offer.earlier == tuple(tasks[-MOST_EARLIER:])
@@ -208,7 +212,7 @@ def test_a_run_without_a_task_asks_for_the_newest_again_and_leaves_the_quorum(se
     assert late.head == (server.folder / "head.fedran").read_bytes()
     assert (len(events(server, "task")), len(events(server, "declined"))) == before
     assert served(server.folder)["nodes"] == ["13"]
-    assert json.loads((server.folder / "tasks.json").read_text()) == ["may", "june"]
+    assert json.loads((server.folder / "tasks.json").read_text()) == {"tasks": ["may", "june"]}
 
 
 def test_a_run_without_a_task_before_the_first_one_offers_nothing(server):
@@ -260,7 +264,7 @@ def test_but_not_for_ever(server, sites):
     assert server("may", nodes) == "quorum"
     assert len(server.grid.of(MessageType.TRAIN, 11)) == TRIES
     assert len(server.grid.of(MessageType.TRAIN)) == TRIES + 2
-    assert "11" in served(server.folder)["nodes"]
+    assert "11" not in served(server.folder)["nodes"], "it may have an upload: it is asked again"
 
 
 def test_a_node_that_connects_later_is_asked_too(server, sites):
@@ -271,7 +275,7 @@ def test_a_node_that_connects_later_is_asked_too(server, sites):
             self.looks = getattr(self, "looks", 0) + 1
             return list(self.nodes)[: self.looks]
 
-    assert server("may", Growing(nodes)) == "complete"
+    assert server("may", Growing(nodes), deadline=5.0) == "complete"
     assert [len(server.grid.of(MessageType.TRAIN, n)) for n in nodes] == [1, 1, 1]
 
 
@@ -298,11 +302,65 @@ def test_sites_that_declined_are_not_waited_for(server, sites):
 
 def test_only_the_open_tasks_uploads_count_for_it(server, sites):
     nodes = honest(sites)
-    nodes[11] = Site("site-1", sites.envelope("site-1", "april"))
+    server("april", honest(sites, "april", NAMES[:0]))
+    late, foreign = (sites.envelope("site-1", task) for task in ("april", "never-opened"))
+    nodes[11] = Site("site-1", late, foreign)
     assert server("may", nodes) == "quorum"
     assert events(server, "task")[-1]["missing"] == ["site-1"]
-    assert nodes[11].receipts[0]["task"] == "april"
+    assert [r["outcome"] for r in nodes[11].receipts] == ["accepted", "refused"]
     assert ("site-1", "april") in server.keeper.aggregator.ledger
+
+
+def test_a_forged_answer_for_another_site_counts_for_nobody(server, sites):
+    nodes = honest(sites)
+    forged = sites.envelope("site-1", "may", upload(77), key=sites.keys["site-2"])
+    nodes[12] = Site("site-2", sites.envelope("site-2", "may"), forged)
+    assert server("may", nodes) == "complete"
+    assert [r["outcome"] for r in nodes[11].receipts] == ["accepted"]
+    assert events(server, "task")[-1]["missing"] == []
+
+
+def test_an_upload_that_is_too_large_is_refused_and_the_others_are_not(server, sites):
+    nodes = honest(sites)
+    nodes[11] = Site("site-1", sites.envelope("site-1", "may"), b"\0" * 5000)
+    assert server("may", nodes, largest_upload=4096, budget_bytes=1024) == "complete"
+    assert sorted(r["outcome"] for r in nodes[11].receipts) == ["accepted", "refused"]
+    assert any("at most 4096 bytes" in r["reason"] for r in nodes[11].receipts)
+
+
+def test_a_task_that_is_run_again_knows_what_came(server, sites):
+    nodes = honest(sites)
+    server("may", nodes)
+    for node in nodes.values():
+        node.blobs = ()
+    assert server("may", nodes, deadline=5.0) == "complete"
+    assert server.seconds < 4
+
+
+def test_an_edge_without_rows_of_its_own_has_not_declined(server, sites):
+    nodes = honest(sites)
+    nodes[11].told = "no rows for may yet"
+    assert server("may", nodes) == "complete"
+    assert events(server, "declined") == []
+
+
+def test_tasks_are_known_from_the_uploads_when_their_file_is_lost(server, sites):
+    server("may", honest(sites))
+    (server.folder / "tasks.json").write_text("{damaged")
+    server("june", honest(sites, "june"))
+    assert Offer.read(offers(server)[0]).earlier == ("may",)
+
+
+def test_a_head_that_a_node_holds_is_not_sent_again(server, sites):
+    nodes = honest(sites)
+    server("may", nodes)
+    held = (server.folder / "head.fedran").read_bytes()
+    for node in nodes.values():
+        node.blobs = ()
+    server("", nodes)
+    assert sorted(served(server.folder)["nodes"]) == ["11", "12", "13"]
+    sent = [m for m in server.grid.of(MessageType.QUERY) if len(m.content["blobs"])]
+    assert (sent, nodes[11].head) == ([], held)
 
 
 def test_a_node_speaks_for_its_owner_alone(server, sites, caplog):
@@ -338,7 +396,6 @@ def text(words):
 
 
 MALFORMED = {
-    "too large": raw(Array("uint8", (5000,), RAW, b"\0" * 5000)),
     "another kind of array": raw(Array("uint8", (3,), "numpy.ndarray", b"abc")),
     "nothing": RecordDict(),
     "no fields": RecordDict({"blobs": ArrayRecord({})}),
@@ -366,7 +423,7 @@ def test_a_malformed_answer_costs_that_answer_alone(body, server, sites, caplog)
     nodes = honest(sites, names=NAMES[:2])
     nodes = {13: lambda m: body, **nodes}
     with caplog.at_level(logging.WARNING):
-        assert server("may", nodes, largest_upload=4096) == "quorum"
+        assert server("may", nodes, largest_upload=4096, budget_bytes=1024) == "quorum"
     assert "node 13: " in caplog.text
     assert "\x1b" not in caplog.text
     assert len(server.grid.of(MessageType.TRAIN, 13)) == 1
@@ -438,7 +495,7 @@ def test_only_nodes_that_hold_the_newest_head_are_served(how, server, sites, cap
     nodes[12].how = how
     assert server("may", nodes) == "complete"
     assert sorted(served(server.folder)["nodes"]) == ["11", "13"]
-    assert "2 of 3 nodes have the newest head" in caplog.text
+    assert "1 of 3 nodes will be asked again" in caplog.text
     assert server.seconds < 5
 
 

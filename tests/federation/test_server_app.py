@@ -50,9 +50,9 @@ def test_the_state_is_where_the_settings_say_and_survives(opened, sites, here):
 
 def test_the_settings_are_the_rules(opened, sites):
     blob = sites.envelope("site-1", "may")
-    small = opened(largest_upload=1024, state="a")
-    assert len(blob) > 1024
-    assert "at most 1024" in small.receive(blob).reason
+    small = opened(largest_upload=2048, budget_bytes=1024, state="a")
+    assert len(blob) > 2048
+    assert "at most 2048" in small.receive(blob).reason
     assert "feature map differs" in opened(seed=1, state="b").receive(blob).reason
     assert "feature map differs" in opened(source="other", state="c").receive(blob).reason
 

@@ -13,7 +13,7 @@ pytest.importorskip("cryptography")
 from cryptography import x509
 
 from fedran.core.errors import Refused
-from fedran.federation.deploy.tls import days_left, make_certificates
+from fedran.federation.deploy.tls import _names, days_left, make_certificates, renew_server
 
 HOSTS = ("fl.example.org", "10.1.2.3", "::1")
 
@@ -134,3 +134,19 @@ def test_a_host_that_is_none_is_refused_and_nothing_is_written(host, tmp_path):
         make_certificates(tmp_path / "tls", ("good.example.org", host))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("tls/*"))
+
+
+def test_a_renewed_certificate_is_of_the_same_authority_and_for_the_same_names(tmp_path):
+    make_certificates(tmp_path, ("fl.example.org", "10.0.0.1"))
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    renew_server(tmp_path)
+    after = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    assert {n for n in after if after[n] != before[n]} == {"server.crt", "server.key"}
+    assert _names(tmp_path) == ["localhost", "127.0.0.1", "fl.example.org", "10.0.0.1"]
+    assert (tmp_path / "server.key").stat().st_mode & 0o077 == 0
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    assert days_left(tmp_path / "server.crt") > 800
+    (tmp_path / "ca.key").unlink()
+    with pytest.raises(FileNotFoundError, match="the authority's private key"):
+        renew_server(tmp_path)

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 import fedran
+from fedran.core.errors import Refused
 from fedran.federation.messages.envelope import open_envelope
 from fedran.federation.messages.identity import SiteKey
 from fedran.federation.messages.offer import Offer
@@ -175,8 +176,10 @@ def test_a_site_that_cannot_start_says_so(tmp_path):
 
 
 def test_the_server_hears_no_foreign_text(tmp_path, caplog):
-    inside = because(ValueError(f"{tmp_path}/site.toml: \x1b wrong"), tmp_path)
-    assert inside == "site.toml: \\x1b wrong"
+    inside = because(Refused(f"{tmp_path}/site.toml", "a table", "\x1b"), tmp_path)
+    assert inside == "site.toml: expected a table, got \\x1b"
+    kind = because(ValueError("of some library, about patient 4711"), tmp_path)
+    assert kind == "ValueError at the site; its log says more"
     with caplog.at_level(logging.WARNING):
         told = because(RuntimeError("patient 4711"), tmp_path)
     assert told == "RuntimeError at the site; its log says more"

@@ -119,6 +119,22 @@ def remove(
     typer.echo(f"{client} is out of the roster; what it sent before stays in the head")
 
 
+@app.command()
+def renew(
+    folder: Annotated[Path, typer.Argument(help="The server's folder.", show_default=False)],
+    host: Annotated[
+        list[str] | None, typer.Option(help="Names for it (default: those it has).")
+    ] = None,
+) -> None:
+    """Make a new server certificate of the same authority; restart the server afterwards."""
+    from fedran.federation.deploy.tls import days_left, renew_server
+    from fedran.federation.places import ServerPlace
+
+    tls = ServerPlace.find(folder).tls
+    renew_server(tls, host)
+    typer.echo(f"{tls / 'server.crt'}: good for {days_left(tls / 'server.crt'):.0f} days")
+
+
 app.command()(server)
 app.command()(client)
 app.command()(up)

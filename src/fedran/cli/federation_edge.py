@@ -52,8 +52,7 @@ def forward(
     ):
         for path in [*(envelopes or []), *sorted((folder / "inbox").glob("*.envelope"))]:
             _take(edge, path)
-        own_rows = _has_own_rows(folder, settings, task)
-        made = edge.forward(task, size, without=without or (), own_rows=own_rows)
+        made = edge.forward(task, size, without=without or ())
     if made is None:
         typer.echo(f"nothing new to forward for {task}")
     else:
@@ -74,11 +73,6 @@ def _take(edge: Edge, path: Path) -> None:
     receipt = edge.receive(path.read_bytes())
     reason = f": {receipt.reason}" if receipt.reason else ""
     typer.echo(f"{path}: {receipt.outcome} ({receipt.client}, {receipt.task}){reason}")
-
-
-def _has_own_rows(folder: Path, settings: SiteSettings, task: str) -> bool:
-    """Whether the site itself may still upload under the task's name: then a sum must not."""
-    return settings.folder is None or (folder / settings.folder / f"{task}.npz").is_file()
 
 
 def _remembered(state: Path) -> Fingerprint | None:

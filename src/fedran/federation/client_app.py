@@ -33,6 +33,9 @@ from fedran.wire.files import write_atomically
 from fedran.wire.limits import DEFAULT_LIMITS
 
 VARIABLE = "FEDRAN_SITE"
+MOST_AT_ONCE = 16 * 2**20
+"""Bytes of envelopes in one message, unless a single one is larger: what was missed in months
+must not come at the server all at once."""
 log = logging.getLogger(__name__)
 app = ClientApp()
 
@@ -52,7 +55,11 @@ def upload(message: Message, context: Context) -> Message:
                 reply.told.append(here.make(Offer.read(given)))
         for task in here.outbox.pending(refused=given is not None):
             with reply.telling():
-                reply.blobs[task] = here.outbox.envelope(task) or b""
+                blob = here.outbox.envelope(task) or b""
+                if reply.blobs and reply.size + len(blob) > MOST_AT_ONCE:
+                    log.info("task %s: goes with the next message", task)
+                    continue
+                reply.blobs[task] = blob
     return reply.to(message)
 
 
@@ -130,6 +137,11 @@ class Reply:
     here: Here | None = None
     told: list[str] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the envelopes."""
+        return sum(map(len, self.blobs.values()))
 
     @contextmanager
     def telling(self) -> Iterator[None]:

@@ -28,10 +28,13 @@ def alone(folder: Path, patience: float = 0.3, **facts: Any) -> Iterator[None]:
     try:
         _wait(lock, folder, patience)
         mark = {"pid": os.getpid(), "started": time.time(), **facts}
+        (folder / "running.json").unlink(missing_ok=True)  # of one that was killed
         with suppress(OSError):  # on a full disk the lock is enough
             write_atomically(folder / "running.json", json.dumps(mark).encode())
-        yield
-        (folder / "running.json").unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            (folder / "running.json").unlink(missing_ok=True)
     finally:
         os.close(lock)
 
@@ -47,7 +50,7 @@ def _wait(lock: int, folder: Path, patience: float) -> None:
                 time.sleep(0.1)
                 continue
             pid = (facts_of(folder) or {}).get("pid", "unknown")
-            hint = "`fedran federation down` ends a server or site"
+            hint = "wait for its end, or end a server or site with `fedran federation down`"
             raise Refused(str(folder), "nobody at work", f"process {pid}", hint=hint) from None
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedran.core.aggregator import check_id
 from fedran.federation.deploy.registry import node_owners
 from fedran.federation.logs import log_to
+from fedran.federation.messages.identity import check_task
 from fedran.federation.messages.roster import Roster
 from fedran.federation.pidfile import alone
 from fedran.federation.places import ServerPlace
@@ -41,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         task = str(context.run_config.get("task", ""))
         if task:
-            check_id(task, "task")
+            check_task(task)
         with alone(here / settings.state, PATIENCE, task=task):
             keeper = open_keeper(settings, here)
             try:
@@ -62,6 +62,7 @@ def open_keeper(settings: ServerSettings, here: Path) -> Keeper:
         settings.federation,
         phi.fingerprint,
         settings.out_features,
+        max_classes=settings.max_classes,
         limits=Limits(message=settings.largest_upload),
         snapshot_every=settings.snapshot_every,
     )

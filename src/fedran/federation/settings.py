@@ -40,7 +40,7 @@ class ServerSettings:
     """What makes the features, a text or a table; all sites must mean the same."""
     budget_bytes: int = 1_500_000
     min_clients: int = 1
-    """Uploads that a task waits for, if they come before its deadline."""
+    """A task with fewer uploads at its deadline is reported as short."""
     deadline: float = 3600.0
     """Seconds after which a task goes on with what came."""
     snapshot_every: int = 20
@@ -51,7 +51,10 @@ class ServerSettings:
     address: str = "127.0.0.1:9443"
     """Where the SuperLink listens."""
     catch_up: float = 60.0
-    """Seconds between two looks for sites that came back and lack the newest head; 0: never."""
+    """Seconds between two looks for sites that came back and lack the newest head; 0: hourly
+    looks for new keys only."""
+    max_classes: int = 10_000
+    """Of all uploads together."""
     roster: str = "roster.toml"
     state: str = "state"
 
@@ -59,7 +62,8 @@ class ServerSettings:
         check_id(self.federation, "federation")
         check_address(self.address)
         check_source(self.source)
-        _within("largest_upload", self.largest_upload, 1024, LARGEST_BUDGET)
+        _within("max_classes", self.max_classes, 1, 10**6)
+        _within("largest_upload", self.largest_upload, self.budget_bytes + 1024, LARGEST_BUDGET)
         _within("catch_up", self.catch_up, 0, 86400)
         _within("in_features", self.in_features, 1, LARGEST_WIDTH)
         _within("out_features", self.out_features, 1, LARGEST_WIDTH)

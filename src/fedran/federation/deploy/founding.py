@@ -132,8 +132,8 @@ def add_site(place: ServerPlace, card: Card) -> None:
 def remove_site(place: ServerPlace, client: str) -> None:
     """Let a site neither upload nor connect; what it sent before stays in."""
     roster = Roster.load(place.roster).without(client)
-    roster.save(place.roster)
     (place.nodes / f"{client}.pub").unlink(missing_ok=True)
+    roster.save(place.roster)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def make_trial(folder: Path, trial: Trial) -> list[SitePlace]:
         source="pixels of digits" if sample else "",
         budget_bytes=500_000 if sample else ServerSettings.budget_bytes,
         min_clients=max(1, trial.n_sites // 2),
-        deadline=300.0,
+        deadline=300.0 if trial.n_sites else ServerSettings.deadline,
         validation="validation.npz" if sample else None,
         address=trial.address,
     )

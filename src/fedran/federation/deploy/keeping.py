@@ -8,7 +8,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -29,8 +30,16 @@ class Kept:
     comes back within a minute of a crash; the delays outlast that.
     """
 
-    def __init__(self, name: str, make: Callable[[], Command], output: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Command],
+        output: Path,
+        hints: Mapping[str, str] | None = None,
+    ) -> None:
         self.name, self.make, self.output = name, make, output
+        self.hints = hints or {}
+        """Words in its output -> what they mean to people."""
         self.process: subprocess.Popen[bytes] | None = None
         self.started = self.due = 0.0
         self.delay = 1.0
@@ -66,17 +75,22 @@ class Kept:
             self.delay = 1.0 if now - self.started > HEALTHY else self.delay
         elif self.process is not None:
             log.warning(
-                "%s ended with code %s; starting it again in %g s (its output: %s)",
+                "%s ended with code %s; starting it again in %g s (%s)",
                 self.name,
                 self.process.returncode,
                 self.delay,
-                self.output,
+                self._why(),
             )
             self.stop()
             self.due = now + self.delay
             self.delay = min(2 * self.delay, LONGEST_DELAY)
         elif now >= self.due:
-            self.start()
+            try:
+                self.start()
+            except (OSError, ValueError, ImportError) as reason:
+                log.warning("%s: %s; trying again in %g s", self.name, reason, self.delay)
+                self.due = now + self.delay
+                self.delay = min(2 * self.delay, LONGEST_DELAY)
 
     def stop(self, patience: float = 15.0) -> None:
         """End it and what it started: asked first, then killed."""
@@ -86,6 +100,16 @@ class Kept:
         self.process.wait(patience)
         self.process = None
         self._mark.unlink(missing_ok=True)
+
+    def _why(self) -> str:
+        """What the end of its output means; where that is not known, where it lies."""
+        with suppress(OSError), self.output.open("rb") as file:
+            file.seek(max(0, self.output.stat().st_size - 4000))
+            said = file.read().decode(errors="replace")
+            for words, meaning in self.hints.items():
+                if words in said:
+                    return meaning
+        return f"its output: {self.output}"
 
     @property
     def _mark(self) -> Path:

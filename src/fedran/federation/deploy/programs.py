@@ -25,6 +25,11 @@ from fedran.federation.places import ServerPlace, SitePlace
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]
 WARN_DAYS = 30.0
+NODE_HINTS = {
+    "CERTIFICATE_VERIFY_FAILED": "ca.crt is not that of this server, or the address not its name",
+    "Failed to activate SuperNode": "the server does not let this node in: has its owner added "
+    "card.toml? After a crash it takes a minute",
+}
 
 
 def run_server(place: ServerPlace, *, insecure: bool, say: Say) -> None:
@@ -40,12 +45,15 @@ def run_server(place: ServerPlace, *, insecure: bool, say: Say) -> None:
             hint = "another server? change `address` in server.toml"
             raise Refused(settings.address, "a free port", "one in use", hint=hint)
         registry = Registry(place, named=not insecure)
-        look = 0.0
+        look, looking = 0.0, threading.Thread()
         try:
             while not asked.wait(0.5):
                 link.tend()
-                if link.running and time.monotonic() >= look and flower.listening(settings.address):
-                    registry.look(catch_up=settings.catch_up > 0)
+                due = time.monotonic() >= look and not looking.is_alive()
+                if link.running and due and flower.listening(settings.address):
+                    how = {"catch_up": settings.catch_up > 0}
+                    looking = threading.Thread(target=registry.look, kwargs=how, daemon=True)
+                    looking.start()
                     look = time.monotonic() + (settings.catch_up or 3600.0)
         finally:
             link.stop()
@@ -59,7 +67,7 @@ def run_site(place: SitePlace, *, insecure: bool, say: Say) -> None:
     with _program(place.folder, say, insecure=insecure) as asked:
         how = "WITHOUT ENCRYPTION" if insecure else "over TLS"
         log.info("site %s connects to %s %s", settings.client, settings.server, how)
-        node = Kept("SuperNode", make, place.folder / "log" / "supernode.log")
+        node = Kept("SuperNode", make, place.folder / "log" / "supernode.log", NODE_HINTS)
         node.end_left_over()
         try:
             while not asked.wait(0.5):
@@ -106,4 +114,4 @@ def _greet(place: ServerPlace, *, insecure: bool) -> None:
     log.info("federation %s at %s over TLS", settings.federation, settings.address)
     left = days_left(place.tls / "server.crt")
     if left < WARN_DAYS:
-        log.warning("the server's certificate expires in %.0f days", left)
+        log.warning("the certificate expires in %.0f days: `fedran federation renew`", left)

@@ -34,15 +34,28 @@ class Registry:
         Where Flower does not answer, the next look may do better.
         """
         try:
-            if self.named:
-                self.register()
             nodes = flower.ask(self.place, "supernode", "list", flower.LINK)["nodes"]
+            if self.named:
+                self.reconcile({str(n["node-id"]) for n in nodes})
+                self.register()
             runs = flower.ask(self.place, "list", flower.LINK)["runs"]
             self.note(nodes, runs)
             if catch_up and not any(active(run) for run in runs):
                 self.catch_up(nodes)
-        except (Refused, OSError, TimeoutError, KeyError) as reason:
-            log.warning("Flower did not answer: %s", reason)
+        except Exception as reason:  # the server runs on, whatever it was
+            log.warning("looking at nodes and runs: %s: %s", type(reason).__name__, reason)
+
+    def reconcile(self, listed: set[str]) -> None:
+        """Forget nodes that Flower has lost, and let it forget those that we do not know.
+
+        A crash between the two, or a new database of Flower's, is mended so.
+        """
+        known = _read(_registered(self.place))
+        kept = {client: pair for client, pair in known.items() if pair[0] in listed}
+        if kept != known:
+            self._remember(kept)
+        for number in listed - {pair[0] for pair in kept.values()}:
+            self._tell("unregister", number, "nobody")
 
     def register(self) -> None:
         """Let exactly the nodes whose keys lie in ``nodes/`` connect; remember their numbers."""

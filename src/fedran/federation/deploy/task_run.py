@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
 from fedran.federation.deploy import flower
 from fedran.federation.deploy.registry import active, note_of
 from fedran.federation.logs import Tail, log_file
+from fedran.federation.messages.identity import check_task
 from fedran.federation.messages.roster import Roster
 from fedran.federation.pidfile import facts_of
 from fedran.federation.places import ServerPlace
@@ -23,8 +23,8 @@ Say = Callable[[str], None]
 TRIES = 4
 """Runs of one task: Flower does not resume a run after a restart of its SuperLink."""
 POLL = 2.0
-SLACK = 300.0
-"""Seconds beyond the deadline for start, solving and handing back."""
+SLACK = 900.0
+"""Seconds beyond the deadline for start, waiting for another run, solving and handing back."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TaskRun:
 
 def run_task(place: ServerPlace, task: str, *, say: Say) -> TaskRun:
     """Run a task to its end; the server must be running."""
-    check_id(task, "task")
+    check_task(task)
     if facts_of(place.folder / "log") is None:
         raise Refused(
             str(place.folder),
@@ -48,6 +48,11 @@ def run_task(place: ServerPlace, task: str, *, say: Say) -> TaskRun:
             hint="start it with `fedran federation up` or `fedran federation server`",
         )
     _check(place)
+    other = (facts_of(place.state) or {}).get("task")
+    if other:
+        raise Refused(
+            "task", "no other at work", f"{other}, which is open", hint="wait for its end"
+        )
     for attempt in range(1, TRIES + 1):
         run = follow(place, task, say)
         if run["status"] == "finished:completed":
@@ -68,8 +73,14 @@ def _check(place: ServerPlace) -> None:
 def follow(place: ServerPlace, task: str, say: Say, *more: str) -> dict[str, Any]:
     """Start a run and show the server's lines until it ends; Flower's record of it."""
     tail = Tail(log_file(place.folder))
-    started = flower.ask(place, "run", ".", flower.LINK, "--run-config", f'task="{task}"', *more)
+    try:
+        started = flower.ask(
+            place, "run", ".", flower.LINK, "--run-config", f'task="{task}"', *more
+        )
+    except Refused as reason:  # the SuperLink may be starting
+        return {"run-id": "", "status": f"not started ({reason})"}
     number = str(started["run-id"])
+    place.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     book = Logbook(place.state / "logbook.jsonl")
     book.write("run", task=task, run_id=number, status="started")
     deadline = time.monotonic() + place.settings().deadline + SLACK
@@ -106,6 +117,7 @@ def report(place: ServerPlace, task: str, run: dict[str, Any], say: Say) -> Task
 
 
 def _wait_for_link(place: ServerPlace) -> None:
+    time.sleep(POLL)
     deadline = time.monotonic() + 120
     while not flower.listening(place.settings().address) and time.monotonic() < deadline:
         time.sleep(1)

@@ -10,11 +10,16 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedran.core.errors import Refused
-from fedran.federation.private_file import write_private
+from fedran.federation.private_file import check_private, write_private
 from fedran.federation.settings import is_host
 from fedran.wire.files import write_atomically
 
@@ -31,20 +36,13 @@ def make_certificates(folder: Path, hosts: Sequence[str] = ()) -> None:
     """
     if (folder / "server.crt").exists():
         raise FileExistsError(f"{folder}: certificates are there already")
-    authority, server = ec.generate_private_key(ec.SECP384R1()), _new_key()
+    authority = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedran authority")])
     use = _usage(sign_certificates=True)
-    extensions: list[tuple[x509.ExtensionType, bool]] = [(_CA, True), (use, True)]
-    root = _certificate(name, name, authority, authority, AUTHORITY_DAYS, extensions)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedran server")])
-    alternatives = x509.SubjectAlternativeName([_alternative(h) for h in (*LOCAL, *hosts)])
-    extensions = [
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (alternatives, False),
-        (_usage(sign_certificates=False), True),
-        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
-    ]
-    leaf = _certificate(subject, name, server, authority, SERVER_DAYS, extensions)
+    root = _certificate(
+        name, name, authority, authority, AUTHORITY_DAYS, [(_CA, True), (use, True)]
+    )
+    server, leaf = _server_certificate(authority, name, hosts)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_private(folder / "ca.key", _pem(authority))
     write_private(folder / "server.key", _pem(server))
@@ -52,13 +50,57 @@ def make_certificates(folder: Path, hosts: Sequence[str] = ()) -> None:
     write_atomically(folder / "server.crt", leaf.public_bytes(Encoding.PEM))
 
 
+def renew_server(folder: Path, hosts: Sequence[str] | None = None) -> None:
+    """A new server certificate and key of the same authority; sites need nothing new.
+
+    ``hosts=None``: for the names that the old one holds.
+    """
+    check_private(folder / "ca.key", "the authority's private key")
+    authority = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    if not isinstance(authority, ec.EllipticCurvePrivateKey):
+        raise Refused(str(folder / "ca.key"), "the key that `init` made", "another")
+    issuer = _load(folder / "ca.crt").subject
+    server, leaf = _server_certificate(
+        authority, issuer, _names(folder) if hosts is None else hosts
+    )
+    (folder / "server.key").unlink(missing_ok=True)
+    write_private(folder / "server.key", _pem(server))
+    write_atomically(folder / "server.crt", leaf.public_bytes(Encoding.PEM))
+
+
+def _server_certificate(
+    authority: ec.EllipticCurvePrivateKey, issuer: x509.Name, hosts: Sequence[str]
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    server = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedran server")])
+    names = dict.fromkeys((*LOCAL, *hosts))
+    extensions: list[tuple[x509.ExtensionType, bool]] = [
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (x509.SubjectAlternativeName([_alternative(h) for h in names]), False),
+        (_usage(sign_certificates=False), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+    ]
+    return server, _certificate(subject, issuer, server, authority, SERVER_DAYS, extensions)
+
+
+def _names(folder: Path) -> list[str]:
+    """The names and addresses that the server's certificate holds."""
+    found = _load(folder / "server.crt").extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    return [str(name.value) for name in found.value]
+
+
 def days_left(certificate: Path) -> float:
     """Days until a certificate expires; negative afterwards."""
+    return (_load(certificate).not_valid_after_utc - dt.datetime.now(dt.UTC)) / dt.timedelta(days=1)
+
+
+def _load(certificate: Path) -> x509.Certificate:
     try:
-        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        return x509.load_pem_x509_certificate(certificate.read_bytes())
     except ValueError:
         raise Refused(str(certificate), "a certificate (PEM)", "something else") from None
-    return (found.not_valid_after_utc - dt.datetime.now(dt.UTC)).total_seconds() / 86400
 
 
 _CA = x509.BasicConstraints(ca=True, path_length=0)
@@ -112,10 +154,6 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _new_key() -> ec.EllipticCurvePrivateKey:
-    return ec.generate_private_key(ec.SECP256R1())
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -26,6 +26,24 @@ PURPOSE = "fedran upload 1"
 SCHEME = "ed25519:"
 Key = tuple[str, str]
 """(client, task): what an upload is known by."""
+SUM = ".sum-"
+"""In the task of a forwarded sum, before its number; no task of a federation has it."""
+
+
+def base_task(task: str) -> str:
+    """The task that an upload is for: its own name, or that of a sum without its number.
+
+    >>> base_task("may"), base_task("may.sum-2")
+    ('may', 'may')
+    """
+    return task.partition(SUM)[0]
+
+
+def check_task(task: object) -> str:
+    """The id of a task as its owner may choose it."""
+    if SUM in check_id(task, "task"):
+        raise Refused("task", f"an id without {SUM!r}, which marks forwarded sums", task)
+    return str(task)
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,15 @@ class Statement:
         """The same bytes on every machine."""
         fields = {"purpose": PURPOSE, **asdict(self)}
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def check_sum(said: Statement) -> None:
+    """Refuse a sum without members, members without a sum, and a sum of another task's uploads."""
+    task, mark, number = said.task.partition(SUM)
+    if bool(mark) != bool(said.members) or (mark and not number.isdecimal()):
+        raise Refused("task", f"TASK{SUM}NUMBER for a sum with members, TASK otherwise", said.task)
+    if any(base_task(member) != task for _, member in said.members):
+        raise Refused("members", f"uploads for {task}", list(said.members)[:5])
 
 
 class SiteKey:

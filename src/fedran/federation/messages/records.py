@@ -40,8 +40,13 @@ def fields_of(message: Message) -> dict[str, Any]:
     return found
 
 
-def blobs_of(message: Message, largest: int) -> dict[str, bytes]:
-    """The named bytes of a message, each at most ``largest``; nothing is decoded here."""
+def blobs_of(
+    message: Message, largest: int, larger: dict[str, int] | None = None
+) -> dict[str, bytes]:
+    """The named bytes of a message, each at most ``largest``; nothing is decoded here.
+
+    A larger one is refused; with ``larger``, only noted there with its size.
+    """
     record = message.content.get("blobs")
     if record is None:
         return {}
@@ -51,8 +56,13 @@ def blobs_of(message: Message, largest: int) -> dict[str, bytes]:
         raise Refused("message", f"at most {MOST_BLOBS} parts", len(record))
     found = {}
     for name, array in record.items():
-        if array.stype != RAW or len(array.data) > largest:
-            raise Refused(name, f"at most {largest} bytes", len(array.data))
+        if array.stype != RAW:
+            raise Refused(name, f"an array of kind {RAW}", array.stype)
+        if len(array.data) > largest:
+            if larger is None:
+                raise Refused(name, f"at most {largest} bytes", len(array.data))
+            larger[str(name)[:64]] = len(array.data)
+            continue
         found[str(name)] = bytes(array.data)
     return found
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedran.core.aggregator import check_id
@@ -15,22 +16,35 @@ HEAD = "# Sites of this federation: client id = public key. A site that is remov
 
 @dataclass(frozen=True)
 class Roster:
-    """Who may send, and under which key."""
+    """Who may send, under which key, and whose uploads an edge may add up."""
 
     clients: dict[str, str] = field(default_factory=dict)
+    edges: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Edge -> its members. Nobody else's uploads can be in its sums."""
 
     @classmethod
     def load(cls, path: str | Path) -> Roster:
-        """Read ``[clients]`` of a TOML file; every id and key is checked."""
+        """Read ``[clients]`` and ``[edges]`` of a TOML file; every id and key is checked."""
         fields = read_toml(path, "the roster")
-        clients = fields.get("clients")
-        if set(fields) != {"clients"} or not isinstance(clients, dict):
-            raise Refused(str(path), "one table [clients]", sorted(fields))
-        return cls({check_id(c, "client"): check_public(k, c) for c, k in clients.items()})
+        clients, edges = fields.get("clients"), fields.get("edges", {})
+        if not set(fields) <= {"clients", "edges"} or not isinstance(clients, dict):
+            raise Refused(str(path), "a table [clients], and maybe [edges]", sorted(fields))
+        if not isinstance(edges, dict) or not all(isinstance(m, list) for m in edges.values()):
+            raise Refused(str(path), "[edges] with a list of members for each edge", edges)
+        return cls(
+            {check_id(c, "client"): check_public(k, c) for c, k in clients.items()},
+            {
+                check_id(e, "client"): tuple(check_id(m, "member") for m in members)
+                for e, members in edges.items()
+            },
+        )
 
     def save(self, path: str | Path) -> None:
         """Write it, crash-safe."""
         rows = [f'"{c}" = "{k}"\n' for c, k in sorted(self.clients.items())]
+        if self.edges:
+            rows.append("\n[edges]\n")
+            rows += [f'"{e}" = {json.dumps(list(m))}\n' for e, m in sorted(self.edges.items())]
         write_atomically(path, (HEAD + "[clients]\n" + "".join(rows)).encode())
 
     def with_site(self, client: str, public: str) -> Roster:
@@ -38,16 +52,19 @@ class Roster:
         check_id(client, "client")
         if self.clients.get(client, public) != public:
             raise Refused("client", f"a new id, or the known key of {client}", "another key")
-        return Roster({**self.clients, client: check_public(public, client)})
+        return replace(self, clients={**self.clients, client: check_public(public, client)})
 
     def without(self, client: str) -> Roster:
-        """The same without a site."""
+        """The same without a site, and without its rights as an edge."""
         if client not in self.clients:
             raise Refused("client", f"a site of the roster{nearest(client, self.clients)}", client)
-        return Roster({c: k for c, k in self.clients.items() if c != client})
+        return Roster(
+            {c: k for c, k in self.clients.items() if c != client},
+            {e: m for e, m in self.edges.items() if e != client},
+        )
 
     def check(self, statement: Statement, signature: bytes) -> None:
-        """Refuse what is not signed by the key of the client it names."""
+        """Refuse what is not signed by the key of the client it names, or speaks for others."""
         public = self.clients.get(statement.client)
         if public is None:
             raise Refused(
@@ -57,3 +74,12 @@ class Roster:
                 hint="add its public key to the server's roster",
             )
         verify(public, statement, signature)
+        mine = self.edges.get(statement.client, ())
+        foreign = sorted({c for c, _ in statement.members} - {*mine, statement.client})
+        if foreign:
+            raise Refused(
+                "members",
+                f"members that the roster lists for {statement.client}",
+                foreign[:5],
+                hint="list them under [edges] in the roster",
+            )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import BinaryIO
 from fedran.core.errors import Refused
 from fedran.wire.files import sync_folder
 
+log = logging.getLogger(__name__)
 MAGIC = b"fedranJ1"
 HEADER = 8 + 32 + 4
 """Length of a record, SHA-256 of its contents, CRC-32 of both."""
@@ -20,12 +23,14 @@ HEADER = 8 + 32 + 4
 class Journal:
     """A file of records; what ``append`` returned from is on disk, whatever happens next.
 
-    A record that a crash cut off was never acknowledged: it is removed when the file is opened.
-    Damage anywhere else is refused: nothing that was acknowledged is ever dropped.
+    A last record that is not whole was cut off by a crash and never acknowledged: it is moved to
+    ``journal.torn`` when the file is opened, with a warning (a disk that altered the last record
+    looks the same). Damage anywhere else is refused.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.failed = False
         new = not self.path.exists()
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -44,13 +49,19 @@ class Journal:
 
         Where that fails (a full disk), the file is as it was and the error is raised.
         """
+        if self.failed:
+            raise OSError(
+                f"{self.path}: an earlier failure could not be undone; restart the server"
+            )
         try:
             _write(self._file, _header(record))
             _write(self._file, record)
             os.fsync(self._file)
         except OSError:
+            self.failed = True
             os.ftruncate(self._file, self.end)
             os.fsync(self._file)
+            self.failed = False
             raise
         self.end += HEADER + len(record)
         self.count += 1
@@ -86,9 +97,17 @@ class Journal:
                 end = file.tell()
                 count += 1
         if end < size:
+            self._put_by(end)
             os.ftruncate(self._file, end)
             os.fsync(self._file)
         return count, end, size - end
+
+    def _put_by(self, start: int) -> None:
+        torn = self.path.with_suffix(".torn")
+        log.warning("%s: its end was not whole; it is now in %s", self.path, torn.name)
+        with self.path.open("rb") as file, torn.open("wb") as copy:
+            file.seek(start)
+            shutil.copyfileobj(file, copy)
 
     def _whole(self, file: BinaryIO, number: int, start: int, size: int) -> bool:
         """Read one record; False for one that a crash cut off, an error for a damaged one."""

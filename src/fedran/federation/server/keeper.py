@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import statistics
 import threading
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.summary import Summary
 from fedran.federation.messages.envelope import Envelope, open_envelope
+from fedran.federation.messages.identity import base_task, check_sum
 from fedran.federation.messages.receipt import Receipt
 from fedran.federation.messages.roster import Roster
 from fedran.federation.server.journal import Journal
@@ -39,6 +41,8 @@ class Rules:
     out_features: int
     classes: tuple[Label, ...] | None = None
     """The labels that may occur; None: any, up to the limits."""
+    max_classes: int = 10_000
+    """Of all uploads together: every class takes room in the state and in the head."""
     limits: Limits = DEFAULT_LIMITS
     snapshot_every: int = 20
     """Uploads between two snapshots."""
@@ -58,6 +62,8 @@ class Keeper:
         self.quarantine = self.folder / "quarantine"
         self.quarantine.mkdir(exist_ok=True, mode=0o700)
         self.lock = threading.RLock()
+        self.tasks: Collection[str] | None = None
+        """Tasks that were opened; uploads for others are refused. None: any."""
         self.logbook = Logbook(self.folder / "logbook.jsonl")
         self.journal = Journal(self.folder / "journal")
         self._snapshots = Snapshots(self.folder)
@@ -98,6 +104,11 @@ class Keeper:
                 return Receipt("quarantined", *key, digest, unusual)
         except Refused as reason:
             return Receipt("refused", *key, digest, str(reason))
+        except OSError:
+            raise
+        except Exception:
+            log.exception("%s, %s: an upload that no check foresaw", *key)
+            return Receipt("refused", *key, digest, "an error at the server; its log says more")
         return self._take(envelope, blob, summary)
 
     def accept(self, client: str, task: str) -> Receipt:
@@ -134,6 +145,9 @@ class Keeper:
         if said.federation != self.rules.federation:
             raise Refused("federation", self.rules.federation, said.federation)
         self.roster.check(said, envelope.signature)
+        check_sum(said)
+        if self.tasks is not None and base_task(said.task) not in self.tasks:
+            raise Refused("task", "one that was opened here", said.task)
 
     def _check_features(self, envelope: Envelope) -> None:
         said = envelope.statement
@@ -169,14 +183,19 @@ class Keeper:
             strange = [c for c in summary.classes if c not in self.rules.classes]
             if strange:
                 raise Refused("classes", "labels of this federation", strange[:5])
+        if summary.accounts.energy <= 0:
+            raise Refused("energy", "rows that are not all zero", summary.accounts.energy)
+        known = {*self.aggregator.classes, *summary.classes}
+        if len(known) > self.rules.max_classes:
+            raise Refused("classes", f"at most {self.rules.max_classes} in all", len(known))
         self.aggregator.check(summary, client=said.client, task=said.task)
         return summary
 
     def _unusual(self, summary: Summary) -> str:
         """A sentence about a mean row energy far beyond the others', or nothing."""
         mean = _mean_energy(summary)
-        usual = statistics.median(self.energies) if self.energies else None
-        if usual is None or mean <= UNUSUAL * usual:
+        usual = statistics.median(self.energies) if self.energies else 0.0
+        if usual <= 0 or mean <= UNUSUAL * usual:
             return ""
         return (
             f"mean row energy {mean:.3g} is {mean / usual:.0f} times the median; "

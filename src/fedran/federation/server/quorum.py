@@ -29,13 +29,17 @@ class Quorum:
 
     def __post_init__(self) -> None:
         if self.min_clients > len(self.asked):
+            who = f"{len(self.asked)} sites" if self.asked else "none"
             raise ValueError(
-                f"min_clients is {self.min_clients}, but only {len(self.asked)} clients are asked"
+                f"min_clients is {self.min_clients}, but the roster has {who}; "
+                "`fedran federation add` lets a site in"
             )
 
     def answer(self, receipt: Receipt) -> None:
-        """Count a receipt; the last one of a client stands."""
-        self.answers[receipt.client] = receipt
+        """Count a receipt; once an upload is in, a refused one does not undo it."""
+        before = self.answers.get(receipt.client)
+        if before is None or receipt.settled or not before.settled:
+            self.answers[receipt.client] = receipt
 
     def decline(self, client: str) -> None:
         """A client has nothing for this task: nobody waits for it. Its word is not signed."""

@@ -19,6 +19,7 @@ from flwr.serverapp import Grid
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
+from fedran.federation.messages.identity import base_task
 from fedran.federation.messages.offer import MOST_EARLIER
 from fedran.federation.messages.receipt import Receipt
 from fedran.federation.messages.records import blobs_of, content, fields_of, receipts_fields
@@ -63,6 +64,8 @@ class Round:
         """Node -> when it may be asked (again)."""
         self.tries: dict[int, int] = {}
         self.answered: dict[int, list[Receipt]] = {}
+        self.holds: dict[int, str] = {}
+        """Node -> digest of the head that it holds, as it says."""
 
     def run(self, task: str) -> Verdict:
         """The task to its end: everyone answered, or the deadline passed."""
@@ -70,6 +73,9 @@ class Round:
         least = self.settings.min_clients if task else 0
         deadline = self.settings.deadline if task else CATCH_UP
         quorum = Quorum(clients, least, deadline)
+        for (client, name), digest in self.keeper.aggregator.ledger.items():
+            if task and base_task(name) == task:  # of an earlier run of the same task
+                quorum.answer(Receipt("duplicate", client, name, digest))
         self._note(task, "open", quorum)
         verdict = self._collect(task, quorum)
         self._note(task, verdict, quorum)
@@ -97,10 +103,12 @@ class Round:
     def _offer(self, task: str) -> dict[str, Any] | None:
         """The task and those before it; without one, the newest again for who missed it."""
         path = self.keeper.folder / "tasks.json"
-        tasks = [str(t) for t in json.loads(path.read_bytes())] if path.is_file() else []
-        if task and task not in tasks:
-            tasks.append(task)
-            _write(path, json.dumps(tasks).encode())
+        before = [str(t) for t in _read(path).get("tasks", [])]
+        came = sorted({base_task(t) for _, t in self.keeper.aggregator.ledger})
+        tasks = list(dict.fromkeys((*before, *came, *([task] if task else []))))
+        if tasks != before:
+            _write(path, json.dumps({"tasks": tasks}).encode())
+        self.keeper.tasks = frozenset(tasks)
         newest = task or (tasks[-1] if tasks else "")
         earlier = [t for t in tasks if t != newest][-MOST_EARLIER:]
         return self.settings.offer(newest, earlier).fields() if newest else None
@@ -137,11 +145,13 @@ class Round:
             self.due[node] = time.monotonic() + AGAIN
             return
         try:
-            blobs = blobs_of(reply, self.settings.largest_upload)
+            large: dict[str, int] = {}
+            blobs = blobs_of(reply, self.settings.largest_upload, large)
             fields = fields_of(reply)
             client, told = check_id(fields.get("client"), "client"), fields.get("told")
-            owner = self.owners().get(str(node), client)
-            if owner != client:
+            owners = self.owners()
+            if owners and owners.get(str(node)) != client:
+                owner = owners.get(str(node), "nobody")
                 raise Refused("client", f"{owner}, whose node it is", client)
         except Refused as reason:
             log.warning("node %s: %s", node, reason)
@@ -149,16 +159,19 @@ class Round:
         try:
             receipts = [self.keeper.receive(blob) for blob in blobs.values()]
         except OSError as reason:
-            log.error("%s: not taken in, the disk refuses: %s; it sends again", client, reason)
+            log.error("%s: not taken in, the disk refuses: %s; it is asked again", client, reason)
+            self.due[node] = time.monotonic() + AGAIN
             return
+        receipts += [_too_large(client, t, n, self.settings) for t, n in large.items()]
         self.answered[node] = receipts
+        self.holds[node] = str(fields.get("head", ""))
         for receipt in receipts:
             why = f": {receipt.reason}" if receipt.reason else ""
             log.info("%s, %s: %s%s", receipt.client, receipt.task, receipt.outcome, why)
-            if receipt.task == task:
+            if base_task(receipt.task) == task and receipt.client == client:
                 quorum.answer(receipt)
         self.keeper.logbook.write("seen", client=client)
-        if task and isinstance(told, str) and told:
+        if task and isinstance(told, str) and told and client not in quorum.answers:
             log.warning("%s, %s: nothing sent: %s", client, task, told)
             self.keeper.logbook.write("declined", client=client, task=task, reason=told)
             quorum.decline(client)
@@ -170,20 +183,23 @@ class Round:
         self.waiting.clear()
         for node in nodes:
             fields = {"receipts": receipts_fields(self.answered.get(node, []))}
-            body = content(fields, {"head": head} if head else {})
+            lacks = head and self.holds.get(node) != digest
+            body = content(fields, {"head": head} if lacks else {})
             kind = MessageType.QUERY
             self._ask([Message(body, dst_node_id=node, message_type=kind, ttl=HAND_BACK)])
-        served = []
+        before = _read(self.keeper.folder / "served.json")
+        served = set(before.get("nodes", [])) if before.get("head") == digest else set()
         deadline = time.monotonic() + HAND_BACK
         while self.waiting and time.monotonic() < deadline:
             for node, reply in self._replies():
-                if not reply.has_error() and _holds(reply) == digest:
-                    served.append(str(node))
+                if not reply.has_error() and _holds(reply) == digest and node in self.answered:
+                    served.add(str(node))  # others are asked again: they may have rows to send
             time.sleep(POLL / 2)
-        note = {"head": digest, "nodes": served}
+        note = {"head": digest, "nodes": sorted(served)}
         _write(self.keeper.folder / "served.json", json.dumps(note).encode())
-        if head and len(served) < len(nodes):
-            log.warning("%d of %d nodes have the newest head", len(served), len(nodes))
+        lacking = {str(n) for n in nodes} - served
+        if head and lacking:
+            log.warning("%d of %d nodes will be asked again", len(lacking), len(nodes))
 
     def _head(self, task: str) -> tuple[bytes, str]:
         """The newest head as bytes, and their digest; nothing before the first upload."""
@@ -216,10 +232,11 @@ class Round:
             return
         missing = quorum.missing
         log.info(
-            "task %s: %s, %d uploads in%s",
+            "task %s: %s, %d %s in%s",
             task,
             state,
             quorum.accepted,
+            "upload" if quorum.accepted == 1 else "uploads",
             f", missing {', '.join(missing[:10])}" if missing and state != "open" else "",
         )
         self.keeper.logbook.write(
@@ -231,6 +248,20 @@ class Round:
             deadline=quorum.deadline,
             missing=missing,
         )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _too_large(client: str, task: str, size: int, settings: ServerSettings) -> Receipt:
+    expected = f"at most {settings.largest_upload} bytes"
+    reason = Refused("upload", expected, size, hint="the server's `largest_upload` limits it")
+    return Receipt("refused", client, task, "?", str(reason))
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -18,7 +18,14 @@ from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.summary import Summary
 from fedran.federation.messages.envelope import Envelope, open_envelope, seal
-from fedran.federation.messages.identity import Key, SiteKey, Statement
+from fedran.federation.messages.identity import (
+    SUM,
+    Key,
+    SiteKey,
+    Statement,
+    base_task,
+    check_task,
+)
 from fedran.federation.messages.receipt import Receipt
 from fedran.federation.messages.roster import Roster
 from fedran.federation.server.journal import Journal
@@ -65,7 +72,7 @@ class Edge:
     >>> edge.receive(blob).outcome, edge.forward("may").statement.members
     ('accepted', (('ward-1', 'may'),))
     >>> edge.forward("may"), outbox.pending()
-    (None, ['may'])
+    (None, ['may.sum-1'])
     >>> edge.close()
     """
 
@@ -114,23 +121,21 @@ class Edge:
         budget_bytes: int | None = None,
         *,
         without: Collection[str] = (),
-        own_rows: bool = False,
     ) -> Envelope | None:
         """One signed sum of a task's uploads that were not forwarded yet; None without any.
 
-        It lies in the outbox as TASK; as TASK.2, TASK.3, ... where that is taken: late members
-        make a second forward. Without a budget every column goes, in float32, and the server
-        ends where it would have ended with the members' own uploads, to rounding. With one,
-        the largest rank that fits goes, in the wire's default precision. ``without``: members
-        to leave out. ``own_rows``: TASK is left to the upload of the site's own rows.
+        It lies in the outbox as TASK.sum-1; late members make a second forward, TASK.sum-2.
+        Without a budget every column goes, in float32, and the server ends where it would have
+        ended with the members' own uploads, to rounding. With one, the largest rank that fits
+        goes, in the wire's default precision. ``without``: members to leave out.
 
         Cost: that of ``combine`` and ``encode``; all members' factors are in memory at once.
         """
-        check_id(task, "task")
+        check_task(task)
         chosen = [e for e in self._waiting(task) if e.statement.client not in without]
         if not chosen:
             return None
-        name = self._free_name(task, 2 if own_rows else 1)
+        name = self._free_name(task)
         summaries = [decode(e.upload, Summary, limits=self.rules.limits) for e in chosen]
         envelope = seal(
             self._encoded(summaries, budget_bytes),
@@ -205,7 +210,9 @@ class Edge:
     def _waiting(self, task: str) -> list[Envelope]:
         done = self._forwarded()
         return [
-            e for e in self._received() if e.statement.task == task and e.statement.key not in done
+            e
+            for e in self._received()
+            if base_task(e.statement.task) == task and e.statement.key not in done
         ]
 
     def _forwarded(self) -> set[Key]:
@@ -215,8 +222,8 @@ class Edge:
                 done.update(open_envelope(path.read_bytes(), FILE_LIMITS).statement.members)
         return done
 
-    def _free_name(self, task: str, first: int) -> str:
-        names = (task if n == 1 else f"{task}.{n}" for n in count(first))
+    def _free_name(self, task: str) -> str:
+        names = (f"{task}{SUM}{n}" for n in count(1))
         return next(name for name in names if not self.outbox.has(name))
 
     def _encoded(self, summaries: list[Summary], budget: int | None) -> bytes:

@@ -15,7 +15,7 @@ from fedran.wire.files import write_atomically
 from fedran.wire.limits import FILE_LIMITS
 
 log = logging.getLogger(__name__)
-CONFLICTS = ("digest: expected the upload ", "members: ")
+CONFLICTS = ("digest: expected the upload ", "members: expected uploads that are not in yet")
 """How the reason of a refusal begins when the server already has this site's rows."""
 
 

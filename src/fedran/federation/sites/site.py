@@ -45,7 +45,8 @@ class Site:
     made_by: FeatureSource | None = None
     """What made the site's features; None: whatever the server says."""
     min_class_count: int = MIN_CLASS_COUNT
-    """Classes with fewer labelled rows are withheld: their sums would give single rows away."""
+    """Classes with fewer rows are withheld: their sums would give single rows away. Rows that
+    were given a pseudo-label count."""
     pseudo_labels: Literal["margin", "none"] = "margin"
 
     def prepare(self, offer: Offer) -> bytes:
@@ -85,7 +86,7 @@ class Site:
         y = data.y
         if self.pseudo_labels == "margin" and None in y and any(v is not None for v in y):
             found = margin_labels(H, y)
-            log.info("task %s: %s", task, found)
+            log.info("task %s: %s", task, found.reason)
             y = list(found.labels)
         kept, withheld = enough(y, self.min_class_count)
         if withheld:

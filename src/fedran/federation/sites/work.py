@@ -106,7 +106,7 @@ def because(reason: BaseException, here: Path | None) -> str:
     if isinstance(reason, MemoryError):
         log.warning("out of memory: %s", reason)
         return "memory: expected enough for the work, got too little; raise the site's memory_mib"
-    if here is not None and isinstance(reason, (ValueError, FileNotFoundError, ImportError)):
+    if here is not None and isinstance(reason, (Refused, FileNotFoundError)):
         log.warning("nothing to send: %s", reason)
         return printable(str(reason).replace(f"{here}{os.sep}", ""))
     log.error("nothing to send", exc_info=reason)

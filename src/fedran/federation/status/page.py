@@ -167,7 +167,9 @@ def _transport(t: TaskStatus) -> Html:
 def _sites(sites: Sequence[SiteStatus]) -> Html:
     rows = [
         [
-            Html(f"<b>{text(s.client)}</b>" + ("" if s.in_roster else badge("not in roster"))),
+            Html(
+                f"<b>{text(s.client)}</b>" + ("" if s.in_roster else " " + badge("not in roster"))
+            ),
             dot(s.connected),
             when(s.last_seen),
             text(s.uploads if not s.members else f"{s.uploads}, sums of {s.members}"),

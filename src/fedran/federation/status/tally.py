@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from fedran.federation.messages.identity import Key
+from fedran.federation.messages.identity import Key, base_task
 from fedran.federation.status.files import Flower
 
 Event = dict[str, Any]
@@ -70,7 +70,7 @@ class Tally:
             self.troubles.append(event)
         if not verified:
             return
-        client, task = event["client"], event["task"]
+        client, task = event["client"], base_task(event["task"])
         key, size = (client, task), event.get("bytes")
         self.clients.add(client)
         self.tasks.setdefault(task)
