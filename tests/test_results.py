@@ -87,3 +87,11 @@ def test_every_result_of_one_file_uses_the_same_streams(results):
 
 def test_no_result_is_larger_than_a_megabyte():
     assert all(p.stat().st_size < 10**6 for p in (ROOT / "results").glob("*"))
+
+
+def test_the_costs_of_a_federation_are_the_measured_ones():
+    measured = (ROOT / "results/federation.md").read_text().splitlines()
+    page = (ROOT / "docs/explanation/federation.md").read_text().splitlines()
+    rows = [line for line in page if line.startswith("| ") and "MiB" in line]
+    assert len(rows) >= 4
+    assert all(row in measured for row in rows)

@@ -145,7 +145,7 @@ def test_add_refuses_what_is_no_card_of_this_federation(call, trial, tmp_path):
     call("join", "s", "--federation", "other", *JOIN[2:], *CA)
     refused(call("add", "t", "s/card.toml"), "federation: expected trial, got other")
     call("join", "s2", *JOIN, *CA)
-    refused(call("add", "s2", "s2/card.toml"), "s2: no server.toml here")
+    refused(call("add", "s2", "s2/card.toml"), "client: expected another site, got site-9")
     call("add", "t", "s2/card.toml")
     card = (tmp_path / "s2" / "card.toml").read_text()
     key = Card.load(tmp_path / "s2" / "card.toml").key
@@ -259,6 +259,8 @@ HELP = {
     "task": "Run one task",
     "simulate": "Run tasks over all sites",
     "renew": "Make a new server certificate",
+    "offer": "Print what the server asks",
+    "prepare": "Make a site's upload",
     "status": "Tasks, sites, bytes, accuracy",
     "accept": "Take in an upload that was put aside",
     "forward": "Take in members' uploads and forward one sum",

@@ -453,7 +453,7 @@ def test_the_command_leaves_the_name_to_the_sites_own_rows(sites, site_folder, s
 def test_the_command_reads_no_file_that_is_too_large(sites, site_folder, capsys, monkeypatch):
     small = replace(module.DEFAULT_LIMITS, message=10)
     monkeypatch.setattr(
-        "fedran.cli.federation_edge.EdgeRules", lambda *a: EdgeRules(*a, limits=small)
+        "fedran.federation.sites.edge_folder.EdgeRules", lambda *a: EdgeRules(*a, limits=small)
     )
     (site_folder / "inbox" / "one.envelope").write_bytes(*uploads(sites, "site-1"))
     command(site_folder, "may", None)

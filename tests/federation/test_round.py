@@ -500,7 +500,7 @@ def test_only_nodes_that_hold_the_newest_head_are_served(how, server, sites, cap
 
 
 def test_more_is_needed_than_the_roster_has(server, sites):
-    with pytest.raises(ValueError, match="min_clients is 4, but only 3 clients are asked"):
+    with pytest.raises(ValueError, match="min_clients is 4, but the roster has 3 sites"):
         server("may", honest(sites), min_clients=4)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedran.cli.federation_edge import forward
+from fedran.cli.federation_edge import forward, offer, prepare
 from fedran.cli.federation_run import accept, client, down, server, simulate, task, up
 from fedran.cli.federation_status import status
 
@@ -23,7 +23,11 @@ app = typer.Typer(
 @app.callback()
 def _needs() -> None:
     """A federation on Flower: make it, run it, watch it."""
-    if find_spec("flwr") is None:
+    try:
+        found = find_spec("flwr") is not None
+    except ValueError:  # a module that is hidden
+        found = False
+    if not found:
         raise ImportError("a federation needs Flower: pip install 'fedran[flower]'")
 
 
@@ -93,15 +97,22 @@ def join(
 
 @app.command()
 def add(
-    folder: Annotated[Path, typer.Argument(help="The server's folder.", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(help="The server's folder, or an edge's.", show_default=False)
+    ],
     card: Annotated[Path, typer.Argument(help="The site's card.toml.", show_default=False)],
 ) -> None:
-    """Let a site upload and connect; a running server takes note by itself."""
+    """Let a site upload and connect, or list a member of an edge; takes effect by itself."""
     from fedran.federation.deploy.card import Card
     from fedran.federation.deploy.founding import add_site
-    from fedran.federation.places import ServerPlace
+    from fedran.federation.places import ServerPlace, SitePlace
+    from fedran.federation.sites.edge_folder import add_member
 
     found = Card.load(card)
+    if (folder / "site.toml").is_file():
+        add_member(SitePlace.find(folder), found)
+        typer.echo(f"{found.client} is in members.toml; its uploads go into {folder / 'inbox'}")
+        return
     add_site(ServerPlace.find(folder), found)
     typer.echo(f"{found.client} is in the roster; its node may connect within a minute")
 
@@ -143,4 +154,6 @@ app.command()(task)
 app.command()(simulate)
 app.command()(status)
 app.command()(accept)
+app.command()(offer)
+app.command()(prepare)
 app.command()(forward)

@@ -1,23 +1,40 @@
-"""``fedran federation forward``: an edge sums its members' uploads into its own outbox."""
+"""``fedran federation offer | prepare | forward``: an edge and its members."""
 
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedran.core.fingerprint import Fingerprint
-from fedran.federation.messages.identity import SiteKey
-from fedran.federation.messages.offer import Offer
-from fedran.federation.messages.roster import Roster
-from fedran.federation.pidfile import alone
-from fedran.federation.settings import SiteSettings, load_settings
-from fedran.federation.sites.edge import Edge, EdgeRules
-from fedran.federation.sites.outbox import Outbox
 from fedran.wire.units import human_bytes, parse_bytes
+
+
+def offer(
+    folder: Annotated[Path, typer.Argument(help="The server's folder.", show_default=False)],
+    task: Annotated[str, typer.Argument(help="The task.", show_default=False)],
+) -> None:
+    """Print what the server asks for a task, as JSON: for `prepare`, at members of an edge."""
+    from fedran.federation.messages.identity import check_task
+    from fedran.federation.places import ServerPlace
+
+    typer.echo(json.dumps(ServerPlace.find(folder).settings().offer(check_task(task)).fields()))
+
+
+def prepare(
+    folder: Annotated[Path, typer.Argument(help="The member's folder.", show_default=False)],
+    task: Annotated[str, typer.Argument(help="The task.", show_default=False)],
+    asked: Annotated[
+        Path, typer.Option("--offer", help="What `offer` printed, or the edge's state/offer.json.")
+    ],
+) -> None:
+    """Make a site's upload for a task without a connection: its file goes to an edge's inbox."""
+    from fedran.federation.places import SitePlace
+    from fedran.federation.sites.edge_folder import prepare as make
+
+    path = make(SitePlace.find(folder), task, asked)
+    typer.echo(f"{path} ({human_bytes(path.stat().st_size)}); copy it into the edge's inbox/")
 
 
 def forward(
@@ -40,44 +57,8 @@ def forward(
     Where the server refused a sum because a member's upload is in already: delete the sum's
     .envelope and .receipt in the outbox, and forward again --without that member.
     """
+    from fedran.federation.places import SitePlace
+    from fedran.federation.sites.edge_folder import forward as run
+
     size = None if budget is None else parse_bytes(budget)
-    settings = load_settings(SiteSettings, folder / "site.toml")
-    state = folder / settings.state
-    rules = EdgeRules(settings.federation, settings.client, _remembered(state))
-    key, members = SiteKey.load(folder / settings.key), Roster.load(folder / "members.toml")
-    outbox = Outbox(state / "outbox")
-    with (
-        alone(outbox.folder, settings.seconds),  # the site's client may be putting an upload there
-        closing(Edge(state / "edge", rules, key, members, outbox)) as edge,
-    ):
-        for path in [*(envelopes or []), *sorted((folder / "inbox").glob("*.envelope"))]:
-            _take(edge, path)
-        made = edge.forward(task, size, without=without or ())
-    if made is None:
-        typer.echo(f"nothing new to forward for {task}")
-    else:
-        who = ", ".join(client for client, _ in made.statement.members)
-        sent = human_bytes(len(made.upload))
-        typer.echo(f"{made.statement.task}: the sum of {who} ({sent}) is in {outbox.folder}")
-    for path in sorted(outbox.folder.glob("*.envelope")):
-        receipt = outbox.receipt(path.stem)
-        if receipt is not None and receipt.outcome == "refused":
-            typer.echo(f"{path.stem}: the server refused it: {receipt.reason}")
-
-
-def _take(edge: Edge, path: Path) -> None:
-    largest = edge.rules.limits.message
-    if path.stat().st_size > largest:
-        typer.echo(f"{path}: refused: larger than {human_bytes(largest)}")
-        return
-    receipt = edge.receive(path.read_bytes())
-    reason = f": {receipt.reason}" if receipt.reason else ""
-    typer.echo(f"{path}: {receipt.outcome} ({receipt.client}, {receipt.task}){reason}")
-
-
-def _remembered(state: Path) -> Fingerprint | None:
-    """Of the features that the server last offered a task for, if it did."""
-    path = state / "offer.json"
-    return (
-        Offer.read(json.loads(path.read_bytes())).features().fingerprint if path.is_file() else None
-    )
+    run(SitePlace.find(folder), task, envelopes or [], size, without or [], typer.echo)

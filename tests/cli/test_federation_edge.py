@@ -1,0 +1,79 @@
+"""An edge and its members from the command line, without a network."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedran.federation.messages.roster import Roster
+from fedran.federation.places import ServerPlace
+from fedran.federation.server_app import open_keeper
+from fedran.federation.sites.outbox import Outbox
+
+
+def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
+    hospital, edge = str(tmp_path / "hospital"), str(tmp_path / "edge")
+    ask = ("--in-features", "6", "--out-features", "64")
+    assert cli("federation", "init", hospital, "--sites", "0", *ask)[0] == 0
+    ca = str(tmp_path / "hospital/server/tls/ca.crt")
+    common = ("--federation", "trial", "--server", "127.0.0.1:9444", "--ca", ca)
+    for name in ("edge", "ward-a", "ward-b"):
+        assert cli("federation", "join", str(tmp_path / name), "--client", name, *common)[0] == 0
+    assert cli("federation", "add", hospital, str(tmp_path / "edge/card.toml"))[0] == 0
+    code, text, _ = cli("federation", "offer", hospital, "may")
+    assert code == 0
+    (tmp_path / "offer.json").write_text(text)
+    for seed, name in enumerate(("ward-a", "ward-b")):
+        y = np.arange(30) % 3
+        rows = np.random.default_rng(seed).random((30, 6))
+        np.savez(tmp_path / name / "data" / "may.npz", features=rows, labels=y)
+        code, text, told = cli(
+            "federation", "prepare", str(tmp_path / name), "may", "--offer",
+            str(tmp_path / "offer.json"),
+        )  # fmt: skip
+        assert (code, told) == (0, "")
+        assert "add" not in text
+        assert cli("federation", "add", edge, str(tmp_path / name / "card.toml"))[0] == 0
+        made = tmp_path / name / "state/outbox/may.envelope"
+        shutil.copy(made, tmp_path / "edge/inbox" / f"{name}.envelope")
+    code, text, _ = cli("federation", "forward", edge, "may", "--budget", "20KB")
+    assert code == 0
+    assert "may.sum-1: the sum of ward-a, ward-b" in text
+
+    server = ServerPlace.find(hospital)
+    roster = Roster.load(server.roster)
+    envelope = Outbox(tmp_path / "edge/state/outbox").envelope("may.sum-1")
+    for edges, outcome in (({}, "refused"), ({"edge": ("ward-a", "ward-b")}, "accepted")):
+        replace(roster, edges=edges).save(server.roster)
+        keeper = open_keeper(server.settings(), server.folder)
+        assert keeper.receive(envelope).outcome == outcome
+        keeper.close()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"federation": 3}'])
+def test_what_is_no_offer_is_refused(cli, tmp_path, text):
+    hospital = str(tmp_path / "h")
+    cli("federation", "init", hospital, "--sites", "1")
+    (tmp_path / "offer.json").write_text(text)
+    site = str(tmp_path / "h/sites/site-1")
+    code, _, told = cli(
+        "federation", "prepare", site, "task-1", "--offer", str(tmp_path / "offer.json")
+    )
+    assert code == 2
+    assert "offer" in told
+    assert told.count("\n") == 1
+
+
+def test_the_command_line_works_without_the_extra():
+    hidden = "import sys; sys.modules.update(flwr=None, cryptography=None)\n"
+    code = hidden + "from fedran.cli.main import run; sys.exit(run(['plan', '--help']))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    code = hidden + "from fedran.cli.main import run; sys.exit(run(['federation', 'up', 'x']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'fedran[flower]'" in done.stderr
