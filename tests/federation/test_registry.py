@@ -344,3 +344,23 @@ def test_words_before_flowers_answer_are_skipped(place, monkeypatch):
     monkeypatch.setattr(flower, "program", lambda name: name)
     monkeypatch.setattr(flower.subprocess, "run", fake)
     assert flower.ask(place, "list")["runs"] == [1]
+
+
+def test_a_crash_between_flower_and_our_file_is_mended(place, link):
+    key(place, "site-1", "A")
+    look(place)
+    (place.flower / "nodes.json").unlink()  # registered there, not written down here
+    look(place)
+    assert node_owners(place) == {"2": "site-1"}
+    assert list(link.nodes) == ["2"]
+    link.nodes.clear()  # Flower's database is a new one
+    look(place)
+    assert node_owners(place) == {"3": "site-1"}
+
+
+def test_nodes_that_flower_lists_as_unregistered_are_left_alone(place, link):
+    link.nodes["9"] = {"key": "Z", "status": "unregistered"}
+    key(place, "site-1", "A")
+    look(place, 3)
+    assert link.how_often("supernode", "unregister") == 0
+    assert link.how_often("supernode", "register") == 1

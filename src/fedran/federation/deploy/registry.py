@@ -34,7 +34,8 @@ class Registry:
         Where Flower does not answer, the next look may do better.
         """
         try:
-            nodes = flower.ask(self.place, "supernode", "list", flower.LINK)["nodes"]
+            listed = flower.ask(self.place, "supernode", "list", flower.LINK)["nodes"]
+            nodes = [n for n in listed if n["status"] != "unregistered"]
             if self.named:
                 self.reconcile({str(n["node-id"]) for n in nodes})
                 self.register()
