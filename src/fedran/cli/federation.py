@@ -64,6 +64,9 @@ def init(
     typer.echo(f"{folder}/server        server.toml, roster.toml, certificates in tls/")
     if places:
         typer.echo(f"{folder}/sites/...     {len(places)} sites: site.toml, keys, data/")
+    if in_features is not None:
+        typer.echo("say in server.toml, as `source`, what makes the features: sites that mean")
+        typer.echo("others are then refused")
     typer.echo("\nnext:")
     if places:
         typer.echo(

@@ -22,6 +22,11 @@ class ServerPlace:
         for place in (cls(given), cls(given / "server")):
             if place.settings_file.is_file():
                 return place
+        if (given / "site.toml").is_file():
+            raise FileNotFoundError(
+                f"{folder}: this is a site's folder, expected a server's; what the site does is in "
+                "its log/fedran.log"
+            )
         raise FileNotFoundError(
             f"{folder}: no server.toml here or in server/; `fedran federation init` makes one"
         )

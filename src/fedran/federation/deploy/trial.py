@@ -28,6 +28,8 @@ def bring_up(folder: Path, *, insecure: bool, say: Say) -> None:
     if not sites:
         raise FileNotFoundError(f"{folder}/sites: no sites; `fedran federation server` runs alone")
     deadline = time.monotonic() + PATIENCE + PATIENCE_SITE * len(sites)
+    if facts_of(server.folder / "log") is not None:
+        say("the server runs already; starting what does not")
     started(start("server", server.folder, insecure=insecure), server.folder)
     _wait(lambda: _registered(server, sites, insecure), deadline, server.folder, "the server")
     say(f"server listens at {server.settings().address} {'(no TLS)' if insecure else '(TLS)'}")

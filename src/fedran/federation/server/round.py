@@ -37,6 +37,8 @@ AGAIN = 10.0
 """Seconds before it is asked again."""
 CATCH_UP = 120.0
 """Seconds that a run without a task waits for answers."""
+WAITING = 30.0
+"""Seconds between two lines about who is waited for."""
 HAND_BACK = 90.0
 """Seconds that nodes have to take receipts and head."""
 log = logging.getLogger(__name__)
@@ -83,7 +85,7 @@ class Round:
         return verdict
 
     def _collect(self, task: str, quorum: Quorum) -> Verdict:
-        start = time.monotonic()
+        start, told = time.monotonic(), 0.0
         body = content({"offer": self._offer(task)}, {})
         while True:
             left = max(1.0, quorum.deadline - (time.monotonic() - start))
@@ -98,6 +100,10 @@ class Round:
             answered = verdict != "wait" and (task or not self.waiting)
             if answered or seconds >= quorum.deadline:
                 return verdict
+            if seconds >= told + WAITING:
+                told = seconds
+                away = ", ".join(quorum.missing[:10])
+                log.info("waiting for %s; %.0f s left", away, quorum.deadline - seconds)
             time.sleep(POLL)
 
     def _offer(self, task: str) -> dict[str, Any] | None:
