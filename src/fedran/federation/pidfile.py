@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedran.core.errors import Refused
-from fedran.wire.files import write_atomically
+from fedran.wire.files import read_notes, write_atomically
 
 
 @contextmanager
@@ -64,11 +64,7 @@ def facts_of(folder: Path) -> dict[str, Any] | None:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return None
     except BlockingIOError:
-        try:
-            found = json.loads((folder / "running.json").read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return read_notes(folder / "running.json")
     finally:
         os.close(lock)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import tomllib
@@ -51,6 +52,15 @@ def sync_folder(folder: str | Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def read_notes(path: Path) -> dict[str, Any]:
+    """A JSON object that a program wrote for itself; nothing where it is missing or damaged."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_toml(path: str | Path, what: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from fedran.federation.server.quorum import Quorum, Verdict
 from fedran.federation.server.validation import Validation
 from fedran.federation.settings import ServerSettings
 from fedran.wire.codec import encode
-from fedran.wire.files import write_atomically
+from fedran.wire.files import read_notes, write_atomically
 
 POLL = 1.0
 TRIES = 5
@@ -109,7 +109,7 @@ class Round:
     def _offer(self, task: str) -> dict[str, Any] | None:
         """The task and those before it; without one, the newest again for who missed it."""
         path = self.keeper.folder / "tasks.json"
-        before = [str(t) for t in _read(path).get("tasks", [])]
+        before = [str(t) for t in read_notes(path).get("tasks", [])]
         came = sorted({base_task(t) for _, t in self.keeper.aggregator.ledger})
         tasks = list(dict.fromkeys((*before, *came, *([task] if task else []))))
         if tasks != before:
@@ -193,7 +193,7 @@ class Round:
             body = content(fields, {"head": head} if lacks else {})
             kind = MessageType.QUERY
             self._ask([Message(body, dst_node_id=node, message_type=kind, ttl=HAND_BACK)])
-        before = _read(self.keeper.folder / "served.json")
+        before = read_notes(self.keeper.folder / "served.json")
         served = set(before.get("nodes", [])) if before.get("head") == digest else set()
         deadline = time.monotonic() + HAND_BACK
         while self.waiting and time.monotonic() < deadline:
@@ -254,14 +254,6 @@ class Round:
             deadline=quorum.deadline,
             missing=missing,
         )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _too_large(client: str, task: str, size: int, settings: ServerSettings) -> Receipt:
