@@ -279,6 +279,43 @@ def test_a_node_that_connects_later_is_asked_too(server, sites):
     assert [len(server.grid.of(MessageType.TRAIN, n)) for n in nodes] == [1, 1, 1]
 
 
+def test_a_node_that_is_silent_for_long_is_asked_again(server, sites, monkeypatch):
+    monkeypatch.setattr(module, "SLOW", 0.1)
+    nodes = honest(sites)
+    site, asked = nodes[11], []
+
+    def deaf_once(message):
+        asked.append(message)
+        return site(message) if len(asked) > 1 else None
+
+    nodes[11] = deaf_once
+    assert server("may", nodes, deadline=5.0) == "complete"
+    assert len(server.grid.of(MessageType.TRAIN, 11)) == 2
+
+
+def test_a_node_that_was_killed_at_work_and_is_back_is_asked_again(server, sites):
+    """Flower may deliver a message to a process that dies, and never say so."""
+    nodes = honest(sites)
+    honest_site, asked = nodes[11], []
+
+    def killed_once(message):
+        if message.metadata.message_type == MessageType.TRAIN and not asked:
+            asked.append(message)
+            return None
+        return honest_site(message)
+
+    nodes[11] = killed_once
+
+    class Leaving(Fleet):
+        def get_node_ids(self):
+            self.looks = getattr(self, "looks", 0) + 1
+            return [n for n in self.nodes if n != 11 or self.looks not in (3, 4)]
+
+    assert server("may", Leaving(nodes), deadline=5.0) == "complete"
+    assert len(server.grid.of(MessageType.TRAIN, 11)) == 2
+    assert server.seconds < 4
+
+
 @pytest.mark.parametrize("least", [1, 2])
 def test_the_deadline_is_kept_and_decides(least, server, sites):
     nodes = {11: Site("site-1", sites.envelope("site-1", "may")), 12: lambda _: None}

@@ -121,5 +121,5 @@ def test_uploads_of_others_do_not_make_a_quorum():
 
 
 def test_a_quorum_that_cannot_be_reached_is_refused():
-    with pytest.raises(ValueError, match="min_clients is 3, but only 2 clients are asked"):
+    with pytest.raises(ValueError, match="min_clients is 3, but the roster has 2 sites"):
         Quorum(frozenset("ab"), 3, 60)

@@ -35,6 +35,8 @@ TRIES = 5
 """How often a node whose answer is an error is asked within one run."""
 AGAIN = 10.0
 """Seconds before it is asked again."""
+SLOW = 75.0
+"""Seconds without an answer after which a node is asked again, then twice as many, ..."""
 CATCH_UP = 120.0
 """Seconds that a run without a task waits for answers."""
 WAITING = 30.0
@@ -65,6 +67,9 @@ class Round:
         self.due: dict[int, float] = {}
         """Node -> when it may be asked (again)."""
         self.tries: dict[int, int] = {}
+        self.asked: dict[int, float] = {}
+        self.lost: set[int] = set()
+        """Nodes that went away while they were waited for."""
         self.answered: dict[int, list[Receipt]] = {}
         self.holds: dict[int, str] = {}
         """Node -> digest of the head that it holds, as it says."""
@@ -120,17 +125,29 @@ class Round:
         return self.settings.offer(newest, earlier).fields() if newest else None
 
     def _to_ask(self) -> list[int]:
-        """Connected nodes that were not asked yet, or whose answer was an error a while ago."""
-        now = time.monotonic()
-        busy = set(self.waiting.values())
-        nodes = [n for n in self.grid.get_node_ids() if n not in busy]
-        return [n for n in nodes if self.due.get(n, 0.0) <= now and self.tries.get(n, 0) < TRIES]
+        """Connected nodes that were not asked yet, answered with an error, were away, or are slow.
+
+        A node that was killed at work and is back has lost its message, and Flower may not say
+        so; to one that is only slow, a second message does no harm.
+        """
+        now, here, busy = (
+            time.monotonic(),
+            set(self.grid.get_node_ids()),
+            set(self.waiting.values()),
+        )
+        self.lost |= busy - here
+        back = self.lost & here
+        self.lost -= back
+        back |= {n for n in busy & here if now - self.asked[n] > SLOW * self.tries[n]}
+        due = {n for n in here - busy if self.due.get(n, 0.0) <= now}
+        return [n for n in sorted(due | back) if self.tries.get(n, 0) < TRIES]
 
     def _ask(self, messages: Iterable[Message]) -> None:
         """Push messages one at a time, so that each one's number is known."""
         for message in messages:
             node = message.metadata.dst_node_id
             self.tries[node] = self.tries.get(node, 0) + 1
+            self.asked[node] = time.monotonic()
             self.due[node] = float("inf")
             for number in self.grid.push_messages([message]):
                 if number:
