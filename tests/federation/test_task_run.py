@@ -183,6 +183,16 @@ def test_a_run_is_not_watched_for_ever(place, answering, monkeypatch):
         run_task(place, "may", say=lambda _: None)
 
 
+def test_bytes_of_forwarded_sums_are_told_with_their_task(place, answering):
+    answering("finished:completed")
+    ended(place, "complete")
+    book = Logbook(place.state / "logbook.jsonl")
+    book.write("upload", task="may.sum-1", client="edge", outcome="accepted", bytes=5_000_000)
+    said = []
+    run_task(place, "may", say=said.append)
+    assert "uploads 5.000 MB" in said[-1]
+
+
 def test_what_would_fail_in_every_run_is_refused_before_the_first(place, answering):
     link = answering()
     settings = place.settings_file.read_text()

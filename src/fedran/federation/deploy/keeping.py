@@ -82,15 +82,17 @@ class Kept:
                 self._why(),
             )
             self.stop()
-            self.due = now + self.delay
-            self.delay = min(2 * self.delay, LONGEST_DELAY)
+            self._put_off(now)
         elif now >= self.due:
             try:
                 self.start()
             except (OSError, ValueError, ImportError) as reason:
                 log.warning("%s: %s; trying again in %g s", self.name, reason, self.delay)
-                self.due = now + self.delay
-                self.delay = min(2 * self.delay, LONGEST_DELAY)
+                self._put_off(now)
+
+    def _put_off(self, now: float) -> None:
+        self.due = now + self.delay
+        self.delay = min(2 * self.delay, LONGEST_DELAY)
 
     def stop(self, patience: float = 15.0) -> None:
         """End it and what it started: asked first, then killed."""

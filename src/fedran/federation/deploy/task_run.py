@@ -11,7 +11,7 @@ from fedran.core.errors import Refused
 from fedran.federation.deploy import flower
 from fedran.federation.deploy.registry import active, note_of
 from fedran.federation.logs import Tail, log_file
-from fedran.federation.messages.identity import check_task
+from fedran.federation.messages.identity import base_task, check_task
 from fedran.federation.messages.roster import Roster
 from fedran.federation.pidfile import facts_of
 from fedran.federation.places import ServerPlace
@@ -105,7 +105,7 @@ def report(place: ServerPlace, task: str, run: dict[str, Any], say: Say) -> Task
     book = Logbook(place.state / "logbook.jsonl")
     note = note_of(run)
     book.write("run", task=task, **note)
-    events = [e for e in book.read() if e.get("task") == task]
+    events = [e for e in book.read() if base_task(str(e.get("task", ""))) == task]
     states = [e["state"] for e in events if e["event"] == "task"]
     verdict = states[-1] if states else "unknown"
     uploads = [e for e in events if e["event"] == "upload" and e["outcome"] == "accepted"]

@@ -130,11 +130,8 @@ class Round:
         A node that was killed at work and is back has lost its message, and Flower may not say
         so; to one that is only slow, a second message does no harm.
         """
-        now, here, busy = (
-            time.monotonic(),
-            set(self.grid.get_node_ids()),
-            set(self.waiting.values()),
-        )
+        now = time.monotonic()
+        here, busy = set(self.grid.get_node_ids()), set(self.waiting.values())
         self.lost |= busy - here
         back = self.lost & here
         self.lost -= back
