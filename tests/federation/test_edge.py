@@ -458,3 +458,13 @@ def test_the_command_reads_no_file_that_is_too_large(sites, site_folder, capsys,
     (site_folder / "inbox" / "one.envelope").write_bytes(*uploads(sites, "site-1"))
     command(site_folder, "may", None)
     assert "refused: larger than 10 B" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("task", "member"), [("may", "may"), ("may.sum-1", "june")])
+def test_a_sum_that_the_server_would_refuse_is_refused_here(task, member, sites, tmp_path):
+    members = Roster({"inner": sites.keys["inner"].public}, {"inner": ("site-1",)})
+    outbox = Outbox(tmp_path / "outbox")
+    edge = Edge(tmp_path / "edge", EdgeRules("trial", "edge"), sites.keys["edge"], members, outbox)
+    blob = sites.envelope("inner", task, members=(("site-1", member),))
+    assert edge.receive(blob).outcome == "refused"
+    edge.close()

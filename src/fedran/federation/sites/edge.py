@@ -24,6 +24,7 @@ from fedran.federation.messages.identity import (
     SiteKey,
     Statement,
     base_task,
+    check_sum,
     check_task,
 )
 from fedran.federation.messages.receipt import Receipt
@@ -170,6 +171,7 @@ class Edge:
             told = f"{self.rules.client}, this site itself"
             raise Refused("client", "members only", told, hint="its own outbox sends its uploads")
         self.members.check(said, envelope.signature)
+        check_sum(said)  # as the server does: one that it refuses must not spoil the whole sum
 
     def _checked(self, envelope: Envelope) -> Summary:
         """The summary, after every check that could refuse it or, later, the sum."""
