@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedran.bench.markdown import markdown_page
-from fedran.bench.report import load_results
+from fedran.bench.report.build import load_results
+from fedran.bench.report.markdown import markdown_page
 from targets import minutes, table
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -24,18 +24,18 @@ from pathlib import Path
 import numpy as np
 
 import fedran
-from fedran.federation.deploy.flower import free_port
-from fedran.federation.deploy.founding import Trial, make_trial
-from fedran.federation.deploy.simulation import simulate
-from fedran.federation.deploy.task_run import run_task
-from fedran.federation.deploy.trial import bring_down, bring_up
-from fedran.federation.messages.envelope import seal
-from fedran.federation.messages.identity import SiteKey
-from fedran.federation.messages.roster import Roster
-from fedran.federation.places import ServerPlace
-from fedran.federation.server.keeper import Keeper, Rules
-from fedran.federation.server.logbook import Logbook
-from fedran.federation.sites.outbox import Outbox
+from fedran.federation.ops.flower import free_port
+from fedran.federation.ops.scaffold import Trial, make_trial
+from fedran.federation.ops.simulation import simulate
+from fedran.federation.ops.task_run import run_task
+from fedran.federation.ops.trial import bring_down, bring_up
+from fedran.federation.protocol.envelope import seal
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.paths import ServerPlace
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.events import Logbook
+from fedran.federation.server.store import Keeper, Rules
+from fedran.federation.site.outbox import Outbox
 from speed import CLASSES, D, M, features
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,7 +17,8 @@ import numpy as np
 import fedran
 from fedran.data.packed import data_file, packed_features
 from fedran.data.stream import make_stream
-from fedran.wire import quantise, summary_codec
+from fedran.wire import quantisation as quantise
+from fedran.wire import summary_codec
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 SETTINGS = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedran.bench.result import Result
+from fedran.bench.results.result import Result
 
 MIB = 2**20
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedran.bench.config import parse_config
-from fedran.bench.job import jobs
+from fedran.bench.run.config import parse_config
+from fedran.bench.run.job import jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", *sorted((ROOT / "docs").rglob("*.md"))]

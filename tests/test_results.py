@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedran.bench.report import load_results
+from fedran.bench.report.build import load_results
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -15,7 +15,7 @@ from fedran.core.ridge import Ridge
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
 from fedran.estimator import FedRANClassifier
-from fedran.wire.aggregator_file import Aggregator
+from fedran.wire.aggregator_codec import Aggregator
 from fedran.wire.codec import decode, encode
 from fedran.wire.files import load, save
 from fedran.wire.limits import Limits

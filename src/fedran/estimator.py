@@ -11,10 +11,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fedran.core._linalg.truncation import check_rank, leading_of_gram
 from fedran.core.accounts import Accounts
 from fedran.core.accumulate import accumulate
 from fedran.core.aggregator import FLOAT32_ENERGY
-from fedran.core.compress import check_rank, leading_of_gram
 from fedran.core.exact_sum import ExactSum, symmetric
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import require_same
@@ -22,7 +22,7 @@ from fedran.core.head import Head, make_head
 from fedran.core.labels import Label, encode_labels, label_array, ordered
 from fedran.core.ridge import Ridge, solve_gram
 from fedran.core.summary import Summary
-from fedran.wire.aggregator_file import Aggregator
+from fedran.wire.aggregator_codec import Aggregator
 
 SEED_RANGE = 2**31
 

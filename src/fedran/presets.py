@@ -11,7 +11,7 @@ from fedran.core.head import Head
 from fedran.core.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
-from fedran.wire.aggregator_file import Aggregator
+from fedran.wire.aggregator_codec import Aggregator
 
 Setting = Literal["resnet", "vtab", "vit"]
 

@@ -2,11 +2,11 @@ import json
 
 import numpy as np
 import pytest
-from toy_backbone import Pictures, expected, toy
 
 from fedran.backbones import store
 from fedran.backbones.store import extract
 from fedran.data.packed import packed_features
+from helpers.toy_backbone import Pictures, expected, toy
 
 pytest.importorskip("PIL")
 

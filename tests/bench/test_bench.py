@@ -3,15 +3,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up import made_up
 
 import fedran
-from fedran.bench import demo, metrics
-from fedran.bench.result import Result, Seconds, TaskRecord
-from fedran.bench.runner import Run
+from fedran.bench import demo
+from fedran.bench.results import metrics
+from fedran.bench.results.result import Result, Seconds, TaskRecord
+from fedran.bench.run.runner import Run
 from fedran.data.dataset import Dataset
 from fedran.data.digits import digits
-from fedran.methods.fedncm import FedNCM
+from fedran.methods.analytic.fedncm import FedNCM
+from helpers.made_up import made_up
 
 
 @pytest.fixture(scope="module")

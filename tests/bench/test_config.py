@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedran.bench.config import LARGEST_SWEEP, load_config, parse_config
-from fedran.bench.sweep import jobs
+from fedran.bench.run.config import LARGEST_SWEEP, load_config, parse_config
+from fedran.bench.run.sweep import jobs
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = {

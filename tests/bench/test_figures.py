@@ -4,14 +4,14 @@ import sys
 
 import numpy as np
 import pytest
-from made_up import METHODS, comparison, made_up, studies
 
-from fedran.bench.charts import inline, render, slug, unique
-from fedran.bench.figures_front import front, front_charts
-from fedran.bench.figures_rounds import round_charts, uploads
-from fedran.bench.figures_tasks import task_charts
-from fedran.bench.label_places import Box, along, place
-from fedran.bench.sections import sections
+from fedran.bench.report.figures.chart import inline, render, slug, unique
+from fedran.bench.report.figures.front import front, front_charts
+from fedran.bench.report.figures.label_layout import Box, along, place
+from fedran.bench.report.figures.rounds import round_charts, uploads
+from fedran.bench.report.figures.tasks import task_charts
+from fedran.bench.report.sections import sections
+from helpers.made_up import METHODS, comparison, made_up, studies
 
 pytest.importorskip("matplotlib")
 

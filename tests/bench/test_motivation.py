@@ -3,12 +3,12 @@
 import warnings
 
 import pytest
-from made_up import METHODS, made_up
-from made_up_trained import all_trained, fedran, heads, scratch
 
-from fedran.bench.charts import legend_columns, line_styles, render
-from fedran.bench.figures_motivation import VIT_B16, motivation_charts, vit_upload
-from fedran.bench.figures_tasks import task_charts
+from fedran.bench.report.figures.chart import legend_columns, line_styles, render
+from fedran.bench.report.figures.motivation import VIT_B16, motivation_charts, vit_upload
+from fedran.bench.report.figures.tasks import task_charts
+from helpers.made_up import METHODS, made_up
+from helpers.made_up_trained import all_trained, fedran, heads, scratch
 
 pytest.importorskip("matplotlib")
 

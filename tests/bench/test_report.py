@@ -5,12 +5,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from made_up import METHODS, made_up, studies, write
-from made_up_trained import all_trained
 
-from fedran.bench.report import load_results, make_report, write_report
-from fedran.bench.sections import EXPECTED, missing
+from fedran.bench.report.build import load_results, make_report, write_report
+from fedran.bench.report.sections import EXPECTED, missing
 from fedran.cli.main import run
+from helpers.made_up import METHODS, made_up, studies, write
+from helpers.made_up_trained import all_trained
 
 pytest.importorskip("matplotlib")
 

@@ -6,10 +6,10 @@ import shutil
 import subprocess
 
 import pytest
-from made_up import METHODS, made_up, studies, write
-from made_up_trained import all_trained
 
-from fedran.bench.report import write_report
+from fedran.bench.report.build import write_report
+from helpers.made_up import METHODS, made_up, studies, write
+from helpers.made_up_trained import all_trained
 
 pytest.importorskip("matplotlib")
 CHROMIUM = shutil.which("chromium")

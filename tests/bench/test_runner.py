@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.bench import metrics
-from fedran.bench.checkpoint import Checkpoint
-from fedran.bench.result import Result, Seconds, code_hash
-from fedran.bench.runner import Run, run
+from fedran.bench.results import metrics
+from fedran.bench.results.result import Result, Seconds, code_hash
+from fedran.bench.run.checkpoint import Checkpoint
+from fedran.bench.run.runner import Run, run
 from fedran.core.pseudo_labels import prototype_labels
 from fedran.data.dataset import Dataset
 from fedran.data.stream import Stream, Task, make_stream

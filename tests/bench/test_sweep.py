@@ -11,20 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from made_up import made_up
 
-from fedran.bench import memory, workers
-from fedran.bench.checkpoint import Checkpoint
-from fedran.bench.config import load_config, parse_config
-from fedran.bench.job import jobs
-from fedran.bench.ledger import finished
-from fedran.bench.result import Result, read_results
-from fedran.bench.run import main
-from fedran.bench.sweep import execute
-from fedran.bench.workers import THREADS
+from fedran.bench.results.result import Result, read_results
+from fedran.bench.results.results_file import finished
+from fedran.bench.run import memory, workers
+from fedran.bench.run.__main__ import main
+from fedran.bench.run.checkpoint import Checkpoint
+from fedran.bench.run.config import load_config, parse_config
+from fedran.bench.run.job import jobs
+from fedran.bench.run.sweep import execute
+from fedran.bench.run.workers import THREADS
 from fedran.data.digits import digits
 from fedran.data.stream import make_stream
 from fedran.data.stream_file import load_stream, save_stream
+from helpers.made_up import made_up
 
 CONFIG = """
 dataset = "digits"
@@ -350,7 +350,7 @@ def test_the_gram_error_is_recorded_where_asked_for(config, tmp_path):
 def run_without_terminal_libraries(*arguments):
     code = (
         "import sys; sys.modules['typer'] = sys.modules['rich'] = sys.modules['flwr'] = None\n"
-        "from fedran.bench.run import main\n"
+        "from fedran.bench.run.__main__ import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
     return subprocess.run(

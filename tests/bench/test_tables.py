@@ -4,19 +4,19 @@ import re
 
 import numpy as np
 import pytest
-from made_up import METHODS, comparison, components, label_rates, made_up, ranks
 
-from fedran.bench.groups import groups, marks, stat
-from fedran.bench.html_table import html_table
-from fedran.bench.markdown import markdown_page, markdown_table
-from fedran.bench.paper import COMMUNICATION, RESNET, VIT, printed
-from fedran.bench.tables import Cell, Column, Table
-from fedran.bench.tables_ablation import component_tables, label_tables, rank_tables
-from fedran.bench.tables_accuracy import accuracy_tables
-from fedran.bench.tables_bytes import communication_tables
-from fedran.bench.tables_memory import forgetting_details, forgetting_tables
-from fedran.bench.tables_provenance import provenance_table
-from fedran.bench.tables_time import runtime_tables
+from fedran.bench.report.html_table import html_table
+from fedran.bench.report.markdown import markdown_page, markdown_table
+from fedran.bench.report.paper import COMMUNICATION, RESNET, VIT, printed
+from fedran.bench.report.tables.ablation import component_tables, label_tables, rank_tables
+from fedran.bench.report.tables.accuracy import accuracy_tables
+from fedran.bench.report.tables.bytes import communication_tables
+from fedran.bench.report.tables.memory import forgetting_details, forgetting_tables
+from fedran.bench.report.tables.provenance import provenance_table
+from fedran.bench.report.tables.table import Cell, Column, Table
+from fedran.bench.report.tables.time import runtime_tables
+from fedran.bench.results.grouping import groups, marks, stat
+from helpers.made_up import METHODS, comparison, components, label_rates, made_up, ranks
 
 HOSTILE = "<script>alert('x')</script>\"&|*_b_*\x1b[31m\n\u202e" + "long " * 200
 

@@ -3,8 +3,23 @@
 import re
 
 import pytest
-from made_up import METHODS, made_up
-from made_up_trained import (
+
+from fedran.bench.report.build import make_report
+from fedran.bench.report.html_table import html_table
+from fedran.bench.report.markdown import markdown_page, markdown_table
+from fedran.bench.report.sections import missing, sections
+from fedran.bench.report.tables.accuracy import accuracy_tables
+from fedran.bench.report.tables.bytes import communication_tables
+from fedran.bench.report.tables.drift import drift_tables
+from fedran.bench.report.tables.memory import forgetting_tables
+from fedran.bench.report.tables.speedup import speedup_tables
+from fedran.bench.report.tables.time import runtime_tables
+from fedran.bench.report.tables.training import training_tables
+from fedran.bench.results.grouping import comparisons
+from fedran.bench.results.metrics import budgets_met, seconds_at, upload_at, whole_seconds
+from fedran.bench.results.training_regime import rounds_a_task
+from helpers.made_up import METHODS, made_up
+from helpers.made_up_trained import (
     HEAD_BYTES,
     RESNET18_BYTES,
     all_trained,
@@ -13,21 +28,6 @@ from made_up_trained import (
     scratch,
     speedup,
 )
-
-from fedran.bench.groups import comparisons
-from fedran.bench.html_table import html_table
-from fedran.bench.markdown import markdown_page, markdown_table
-from fedran.bench.metrics import budgets_met, seconds_at, upload_at, whole_seconds
-from fedran.bench.report import make_report
-from fedran.bench.sections import missing, sections
-from fedran.bench.tables_accuracy import accuracy_tables
-from fedran.bench.tables_bytes import communication_tables
-from fedran.bench.tables_drift import drift_tables
-from fedran.bench.tables_memory import forgetting_tables
-from fedran.bench.tables_speedup import speedup_tables
-from fedran.bench.tables_time import runtime_tables
-from fedran.bench.tables_training import training_tables
-from fedran.bench.trained import rounds_a_task
 
 HOSTILE = "<script>alert('x')</script>|*_b_*\x1b[31m\n\u202e" + "long " * 200
 PRINTED = "CIFAR-100, printed (ResNet-18)"
@@ -152,7 +152,7 @@ def test_the_papers_ratios_are_printed_beside_networks():
 
 
 def test_the_printed_mean_speed_up_follows_from_the_printed_table():
-    from fedran.bench.paper import RUNTIME, SPEEDUP_MEAN
+    from fedran.bench.report.paper import RUNTIME, SPEEDUP_MEAN
 
     trained = [row for name, row in RUNTIME.items() if name not in {"STSA", "FedRAN"}]
     for name, told in SPEEDUP_MEAN.items():

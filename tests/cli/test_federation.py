@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.deploy import programs
-from fedran.federation.deploy.card import Card
-from fedran.federation.messages.identity import SiteKey
-from fedran.federation.messages.roster import Roster
-from fedran.federation.pidfile import alone
+from fedran.federation.ops import programs
+from fedran.federation.ops.enrolment import Card
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.lockfile import alone
+from fedran.federation.protocol.roster import Roster
 
 
 @pytest.fixture

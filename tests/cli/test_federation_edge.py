@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.messages.roster import Roster
-from fedran.federation.places import ServerPlace
-from fedran.federation.server_app import open_keeper
-from fedran.federation.sites.outbox import Outbox
+from fedran.federation.protocol.paths import ServerPlace
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.app import open_keeper
+from fedran.federation.site.outbox import Outbox
 
 
 def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):

@@ -15,8 +15,8 @@ import typer
 from typer.testing import CliRunner
 
 from fedran.cli.federation_status import status
-from fedran.federation.pidfile import alone
-from fedran.federation.server.logbook import Logbook
+from fedran.federation.protocol.lockfile import alone
+from fedran.federation.server.events import Logbook
 
 PROGRAM = "import typer; from fedran.cli.federation_status import status; typer.run(status)"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedran.bench.result import read_results
+from fedran.bench.results.result import read_results
 
 ROOT = Path(__file__).parents[2]
 DIGITS = str(ROOT / "configs" / "digits.toml")

@@ -15,8 +15,7 @@ from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.ridge import Ridge
 from fedran.core.summarize import summarize
-
-from .reference import features, federations, quick, ridge
+from helpers.reference import features, federations, quick, ridge
 
 MODES = [{}, {"server_rank": 3}, {"server_rank": 3, "order": "paper"}]
 

@@ -3,7 +3,15 @@ import pytest
 import scipy.sparse
 import torch
 
-from fedran.core.arrays import as_matrix, cast, eps, like, require_finite, to_device, to_numpy
+from fedran.core._linalg.arrays import (
+    as_matrix,
+    cast,
+    eps,
+    like,
+    require_finite,
+    to_device,
+    to_numpy,
+)
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])

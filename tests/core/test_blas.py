@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedran.core.blas import add_outer, gram, matmul
+from fedran.core._linalg.blas import add_outer, gram, matmul
 
 LAYOUTS = {
     "rows": np.ascontiguousarray,

@@ -9,8 +9,7 @@ from fedran.core.accounts import Accounts
 from fedran.core.aggregator import Aggregator
 from fedran.core.bounds import certified_rows, gram_bounds, paper_weight_bound, weight_bound
 from fedran.core.summarize import summarize
-
-from .reference import features, federations, quick, ridge
+from helpers.reference import features, federations, quick, ridge
 
 FLOAT32 = 4e-7
 """Heads are stored in float32."""

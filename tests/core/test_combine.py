@@ -14,8 +14,7 @@ from fedran.core.combine import combine
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.summarize import summarize
-
-from .reference import (
+from helpers.reference import (
     ROUNDING,
     best_rank,
     features,

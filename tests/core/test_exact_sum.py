@@ -12,8 +12,7 @@ from fedran.core.exact_sum import (
     symmetric,
     unpack_lower,
 )
-
-from .reference import quick
+from helpers.reference import quick
 
 
 def dense(exact):

@@ -10,8 +10,7 @@ import fedran
 from fedran.core import features as module
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
-
-from .reference import quick
+from helpers.reference import quick
 
 
 def test_the_projection_is_the_frozen_stream_of_the_legacy_generator():

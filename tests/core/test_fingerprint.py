@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import MAX_FIELDS, Fingerprint, require_same
-
-from .reference import quick
+from helpers.reference import quick
 
 values = st.one_of(
     st.none(), st.booleans(), st.integers(-2, 2), st.sampled_from([0.0, 1.0, 0.5]), st.text()

@@ -8,8 +8,7 @@ from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.core.head import Diagnosis, Head
 from fedran.core.summarize import summarize
-
-from .reference import quick
+from helpers.reference import quick
 
 FINE = Diagnosis("test", 1.0, 0.0, 1, 1.0, 1.0, 0.0, 0.0, 0.0)
 

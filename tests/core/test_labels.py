@@ -6,16 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran.core.labels import (
-    MISSING,
-    canonical,
-    encode_labels,
-    is_missing,
-    label_array,
-    ordered,
-)
-
-from .reference import quick
+from fedran.core.labels import MISSING, canonical, encode_labels, is_missing, label_array, ordered
+from helpers.reference import quick
 
 labels = st.one_of(
     st.integers(-(2**63), 2**63 - 1),

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedran.core.pseudo_labels import margin_labels, prototype_labels
-
-from .reference import quick
+from helpers.reference import quick
 
 cases = st.tuples(st.integers(1, 30), st.integers(1, 8), st.integers(0, 2**32 - 1))
 

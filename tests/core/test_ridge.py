@@ -4,11 +4,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran.core import lifted
+from fedran.core._linalg import mixed_precision as lifted
 from fedran.core.accounts import Accounts
 from fedran.core.ridge import Ridge, solve_gram, solve_stack, solve_subspace
-
-from .reference import quick, spectral
+from helpers.reference import quick, spectral
 
 problems = st.tuples(
     st.integers(1, 20), st.integers(1, 25), st.integers(1, 4), st.integers(0, 2**32 - 1)

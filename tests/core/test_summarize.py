@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from fedran.core import summarize as module
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.summarize import Summarizer, class_sums, summarize
-
-from .reference import ROUNDING, best_rank, features, frobenius, onehot, quick, spectral
+from helpers.reference import ROUNDING, best_rank, features, frobenius, onehot, quick, spectral
 
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(0, 2**32 - 1))
 

@@ -13,8 +13,7 @@ from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
-
-from .reference import ROUNDING, federations, frobenius, onehot, quick, spectral
+from helpers.reference import ROUNDING, federations, frobenius, onehot, quick, spectral
 
 
 def total(federation, rank=None):

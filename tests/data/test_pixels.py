@@ -6,7 +6,7 @@ import pytest
 from fedran.data.dataset import Dataset
 from fedran.data.digits import digits
 from fedran.data.images import ImageSet
-from fedran.data.pixels import ArrayImages, as_images, image_dataset, stack_pixels
+from fedran.data.pixel_arrays import ArrayImages, as_images, image_dataset, stack_pixels
 
 
 def picture(seed, *shape):

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation.settings import ServerSettings, SiteSettings, check_address
+from fedran.federation.protocol.settings import ServerSettings, SiteSettings, check_address
 
 
 @pytest.mark.parametrize(

@@ -9,21 +9,20 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from made_federation import PHI, RULES, M, Sites, upload
-
 import fedran
 from fedran.cli.federation_edge import forward as command
 from fedran.core.errors import Refused
-from fedran.federation.messages.envelope import open_envelope
-from fedran.federation.messages.identity import SiteKey
-from fedran.federation.messages.offer import Offer
-from fedran.federation.messages.receipt import Receipt
-from fedran.federation.messages.roster import Roster
-from fedran.federation.pidfile import alone
-from fedran.federation.server.keeper import Keeper
-from fedran.federation.sites import edge as module
-from fedran.federation.sites.edge import Edge, EdgeRules
-from fedran.federation.sites.outbox import Outbox
+from fedran.federation.edge import edge as module
+from fedran.federation.edge.edge import Edge, EdgeRules
+from fedran.federation.protocol.envelope import open_envelope
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.lockfile import alone
+from fedran.federation.protocol.offer import Offer
+from fedran.federation.protocol.receipt import Receipt
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.store import Keeper
+from fedran.federation.site.outbox import Outbox
+from helpers.made_federation import PHI, RULES, M, Sites, upload
 
 MEMBERS = ("site-1", "site-2", "site-3", "inner")
 
@@ -453,7 +452,7 @@ def test_the_command_leaves_the_name_to_the_sites_own_rows(sites, site_folder, s
 def test_the_command_reads_no_file_that_is_too_large(sites, site_folder, capsys, monkeypatch):
     small = replace(module.DEFAULT_LIMITS, message=10)
     monkeypatch.setattr(
-        "fedran.federation.sites.edge_folder.EdgeRules", lambda *a: EdgeRules(*a, limits=small)
+        "fedran.federation.edge.folder.EdgeRules", lambda *a: EdgeRules(*a, limits=small)
     )
     (site_folder / "inbox" / "one.envelope").write_bytes(*uploads(sites, "site-1"))
     command(site_folder, "may", None)

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from real_federation import federation, wait_for
+from helpers.real_federation import federation, wait_for
 
 SITES = ("site-1", "site-2")
 

@@ -22,14 +22,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from made_federation import same_state
-from real_federation import Federation, federation, wait_for
-
-from fedran.federation.deploy.flower import LINK, ask, free_port, listening
-from fedran.federation.messages.envelope import seal
-from fedran.federation.messages.identity import SiteKey
-from fedran.federation.server.keeper import Keeper
-from fedran.federation.server_app import open_keeper
+from fedran.federation.ops.flower import LINK, ask, free_port, listening
+from fedran.federation.protocol.envelope import seal
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.server.app import open_keeper
+from fedran.federation.server.store import Keeper
+from helpers.made_federation import same_state
+from helpers.real_federation import Federation, federation, wait_for
 
 pytestmark = [
     pytest.mark.faults,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedran.core.errors import Refused
-from fedran.federation.messages.identity import (
+from fedran.federation.protocol.identity import (
     SUM,
     SiteKey,
     Statement,
@@ -21,7 +21,7 @@ from fedran.federation.messages.identity import (
     check_task,
     verify,
 )
-from fedran.federation.messages.roster import Roster
+from fedran.federation.protocol.roster import Roster
 
 SAID = Statement("trial", "site-1", "may", "f" * 64, "d" * 64, (("a", "may"), ("b", "may")))
 

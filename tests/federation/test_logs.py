@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation import logs
-from fedran.federation.logs import Tail, log_file, log_to
+from fedran.federation.protocol import logs
+from fedran.federation.protocol.logs import Tail, log_file, log_to
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (INFO|WARNING|ERROR) .*")
 

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.messages.receipt import Receipt
+from fedran.federation.protocol.receipt import Receipt
 from fedran.federation.server.quorum import Quorum
 
 

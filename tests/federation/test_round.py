@@ -21,14 +21,14 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.supercore.task_identity import TaskIdentity
-from made_federation import D, M, Sites, upload
 
 import fedran
-from fedran.federation.messages.offer import MOST_EARLIER, Offer
-from fedran.federation.messages.records import blobs_of, content, fields_of
+from fedran.federation.protocol.offer import MOST_EARLIER, Offer
+from fedran.federation.protocol.records import blobs_of, content, fields_of
+from fedran.federation.protocol.settings import ServerSettings
 from fedran.federation.server import round as module
 from fedran.federation.server.round import TRIES, Round
-from fedran.federation.settings import ServerSettings
+from helpers.made_federation import D, M, Sites, upload
 
 NAMES = ("site-1", "site-2", "site-3")
 

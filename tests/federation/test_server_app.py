@@ -5,13 +5,12 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from made_federation import D, M, Sites, upload
-
 import fedran
 from fedran.core.errors import Refused
+from fedran.federation.protocol.settings import ServerSettings
+from fedran.federation.server.app import open_keeper
 from fedran.federation.server.validation import Validation
-from fedran.federation.server_app import open_keeper
-from fedran.federation.settings import ServerSettings
+from helpers.made_federation import D, M, Sites, upload
 
 SETTINGS = ServerSettings("trial", D, M, source="test")
 

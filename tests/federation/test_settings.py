@@ -5,9 +5,9 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation.messages.receipt import Receipt
+from fedran.federation.protocol.receipt import Receipt
+from fedran.federation.protocol.settings import ServerSettings, SiteSettings, load_settings
 from fedran.federation.server.quorum import Quorum
-from fedran.federation.settings import ServerSettings, SiteSettings, load_settings
 
 SERVER = 'federation = "trial"\nin_features = 6\n'
 SITE = 'federation = "trial"\nclient = "site-1"\nfolder = "data"\n'

@@ -6,9 +6,8 @@ import pytest
 
 pytest.importorskip("ray")
 
-from real_federation import Federation
-
-from fedran.federation.deploy.simulation import simulate
+from fedran.federation.ops.simulation import simulate
+from helpers.real_federation import Federation
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the federation runs on Linux")

@@ -8,11 +8,10 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from made_federation import upload
-from made_status import Made
-
-from fedran.federation.messages.identity import SiteKey
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.status.reader import Reader
+from helpers.made_federation import upload
+from helpers.made_status import Made
 
 
 @pytest.fixture

@@ -13,12 +13,11 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from made_status import Made
-
 from fedran.core.errors import Refused
 from fedran.federation.status.page import page, policy
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.web import StatusServer
+from helpers.made_status import Made
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = (

@@ -5,15 +5,15 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation.deploy import flower
-from fedran.federation.deploy import task_run as module
-from fedran.federation.deploy.task_run import TRIES, run_task
-from fedran.federation.logs import log_file
-from fedran.federation.messages.identity import SiteKey
-from fedran.federation.messages.roster import Roster
-from fedran.federation.pidfile import alone
-from fedran.federation.places import ServerPlace
-from fedran.federation.server.logbook import Logbook
+from fedran.federation.ops import flower
+from fedran.federation.ops import task_run as module
+from fedran.federation.ops.task_run import TRIES, run_task
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.lockfile import alone
+from fedran.federation.protocol.logs import log_file
+from fedran.federation.protocol.paths import ServerPlace
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.events import Logbook
 
 TRAFFIC = {"inbound-bytes": 3000, "outbound-bytes": 2000, "total-bytes": 5000}
 

@@ -13,7 +13,7 @@ pytest.importorskip("cryptography")
 from cryptography import x509
 
 from fedran.core.errors import Refused
-from fedran.federation.deploy.tls import _names, days_left, make_certificates, renew_server
+from fedran.federation.ops.tls import _names, days_left, make_certificates, renew_server
 
 HOSTS = ("fl.example.org", "10.1.2.3", "::1")
 

@@ -8,11 +8,11 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation.deploy import flower
-from fedran.federation.deploy import trial as module
-from fedran.federation.deploy.founding import Trial, make_trial
-from fedran.federation.deploy.trial import bring_down, bring_up, start, started
-from fedran.federation.pidfile import alone
+from fedran.federation.ops import flower
+from fedran.federation.ops import trial as module
+from fedran.federation.ops.scaffold import Trial, make_trial
+from fedran.federation.ops.trial import bring_down, bring_up, start, started
+from fedran.federation.protocol.lockfile import alone
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_where_nothing_runs_nothing_is_ended(folder, tmp_path):
 def test_what_runs_is_ended_by_name(folder):
     program = (
         "import signal, sys, time; from pathlib import Path\n"
-        "from fedran.federation.pidfile import alone\n"
+        "from fedran.federation.protocol.lockfile import alone\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
         "with alone(Path(sys.argv[1])):\n    print('up', flush=True); time.sleep(60)"
     )

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from toy_federation import assert_labels, distance, in_order, make_toy
 
-from fedran.methods.afl import AFL, join
+from fedran.methods.analytic.afl import AFL, join
 from fedran.wire.container import unpack
 from fedran.wire.limits import FILE_LIMITS
+from helpers.toy_federation import assert_labels, distance, in_order, make_toy
 
 
 def printed_law(Wu, Cu, Wv, Cv):

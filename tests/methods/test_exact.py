@@ -2,7 +2,12 @@
 
 import numpy as np
 import pytest
-from toy_federation import (
+
+from fedran.core.features import RandomFeatures
+from fedran.methods.analytic import maps
+from fedran.methods.analytic.exact import Exact
+from fedran.methods.analytic.maps import Projection, Raw, WithBias
+from helpers.toy_federation import (
     assert_labels,
     distance,
     gram_and_sums,
@@ -11,11 +16,6 @@ from toy_federation import (
     relu_features,
     ridge,
 )
-
-from fedran.core.features import RandomFeatures
-from fedran.methods import maps
-from fedran.methods.exact import Exact
-from fedran.methods.maps import Projection, Raw, WithBias
 
 M = 40
 

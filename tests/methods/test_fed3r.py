@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from toy_federation import assert_labels, distance, in_order, make_toy, ridge, unit
 
-from fedran.methods.fed3r import Fed3R
+from fedran.methods.analytic.fed3r import Fed3R
+from helpers.toy_federation import assert_labels, distance, in_order, make_toy, ridge, unit
 
 
 def with_bias(X):

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from toy_federation import assert_labels, distance, in_order, make_toy, unit
 
-from fedran.methods.fedcof import FedCOF
+from fedran.methods.analytic.fedcof import FedCOF
+from helpers.toy_federation import assert_labels, distance, in_order, make_toy, unit
 
 
 def class_means(toy, upto=None):

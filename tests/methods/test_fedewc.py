@@ -2,18 +2,19 @@
 
 import numpy as np
 import pytest
-from toy_training import Rounds, make_images, make_tasks, quick, same
+
+from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
 
 torch = pytest.importorskip("torch")
 
-from fedran.methods.fedewc import LARGEST_FISHER, blended, fisher_information  # noqa: E402
-from fedran.methods.training import workbench  # noqa: E402
-from fedran.methods.training.local import batches, generator  # noqa: E402
-from fedran.methods.training.message import unpack_tensors, within  # noqa: E402
-from fedran.methods.training.networks import build, initialise  # noqa: E402
-from fedran.methods.training.pixels import Rows, as_tensor, inputs  # noqa: E402
-from fedran.methods.training.state import Work  # noqa: E402
-from fedran.methods.training.weights import grown, weights_of  # noqa: E402
+from fedran.methods.trained.fedewc import LARGEST_FISHER, blended, fisher_information  # noqa: E402
+from fedran.methods.trained.training import workbench  # noqa: E402
+from fedran.methods.trained.training.local import batches, generator  # noqa: E402
+from fedran.methods.trained.training.messages import unpack_tensors, within  # noqa: E402
+from fedran.methods.trained.training.networks import build, initialise  # noqa: E402
+from fedran.methods.trained.training.state import Work  # noqa: E402
+from fedran.methods.trained.training.tensors import Rows, as_tensor, inputs  # noqa: E402
+from fedran.methods.trained.training.weights import grown, weights_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")

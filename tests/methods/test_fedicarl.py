@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_training import Rounds, make_images, make_tasks, quick
+
+from helpers.toy_training import Rounds, make_images, make_tasks, quick
 
 torch = pytest.importorskip("torch")
 
 from fedran.core.errors import Refused  # noqa: E402
 from fedran.methods.protocol import ClientData, Spec  # noqa: E402
-from fedran.methods.training import workbench  # noqa: E402
-from fedran.methods.training.herding import herd, quotas  # noqa: E402
-from fedran.methods.training.local import generator  # noqa: E402
-from fedran.methods.training.message import pack_tensors, unpack_tensors  # noqa: E402
-from fedran.methods.training.pixels import Rows  # noqa: E402
-from fedran.methods.training.state import Work  # noqa: E402
+from fedran.methods.trained.training import workbench  # noqa: E402
+from fedran.methods.trained.training.herding import herd, quotas  # noqa: E402
+from fedran.methods.trained.training.local import generator  # noqa: E402
+from fedran.methods.trained.training.messages import pack_tensors, unpack_tensors  # noqa: E402
+from fedran.methods.trained.training.state import Work  # noqa: E402
+from fedran.methods.trained.training.tensors import Rows  # noqa: E402
 
 
 @pytest.fixture(scope="module")

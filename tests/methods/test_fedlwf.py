@@ -2,17 +2,18 @@
 
 import numpy as np
 import pytest
-from toy_training import Rounds, make_images, make_tasks, quick, same
+
+from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
 
 torch = pytest.importorskip("torch")
 
-from fedran.methods.fedlwf import FedLwF  # noqa: E402
-from fedran.methods.training import workbench  # noqa: E402
-from fedran.methods.training.local import generator  # noqa: E402
-from fedran.methods.training.message import within  # noqa: E402
-from fedran.methods.training.pixels import Rows, as_tensor  # noqa: E402
-from fedran.methods.training.state import Work  # noqa: E402
-from fedran.methods.training.weights import weights_of  # noqa: E402
+from fedran.methods.trained.fedlwf import FedLwF  # noqa: E402
+from fedran.methods.trained.training import workbench  # noqa: E402
+from fedran.methods.trained.training.local import generator  # noqa: E402
+from fedran.methods.trained.training.messages import within  # noqa: E402
+from fedran.methods.trained.training.state import Work  # noqa: E402
+from fedran.methods.trained.training.tensors import Rows, as_tensor  # noqa: E402
+from fedran.methods.trained.training.weights import weights_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from toy_federation import assert_labels, in_order, make_toy
 
-from fedran.methods.fedncm import FedNCM
+from fedran.methods.analytic.fedncm import FedNCM
+from helpers.toy_federation import assert_labels, in_order, make_toy
 
 
 def pooled_means(toy, upto=None):

@@ -6,13 +6,13 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from fedran.bench.checkpoint import Checkpoint
-from fedran.bench.images import Encoded, cached_backbone
-from fedran.bench.runner import Run, run
+from fedran.bench.run.checkpoint import Checkpoint
+from fedran.bench.run.client_images import Encoded, cached_backbone
+from fedran.bench.run.runner import Run, run
 from fedran.data.dataset import Dataset
-from fedran.data.pixels import as_images
+from fedran.data.pixel_arrays import as_images
 from fedran.data.stream import Stream, Task, make_stream
-from fedran.methods.class_sums import ClassSumsClient
+from fedran.methods.analytic.class_sums import ClassSumsClient
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import METHODS, make_method, settings
 

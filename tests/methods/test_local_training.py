@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from fedran.core.errors import Refused  # noqa: E402
 from fedran.methods.protocol import ClientData  # noqa: E402
-from fedran.methods.training.local import (  # noqa: E402
+from fedran.methods.trained.training.local import (  # noqa: E402
     Schedule,
     batches,
     fit,
@@ -17,9 +17,9 @@ from fedran.methods.training.local import (  # noqa: E402
     prepare_norm,
     stable_seed,
 )
-from fedran.methods.training.losses import all_class_loss  # noqa: E402
-from fedran.methods.training.networks import build, initialise  # noqa: E402
-from fedran.methods.training.pixels import (  # noqa: E402
+from fedran.methods.trained.training.losses import all_class_loss  # noqa: E402
+from fedran.methods.trained.training.networks import build, initialise  # noqa: E402
+from fedran.methods.trained.training.tensors import (  # noqa: E402
     MEAN,
     SPREAD,
     Rows,
@@ -28,7 +28,7 @@ from fedran.methods.training.pixels import (  # noqa: E402
     client_rows,
     inputs,
 )
-from fedran.methods.training.weights import weights_of  # noqa: E402
+from fedran.methods.trained.training.weights import weights_of  # noqa: E402
 
 
 def pictures(seed, n, size):

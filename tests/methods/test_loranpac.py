@@ -2,7 +2,11 @@
 
 import numpy as np
 import pytest
-from toy_federation import (
+
+from fedran.methods.analytic import loranpac
+from fedran.methods.analytic.loranpac import LoRanPAC
+from helpers.loranpac_reference import pipeline, truncated
+from helpers.toy_federation import (
     assert_labels,
     distance,
     gram_and_sums,
@@ -10,29 +14,6 @@ from toy_federation import (
     make_toy,
     relu_features,
 )
-
-from fedran.methods import loranpac
-from fedran.methods.loranpac import LoRanPAC
-
-
-def truncated(blocks, M):
-    """U (M, r) and sigma (r,) after every block: rank min(round(.75 n), 10000, .75 M)."""
-    U, sigma, n = np.zeros((M, 0)), np.zeros(0), 0
-    for H in blocks:
-        n += len(H)
-        r = int(min(round(0.75 * n), 10_000, 0.75 * M))
-        U, sigma, _ = np.linalg.svd(np.concatenate([U * sigma, H.T], axis=1), full_matrices=False)
-        U, sigma = U[:, :r], sigma[:r]
-        yield U, sigma
-
-
-def pipeline(toy, M, seed, upto=3):
-    """U diag(sigma^-2) U'B over the first tasks, and its factor."""
-    Z = [np.concatenate([X for X, _ in task]) for task in toy.tasks[:upto]]
-    *_, (U, sigma) = truncated([relu_features(z, M, seed) for z in Z], M)
-    X, y = toy.pooled(upto)
-    _, B = gram_and_sums(relu_features(X, M, seed), y, in_order(y))
-    return U @ ((U.T @ B) / (sigma**2)[:, None]), U * sigma
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from fedran.methods.training.losses import (  # noqa: E402
+from fedran.methods.trained.training.losses import (  # noqa: E402
     adversarial_loss,
     all_class_loss,
     distillation,

@@ -8,9 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fedran.methods.registry import make_method  # noqa: E402
-from fedran.methods.training import workbench  # noqa: E402
-from fedran.methods.training.networks import Head, build, initialise  # noqa: E402
-from fedran.methods.training.weights import put, weights_of  # noqa: E402
+from fedran.methods.trained.training import workbench  # noqa: E402
+from fedran.methods.trained.training.networks import Head, build, initialise  # noqa: E402
+from fedran.methods.trained.training.weights import put, weights_of  # noqa: E402
 
 MIB = 2**20
 

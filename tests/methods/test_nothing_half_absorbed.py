@@ -4,15 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from test_hostile_uploads import INF, NAN, altered, at_first, make
-from test_loranpac import pipeline
-from test_send_rows import with_images
-from toy_federation import distance, in_order, make_toy, ridge
 
-from fedran.methods import ranpac
-from fedran.methods.loranpac import LoRanPAC
+from fedran.methods.analytic import ranpac
+from fedran.methods.analytic.loranpac import LoRanPAC
 from fedran.methods.registry import make_method
 from fedran.wire import container
+from helpers.hostile import INF, NAN, altered, at_first, make
+from helpers.loranpac_reference import pipeline
+from helpers.toy_federation import distance, in_order, make_toy, ridge, with_images
 
 
 def outcome(key, attack, before=("client-1", "client-2"), upto=1):

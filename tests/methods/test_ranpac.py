@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from toy_federation import distance, in_order, make_toy, relu_features, ridge
 
-from fedran.methods import ranpac
-from fedran.methods.ranpac import RanPAC, search
+from fedran.methods.analytic import ranpac
+from fedran.methods.analytic.ranpac import RanPAC, search
+from helpers.toy_federation import distance, in_order, make_toy, relu_features, ridge
 
 
 def grid_errors(H, codes, n_classes, lowest=-8):

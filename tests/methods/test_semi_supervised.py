@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from toy_federation import distance, in_order, relu_features, ridge
 
-from fedran.bench.runner import Run, run
+from fedran.bench.run.runner import Run, run
 from fedran.data.dataset import Dataset
 from fedran.data.stream import make_stream
-from fedran.methods.fedran import FedRAN
-from fedran.methods.fedran_ssl import FedRANMargin, FedRANPrototype
+from fedran.methods.analytic.fedran import FedRAN
+from fedran.methods.analytic.fedran_ssl import FedRANMargin, FedRANPrototype
 from fedran.methods.protocol import ClientData, Spec
+from helpers.toy_federation import distance, in_order, relu_features, ridge
 
 M, LAM = 48, 40.0
 SETTINGS = {"out_features": M, "rank": 500, "precision": "float32", "lam": LAM}

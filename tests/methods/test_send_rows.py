@@ -2,30 +2,26 @@
 
 import numpy as np
 import pytest
-from toy_federation import assert_labels, distance, in_order, make_toy, relu_features, ridge
 
-from fedran.methods.exact import Exact
-from fedran.methods.pooled import pack_rows
+from fedran.methods.analytic.exact import Exact
+from fedran.methods.analytic.pooled import pack_rows
 from fedran.methods.protocol import ClientData
-from fedran.methods.send_features import SendFeatures, SendFeatures8Bit, compand, expand
-from fedran.methods.send_images import SendImages, unpack_images
+from fedran.methods.yardsticks.send_features import SendFeatures, SendFeatures8Bit, compand, expand
+from fedran.methods.yardsticks.send_images import SendImages, unpack_images
 from fedran.wire.container import unpack
 from fedran.wire.limits import FILE_LIMITS
+from helpers.toy_federation import (
+    assert_labels,
+    distance,
+    in_order,
+    make_toy,
+    relu_features,
+    ridge,
+    with_images,
+)
 
 M = 40
 IMAGES = [b"", b"\x00", b"\xff" * 300, b"\x00\x01\x02", b"abc"]
-
-
-def with_images(toy):
-    """Every row gets an image (its bytes and a tail of its own length), the server a backbone."""
-    known = {}
-    for t, task in enumerate(toy.tasks):
-        for k, (X, _) in enumerate(task):
-            toy.images[t, k] = [x.tobytes() + b"\n" * (i % 5) for i, x in enumerate(X)]
-            known.update(zip(toy.images[t, k], X, strict=True))
-    empty = np.zeros((0, toy.width), dtype=np.float32)
-    toy.extract = lambda batch: np.stack([known[b] for b in batch]) if batch else empty
-    return toy
 
 
 def root(x):

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from toy_federation import (
+
+from fedran.methods.analytic.stsa import STSA
+from helpers.toy_federation import (
     assert_labels,
     distance,
     gram_and_sums,
@@ -12,8 +14,6 @@ from toy_federation import (
     ridge,
     unit,
 )
-
-from fedran.methods.stsa import STSA
 
 M = 40
 

@@ -4,7 +4,9 @@ import zlib
 
 import numpy as np
 import pytest
-from toy_federation import (
+
+from fedran.methods.analytic.stsa_e import STSAE, STSAECorrected, chunks, weights
+from helpers.toy_federation import (
     Toy,
     assert_labels,
     distance,
@@ -14,8 +16,6 @@ from toy_federation import (
     relu_features,
     unit,
 )
-
-from fedran.methods.stsa_e import STSAE, STSAECorrected, chunks, weights
 
 M = 32
 

@@ -2,21 +2,22 @@
 
 import numpy as np
 import pytest
-from toy_training import Rounds, make_images, make_tasks, quick, same
+
+from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
 
 torch = pytest.importorskip("torch")
 
-from fedran.bench.runner import Run, run  # noqa: E402
+from fedran.bench.run.runner import Run, run  # noqa: E402
 from fedran.methods.registry import make_method  # noqa: E402
-from fedran.methods.target import TARGET  # noqa: E402
-from fedran.methods.training import synthesis, workbench  # noqa: E402
-from fedran.methods.training.generator import seeded_generator  # noqa: E402
-from fedran.methods.training.local import generator  # noqa: E402
-from fedran.methods.training.losses import divergence  # noqa: E402
-from fedran.methods.training.message import unpack_tensors  # noqa: E402
-from fedran.methods.training.pixels import Rows, inputs, normalised  # noqa: E402
-from fedran.methods.training.state import Work  # noqa: E402
-from fedran.methods.training.synthesis import Plan, Statistics, synthesise  # noqa: E402
+from fedran.methods.trained.target import TARGET  # noqa: E402
+from fedran.methods.trained.training import synthesis, workbench  # noqa: E402
+from fedran.methods.trained.training.generator import seeded_generator  # noqa: E402
+from fedran.methods.trained.training.local import generator  # noqa: E402
+from fedran.methods.trained.training.losses import divergence  # noqa: E402
+from fedran.methods.trained.training.messages import unpack_tensors  # noqa: E402
+from fedran.methods.trained.training.state import Work  # noqa: E402
+from fedran.methods.trained.training.synthesis import Plan, Statistics, synthesise  # noqa: E402
+from fedran.methods.trained.training.tensors import Rows, inputs, normalised  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toy_training import Rounds, make_images, make_tasks, quick, same
+
+from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
 
 torch = pytest.importorskip("torch")
 
 from safetensors.torch import save_file  # noqa: E402
 
-from fedran.bench.checkpoint import Checkpoint  # noqa: E402
-from fedran.bench.runner import Run, run  # noqa: E402
+from fedran.bench.run.checkpoint import Checkpoint  # noqa: E402
+from fedran.bench.run.runner import Run, run  # noqa: E402
 from fedran.core.errors import Refused  # noqa: E402
 from fedran.data.stream import Stream, Task  # noqa: E402
-from fedran.methods.training.message import pack_tensors, unpack_tensors  # noqa: E402
+from fedran.methods.trained.training.messages import pack_tensors, unpack_tensors  # noqa: E402
 from fedran.wire.container import unpack  # noqa: E402
 from fedran.wire.limits import FILE_LIMITS  # noqa: E402
 

@@ -7,17 +7,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from toy_training import Rounds, make_images, make_tasks, quick  # noqa: E402
-
-from fedran.bench.runner import Run, run  # noqa: E402
+from fedran.bench.run.runner import Run, run  # noqa: E402
 from fedran.core.errors import Refused  # noqa: E402
 from fedran.data.images import ImageSet  # noqa: E402
-from fedran.data.pixels import ArrayImages, as_images, image_dataset  # noqa: E402
+from fedran.data.pixel_arrays import ArrayImages, as_images, image_dataset  # noqa: E402
 from fedran.methods.protocol import ClientData, Spec  # noqa: E402
-from fedran.methods.training import workbench  # noqa: E402
-from fedran.methods.training.message import pack_tensors, unpack_tensors  # noqa: E402
-from fedran.methods.training.synthesis import Plan, synthesise  # noqa: E402
-from fedran.methods.training.weights import grown  # noqa: E402
+from fedran.methods.trained.training import workbench  # noqa: E402
+from fedran.methods.trained.training.messages import pack_tensors, unpack_tensors  # noqa: E402
+from fedran.methods.trained.training.synthesis import Plan, synthesise  # noqa: E402
+from fedran.methods.trained.training.weights import grown  # noqa: E402
+from helpers.toy_training import Rounds, make_images, make_tasks, quick  # noqa: E402
 
 
 @pytest.fixture

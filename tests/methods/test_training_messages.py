@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from safetensors.numpy import save  # noqa: E402
 
 from fedran.core.errors import Refused  # noqa: E402
-from fedran.methods.training.message import (  # noqa: E402
+from fedran.methods.trained.training.messages import (  # noqa: E402
     below,
     pack_tensors,
     unpack_tensors,

@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_training import same
+
+from helpers.toy_training import same
 
 torch = pytest.importorskip("torch")
 
 from safetensors.torch import save_file  # noqa: E402
 
 from fedran.core.errors import Refused  # noqa: E402
-from fedran.methods.training.networks import build, initialise  # noqa: E402
-from fedran.methods.training.weights import (  # noqa: E402
+from fedran.methods.trained.training.networks import build, initialise  # noqa: E402
+from fedran.methods.trained.training.weights import (  # noqa: E402
     average,
     check_weights,
     grown,

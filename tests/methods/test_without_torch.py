@@ -14,7 +14,7 @@ class NoTorch:
 
 
 sys.meta_path.insert(0, NoTorch())
-from fedran.bench.run import main
+from fedran.bench.run.__main__ import main
 from fedran.cli.methods import _row
 from fedran.methods.registry import METHODS
 

@@ -9,7 +9,11 @@ import zlib
 import numpy as np
 import pytest
 import safetensors.numpy
-from make_fixtures import (
+
+import fedran
+from fedran.wire import container
+from fedran.wire.aggregator_codec import to_bytes
+from helpers.make_fixtures import (
     CLASSES,
     COUNTS,
     PRINT,
@@ -21,11 +25,15 @@ from make_fixtures import (
     golden_head,
     golden_summary,
 )
-from wire_messages import FIXTURES, PRECISIONS, Message, fixture, solved_head, summary, tampered
-
-import fedran
-from fedran.wire import container
-from fedran.wire.aggregator_file import to_bytes
+from helpers.wire_messages import (
+    FIXTURES,
+    PRECISIONS,
+    Message,
+    fixture,
+    solved_head,
+    summary,
+    tampered,
+)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from make_fixtures import golden_aggregator
-from wire_messages import fixture, summary
 
 import fedran
 from fedran.wire.describe import describe
+from helpers.make_fixtures import golden_aggregator
+from helpers.wire_messages import fixture, summary
 
 
 def described(name: str, tmp_path) -> dict:

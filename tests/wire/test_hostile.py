@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
-from wire_messages import (
+
+import fedran
+from helpers.wire_messages import (
     PRECISIONS,
     SMALL,
     Message,
@@ -21,8 +23,6 @@ from wire_messages import (
     summary,
     tampered,
 )
-
-import fedran
 
 NAN, INF = float("nan"), float("inf")
 NOT_NUMBERS = [None, True, "1", [], {}, [1.0]]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_messages import PRECISIONS, Message, solved_head, summary
 
 import fedran
 from fedran.wire import summary_codec
+from helpers.wire_messages import PRECISIONS, Message, solved_head, summary
 
 FORMS = [(p, 5.0) for p in PRECISIONS] + [("mixed", b) for b in (2.0, 3.5, 8.0, 14.0)]
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_messages import PRECISIONS
 
 import fedran
 from fedran.wire.sizes import head_bytes, paper_upload_values, upload_bytes
+from helpers.wire_messages import PRECISIONS
 
 
 @pytest.fixture(scope="module", params=["pooled", "gaussian"])

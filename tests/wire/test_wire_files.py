@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from wire_messages import Message, solved_head, summary, tampered
 
 import fedran
-from fedran.wire.aggregator_file import from_bytes, to_bytes
+from fedran.wire.aggregator_codec import from_bytes, to_bytes
+from helpers.wire_messages import Message, solved_head, summary, tampered
 
 FORMS = {
     "stack": {},

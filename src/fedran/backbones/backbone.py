@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.backbones.preprocessing import Preprocessing
-from fedran.core.arrays import require_finite
+from fedran.core._linalg.arrays import require_finite
 
 if TYPE_CHECKING:
     import torch

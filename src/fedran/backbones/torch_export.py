@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.arrays import to_numpy
+from fedran.core._linalg.arrays import to_numpy
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import require_same
 from fedran.core.head import Head

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fedran.bench.result import Result
-from fedran.bench.runner import Run, run
+from fedran.bench.results.result import Result
+from fedran.bench.run.runner import Run, run
 from fedran.data.digits import digits
 from fedran.data.stream import Stream, make_stream
 from fedran.methods.registry import make_method

@@ -19,8 +19,8 @@ from fedran.bench.demo import (
     demo_steps,
     run_demo,
 )
-from fedran.bench.metrics import client_seconds, server_seconds
-from fedran.bench.result import Result
+from fedran.bench.results.metrics import client_seconds, server_seconds
+from fedran.bench.results.result import Result
 
 NEXT = """
 [bold]How to read it[/bold]

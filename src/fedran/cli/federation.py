@@ -54,7 +54,7 @@ def init(
     tasks: Annotated[int, typer.Option(help="Tasks of the digits.")] = 2,
 ) -> None:
     """Write certificates, keys, roster and configuration for a server and sites."""
-    from fedran.federation.deploy.founding import Trial, make_trial
+    from fedran.federation.ops.scaffold import Trial, make_trial
 
     width = out_features
     if width is None:
@@ -90,7 +90,7 @@ def join(
     ca: Annotated[Path, typer.Option(help="The server's ca.crt, received by a way you trust.")],
 ) -> None:
     """Write a site's folder with new keys; its card goes to the server's owner."""
-    from fedran.federation.deploy.founding import CARD, make_site
+    from fedran.federation.ops.scaffold import CARD, make_site
 
     make_site(folder, federation=federation, client=client, server=server, ca=ca)
     typer.echo(f"{folder}: site.toml, keys, data/ (put TASK.npz there)")
@@ -106,10 +106,10 @@ def add(
     card: Annotated[Path, typer.Argument(help="The site's card.toml.", show_default=False)],
 ) -> None:
     """Let a site upload and connect, or list a member of an edge; takes effect by itself."""
-    from fedran.federation.deploy.card import Card
-    from fedran.federation.deploy.founding import add_site
-    from fedran.federation.places import ServerPlace, SitePlace
-    from fedran.federation.sites.edge_folder import add_member
+    from fedran.federation.edge.folder import add_member
+    from fedran.federation.ops.enrolment import Card
+    from fedran.federation.ops.scaffold import add_site
+    from fedran.federation.protocol.paths import ServerPlace, SitePlace
 
     found = Card.load(card)
     if (folder / "site.toml").is_file():
@@ -126,8 +126,8 @@ def remove(
     client: Annotated[str, typer.Argument(help="The site's id.", show_default=False)],
 ) -> None:
     """Let a site neither upload nor connect; what it sent before stays in."""
-    from fedran.federation.deploy.founding import remove_site
-    from fedran.federation.places import ServerPlace
+    from fedran.federation.ops.scaffold import remove_site
+    from fedran.federation.protocol.paths import ServerPlace
 
     remove_site(ServerPlace.find(folder), client)
     typer.echo(f"{client} is out of the roster; what it sent before stays in the head")
@@ -141,8 +141,8 @@ def renew(
     ] = None,
 ) -> None:
     """Make a new server certificate of the same authority; restart the server afterwards."""
-    from fedran.federation.deploy.tls import days_left, renew_server
-    from fedran.federation.places import ServerPlace
+    from fedran.federation.ops.tls import days_left, renew_server
+    from fedran.federation.protocol.paths import ServerPlace
 
     tls = ServerPlace.find(folder).tls
     renew_server(tls, host)

@@ -16,8 +16,8 @@ def offer(
     task: Annotated[str, typer.Argument(help="The task.", show_default=False)],
 ) -> None:
     """Print what the server asks for a task, as JSON: for `prepare`, at members of an edge."""
-    from fedran.federation.messages.identity import check_task
-    from fedran.federation.places import ServerPlace
+    from fedran.federation.protocol.identity import check_task
+    from fedran.federation.protocol.paths import ServerPlace
 
     typer.echo(json.dumps(ServerPlace.find(folder).settings().offer(check_task(task)).fields()))
 
@@ -30,8 +30,8 @@ def prepare(
     ],
 ) -> None:
     """Make a site's upload for a task without a connection: its file goes to an edge's inbox."""
-    from fedran.federation.places import SitePlace
-    from fedran.federation.sites.edge_folder import prepare as make
+    from fedran.federation.edge.folder import prepare as make
+    from fedran.federation.protocol.paths import SitePlace
 
     path = make(SitePlace.find(folder), task, asked)
     typer.echo(f"{path} ({human_bytes(path.stat().st_size)}); copy it into the edge's inbox/")
@@ -57,8 +57,8 @@ def forward(
     Where the server refused a sum because a member's upload is in already: delete the sum's
     .envelope and .receipt in the outbox, and forward again --without that member.
     """
-    from fedran.federation.places import SitePlace
-    from fedran.federation.sites.edge_folder import forward as run
+    from fedran.federation.edge.folder import forward as run
+    from fedran.federation.protocol.paths import SitePlace
 
     size = None if budget is None else parse_bytes(budget)
     run(SitePlace.find(folder), task, envelopes or [], size, without or [], typer.echo)

@@ -21,30 +21,30 @@ TaskName = Annotated[str, typer.Argument(help="The task's id.", show_default=Fal
 
 def server(folder: ServerFolder, insecure: Insecure = False) -> None:
     """Run a server until Ctrl-C: Flower's SuperLink, kept running, TLS and node keys."""
-    from fedran.federation.deploy.programs import run_server
-    from fedran.federation.places import ServerPlace
+    from fedran.federation.ops.programs import run_server
+    from fedran.federation.protocol.paths import ServerPlace
 
     run_server(ServerPlace.find(folder), insecure=insecure, say=typer.echo)
 
 
 def client(folder: SiteFolder, insecure: Insecure = False) -> None:
     """Run a site until Ctrl-C: Flower's SuperNode, kept running."""
-    from fedran.federation.deploy.programs import run_site
-    from fedran.federation.places import SitePlace
+    from fedran.federation.ops.programs import run_site
+    from fedran.federation.protocol.paths import SitePlace
 
     run_site(SitePlace.find(folder), insecure=insecure, say=typer.echo)
 
 
 def up(folder: TrialFolder, insecure: Insecure = False) -> None:
     """Start a trial's server and sites in the background, and wait until all are connected."""
-    from fedran.federation.deploy.trial import bring_up
+    from fedran.federation.ops.trial import bring_up
 
     bring_up(folder, insecure=insecure, say=typer.echo)
 
 
 def down(folder: TrialFolder) -> None:
     """End what runs in a trial's folder, or in a server's or a site's."""
-    from fedran.federation.deploy.trial import bring_down
+    from fedran.federation.ops.trial import bring_down
 
     if not bring_down(folder, say=typer.echo):
         typer.echo("nothing runs here")
@@ -56,7 +56,7 @@ def simulate(
     cpus: Annotated[float, typer.Option(min=0.1, help="Cores for each site at work.")] = 1.0,
 ) -> None:
     """Run tasks over all sites of a folder under Flower's simulation engine (Ray)."""
-    from fedran.federation.deploy.simulation import simulate as run
+    from fedran.federation.ops.simulation import simulate as run
 
     done = run(folder, tasks, cpus=cpus, say=typer.echo)
     if any(d.verdict not in ("complete", "quorum") for d in done):
@@ -65,8 +65,8 @@ def simulate(
 
 def task(folder: ServerFolder, task: TaskName) -> None:
     """Run one task: ask all sites, take in what comes, hand back the new head."""
-    from fedran.federation.deploy.task_run import run_task
-    from fedran.federation.places import ServerPlace
+    from fedran.federation.ops.task_run import run_task
+    from fedran.federation.protocol.paths import ServerPlace
 
     done = run_task(ServerPlace.find(folder), task, say=typer.echo)
     if done.verdict not in ("complete", "quorum"):
@@ -79,9 +79,9 @@ def accept(
     task: TaskName,
 ) -> None:
     """Take in an upload that was put aside as unusual."""
-    from fedran.federation.pidfile import alone
-    from fedran.federation.places import ServerPlace
-    from fedran.federation.server_app import open_keeper
+    from fedran.federation.protocol.lockfile import alone
+    from fedran.federation.protocol.paths import ServerPlace
+    from fedran.federation.server.app import open_keeper
 
     place = ServerPlace.find(folder)
     with alone(place.state, 60.0, task=task):

@@ -78,7 +78,7 @@ def _print(s: Status, console: Console) -> None:
 
 
 def _top(s: Status, console: Console) -> None:
-    from fedran.federation.status.words import age, amount, count, percent
+    from fedran.federation.status.format import age, amount, count, percent
 
     colour = "green" if s.server == "running" else "red"
     seen = "" if s.nodes is None or s.checked is None else f" (as of {age(s.at - s.checked)})"
@@ -101,7 +101,7 @@ def _top(s: Status, console: Console) -> None:
 
 
 def _open(t: TaskStatus, now: float, console: Console) -> None:
-    from fedran.federation.status.words import span
+    from fedran.federation.status.format import span
 
     need = f", at least {t.min_clients} needed" if t.min_clients else ""
     left = "" if t.ends is None else f", {span(t.ends - now)} left"
@@ -119,7 +119,7 @@ def _open(t: TaskStatus, now: float, console: Console) -> None:
 
 
 def _trouble(t: Trouble, now: float, console: Console) -> None:
-    from fedran.federation.status.words import age
+    from fedran.federation.status.format import age
 
     times = f", {t.times} times" if t.times > 1 else ""
     signed = "" if t.verified else " (unsigned)"
@@ -132,7 +132,7 @@ def _trouble(t: Trouble, now: float, console: Console) -> None:
 
 
 def _tasks(tasks: list[TaskStatus], console: Console) -> None:
-    from fedran.federation.status.words import amount, answers, percent
+    from fedran.federation.status.format import amount, answers, percent
 
     table = _table("task", "verdict", "uploads", "#payload", "#transport", "#accuracy")
     for t in tasks:
@@ -145,7 +145,7 @@ def _tasks(tasks: list[TaskStatus], console: Console) -> None:
 
 
 def _sites(sites: list[SiteStatus], now: float, console: Console) -> None:
-    from fedran.federation.status.words import NOTHING, age, amount
+    from fedran.federation.status.format import NOTHING, age, amount
 
     connected = {True: "[green]yes[/]", False: "[red]no[/]", None: "unknown"}
     table = _table("site", "connected", "last seen", "#uploads", "#bytes", "#rows", "newest task")
@@ -169,7 +169,7 @@ def _sites(sites: list[SiteStatus], now: float, console: Console) -> None:
 
 
 def _classes(s: SiteStatus) -> str:
-    from fedran.federation.status.words import label
+    from fedran.federation.status.format import label
 
     told = ", ".join(f"{label(c)} ({n:,})" for c, n in s.classes[:SHOWN])
     rest = len(s.classes) - SHOWN

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedran.bench.report import load_results, make_report
+from fedran.bench.report.build import load_results, make_report
 
 
 def report(

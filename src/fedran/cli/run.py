@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fedran.bench.clock import Clock, Planned, duration
-from fedran.bench.config import load_config
-from fedran.bench.job import jobs
-from fedran.bench.reporter import summary
-from fedran.bench.result import Result
-from fedran.bench.run import OUT
-from fedran.bench.sweep import execute
+from fedran.bench.results.result import Result
+from fedran.bench.run.__main__ import OUT
+from fedran.bench.run.config import load_config
+from fedran.bench.run.job import jobs
+from fedran.bench.run.progress import summary
+from fedran.bench.run.sweep import execute
+from fedran.bench.run.time_left import Clock, Planned, duration
 
 
 def run(

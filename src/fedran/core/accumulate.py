@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.arrays import Array, cast, namespace, to_numpy
+from fedran.core._linalg.arrays import Array, cast, namespace, to_numpy
 from fedran.core.exact_sum import ExactSum
 from fedran.core.summarize import class_sums
 

@@ -9,18 +9,18 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from fedran.core._linalg.arrays import Array, namespace, to_device, to_numpy
+from fedran.core._linalg.blas import gram as gram_of
 from fedran.core.accounts import Accounts
-from fedran.core.arrays import Array, namespace, to_device, to_numpy
-from fedran.core.blas import gram as gram_of
 from fedran.core.bounds import GramBounds, gram_bounds
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum, symmetric
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.head import Head, make_head
 from fedran.core.labels import Label, ordered
-from fedran.core.ranked import Order, RankedSum
 from fedran.core.ridge import Ridge, Solution, solve_gram, solve_stack, solve_subspace
 from fedran.core.summary import Summary
+from fedran.core.truncated_sum import Order, RankedSum
 
 Complement = Literal["keep", "drop"]
 Key: TypeAlias = tuple[str, str]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import reduce
 from operator import add
 
-from fedran.core.arrays import like, namespace
-from fedran.core.compress import check_rank, leading
+from fedran.core._linalg.arrays import like, namespace
+from fedran.core._linalg.truncation import check_rank, leading
 from fedran.core.summary import Summary
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.arrays import Array, is_numpy_array, namespace, to_device, to_numpy
-from fedran.core.blas import add_outer, mirror
+from fedran.core._linalg.arrays import Array, is_numpy_array, namespace, to_device, to_numpy
+from fedran.core._linalg.blas import add_outer, mirror
 
 Form = Literal["stack", "gram"]
 

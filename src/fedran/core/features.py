@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.arrays import Array, as_matrix, cast, device, like, namespace
-from fedran.core.blas import matmul
+from fedran.core._linalg.arrays import Array, as_matrix, cast, device, like, namespace
+from fedran.core._linalg.blas import matmul
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Field, Fingerprint
 

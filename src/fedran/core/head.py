@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.accounts import Accounts
-from fedran.core.arrays import (
+from fedran.core._linalg.arrays import (
     Array,
     as_matrix,
     cast,
@@ -20,6 +19,7 @@ from fedran.core.arrays import (
     to_device,
     to_numpy,
 )
+from fedran.core.accounts import Accounts
 from fedran.core.bounds import certified_rows, paper_weight_bound, weight_bound
 from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import Fingerprint

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.arrays import to_numpy
+from fedran.core._linalg.arrays import to_numpy
 from fedran.core.errors import printable
 
 Label: TypeAlias = int | str

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.arrays import Array, as_matrix, cast, like, namespace, require_finite, to_numpy
+from fedran.core._linalg.arrays import (
+    Array,
+    as_matrix,
+    cast,
+    like,
+    namespace,
+    require_finite,
+    to_numpy,
+)
 from fedran.core.labels import MISSING, Label, encode_labels
 
 MARGIN_RHO = 0.1

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedran.core.accounts import Accounts
-from fedran.core.arrays import Array, eps, linalg_errors, namespace
-from fedran.core.definite import solve_definite
-from fedran.core.lifted import (
+from fedran.core._linalg.arrays import Array, eps, linalg_errors, namespace
+from fedran.core._linalg.cholesky import solve_definite
+from fedran.core._linalg.mixed_precision import (
     effective_rank,
     frobenius,
     inner,
@@ -20,6 +19,7 @@ from fedran.core.lifted import (
     times,
     transposed_times,
 )
+from fedran.core.accounts import Accounts
 
 _BORROWING = threading.Lock()
 """Held while a Gram's upper triangle is in use, so that threads may solve the same one."""

@@ -7,8 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.accounts import Accounts
-from fedran.core.arrays import (
+from fedran.core._linalg.arrays import (
     Array,
     as_matrix,
     cast,
@@ -17,8 +16,9 @@ from fedran.core.arrays import (
     namespace,
     require_finite,
 )
-from fedran.core.blas import matmul
-from fedran.core.compress import check_rank, leading
+from fedran.core._linalg.blas import matmul
+from fedran.core._linalg.truncation import check_rank, leading
+from fedran.core.accounts import Accounts
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import MISSING, Label, encode_labels, ordered
 from fedran.core.summary import Summary

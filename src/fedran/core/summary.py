@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedran.core._linalg.arrays import Array, cast, like, namespace, to_device, to_numpy
+from fedran.core._linalg.truncation import check_rank, leading, leading_qr, square_factor
 from fedran.core.accounts import Accounts
-from fedran.core.arrays import Array, cast, like, namespace, to_device, to_numpy
-from fedran.core.compress import check_rank, leading, leading_qr, square_factor
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.labels import Label, ordered, sort_key

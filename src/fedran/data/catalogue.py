@@ -14,7 +14,7 @@ from fedran.data.digits import digits
 from fedran.data.har import har
 from fedran.data.image_sets import load_images
 from fedran.data.packed import data_file, packed_features
-from fedran.data.pixels import image_dataset
+from fedran.data.pixel_arrays import image_dataset
 
 CIFAR = "features of CIFAR-100: make them with `fedran features cifar100`"
 VTAB = "features of 50 classes of 5 VTAB domains: make them with `fedran features FOLDER`"

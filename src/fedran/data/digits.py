@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from fedran.data.dataset import Dataset
-from fedran.data.pixels import ArrayImages
+from fedran.data.pixel_arrays import ArrayImages
 
 TEST_SHARE = 0.3
 SPLIT_SEED = 0

@@ -8,27 +8,27 @@ from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedran.core.errors import nearest
-from fedran.core.hints import fits
-from fedran.methods.afl import AFL
-from fedran.methods.exact import Exact
-from fedran.methods.fed3r import Fed3R
-from fedran.methods.fedcof import FedCOF
-from fedran.methods.fedewc import FedEWC
-from fedran.methods.fedicarl import FediCaRL
-from fedran.methods.fedlwf import FedLwF
-from fedran.methods.fedncm import FedNCM
-from fedran.methods.fedran import FedRAN
-from fedran.methods.fedran_paper import FedRANPaper
-from fedran.methods.fedran_ssl import FedRANMargin, FedRANPrototype
-from fedran.methods.finetune import Finetune
-from fedran.methods.loranpac import LoRanPAC
+from fedran.methods.analytic.afl import AFL
+from fedran.methods.analytic.exact import Exact
+from fedran.methods.analytic.fed3r import Fed3R
+from fedran.methods.analytic.fedcof import FedCOF
+from fedran.methods.analytic.fedncm import FedNCM
+from fedran.methods.analytic.fedran import FedRAN
+from fedran.methods.analytic.fedran_paper import FedRANPaper
+from fedran.methods.analytic.fedran_ssl import FedRANMargin, FedRANPrototype
+from fedran.methods.analytic.loranpac import LoRanPAC
+from fedran.methods.analytic.ranpac import RanPAC
+from fedran.methods.analytic.stsa import STSA
+from fedran.methods.analytic.stsa_e import STSAE, STSAECorrected
 from fedran.methods.protocol import Method
-from fedran.methods.ranpac import RanPAC
-from fedran.methods.send_features import SendFeatures, SendFeatures8Bit
-from fedran.methods.send_images import SendImages
-from fedran.methods.stsa import STSA
-from fedran.methods.stsa_e import STSAE, STSAECorrected
-from fedran.methods.target import TARGET
+from fedran.methods.trained.fedewc import FedEWC
+from fedran.methods.trained.fedicarl import FediCaRL
+from fedran.methods.trained.fedlwf import FedLwF
+from fedran.methods.trained.finetune import Finetune
+from fedran.methods.trained.target import TARGET
+from fedran.methods.yardsticks.send_features import SendFeatures, SendFeatures8Bit
+from fedran.methods.yardsticks.send_images import SendImages
+from fedran.settings import fits
 
 METHODS: dict[str, type[Any]] = {
     "fedran": FedRAN,

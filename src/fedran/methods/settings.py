@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedran.core.errors import nearest
-from fedran.wire.quantise import MAX_BITS, MIN_BITS
+from fedran.wire.quantisation import MAX_BITS, MIN_BITS
 from fedran.wire.summary_codec import PRECISIONS
 
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {

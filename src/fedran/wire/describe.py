@@ -13,7 +13,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.summary import Summary
-from fedran.wire.aggregator_file import Aggregator, from_container
+from fedran.wire.aggregator_codec import Aggregator, from_container
 from fedran.wire.codec import decode_container
 from fedran.wire.container import Container
 from fedran.wire.files import naming, read_container

@@ -17,7 +17,7 @@ from fedran.core.summary import Summary
 from fedran.wire.container import Container, pack
 from fedran.wire.header import Header
 from fedran.wire.limits import Limits
-from fedran.wire.quantise import (
+from fedran.wire.quantisation import (
     MAX_BITS,
     MIN_BITS,
     allocate_bits,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedran.federation.messages.receipt import Receipt
+from fedran.federation.protocol.receipt import Receipt
 
 Verdict = Literal["wait", "complete", "quorum", "short"]
 

@@ -19,14 +19,14 @@ from flwr.serverapp import Grid
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
-from fedran.federation.messages.identity import base_task
-from fedran.federation.messages.offer import MOST_EARLIER
-from fedran.federation.messages.receipt import Receipt
-from fedran.federation.messages.records import blobs_of, content, fields_of, receipts_fields
-from fedran.federation.server.keeper import Keeper
+from fedran.federation.protocol.identity import base_task
+from fedran.federation.protocol.offer import MOST_EARLIER
+from fedran.federation.protocol.receipt import Receipt
+from fedran.federation.protocol.records import blobs_of, content, fields_of, receipts_fields
+from fedran.federation.protocol.settings import ServerSettings
 from fedran.federation.server.quorum import Quorum, Verdict
+from fedran.federation.server.store import Keeper
 from fedran.federation.server.validation import Validation
-from fedran.federation.settings import ServerSettings
 from fedran.wire.codec import encode
 from fedran.wire.files import read_notes, write_atomically
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedran.core.errors import Refused
-from fedran.federation.messages.identity import Key
-from fedran.wire.aggregator_file import Aggregator
+from fedran.federation.protocol.identity import Key
+from fedran.wire.aggregator_codec import Aggregator
 from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)

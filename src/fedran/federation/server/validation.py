@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedran.core.arrays import require_finite
+from fedran.core._linalg.arrays import require_finite
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
-from fedran.federation.settings import ServerSettings
-from fedran.federation.sites.source import TaskData, read_rows
+from fedran.federation.protocol.settings import ServerSettings
+from fedran.federation.site.source import TaskData, read_rows
 
 
 @dataclass(frozen=True)

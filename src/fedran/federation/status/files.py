@@ -11,9 +11,9 @@ from typing import Any
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
-from fedran.federation.messages.identity import Key
+from fedran.federation.protocol.identity import Key
+from fedran.federation.server.events import plain
 from fedran.federation.server.journal import HEADER, MAGIC
-from fedran.federation.server.logbook import plain
 
 LATE = 60.0
 """Seconds that the supervisor's next word may be late before its last one counts for nothing."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import NewType
 
-from fedran.federation.status.words import NOTHING, amount
+from fedran.federation.status.format import NOTHING, amount
 
 Html = NewType("Html", str)
 """Text that is safe in a page; ``text`` makes it of anything."""

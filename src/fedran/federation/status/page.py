@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from fedran.core.labels import sort_key
+from fedran.federation.status.format import NOTHING, answers, count, label, percent
 from fedran.federation.status.html import (
     STATES,
     Html,
@@ -21,7 +22,6 @@ from fedran.federation.status.html import (
     when,
 )
 from fedran.federation.status.reader import SiteStatus, Status, TaskStatus, Trouble
-from fedran.federation.status.words import NOTHING, answers, count, label, percent
 
 SHOWN = 60
 """Rows of classes before the rest is counted."""

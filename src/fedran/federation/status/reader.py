@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fedran.federation.messages.roster import Roster
-from fedran.federation.pidfile import facts_of
-from fedran.federation.places import ServerPlace
-from fedran.federation.server.logbook import Logbook
+from fedran.federation.protocol.lockfile import facts_of
+from fedran.federation.protocol.paths import ServerPlace
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.events import Logbook
 from fedran.federation.status.files import (
     LATE,
     Flower,

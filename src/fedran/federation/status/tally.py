@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from fedran.federation.messages.identity import Key, base_task
+from fedran.federation.protocol.identity import Key, base_task
 from fedran.federation.status.files import Flower
 
 Event = dict[str, Any]

@@ -1,0 +1,1 @@
+"""From results to tables, figures and pages."""

@@ -1,0 +1,147 @@
+"""Figures of the three studies: label rate, rank and width, components."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedran.bench.report.figures.chart import (
+    ACCENT,
+    COLOURS,
+    INK,
+    MARKERS,
+    Chart,
+    legend_below,
+    log_ticks,
+    short,
+    slug,
+    unique,
+)
+from fedran.bench.report.paper import COMPONENTS
+from fedran.bench.report.studies import (
+    ComponentStudy,
+    LabelStudy,
+    RankStudy,
+    component_studies,
+    label_studies,
+    rank_studies,
+)
+from fedran.bench.report.tables.bytes import largest_upload
+from fedran.bench.report.tables.table import MIB
+from fedran.bench.results.grouping import Group
+from fedran.bench.results.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+HUES = (ACCENT, *COLOURS)
+AVERAGE, FINAL = "average accuracy, %", "final accuracy, %"
+
+
+def label_charts(results: Sequence[Result]) -> list[Chart]:
+    """A_avg and A_T against the label rate."""
+    return unique(
+        Chart(slug("labels", study.title), study.title, (7.2, 3.0), partial(_labels, study))
+        for study in label_studies(results)
+    )
+
+
+def _labels(study: LabelStudy, figure: Figure) -> None:
+    axes = figure.subplots(1, 2)
+    measures: list[Callable[[Result], float]] = [lambda r: r.A_avg, lambda r: r.A_T]
+    for ax, title, measure in zip(axes, (AVERAGE, FINAL), measures, strict=True):
+        for i, (name, line) in enumerate(study.lines.items()):
+            _error_line(ax, [100 * rate for rate in line], list(line.values()), measure, i, name)
+        ax.set_xlabel("labelled rows, %")
+        ax.set_ylabel(title)
+    legend_below(figure, [axes[0]], 3)
+
+
+def _error_line(
+    ax: Axes,
+    x: list[float],
+    members: list[Group],
+    measure: Callable[[Result], float],
+    i: int,
+    name: str,
+) -> None:
+    stats = [s for g in members if (s := g.stat(measure))]
+    ax.errorbar(
+        x,
+        [s.mean for s in stats],
+        [s.spread or 0.0 for s in stats],
+        fmt=MARKERS[i % len(MARKERS)] + "-",
+        color=HUES[i % len(HUES)],
+        elinewidth=0.8,
+        capsize=2,
+        label=short(name),
+    )
+
+
+def rank_charts(results: Sequence[Result]) -> list[Chart]:
+    """A_avg and bytes over the rank, a line for each width."""
+    return unique(
+        Chart(slug("rank", study.title), study.title, (7.2, 3.0), partial(_rank, study))
+        for study in rank_studies(results)
+    )
+
+
+def _rank(study: RankStudy, figure: Figure) -> None:
+    left, right = figure.subplots(1, 2)
+    for i, (m, line) in enumerate(study.lines.items()):
+        ranks = [float(rank) for rank in line]
+        _error_line(left, ranks, list(line.values()), lambda r: r.A_avg, i, f"M = {m}")
+        sizes = [largest_upload(g) / MIB for g in line.values()]
+        right.plot(ranks, sizes, MARKERS[i % len(MARKERS)] + "-", color=HUES[i % len(HUES)])
+    every = sorted({rank for line in study.lines.values() for rank in line})
+    for ax, title in ((left, AVERAGE), (right, "largest upload, MiB")):
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(every, [str(rank) for rank in every])
+        ax.set_xticks([], minor=True)
+        ax.set_xlabel("rank r")
+        ax.set_ylabel(title)
+    right.set_yscale("log")
+    log_ticks(right.yaxis, right.dataLim.intervaly)
+    legend_below(figure, [left], 6)
+
+
+def component_charts(results: Sequence[Result]) -> list[Chart]:
+    """A_avg as components are added: a bar for each ridge parameter."""
+    return unique(
+        Chart(
+            slug("components", study.title),
+            f"{study.title}. The axis does not start at zero.",
+            (max(5.5, 1.75 * len(study.bars) + 0.8), 3.2),
+            partial(_components, study),
+        )
+        for study in component_studies(results)
+    )
+
+
+def _components(study: ComponentStudy, figure: Figure) -> None:
+    ax = figure.subplots()
+    steps, lams = list(study.bars), study.lams
+    width = 0.8 / len(lams)
+    low = 100.0
+    for i, lam in enumerate(lams):
+        at = [(k, row[lam]) for k, row in enumerate(study.bars.values()) if lam in row]
+        x = np.array([k - 0.4 + width * (i + 0.5) for k, _ in at])
+        stats = [s for _, g in at if (s := g.stat(lambda r: r.A_avg))]
+        mean = [s.mean for s in stats]
+        low = min([low, *mean])
+        bars = ax.bar(x, mean, width * 0.92, color=HUES[i % len(HUES)], alpha=0.85, label=lam)
+        ax.bar_label(bars, [f"{v:.1f}" for v in mean], fontsize=7, padding=1)
+    printed = [(k, COMPONENTS[step[0]]) for k, step in enumerate(steps)]
+    for k, value in printed:
+        label = "printed (ViT-B/16)" if k == 0 else "_nolegend_"
+        ax.plot([k - 0.42, k + 0.42], [value, value], ":", color=INK, lw=1.2, label=label)
+    floor = max(0.0, 5.0 * np.floor(min([low, *(v for _, v in printed)]) / 5.0) - 5.0)
+    ax.set_ylim(floor, None)
+    ax.set_xticks(range(len(steps)), [text.replace(", ", "\n", 1) for _, text in steps])
+    ax.grid(visible=False, axis="x")
+    ax.set_ylabel(AVERAGE)
+    legend_below(figure, [ax], 4)

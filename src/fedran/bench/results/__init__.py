@@ -1,0 +1,1 @@
+"""Result lines and what is read off them."""

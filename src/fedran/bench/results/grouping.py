@@ -1,0 +1,244 @@
+"""Results that belong together: settings, repeats over seeds, means and spreads, ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+import numpy as np
+
+from fedran.bench.results.names import as_text, difference
+from fedran.bench.results.result import Result
+
+Mark = Literal["", "best", "second"]
+
+ABLATIONS = frozenset({"labels", "rank", "components"})
+"""Configurations whose runs vary one thing; they have sections of their own."""
+SPEEDUP = "speedup"
+"""The configuration that runs FedRAN and trained methods alone on one machine, for the seconds."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What must be equal for two results to be compared, but for the skew (beta)."""
+
+    dataset: str
+    tasks: int
+    clients: int
+    partitioner: str
+    label_rate: float
+
+    @classmethod
+    def of(cls, result: Result) -> Setting:
+        """The setting of one result."""
+        stream = result.stream
+        return cls(
+            result.dataset,
+            len(result.acc),
+            int(stream.get("clients", len(result.tasks[0].bytes_up))),
+            str(stream.get("partitioner", "dirichlet")),
+            float(stream.get("label_rate") or 1.0),
+        )
+
+    @property
+    def frame(self) -> str:
+        """All but the dataset, in words.
+
+        >>> Setting("digits", 5, 10, "dirichlet", 0.2).frame
+        '5 tasks, 10 clients, dirichlet split, 20 % labelled'
+        """
+        labels = "" if self.label_rate >= 1 else f", {100 * self.label_rate:g} % labelled"
+        return f"{self.tasks} tasks, {self.clients} clients, {self.partitioner} split{labels}"
+
+    @property
+    def title(self) -> str:
+        """The dataset and the rest, in words."""
+        return f"{self.dataset}: {self.frame}"
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Mean and sample standard deviation over the seeds; no spread of a single one."""
+
+    mean: float
+    spread: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """The repeats of one method at one setting and beta: equal but for the seeds."""
+
+    name: str
+    """What tables call it: the label, and what tells it from others of the same label."""
+    setting: Setting
+    beta: float | None
+    results: tuple[Result, ...]
+
+    @property
+    def first(self) -> Result:
+        """One of them, for what they share."""
+        return self.results[0]
+
+    @property
+    def key(self) -> str:
+        """The method's name in the registry."""
+        return self.first.key
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The method's settings."""
+        return self.first.params
+
+    @property
+    def competes(self) -> bool:
+        """Whether it is ranked: references and yardsticks are shown, not ranked."""
+        return self.first.family in {"analytic", "trained"} and not self.key.startswith("send-")
+
+    def stat(self, measure: Callable[[Result], float | None]) -> Stat | None:
+        """Mean and spread of a measure over the seeds that have it."""
+        return stat([v for r in self.results if (v := measure(r)) is not None])
+
+
+def stat(values: Sequence[float]) -> Stat | None:
+    """Mean and spread; None of nothing.
+
+    >>> stat([1.0, 3.0])
+    Stat(mean=2.0, spread=1.4142135623730951, n=2)
+    """
+    if not len(values):
+        return None
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Stat(float(np.mean(values)), spread, len(values))
+
+
+def mean_of(s: Stat | None) -> float | None:
+    """The mean where there is one."""
+    return None if s is None else s.mean
+
+
+def config_stem(result: Result) -> str:
+    """``configs/paper/rank.toml`` -> ``rank``."""
+    return PurePosixPath(result.config.replace("\\", "/")).stem
+
+
+def study(result: Result) -> str:
+    """``labels``, ``rank`` or ``components`` for runs of those files of ``paper/``, else ''."""
+    path = PurePosixPath(result.config.replace("\\", "/"))
+    return path.stem if path.parent.name == "paper" and path.stem in ABLATIONS else ""
+
+
+def measured(results: Iterable[Result]) -> list[Result]:
+    """All but the runs of the ablations."""
+    return [r for r in results if not study(r)]
+
+
+def comparisons(results: Iterable[Result]) -> list[Result]:
+    """The results that compare methods: neither ablations nor runs for the speed-up alone.
+
+    Those may train for fewer rounds; they count where the method has no other run.
+    """
+    found = measured(results)
+    whole = {_method(r) for r in found if config_stem(r) != SPEEDUP}
+    return [r for r in found if config_stem(r) != SPEEDUP or _method(r) not in whole]
+
+
+def _method(r: Result) -> tuple[Setting, str, str]:
+    return Setting.of(r), r.key, r.label
+
+
+def beta_of(result: Result) -> float | None:
+    """The skew of the partition, where the partitioner has one."""
+    beta = result.stream.get("beta")
+    return None if beta is None else float(beta)
+
+
+def machine(result: Result) -> str:
+    """Where it ran, and what else ran there at the time."""
+    beside = result.side_by_side
+    return (result.machine or "not recorded") + (
+        f", {beside} runs side by side" if beside > 1 else ""
+    )
+
+
+def groups(results: Iterable[Result], by_machine: bool = False) -> list[Group]:
+    """Results gathered over seeds, in order of appearance; those that compete come first.
+
+    A seed counts once: the same run under two configurations, or repeated with a newer version,
+    would otherwise pass for a further repeat. The newest counts.
+    """
+    found: dict[tuple[Setting, float | None, str, str], dict[str, Result]] = {}
+    for r in sorted(results, key=lambda r: r.date):
+        place = (Setting.of(r), beta_of(r), identity(r), machine(r) if by_machine else "")
+        found.setdefault(place, {})[as_text(r.seeds)] = r
+    names = _names(found)
+    made = [
+        Group(names[place[0], place[2]], place[0], place[1], tuple(runs.values()))
+        for place, runs in found.items()
+    ]
+    return sorted(made, key=lambda g: (not g.competes, g.beta is None, g.beta or 0.0))
+
+
+def by_setting(found: Iterable[Group]) -> dict[Setting, list[Group]]:
+    """Groups of each setting."""
+    settings: dict[Setting, list[Group]] = {}
+    for g in found:
+        settings.setdefault(g.setting, []).append(g)
+    return settings
+
+
+def by_place(found: Iterable[Group]) -> dict[tuple[Setting, float | None], list[Group]]:
+    """Groups of each setting and beta; settings stay together."""
+    places: dict[tuple[Setting, float | None], list[Group]] = {}
+    for setting, members in by_setting(found).items():
+        for g in members:
+            places.setdefault((setting, g.beta), []).append(g)
+    return places
+
+
+def place_title(setting: Setting, beta: float | None) -> str:
+    """A setting and its beta, in words."""
+    return setting.title + ("" if beta is None else f", β = {beta:g}")
+
+
+def marks(values: Sequence[float | None], competes: Sequence[bool], digits: int = 2) -> list[Mark]:
+    """Which values are best and second best (largest) among those that compete.
+
+    Compared as printed: what reads the same is marked the same.
+
+    >>> marks([90.0, 80.0, 90.001, 99.0], [True, True, True, False])
+    ['best', 'second', 'best', '']
+    """
+    shown = [
+        None if v is None or not c else round(v, digits)
+        for v, c in zip(values, competes, strict=True)
+    ]
+    ladder = sorted({v for v in shown if v is not None}, reverse=True)
+    ranked: dict[float | None, Mark] = {}
+    if ladder:
+        ranked[ladder[0]] = "best"
+    if len(ladder) > 1:
+        ranked[ladder[1]] = "second"
+    return [ranked.get(v, "") if v is not None else "" for v in shown]
+
+
+def identity(result: Result) -> str:
+    """What makes two results repeats of one method: key, label and settings."""
+    return as_text({"key": result.key, "label": result.label, "params": result.params})
+
+
+def _names(
+    found: dict[tuple[Setting, float | None, str, str], dict[str, Result]],
+) -> dict[tuple[Setting, str], str]:
+    """Within a setting, names that tell methods of one label apart by what differs."""
+    alike: dict[tuple[Setting, str], dict[str, Result]] = {}
+    for (setting, _, who, _), runs in found.items():
+        first = next(iter(runs.values()))
+        alike.setdefault((setting, first.label), {})[who] = first
+    names = {}
+    for (setting, label), members in alike.items():
+        for who, r in members.items():
+            names[setting, who] = label + difference(r, list(members.values()))
+    return names

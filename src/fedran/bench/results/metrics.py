@@ -1,0 +1,152 @@
+"""What is read off a result: forgetting, transfer, bytes, seconds, budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedran.bench.results.result import Result
+from fedran.bench.results.training_regime import on_images, rounds_a_task
+
+
+def forgetting(result: Result) -> list[float]:
+    """For each task but the last: its best accuracy before the end minus that at the end, points.
+
+    >>> import types
+    >>> forgetting(types.SimpleNamespace(acc=[[0.9], [0.8, 0.7], [0.6, 0.7, 0.5]]))
+    [30.0, 0.0]
+    """
+    last = result.acc[-1]
+    return [
+        round(100.0 * (max(row[j] for row in result.acc[j:-1]) - last[j]), 9)
+        for j in range(len(last) - 1)
+    ]
+
+
+def backward_transfer(result: Result) -> list[float]:
+    """For each task but the last: accuracy at the end minus that right after the task, points."""
+    last = result.acc[-1]
+    return [round(100.0 * (last[j] - result.acc[j][j]), 9) for j in range(len(last) - 1)]
+
+
+def class_forgetting(result: Result) -> list[float | None]:
+    """As ``forgetting``, of each class in the stream's order; None for classes of the last task."""
+    return [_best_before(result, c) for c in range(len(result.class_rows))]
+
+
+def class_backward_transfer(result: Result) -> list[float | None]:
+    """As ``backward_transfer``, of each class in the stream's order."""
+    changes: list[float | None] = []
+    for c, rows in enumerate(result.class_rows):
+        history = _history(result, c)
+        known = len(history) > 1 and rows > 0
+        changes.append(100.0 * (history[-1] - history[0]) / rows if known else None)
+    return changes
+
+
+def _best_before(result: Result, c: int) -> float | None:
+    history = _history(result, c)
+    if len(history) < 2 or not result.class_rows[c]:
+        return None
+    return 100.0 * (max(history[:-1]) - history[-1]) / result.class_rows[c]
+
+
+def _history(result: Result, c: int) -> list[int]:
+    """Test rows of a class that were right, after every task since it came."""
+    return [row[c] for row in result.class_right if len(row) > c]
+
+
+def mean_or_none(values: Sequence[float]) -> float | None:
+    """The mean, or None of nothing."""
+    return float(np.mean(values)) if len(values) else None
+
+
+def total_upload(result: Result) -> int:
+    """Bytes sent by all clients in all tasks."""
+    return sum(sum(t.bytes_up) for t in result.tasks)
+
+
+def total_download(result: Result) -> int:
+    """Bytes received by all clients: before every round, and the last classifier."""
+    clients = len(result.tasks[0].bytes_down)
+    return sum(sum(t.bytes_down) for t in result.tasks) + clients * result.bytes_down_final
+
+
+def max_download(result: Result) -> int:
+    """The largest download of any client in any task, the last classifier included."""
+    return max(result.bytes_down_final, *(max(t.bytes_down) for t in result.tasks))
+
+
+def formula_upload(result: Result) -> int | None:
+    """The largest upload as the method's paper counts it."""
+    counts = [t.formula_bytes for t in result.tasks if t.formula_bytes is not None]
+    return max(counts) if counts else None
+
+
+def client_seconds(result: Result) -> float:
+    """Mean over clients and tasks."""
+    return float(np.mean([np.mean(t.seconds.client) for t in result.tasks]))
+
+
+def server_seconds(result: Result) -> float:
+    """Mean over tasks."""
+    return float(np.mean([t.seconds.server for t in result.tasks]))
+
+
+def extraction_seconds(result: Result) -> float | None:
+    """Mean forward pass of a client and task, where the backbone was timed."""
+    parts = [np.mean(t.seconds.extraction) for t in result.tasks if t.seconds.extraction]
+    return float(np.mean(parts)) if parts else None
+
+
+def task_seconds(result: Result) -> float:
+    """The paper's Time: mean over tasks of (mean client + server), without the forward pass."""
+    return client_seconds(result) + server_seconds(result)
+
+
+def whole_seconds(result: Result) -> float | None:
+    """Time with the forward pass, where it was timed; a network on images has it in its Time."""
+    if on_images(result):
+        return task_seconds(result)
+    forward = extraction_seconds(result)
+    return None if forward is None else task_seconds(result) + forward
+
+
+def seconds_at(result: Result, rounds: int) -> float:
+    """Time had the clients trained for so many rounds; the server's seconds stay as measured."""
+    return client_seconds(result) * rounds / rounds_a_task(result) + server_seconds(result)
+
+
+def upload_at(result: Result, rounds: int) -> float:
+    """The largest upload had there been so many rounds."""
+    return result.max_upload * rounds / rounds_a_task(result)
+
+
+def peak_memory(result: Result) -> int | None:
+    """Peak resident memory of the run, bytes."""
+    peaks = [t.peak_rss for t in result.tasks if t.peak_rss is not None]
+    return max(peaks) if peaks else None
+
+
+def pseudo_labels(result: Result) -> tuple[float | None, float | None]:
+    """Mean acceptance and precision over the clients and tasks that had unlabelled rows."""
+    accepted = [a for t in result.tasks for a in t.accepted or [] if a is not None]
+    precision = [p for t in result.tasks for p in t.precision or [] if p is not None]
+    return mean_or_none(accepted), mean_or_none(precision)
+
+
+def label_rates(result: Result) -> tuple[float, float] | None:
+    """The least and the largest share of labelled rows of any client and task."""
+    rates = [v for t in result.tasks for v in t.label_rate or [] if v is not None]
+    return (min(rates), max(rates)) if rates else None
+
+
+def budgets_met(result: Result) -> dict[str, bool]:
+    """Each ceiling that was set, and whether the run stayed under it."""
+    measured = {
+        "bytes": float(result.max_upload),
+        "seconds": task_seconds(result),
+        "drift": max(result.drift, default=np.inf if on_images(result) else 0.0),
+    }
+    return {name: measured[name] <= ceiling for name, ceiling in result.budgets.items()}

@@ -1,0 +1,122 @@
+"""One file that a run leaves on disk as it goes, so that it can resume after an interruption."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.bench.results.result import TaskRecord, read_record, record_fields
+from fedran.methods.protocol import Method, Spec
+from fedran.wire.container import pack, unpack
+from fedran.wire.files import write_atomically
+from fedran.wire.limits import FILE_LIMITS
+
+SECONDS = 30.0
+"""Between two saves; a run that is done sooner writes nothing."""
+
+
+@dataclass
+class OpenTask:
+    """Measurements of the task under way, one entry a client, over the rounds done."""
+
+    bytes_up: list[int]
+    bytes_down: list[int]
+    busy: list[float]
+    server: float = 0.0
+    rounds: int = 0
+
+    @classmethod
+    def start(cls, n_clients: int) -> OpenTask:
+        """Nothing measured yet."""
+        return cls([0] * n_clients, [0] * n_clients, [0.0] * n_clients)
+
+
+@dataclass
+class SoFar:
+    """What a run has measured."""
+
+    acc: list[list[float]] = field(default_factory=list)
+    class_right: list[list[int]] = field(default_factory=list)
+    tasks: list[TaskRecord] = field(default_factory=list)
+    drift: list[float] = field(default_factory=list)
+    reference_acc: list[float] = field(default_factory=list)
+    reference: NDArray[Any] | None = None
+    """Where the reference rows of the drift were first."""
+    open_task: OpenTask | None = None
+
+
+@dataclass
+class Position:
+    """Where a run stands: the method's states and what was measured."""
+
+    state: Any
+    clients: dict[str, Any]
+    so_far: SoFar
+
+
+class Checkpoint:
+    """Saves and finds a position; ``path=None`` keeps nothing."""
+
+    def __init__(self, path: Path | None = None, seconds: float = SECONDS) -> None:
+        self.path, self.seconds = path, seconds
+        self._last = time.monotonic()
+
+    def load(self, method: Method[Any], spec: Spec, seed: int) -> Position | None:
+        """The saved position; None where there is none, or none that can be read."""
+        if self.path is None or not self.path.exists():
+            return None
+        try:
+            message = unpack(self.path.read_bytes(), FILE_LIMITS)
+            state = method.load(message.stream("state"), spec, seed)
+            clients = {c: method.load_client(message.stream(f"client {c}")) for c in spec.clients}
+            return Position(state, clients, _read(message.header.fields, message.tensors))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None  # cut off, altered or not ours: the run starts anew
+
+    def save(self, method: Method[Any], position: Position) -> None:
+        """Write the position, unless the last save is too recent."""
+        if self.path is None or time.monotonic() - self._last < self.seconds:
+            return
+        so_far = position.so_far
+        blobs = {f"client {c}": method.dump_client(s) for c, s in position.clients.items()}
+        blobs["state"] = method.dump(position.state)
+        tensors: dict[str, NDArray[Any]] = {
+            name: np.frombuffer(blob, dtype=np.uint8) for name, blob in blobs.items()
+        }
+        if so_far.reference is not None:
+            tensors["reference"] = so_far.reference
+        fields = {
+            "acc": so_far.acc,
+            "class_right": so_far.class_right,
+            "tasks": [record_fields(t) for t in so_far.tasks],
+            "drift": so_far.drift,
+            "reference_acc": so_far.reference_acc,
+            "open_task": None if so_far.open_task is None else asdict(so_far.open_task),
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path, pack("checkpoint", fields, tensors))
+        self._last = time.monotonic()
+
+    def remove(self) -> None:
+        """The run is done."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def _read(fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> SoFar:
+    task = fields["open_task"]
+    return SoFar(
+        fields["acc"],
+        fields["class_right"],
+        [read_record(t) for t in fields["tasks"]],
+        fields["drift"],
+        fields["reference_acc"],
+        tensors.get("reference"),
+        None if task is None else OpenTask(**task),
+    )

@@ -1,0 +1,125 @@
+"""One run by its settings alone: it can be listed, compared and sent to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fedran.bench.run.config import LARGEST_SWEEP, Experiment, MethodChoice
+from fedran.bench.run.runner import Run
+from fedran.data.catalogue import load_dataset
+from fedran.data.dataset import Dataset
+from fedran.data.stream import Stream, make_stream
+from fedran.data.stream_file import load_stream
+from fedran.methods.registry import make_method
+
+Settings = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A dataset, a stream, a method and what to measure."""
+
+    dataset: str
+    stream: Settings
+    choice: MethodChoice
+    projection_seed: int
+    config: str
+    gram_error: bool
+    seconds_per_row: float | None
+    budgets: Mapping[str, float]
+    device: str | None
+
+    def __str__(self) -> str:
+        params = "".join(f", {k.replace('_', ' ')} {v}" for k, v in self.choice.params.items())
+        seed = f", projection seed {self.projection_seed}" if self.projection_seed else ""
+        return f"{self.choice.label}{params} on {self.dataset} ({_shown(self.stream)}{seed})"
+
+    @property
+    def dataset_name(self) -> str:
+        """The dataset without folder and suffix."""
+        return Path(self.dataset).stem
+
+    def prepare(self) -> Run:
+        """Dataset, stream and method, ready to run."""
+        return Run(
+            self.choice.key,
+            make_method(self.choice.key, self.choice.params, self.device),
+            dataset(self.dataset),
+            stream(self.dataset, self.stream),
+            self.projection_seed,
+            self.choice.label,
+            self.config,
+            dict(self.budgets),
+            self.gram_error,
+            self.seconds_per_row,
+        )
+
+
+def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:
+    """Every combination of dataset, stream, projection seed and method, in that order."""
+    found = [
+        Job(
+            name,
+            tuple(settings.items()),
+            choice,
+            seed,
+            experiment.source,
+            experiment.gram_error,
+            experiment.seconds_per_row,
+            experiment.budgets,
+            device,
+        )
+        for name in experiment.datasets
+        for settings in experiment.streams
+        for seed in experiment.projection_seeds
+        for choice in experiment.methods
+        if choice.runs_on(settings)
+    ]
+    if len(found) > LARGEST_SWEEP:
+        raise ValueError(f"the sweep has {len(found)} runs; at most {LARGEST_SWEEP}")
+    return found
+
+
+@lru_cache(maxsize=2)
+def dataset(name: str) -> Dataset:
+    """Loaded once a process."""
+    return load_dataset(name)
+
+
+def stream(name: str, settings: Settings) -> Stream:
+    """Read from its file, or made once a process."""
+    given = dict(settings)
+    if "file" in given:
+        return load_stream(given["file"], dataset(name).y_train)
+    return _made(name, settings)
+
+
+@lru_cache(maxsize=16)
+def _made(name: str, settings: Settings) -> Stream:
+    data, given = dataset(name), dict(settings)
+    names = {"tasks": "n_tasks", "clients": "n_clients"}
+    options = {names.get(k, k): v for k, v in given.items()}
+    return make_stream(data.y_train, groups=data.groups, **options)
+
+
+def _shown(settings: Settings) -> str:
+    """The settings of a stream in words.
+
+    >>> _shown((("tasks", 5), ("partitioner", "iid"), ("label_rate", 0.2), ("seed", 7)))
+    '5 tasks, iid, label rate 0.2, seed 7'
+    """
+    words = []
+    for name, value in settings:
+        if value is None or (name, value) == ("partitioner", "dirichlet"):
+            continue
+        if name in ("tasks", "clients"):
+            words.append(f"{value} {name}")
+        elif name == "partitioner":
+            words.append(str(value))
+        else:
+            words.append(f"{name.replace('_', ' ')} {value}")
+    return ", ".join(words)

@@ -1,0 +1,82 @@
+"""Solving (K + lambda I) X = B for a positive semidefinite K, with fallbacks that are reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import lapack
+
+from fedran.core._linalg.arrays import Array, cast, eps, is_numpy_array, linalg_errors, namespace
+from fedran.core._linalg.blas import mirror
+from fedran.core.exact_sum import symmetric
+
+
+def solve_definite(K: Array, B: Array, lam: float, fallbacks: bool = True) -> tuple[Array, str]:
+    """(K + lam I)^-1 B in float64, and the route that led there.
+
+    In NumPy the lower triangle of K is read. A column-major K is factorised in its own upper
+    triangle, so that no second matrix is needed: the lower triangle and the diagonal come back
+    as they were. Tried in order: Cholesky in the dtype of K, Cholesky in float64, eigenvalues
+    with those below rounding set to zero. Without ``fallbacks`` the first one that fails is
+    a LinAlgError: for searches over lambda that pass over what does not work.
+    """
+    tried: list[str] = []
+    for dtype in dict.fromkeys(("float32" if eps(K) > 1e-10 else "float64", "float64")):
+        try:
+            X = _cholesky(cast(K, dtype), B, lam)
+        except np.linalg.LinAlgError as reason:
+            if not fallbacks:
+                raise
+            tried.append(f"Cholesky in {dtype} failed ({reason})")
+        else:
+            return X, "; ".join([*tried, f"Cholesky in {dtype}"])
+    return _eigen(K, B, lam), "; ".join([*tried, "eigenvalues, those below rounding zeroed"])
+
+
+def _cholesky(K: Array, B: Array, lam: float) -> Array:
+    # A common scale keeps huge or tiny sums inside the range of float32.
+    xp = namespace(B)
+    scale = float(xp.max(xp.abs(B))) or 1.0
+    solver = _numpy_cholesky if is_numpy_array(K) else _torch_cholesky
+    X = solver(K, B / scale, lam)
+    if not bool(xp.all(xp.isfinite(X))):
+        raise np.linalg.LinAlgError("triangular solve gave no finite result")
+    return cast(X, "float64") * scale
+
+
+def _numpy_cholesky(K: NDArray[Any], B: NDArray[Any], lam: float) -> NDArray[Any]:
+    single = K.dtype == np.float32
+    factorise, solve = (lapack.spotrf, lapack.spotrs) if single else (lapack.dpotrf, lapack.dpotrs)
+    K = mirror(K if K.flags.f_contiguous else np.array(K, order="F"))
+    diagonal = np.diagonal(K).copy()
+    where = np.diag_indices_from(K)
+    K[where] += lam
+    try:
+        R, info = factorise(K, lower=0, overwrite_a=1, clean=0)
+        if info != 0:
+            raise np.linalg.LinAlgError(f"pivot {info} of {len(K)} is not positive")
+        X, _ = solve(R, np.asfortranarray(B, dtype=K.dtype), lower=0)
+    finally:
+        K[where] = diagonal
+    return X
+
+
+def _torch_cholesky(K: Array, B: Array, lam: float) -> Array:
+    xp = namespace(K)
+    shifted = xp.asarray(K, copy=True)
+    xp.linalg.diagonal(shifted).add_(lam)
+    L, info = xp.linalg.cholesky_ex(shifted)
+    if int(info) != 0:
+        raise np.linalg.LinAlgError(f"pivot {int(info)} of {len(K)} is not positive")
+    return xp.cholesky_solve(xp.astype(B, K.dtype), L)
+
+
+def _eigen(K: Array, B: Array, lam: float) -> Array:
+    xp = namespace(K)
+    with linalg_errors():
+        values, U = xp.linalg.eigh(cast(symmetric(K), "float64"))
+    floor = K.shape[0] * eps(K) * float(values[-1])
+    values = xp.where(values > floor, values, 0.0)
+    return U @ ((U.T @ B) / (values + lam)[:, None])

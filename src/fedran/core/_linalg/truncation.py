@@ -1,0 +1,294 @@
+r"""The leading factor of A A': one routine behind summaries, truncation and merges.
+
+Given A (M, w), whose columns may be rows of H or factors side by side, find F (M, k) with
+F F' = T_k(A A'), the best approximation of rank k. The work happens on the smaller side:
+
+* w <= M: K = A'A (w, w) = U diag(l) U', and F = A U_k. F's columns are orthogonal with norms
+  sqrt(l), so no division is needed and F F' <= A A' holds to rounding.
+* w > M: K = A A' (M, M) = V diag(l) V', and F = V_k sqrt(l_k).
+
+Cost: w^2 M for K, about 4/3 w^3 for the eigenvectors, 2 w M k for F (w <= M).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from fedran.core._linalg.arrays import (
+    Array,
+    cast,
+    eps,
+    is_numpy_array,
+    linalg_errors,
+    namespace,
+    require_finite,
+)
+from fedran.core._linalg.blas import gram, matmul
+from fedran.core._linalg.eigh import eigh, eigh_some
+from fedran.core.accounts import Loss
+
+RESOLVED = 8.0
+"""Eigenvalues below RESOLVED * eps * l_1 cannot be trusted in a Gram computed in that precision."""
+RITZ_SHARE = 3
+"""Eigenvectors are sought in float32 when at most 1/RITZ_SHARE of them are wanted ..."""
+RITZ_RESOLVED = 1000.0
+"""... and the smallest of them is at least RITZ_RESOLVED * eps * l_1."""
+
+
+@dataclass(frozen=True)
+class Leading:
+    """A leading factor, what was left out, and the route that led there."""
+
+    factor: Array
+    loss: Loss
+    energy: float
+    """||A||_F^2 in float64."""
+    route: str
+
+
+def leading(A: Array, rank: int | float | None, name: str = "the matrix") -> Leading:
+    """The leading factor of A A' by eigenvectors of the smaller Gram.
+
+    ``rank``: an int keeps that many columns, a float in (0, 1] the fewest that hold that share
+    of the energy, None all. Columns that are zero to rounding are dropped. Tried in order:
+    float32 eigenvectors with a float64 Rayleigh-Ritz step, float64 eigenvectors of the Gram in
+    the dtype of A, the same with the Gram in float64, a thin SVD. ``route`` names the one that
+    was accepted and, where an earlier one failed, says so.
+    """
+    K = _small_gram(A)
+    energy = _trace(K)
+    tried: list[str] = []
+    if not _safely_squared(energy, A):
+        require_finite(A.T, name)
+        if not bool(namespace(A).any(A != 0)):
+            return Leading(A[:, :0], Loss(), 0.0, "empty")
+        tried.append(f"{A.dtype} (squares out of its range)")
+        K = _small_gram(cast(A, "float64"))
+        energy = _require_representable(A, _trace(K), name)
+    for route, attempt in _routes(A, K, rank):
+        try:
+            factor, loss = attempt(A, K, rank, energy)
+        except (_Unresolved, np.linalg.LinAlgError) as reason:
+            tried.append(f"{route} ({reason})")
+            continue
+        note = f", after {' and '.join(tried)}" if tried else ""
+        if tried and not bool(namespace(A).all(namespace(A).isfinite(factor))):
+            raise ValueError(
+                f"{name} has norms out of the range of {A.dtype}; rescale the features"
+            )
+        return Leading(factor, loss, energy, route + note)
+    raise np.linalg.LinAlgError(f"no factorisation of {name} succeeded: " + "; ".join(tried))
+
+
+def leading_qr(A: Array, rank: int) -> Leading:
+    """The paper's merge: A = QR, R = U diag(s) W', keep F = Q U_k diag(s_k).
+
+    The literal Algorithm "Server-Side QR-SVD Subspace Merge"; the same result as
+    ``leading`` to rounding, 2 M w^2 + O(w^3) operations with large constants.
+    """
+    xp = namespace(A)
+    if is_numpy_array(A):
+        Q, R = scipy.linalg.qr(A, mode="economic", check_finite=False)
+        U, s, _ = scipy.linalg.svd(R, full_matrices=False, check_finite=False)
+    else:  # GPU drivers for the SVD of a large R may not return; float64 eigenvectors do
+        Q, R = xp.linalg.qr(A, mode="reduced")
+        R64 = cast(R, "float64")
+        values, U = xp.linalg.eigh(R64 @ R64.T)
+        s = xp.astype(xp.sqrt(xp.clip(xp.flip(values, axis=0), min=0)), A.dtype)
+        U = xp.astype(xp.flip(U, axis=1), A.dtype)
+    spectrum = cast(s, "float64") ** 2
+    k = min(int(rank), s.shape[0], _resolved(spectrum, (RESOLVED * eps(A)) ** 2))
+    factor = Q @ (U[:, :k] * s[:k])
+    return Leading(factor, _loss(spectrum, k), float(xp.sum(spectrum)), "qr-svd")
+
+
+def square_factor(A: Array) -> Array:
+    """An (M, M) factor with the same A A' as a wider A: R' of the QR of A'. Lossless."""
+    if is_numpy_array(A):
+        (R,) = scipy.linalg.qr(A.T, mode="r", check_finite=False)
+        return np.ascontiguousarray(R[: A.shape[0]].T)
+    return namespace(A).linalg.qr(A.T, mode="reduced")[1].T
+
+
+class _Unresolved(Exception):
+    """The wanted eigenvalues are too small for the precision that was tried."""
+
+
+_Attempt = Callable[[Array, Array, Any, float], tuple[Array, Loss]]
+
+
+def _routes(A: Array, K: Array, rank: int | float | None) -> list[tuple[str, _Attempt]]:
+    last: list[tuple[str, _Attempt]] = [("gram in float64", _by_gram64), ("svd", _by_svd)]
+    if eps(K) < 1e-10:
+        return last
+    few = isinstance(rank, int) and RITZ_SHARE * (rank + 1) <= A.shape[1] <= A.shape[0]
+    if few and is_numpy_array(A):
+        return [("ritz", _by_ritz), ("gram", _by_gram), *last]
+    return [("gram", _by_gram), *last]
+
+
+def _by_ritz(A: Array, K: Array, rank: int, energy: float) -> tuple[Array, Loss]:
+    w = K.shape[0]
+    values, U = eigh_some(K, first=w - rank - 1)
+    floor = RITZ_RESOLVED * eps(A) * float(values[-1])
+    if values[0] < floor:
+        raise _Unresolved("spectrum too steep")
+    U, kept = U[:, 1:], values[1:]
+    rough = matmul(A, U)
+    ritz, Q = scipy.linalg.eigh(gram(rough.astype(np.float64)), check_finite=False)
+    factor = matmul(rough, Q[:, ::-1].astype(np.float32))
+    rest = K - matmul(U * kept, U.T)
+    return factor, Loss(
+        spectral=float(values[0]),
+        frobenius=float(np.linalg.norm(rest)),
+        trace=max(0.0, energy - float(ritz.sum())),
+    )
+
+
+def _by_gram(A: Array, K: Array, rank: int | float | None, energy: float) -> tuple[Array, Loss]:
+    return _from_eigen(K, rank, energy, _lift(A), untrusted=RESOLVED * eps(K))
+
+
+def _by_gram64(A: Array, K: Array, rank: int | float | None, energy: float) -> tuple[Array, Loss]:
+    A64 = cast(A, "float64")
+    K64 = K if K.dtype == A64.dtype else _small_gram(A64)
+    factor, loss = _from_eigen(K64, rank, energy, _lift(A64))
+    with np.errstate(over="ignore"):
+        return namespace(A).astype(factor, A.dtype), loss
+
+
+def leading_of_gram(G: Array, rank: int | float | None) -> Leading:
+    """The leading factor of a symmetric (M, M) matrix that is given itself: F = V_k sqrt(l_k)."""
+    energy = _trace(G)
+    if energy == 0.0:
+        return Leading(G[:, :0], Loss(), 0.0, "empty")
+    lift = _scaled_vectors(G)
+    factor, loss = _from_eigen(G, rank, energy, lift, negligible=RESOLVED * eps(G))
+    return Leading(factor, loss, energy, "gram")
+
+
+_Lift = Callable[[Array, Array], Array]
+
+
+def _lift(A: Array) -> _Lift:
+    """How eigenvectors U and eigenvalues of the small Gram become a factor."""
+    if A.shape[1] > A.shape[0]:
+        return _scaled_vectors(A)
+    return lambda U, _: matmul(A, namespace(A).astype(U, A.dtype))
+
+
+def _scaled_vectors(A: Array) -> _Lift:
+    xp = namespace(A)
+    return lambda U, values: xp.astype(U * xp.sqrt(values), A.dtype)
+
+
+def _from_eigen(
+    K: Array,
+    rank: int | float | None,
+    energy: float,
+    lift: _Lift,
+    untrusted: float = 0.0,
+    negligible: float = 0.0,
+) -> tuple[Array, Loss]:
+    """Factor and loss from the eigenvectors of K in float64.
+
+    A wanted eigenvalue below ``untrusted`` l_1 raises _Unresolved: K should be computed in a
+    higher precision. One below ``negligible`` l_1, or float64 rounding, counts as zero.
+    """
+    xp, w = namespace(K), K.shape[0]
+    first = max(0, w - rank - 1) if isinstance(rank, int) else 0
+    values, U = eigh(K, first)
+    values, U = xp.flip(values, axis=0), xp.flip(U, axis=1)
+    k = wanted(values, rank, energy)
+    if untrusted and values[k - 1] < untrusted * values[0]:
+        raise _Unresolved("spectrum too steep for its precision")
+    k = min(k, _resolved(values, max(negligible, w * eps(values))))
+    kept, U = values[:k], U[:, :k]
+    if first == 0:
+        return lift(U, kept), _loss(values, k)
+    return lift(U, kept), Loss(
+        spectral=max(0.0, float(values[k])),
+        frobenius=float(xp.linalg.vector_norm(cast(K, "float64") - matmul(U * kept, U.T))),
+        trace=max(0.0, energy - float(xp.sum(kept))),
+    )
+
+
+def _by_svd(A: Array, _: Array, rank: int | float | None, energy: float) -> tuple[Array, Loss]:
+    xp = namespace(A)
+    with linalg_errors():
+        U, s, _ = xp.linalg.svd(cast(A, "float64"), full_matrices=False)
+    values = s**2
+    k = min(wanted(values, rank, energy), _resolved(values, eps(values) ** 2))
+    return xp.astype(U[:, :k] * s[:k], A.dtype), _loss(values, k)
+
+
+def wanted(values: Array, rank: int | float | None, energy: float) -> int:
+    """How many of the descending eigenvalues ``rank`` asks for (at least one)."""
+    n = int(values.shape[0])
+    if rank is None:
+        return n
+    if isinstance(rank, float):
+        held = np.cumsum(np.maximum(np.asarray(values.tolist()), 0.0))
+        short = held < rank * min(energy, held[-1]) * (1 - 1e-12)
+        return min(n, int(short.sum()) + 1)
+    return min(n, int(rank))
+
+
+def check_rank(rank: int | float | None) -> int | float | None:
+    """``rank`` if it is a positive int, a float in (0, 1] or None; ValueError otherwise."""
+    if rank is None:
+        return None
+    if isinstance(rank, (int, np.integer)) and not isinstance(rank, bool) and rank >= 1:
+        return int(rank)
+    if isinstance(rank, (float, np.floating)) and 0.0 < rank <= 1.0:
+        return float(rank)
+    raise ValueError(
+        "rank must be a positive integer (columns kept), a float in (0, 1] (share of the energy "
+        f"kept) or None (everything), got {rank!r}"
+    )
+
+
+def _small_gram(A: Array) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):  # the trace tells
+        return gram(A if A.shape[1] <= A.shape[0] else A.T)
+
+
+def _safely_squared(energy: float, A: Array) -> bool:
+    """Whether the squares of A stayed clear of overflow and of subnormal numbers."""
+    finfo = namespace(A).finfo(A.dtype)
+    floor = float(finfo.smallest_normal) / float(finfo.eps) * (A.shape[1] + 1)
+    return bool(np.isfinite(energy)) and energy > floor
+
+
+def _trace(K: Array) -> float:
+    xp = namespace(K)
+    return float(xp.sum(xp.linalg.diagonal(K), dtype=xp.float64))
+
+
+def _require_representable(A: Array, energy: float, name: str) -> float:
+    if np.isfinite(energy) and energy > np.finfo(np.float64).tiny:
+        return energy
+    xp = namespace(A)
+    raise ValueError(
+        f"{name} has values between {float(xp.min(A)):g} and {float(xp.max(A)):g}, whose squares "
+        "are out of the range of float64; rescale the features"
+    )
+
+
+def _resolved(values: Array, precision: float) -> int:
+    """How many of the descending eigenvalues stand above rounding (at least one)."""
+    floor = precision * float(values[0])
+    return max(1, int(namespace(values).count_nonzero(values > floor)))
+
+
+def _loss(values: Array, k: int) -> Loss:
+    """Loss when the full descending spectrum is known."""
+    rest = np.maximum(np.asarray(values[k:].tolist()), 0.0)
+    if rest.size == 0:
+        return Loss()
+    return Loss(float(rest[0]), float(np.linalg.norm(rest)), float(rest.sum()))

@@ -1,1 +1,0 @@
-"""Keys, certificates, processes: a federation on real machines."""

@@ -1,1 +1,0 @@
-"""What travels between sites and the server, and who signed it."""

@@ -1,0 +1,1 @@
+"""Operating a federation: folders, keys, processes."""

@@ -1,0 +1,1 @@
+"""What server and sites exchange, and how they prove who they are."""

@@ -1,1 +1,0 @@
-"""A site's side: rows, outbox, the work for a task, edges."""

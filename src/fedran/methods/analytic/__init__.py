@@ -1,0 +1,1 @@
+"""Methods in closed form: one round per task."""

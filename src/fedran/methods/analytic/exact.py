@@ -1,0 +1,43 @@
+"""The exact Gram at the random features: what STSA, Fed3R and AFL compute, at equal M."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedran.core.features import RandomFeatures
+from fedran.core.ridge import Ridge
+from fedran.methods.analytic.gram_based import GramMethod
+from fedran.methods.analytic.maps import FeatureMap, Projection, Raw
+from fedran.methods.protocol import Claims
+
+
+@dataclass(frozen=True)
+class Exact(GramMethod):
+    """Nothing compressed, our ridge rule; ``features`` and ``lam`` serve the ablations."""
+
+    out_features: int = 8192
+    features: Literal["relu", "linear", "raw"] = "relu"
+    lam: float | None = None
+    device: str | None = None
+
+    name = "Exact Gram"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    verified = "yes: equals the dense joint ridge"
+
+    def __post_init__(self) -> None:
+        if self.features not in ("relu", "linear", "raw"):
+            raise ValueError(f"features must be relu, linear or raw, got {self.features!r}")
+        super().__post_init__()
+
+    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
+        """relu(Z P), Z P, or Z itself."""
+        if self.features == "raw":
+            return Raw(in_features)
+        if self.features == "linear":
+            return Projection(in_features, self.out_features, seed)
+        return RandomFeatures(in_features, self.out_features, seed=seed)
+
+    def ridge(self) -> Ridge:
+        """Our rule, or the given lambda."""
+        return Ridge.parse(self.lam)

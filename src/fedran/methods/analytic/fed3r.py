@@ -1,0 +1,36 @@
+"""Fed3R on the raw features: a Gram with a bias column, lambda 0.01, normalised weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedran.core.head import Head
+from fedran.core.ridge import Ridge
+from fedran.methods.analytic.gram_based import GramMethod, unit_columns
+from fedran.methods.analytic.maps import FeatureMap, WithBias
+from fedran.methods.protocol import Claims
+
+
+@dataclass(frozen=True)
+class Fed3R(GramMethod):
+    """A = lambda I + sum F'F, b = sum F'Y, W = A^-1 b, each class divided by its norm."""
+
+    lam: float = 0.01
+    device: str | None = None
+
+    name = "Fed3R"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    sends = "packed (d + 1, d + 1) Gram of the raw features and class sums, float32"
+    verified = "partly: equals a dense reference; its published tables use other data"
+
+    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
+        """[Z, 1]."""
+        return WithBias(in_features)
+
+    def ridge(self) -> Ridge:
+        """The constant of the published configuration."""
+        return Ridge.absolute(self.lam)
+
+    def finish(self, head: Head) -> Head:
+        """Each class column, its bias included, divided by its norm."""
+        return unit_columns(head)

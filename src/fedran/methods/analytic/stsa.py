@@ -1,0 +1,42 @@
+"""STSA in its exact form: the Gram of random features, ridge 1e6, cosine scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedran.core.features import RandomFeatures
+from fedran.core.head import Head
+from fedran.core.ridge import Ridge
+from fedran.methods.analytic.gram_based import GramMethod, GramServer, unit_columns
+from fedran.methods.analytic.maps import FeatureMap
+from fedran.methods.protocol import Claims
+
+
+@dataclass(frozen=True)
+class StsaServer(GramServer):
+    """What both forms of STSA do with a Gram: a constant ridge, cosine scores."""
+
+    out_features: int = 5000
+    lam: float = 1e6
+    device: str | None = None
+
+    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
+        """relu(Z P) with P ~ N(0, 1), unscaled."""
+        return RandomFeatures(in_features, self.out_features, seed=seed)
+
+    def ridge(self) -> Ridge:
+        """The constant of the published code."""
+        return Ridge.absolute(self.lam)
+
+    def finish(self, head: Head) -> Head:
+        """Inference there is cosine: the class weights are normalised (rows of H need not be)."""
+        return unit_columns(head)
+
+
+@dataclass(frozen=True)
+class STSA(StsaServer, GramMethod):
+    """As in the published code, without its training of the backbone on the first task."""
+
+    name = "STSA"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    verified = "partly: equals a dense reference; backbone training on task 0 left out"

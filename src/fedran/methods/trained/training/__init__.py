@@ -1,0 +1,1 @@
+"""Code that all trained methods share."""

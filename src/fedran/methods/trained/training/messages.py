@@ -1,0 +1,75 @@
+"""Models as messages: plain safetensors with one JSON field that says what they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedran.core.errors import Refused
+from fedran.methods.trained.training.lazy_torch import Tensor, torch
+from fedran.wire.container import FORMAT
+from fedran.wire.header import Header
+
+DTYPES = {"F32": np.float32, "U8": np.uint8, "I64": np.int64}
+LARGEST_HEADER = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class Message:
+    """Fields and tensors of one kind of message."""
+
+    header: Header
+    tensors: dict[str, Tensor]
+
+
+def pack_tensors(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
+    """Bytes of a message; the same input gives the same bytes."""
+    from safetensors.numpy import save
+
+    text = json.dumps({"kind": kind, **fields}, separators=(",", ":"), allow_nan=False)
+    arrays = {n: np.asarray(t.detach().cpu().numpy(), order="C") for n, t in tensors.items()}
+    return save(arrays, {FORMAT: text})
+
+
+def unpack_tensors(kind: str, blob: bytes, device: str) -> Message:
+    """The message, refused unless it is a complete one of this kind."""
+    import safetensors
+
+    length = int.from_bytes(blob[:8], "little")
+    if len(blob) < 8 or length > min(LARGEST_HEADER, len(blob) - 8):
+        raise Refused("message", "a safetensors file", f"{len(blob)} bytes", hint="ask again")
+    try:
+        parts = safetensors.deserialize(blob)  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as reason:
+        raise Refused("message", "a complete safetensors file", str(reason)) from None
+    metadata = json.loads(blob[8 : 8 + length]).get("__metadata__") or {}
+    header = Header.parse(metadata.get(FORMAT, "{}"))
+    found = header.fields.get("kind", "none")
+    if found != kind:
+        raise Refused("kind", kind, found)
+    return Message(header, {name: _tensor(name, part, device) for name, part in parts})
+
+
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors under ``prefix/``."""
+    return {f"{prefix}/{name}": t for name, t in tensors.items()}
+
+
+def within(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Inverse of ``below``: the tensors under ``prefix/``."""
+    start = f"{prefix}/"
+    return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+
+
+def _tensor(name: str, part: Mapping[str, Any], device: str) -> Tensor:
+    if part["dtype"] not in DTYPES:
+        raise Refused(name, f"one of {', '.join(DTYPES)}", part["dtype"])
+    try:
+        array = np.frombuffer(part["data"], dtype=DTYPES[part["dtype"]]).reshape(part["shape"])
+    except ValueError:
+        raise Refused(name, "a shape that fits its numbers", part["shape"]) from None
+    return torch.tensor(array, device=device)

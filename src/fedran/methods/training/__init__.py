@@ -1,1 +1,0 @@
-"""The federated trainer: networks, local training, averaging, messages, replay."""

@@ -1,0 +1,1 @@
+"""What plain sending of rows or images would cost."""

@@ -1,0 +1,204 @@
+"""Theorem 1 and its corollary for the rank-bounded server, in both orders of merging."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedran.core.aggregator import Aggregator
+from fedran.core.bounds import gram_bounds
+from fedran.core.summarize import summarize
+from fedran.core.truncated_sum import RankedSum
+from helpers.reference import ROUNDING, PaperServer, federations, frobenius, quick, spectral
+
+orders = st.sampled_from(["flat", "paper"])
+ranks = st.integers(1, 20)
+devices = st.sampled_from([None, "cpu"])
+
+
+def run(federation, rank, server_rank, order, device=None):
+    merged = RankedSum(federation.M, server_rank, order, "float64", device)
+    for _, task, H, y in federation.uploads:
+        merged.add(summarize(H, y, rank), task)
+    return merged
+
+
+def held(merged):
+    """The Gram of past and open task together."""
+    arrays = merged.state()[1]
+    return sum(arrays[name] @ arrays[name].T for name in ("past", "open"))
+
+
+def assert_theorem_1(G, sketch, accounts):
+    error = G - sketch
+    bounds = gram_bounds(accounts)
+    room = ROUNDING * accounts.energy
+    assert spectral(error) <= bounds.spectral + room
+    assert frobenius(error) <= bounds.frobenius + room
+    assert np.trace(error) == pytest.approx(bounds.trace, abs=room)
+    assert spectral(error) <= bounds.trace + room
+    assert np.trace(error) <= bounds.relative_tail + room
+    assert bounds.spectral <= bounds.trace + room
+    assert np.linalg.eigvalsh(error)[0] >= -room
+
+
+@quick
+@given(federations(), ranks, ranks, orders, devices)
+def test_theorem_1_and_the_relative_tail(federation, rank, server_rank, order, device):
+    merged = run(federation, rank, server_rank, order, device)
+    assert_theorem_1(federation.gram, held(merged), merged.accounts())
+    merged.close_task()
+    assert merged.width <= server_rank
+    assert_theorem_1(federation.gram, held(merged), merged.accounts())
+
+
+@quick
+@given(federations(), ranks, ranks)
+def test_paper_order_is_algorithm_1(federation, rank, server_rank):
+    merged = run(federation, rank, server_rank, "paper")
+    merged.close_task()
+    literal = PaperServer(federation.M, server_rank)
+    for task in federation.parts:
+        literal.task([H for H, _ in task], rank)
+    scale = merged.accounts().energy
+    np.testing.assert_allclose(held(merged), literal.G, atol=1e-6 * scale)
+    assert merged.accounts().eps_G == pytest.approx(literal.eps_G, abs=1e-6 * scale)
+
+
+@quick
+@given(federations(), ranks, ranks)
+def test_flat_order_never_loses_more_than_one_cut_a_task(federation, rank, server_rank):
+    merged = run(federation, rank, server_rank, "flat")
+    merged.close_task()
+    assert merged.accounts().merges <= len(federation.parts)
+
+
+@quick
+@given(federations(), orders)
+def test_merging_at_full_rank_is_exact(federation, order):
+    merged = run(federation, None, federation.M, order)
+    merged.close_task()
+    scale = merged.accounts().energy
+    np.testing.assert_allclose(held(merged), federation.gram, atol=ROUNDING * scale)
+    assert merged.accounts().cut <= ROUNDING * scale
+
+
+@quick
+@given(federations(), ranks, orders, st.randoms())
+def test_late_uploads_stay_within_the_theorem(federation, server_rank, order, random):
+    uploads = federation.uploads
+    random.shuffle(uploads)  # tasks open, close and are met again
+    merged = RankedSum(federation.M, server_rank, order, "float64", None)
+    for _, task, H, y in uploads:
+        merged.add(summarize(H, y, None), task)
+        assert merged.open_task not in merged.closed
+    assert_theorem_1(federation.gram, held(merged), merged.accounts())
+    merged.close_task()
+    assert_theorem_1(federation.gram, held(merged), merged.accounts())
+
+
+def summary(seed=0, n=6, M=8):
+    return summarize(np.random.default_rng(seed).random((n, M)), [0] * n)
+
+
+@pytest.mark.parametrize("order", ["flat", "paper"])
+class TestTasks:
+    def test_a_new_task_closes_the_open_one(self, order):
+        merged = RankedSum(8, 3, order, "float64", None)
+        merged.add(summary(0), "a")
+        assert (merged.open_task, merged.closed) == ("a", set())
+        merged.add(summary(1), "b")
+        assert (merged.open_task, merged.closed) == ("b", {"a"})
+        merged.close_task()
+        merged.close_task()
+        assert (merged.open_task, merged.closed) == (None, {"a", "b"})
+
+    def test_a_late_summary_goes_into_the_past_at_once(self, order):
+        merged = RankedSum(8, 3, order, "float64", None)
+        merged.add(summary(0), "a")
+        merged.add(summary(1), "b")
+        before = merged.state()[1]
+        merged.add(summary(2), "a")
+        after = merged.state()[1]
+        np.testing.assert_array_equal(after["open"], before["open"])
+        assert not np.array_equal(after["past"], before["past"])
+        assert merged.open_task == "b"
+
+    def test_looking_ahead_commits_nothing(self, order):
+        merged = RankedSum(8, 3, order, "float64", None)
+        assert merged.as_if_closed()[0].shape == (8, 0)
+        merged.add(summary(0), "a")
+        merged.add(summary(1), "b")
+        values, arrays = merged.state()
+        ahead = merged.as_if_closed()
+        assert merged.state()[0] == values
+        np.testing.assert_array_equal(merged.state()[1]["past"], arrays["past"])
+        merged.close_task()
+        np.testing.assert_array_equal(merged.state()[1]["past"], ahead[0])
+        assert merged.accounts() == ahead[1]
+
+    def test_a_restored_state_goes_on_bit_for_bit(self, order):
+        one = RankedSum(8, 3, order, "float32", None)
+        for i, task in enumerate("aabc"):
+            one.add(summary(i), task)
+        two = RankedSum(8, 3, order, "float32", None)
+        two.restore(*one.state())
+        for merged in (one, two):
+            merged.add(summary(9), "a")
+            merged.add(summary(10), "d")
+        assert one.state()[0] == two.state()[0]
+        for name in ("past", "open"):
+            np.testing.assert_array_equal(one.state()[1][name], two.state()[1][name])
+
+    def test_empty_summaries_change_only_the_task(self, order):
+        merged = RankedSum(8, 3, order, "float64", None)
+        nothing = summarize(np.zeros((0, 8)), [])
+        merged.add(nothing, "a")
+        merged.add(nothing, "a")
+        merged.add(nothing, "b")
+        merged.add(nothing, "a")
+        assert (merged.width, merged.open_task) == (0, "b")
+        assert merged.accounts().n_rows == 0
+
+    def test_an_open_task_is_never_wider_than_m(self, order):
+        merged = RankedSum(8, 3, order, "float64", None)
+        for i in range(5):
+            merged.add(summary(i), "a")
+        assert merged.width <= 8
+
+    def test_a_failed_merge_changes_nothing(self, order, monkeypatch):
+        merged = RankedSum(8, 3, order, "float64", None)
+        merged.add(summary(0), "a")
+        values, arrays = merged.state()
+
+        def fails(*_):
+            raise np.linalg.LinAlgError("no convergence")
+
+        monkeypatch.setattr(RankedSum, "_cut", fails)
+        with pytest.raises(np.linalg.LinAlgError):
+            merged.add(summary(1), "b")
+        assert merged.state()[0] == values
+        np.testing.assert_array_equal(merged.state()[1]["open"], arrays["open"])
+
+
+def test_torch_and_numpy_merge_alike():
+    states = []
+    for device in (None, "cpu"):
+        agg = Aggregator(8, 3, dtype="float64", device=device)
+        for i, task in enumerate("aab"):
+            agg.absorb(summary(i), client=f"c{i}", task=task)
+        states.append(agg.solve())
+    assert isinstance(states[1].weights, torch.Tensor)
+    np.testing.assert_allclose(states[0].weights, states[1].weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [0, -1, 1.0, True, "3"])
+def test_a_bad_server_rank_is_refused(rank):
+    with pytest.raises(ValueError, match="server_rank must be a positive integer or None"):
+        Aggregator(8, rank)
+
+
+def test_a_bad_order_is_refused():
+    with pytest.raises(ValueError, match="order must be 'flat' or 'paper'"):
+        Aggregator(8, 3, order="tree")

@@ -1,0 +1,279 @@
+"""A site's Flower app: whatever a message holds, the site answers and gives nothing away."""
+
+import hashlib
+import json
+import logging
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict
+
+import fedran
+from fedran.federation.protocol.envelope import open_envelope
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.offer import Offer
+from fedran.federation.protocol.receipt import Receipt
+from fedran.federation.protocol.records import blobs_of, content, fields_of, receipts_fields
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.store import Keeper, Rules
+from fedran.federation.site.app import VARIABLE, settle, upload
+from fedran.federation.site.outbox import Outbox
+
+OFFER = Offer("trial", "may", 6, 48, 0, "test", 20_000)
+PHI = OFFER.features()
+
+
+class Place:
+    """A site's folder, whose work is done in this process."""
+
+    def __init__(self, folder, client="site-1", more=""):
+        self.folder = folder
+        (folder / "data").mkdir(parents=True)
+        self.key = SiteKey.generate()
+        self.key.save(folder / "site.key")
+        self.file = folder / "site.toml"
+        self.file.write_text(
+            f'federation = "trial"\nclient = "{client}"\nfolder = "data"\n'
+            f"own_process = false\n{more}"
+        )
+        for n, task in enumerate(("may", "june")):
+            X, y = self.rows(n)
+            np.savez(folder / "data" / f"{task}.npz", features=X, labels=y)
+
+    @staticmethod
+    def rows(seed):
+        y = np.arange(60) % 3
+        return np.random.default_rng(seed).random((60, 6)) + np.eye(6)[y], y
+
+    @property
+    def outbox(self):
+        return Outbox(self.folder / "state" / "outbox")
+
+    @property
+    def head(self):
+        return self.folder / "state" / "head.fedran"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    found = Place(tmp_path / "site")
+    monkeypatch.setenv(VARIABLE, str(found.file))
+    return found
+
+
+def context(number=None, **run):
+    node = {} if number is None else {"partition-id": number}
+    return Context(1, 2, node, RecordDict(), dict(run))
+
+
+def call(app, body, here=None):
+    """Fields and blobs of the answer."""
+    now = time.time()
+    about = Metadata(1, "m", 1, 2, "", "", now, 60.0, "train", src_task_id=1, dst_task_id=1)
+    message = Message(content=body, metadata=about)
+    reply = app(message, context() if here is None else here)
+    assert not reply.has_error()
+    fields = fields_of(reply)
+    assert set(fields) == {"client", "head", "told"}
+    return fields, blobs_of(reply, 10**6)
+
+
+def asked(task="may", **changes):
+    return content({"offer": {**OFFER.fields(), "task": task, **changes}}, {})
+
+
+def receipts(*found):
+    return {"receipts": receipts_fields(found)}
+
+
+def test_an_offer_is_answered_with_everything_pending(place):
+    fields, blobs = call(upload, asked())
+    assert (fields, set(blobs)) == ({"client": "site-1", "head": "", "told": ""}, {"may"})
+    assert open_envelope(blobs["may"]).statement.key == ("site-1", "may")
+    assert set(call(upload, asked("june"))[1]) == {"may", "june"}
+    call(settle, content(receipts(Receipt("accepted", "site-1", "may", "d")), {}))
+    assert set(call(upload, asked("june"))[1]) == {"june"}
+
+
+def test_without_an_offer_what_is_pending_is_sent_and_nothing_made(place):
+    assert call(upload, content({"offer": None, "sync": True}, {}))[1] == {}
+    call(upload, asked())
+    assert set(call(upload, content({"offer": None}, {}))[1]) == {"may"}
+    call(settle, content(receipts(Receipt("refused", "site-1", "may", "d", "roster")), {}))
+    assert call(upload, content({"offer": None}, {}))[1] == {}
+    assert set(call(upload, asked("june"))[1]) == {"may", "june"}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (asked("../../etc/passwd"), "task: expected"),
+        (asked("/etc/passwd"), "task: expected"),
+        (asked(federation="other"), "federation: expected trial, got other"),
+        (asked(out_features=2**60), "out_features: expected"),
+        (asked(source={"backbone": 3}), "source: expected"),
+        (asked("august"), "task august: august.npz: no rows for task august yet"),
+        (asked(in_features=7), "task may: "),
+        (asked(budget_bytes=1024), "task may: budget_bytes: expected room for"),
+        (content({"offer": []}, {}), "offer: expected an object"),
+        (content({"offer": "may"}, {}), "offer: expected an object"),
+        (RecordDict(), "message: expected fields as JSON"),
+        (RecordDict({"fields": ConfigRecord({"json": "["})}), "message: expected fields as JSON"),
+        (RecordDict({"fields": ConfigRecord({"json": "[" * 10**5})}), "fields as JSON"),
+        (RecordDict({"fields": ConfigRecord({"json": "3"})}), "message: expected a JSON object"),
+        (RecordDict({"fields": ArrayRecord({})}), "message: expected fields as JSON"),
+    ],
+)
+def test_what_cannot_be_done_is_told_and_the_rest_is_sent(body, words, place):
+    call(upload, asked("june"))
+    fields, blobs = call(upload, body)
+    assert words in fields["told"]
+    assert (fields["client"], set(blobs)) == ("site-1", {"june"})
+    assert str(place.folder) not in fields["told"]
+
+
+def test_no_message_and_no_run_chooses_a_path(place, tmp_path):
+    other = Place(tmp_path / "other", "site-9")
+    strange = {"folder": str(other.folder / "data"), "entry": "os:abort", "state": "/tmp/x"}
+    strange |= {"site": str(other.file), VARIABLE: str(other.file), "task": "june"}
+    body = content({"offer": {**OFFER.fields(), "x": 1, **strange, "task": "may"}, **strange}, {})
+    fields, blobs = call(upload, body, context(5, **strange))
+    assert (fields["client"], fields["told"], set(blobs)) == ("site-1", "", {"may"})
+    assert sorted(p.name for p in other.folder.iterdir()) == ["data", "site.key", "site.toml"]
+
+
+def test_a_folder_of_sites_is_dealt_by_number(tmp_path, monkeypatch):
+    for name in ("b", "a", "c"):
+        Place(tmp_path / "sites" / name, f"site-{name}")
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "sites"))
+    told = [call(upload, asked(), context(n))[0] for n in range(3)]
+    assert [t["client"] for t in told] == ["site-a", "site-b", "site-c"]
+    for wrong in (3, -1, True, "../b", None):
+        fields, blobs = call(upload, asked(), context(wrong))
+        assert (fields["client"], blobs) == ("", {})
+        assert fields["told"] == "Refused at the site; its log says more"
+
+
+def test_a_site_without_a_usable_configuration_still_answers(place, monkeypatch, caplog):
+    place.file.write_text("nonsense")
+    assert call(upload, asked())[0]["told"] == "ValueError at the site; its log says more"
+    assert "not valid TOML" in caplog.text
+    monkeypatch.delenv(VARIABLE)
+    assert call(settle, asked())[0]["client"] == ""
+
+
+def test_a_damaged_outbox_does_not_hold_up_the_others(place):
+    first = call(upload, asked())[1]["may"]
+    call(upload, asked("june"))
+    path = place.outbox.folder / "may.envelope"
+    path.write_bytes(b"\0" * 100)
+    assert set(call(upload, content({"offer": None}, {}))[1]) == {"june"}
+    fields, blobs = call(upload, asked("june"))
+    assert (fields["told"], set(blobs), blobs["may"]) == ("", {"may", "june"}, first)
+
+
+def test_unreadable_rows_are_told(place):
+    (place.folder / "data" / "may.npz").write_bytes(b"PK nonsense")
+    fields, _ = call(upload, asked())
+    assert fields["told"].startswith("task may: may.npz: expected an .npz file, got ")
+
+
+def test_a_full_disk_is_told(place, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    call(upload, asked("june"))
+    monkeypatch.setattr("fedran.federation.site.app.write_atomically", full)
+    fields, blobs = call(upload, asked())
+    assert fields["told"] == "OSError at the site; its log says more"
+    assert set(blobs) == {"june"}
+
+
+def test_features_of_another_making_are_refused_before_any_work(tmp_path, monkeypatch):
+    place = Place(tmp_path / "site", more='[source]\nbackbone = "mine"\n')
+    monkeypatch.setenv(VARIABLE, str(place.file))
+    fields, blobs = call(upload, asked())
+    assert "backbone 'mine' at the site and 'test' at the server" in fields["told"]
+    assert blobs == {}
+    assert set(call(upload, asked(source="mine"))[1]) == {"may"}
+
+
+def test_the_work_is_done_in_a_child_unless_told_otherwise(place):
+    place.file.write_text(place.file.read_text().replace("own_process = false", "seconds = 60"))
+    fields, blobs = call(upload, asked())
+    assert (fields["told"], set(blobs)) == ("", {"may"})
+
+
+def head_for(phi=PHI, seed=0):
+    X, y = Place.rows(seed)
+    server = fedran.Aggregator(phi.out_features, fingerprint=phi.fingerprint)
+    server.absorb(
+        fedran.summarize(phi(X), y, rank=8, fingerprint=phi.fingerprint), client="a", task="t"
+    )
+    return fedran.encode(server.solve())
+
+
+def test_the_newest_head_is_kept_and_named(place):
+    call(upload, asked())
+    for seed in (0, 1):
+        blob = head_for(seed=seed)
+        fields, _ = call(settle, content({}, {"head": blob}))
+        assert fields["head"] == hashlib.sha256(blob).hexdigest()
+        assert place.head.read_bytes() == blob
+    assert call(upload, asked())[0]["head"] == fields["head"]
+
+
+def test_a_wrong_head_leaves_the_old_one(place, caplog):
+    call(upload, asked())
+    good = head_for()
+    call(settle, content({}, {"head": good}))
+    other = fedran.RandomFeatures(6, 48, seed=1, source="test")
+    summary = open_envelope(place.outbox.envelope("may")).upload
+    for bad, words in (
+        (good[:-5], "message: expected"),
+        (b"\0", "message: expected"),
+        (head_for(other), "fingerprint: expected site and head to mean the same features"),
+        (summary, "kind: expected head"),
+    ):
+        fields, _ = call(settle, content({}, {"head": bad}))
+        assert words in fields["told"]
+        assert words in caplog.text
+        assert fields["head"] == hashlib.sha256(good).hexdigest()
+        assert place.head.read_bytes() == good
+
+
+def test_a_site_that_knows_no_offer_takes_its_first_head(place):
+    assert call(settle, content({}, {"head": head_for()}))[0]["told"] == ""
+    call(upload, asked(seed=1))
+    assert "fingerprint" in call(settle, content({}, {"head": head_for()}))[0]["told"]
+
+
+def test_receipts_of_others_and_wrong_ones_change_nothing(place, caplog):
+    call(upload, asked())
+    wrong = [
+        receipts(Receipt("accepted", "site-2", "may", "d")),
+        receipts(Receipt("accepted", "site-1", "../may", "d")),
+        receipts(Receipt("banana\x1b", "site-1", "may", "d")),
+        {"receipts": 3},
+        {"receipts": [{}]},
+    ]
+    for fields in wrong:
+        with caplog.at_level(logging.INFO):
+            assert call(settle, content(fields, {}))[0]["client"] == "site-1"
+        assert place.outbox.pending() == ["may"]
+    assert "\x1b" not in caplog.text
+
+
+def test_from_a_message_to_the_servers_receipt(place, tmp_path):
+    rules = Rules("trial", PHI.fingerprint, 48)
+    keeper = Keeper(tmp_path / "server", rules, Roster({"site-1": place.key.public}))
+    receipt = keeper.receive(call(upload, asked())[1]["may"])
+    assert receipt.outcome == "accepted"
+    call(settle, content(receipts(receipt), {}))
+    assert call(upload, content({"offer": None}, {}))[1] == {}
+    assert json.loads((place.outbox.folder / "may.receipt").read_text())["outcome"] == "accepted"
+    keeper.close()

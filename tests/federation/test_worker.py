@@ -1,0 +1,231 @@
+"""The work for a task in a child: its limits, and how each end of it is told."""
+
+import logging
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+import fedran
+from fedran.core.errors import Refused
+from fedran.federation.protocol.envelope import open_envelope
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.offer import Offer
+from fedran.federation.protocol.settings import SiteSettings, load_settings
+from fedran.federation.site import worker as module
+from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.worker import because, site_at, work, work_apart
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the federation runs on Linux")
+OFFER = Offer("trial", "may", 6, 48, 0, "test", 20_000)
+HEAD = """
+import os, signal, subprocess, sys, threading, time
+import numpy as np
+
+def load(task):
+"""
+ROWS = """
+    y = np.arange(60) % 3
+    return np.random.default_rng(0).random((60, 6)) + np.eye(6)[y], y
+"""
+
+
+def site_folder(folder, entry=None, settings=""):
+    """A site with its key, and rows in a file or from the text of a function."""
+    folder.mkdir(exist_ok=True)
+    SiteKey.generate().save(folder / "site.key")
+    data = 'folder = "."' if entry is None else f'entry = "rows_of_{folder.name}:load"'
+    path = folder / "site.toml"
+    path.write_text(f'federation = "trial"\nclient = "site-1"\n{data}\n{settings}')
+    if entry is None:
+        y = np.arange(60) % 3
+        np.savez(folder / "may.npz", features=np.random.default_rng(0).random((60, 6)), labels=y)
+    else:
+        (folder / f"rows_of_{folder.name}.py").write_text(HEAD + entry)
+    return path
+
+
+def apart(path, offer=OFFER):
+    return work_apart(path, load_settings(SiteSettings, path), offer)
+
+
+def outbox_of(path):
+    return Outbox(path.parent / "state" / "outbox")
+
+
+@linux
+def test_a_child_makes_what_the_process_itself_would(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("FLWR_SECRET", "4711")
+    talk = "    print('x' * 10**6, os.environ.get('FLWR_SECRET'), os.getcwd())\n"
+    path = site_folder(tmp_path / "apart", talk + ROWS)
+    assert apart(path) == ""
+    out, err = capfd.readouterr()
+    assert (out, len(err) > 10**6) == ("", True)
+    assert f"None {path.parent}" in err
+    child = open_envelope(outbox_of(path).envelope("may")).upload
+    here = site_folder(tmp_path / "here", ROWS)
+    assert work(here, OFFER) == ""
+    assert fedran.decode(child).classes == (0, 1, 2)
+    assert child == open_envelope(outbox_of(here).envelope("may")).upload
+
+
+ENDS = {
+    "raises": ("raise ValueError('secret')", "expected rows and labels, got ValueError"),
+    "leaves": ("sys.exit('secret')", "expected rows and labels, got SystemExit"),
+    "interrupts": ("raise KeyboardInterrupt", "expected an upload, got a process that ended with"),
+    "vanishes": ("os._exit(3)", "got a process that ended with status 3"),
+    "silent": ("os._exit(0)", "got a process that ended with status 0"),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "ended with signal 9; the site's log"),
+    "greedy": ("return np.ones((10**9, 6)), [0] * 10**9", "memory: expected enough for the work"),
+    "none": ("return None", "expected a pair of rows and labels, got NoneType"),
+    "strange": ("return [[1, 2], [3]], [0, 1]", "task may: "),
+}
+
+
+@linux
+@pytest.mark.parametrize("name", ENDS)
+def test_every_end_of_the_work_is_a_sentence(name, tmp_path, capfd):
+    code, words = ENDS[name]
+    path = site_folder(tmp_path / name, f"    {code}\n", "memory_mib = 512\n")
+    told = apart(path)
+    assert words in told
+    assert told.startswith("task may: ")
+    assert "\n" not in told
+    assert "secret" not in told
+    assert str(tmp_path) not in told
+    assert outbox_of(path).pending() == []
+    here = capfd.readouterr().err + (path.parent / "log" / "fedran.log").read_text()
+    assert ("secret" in here) == ("secret" in code)
+
+
+@linux
+def test_a_child_that_hangs_is_ended_with_all_it_started(tmp_path):
+    hang = "    print(subprocess.Popen(['sleep', '300']).pid, file=open('pid', 'w'), flush=True)\n"
+    path = site_folder(tmp_path / "hang", hang + "    time.sleep(300)\n", "seconds = 8\n")
+    start = time.monotonic()
+    told = apart(path)
+    assert "task may: expected an upload within 8 seconds, got none" in told
+    assert time.monotonic() - start < 15
+    pid = int((path.parent / "pid").read_text())
+    deadline = time.monotonic() + 5
+    while alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def alive(pid):
+    path = Path(f"/proc/{pid}/stat")
+    try:
+        return path.read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@linux
+def test_one_that_leaves_a_process_behind_does_not_hold_up_the_answer(tmp_path):
+    stay = (
+        "    if os.fork() == 0:\n        os.setsid()\n        time.sleep(20)\n        os._exit(0)\n"
+    )
+    stay += "    threading.Thread(target=time.sleep, args=(60,)).start()\n"
+    path = site_folder(tmp_path / "stay", stay + ROWS)
+    start = time.monotonic()
+    assert apart(path) == ""
+    assert time.monotonic() - start < 15
+    assert outbox_of(path).pending() == ["may"]
+
+
+@linux
+def test_a_child_whose_parent_is_gone_ends_by_itself(monkeypatch):
+    import resource
+
+    said = {}
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, both: said.update({kind: both}))
+    monkeypatch.setattr(module.signal, "alarm", lambda n: said.update(alarm=n))
+    settings = SiteSettings("trial", "site-1", folder=".", seconds=2.5, memory_mib=300)
+    module.confine(settings)
+    assert said["alarm"] == 8
+    assert said[resource.RLIMIT_CORE] == (0, 0)
+    assert said[resource.RLIMIT_DATA][0] <= 300 * 2**20
+
+
+def test_damaged_uploads_are_made_again_and_do_not_hold_up_others(tmp_path):
+    path = site_folder(tmp_path / "site")
+    for name in ("june", "july"):
+        np.savez(path.parent / f"{name}.npz", **np.load(path.parent / "may.npz"))
+        assert work(path, replace(OFFER, task=name)) == ""
+    for envelope in outbox_of(path).folder.glob("*.envelope"):
+        envelope.write_bytes(envelope.read_bytes()[:-9])
+    (path.parent / "june.npz").unlink()
+    assert work(path, OFFER) == "task june: june.npz: no rows for task june yet"
+    assert outbox_of(path).pending() == ["july", "may"]
+
+
+def test_a_site_that_cannot_start_says_so(tmp_path):
+    path = site_folder(tmp_path / "site")
+    (path.parent / "site.key").chmod(0o644)
+    assert work(path, OFFER) == "task may: PermissionError at the site; its log says more"
+    (path.parent / "site.key").chmod(0o600)
+    path.write_text(path.read_text().replace('"."', '"nowhere"'))
+    assert work(path, OFFER) == "task may: nowhere: no such folder; expected the site's data"
+
+
+def test_the_server_hears_no_foreign_text(tmp_path, caplog):
+    inside = because(Refused(f"{tmp_path}/site.toml", "a table", "\x1b"), tmp_path)
+    assert inside == "site.toml: expected a table, got \\x1b"
+    kind = because(ValueError("of some library, about patient 4711"), tmp_path)
+    assert kind == "ValueError at the site; its log says more"
+    with caplog.at_level(logging.WARNING):
+        told = because(RuntimeError("patient 4711"), tmp_path)
+    assert told == "RuntimeError at the site; its log says more"
+    assert "patient 4711" in caplog.text
+    assert because(ValueError("/etc/site.toml"), None).startswith("ValueError at the site")
+
+
+@linux
+def test_images_through_an_onnx_file_beside_the_configuration(tmp_path, capfd):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("PIL")
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["a"]),
+        helper.make_node("Flatten", ["a"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ("n", 3, 8, 8))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ("n", 3))
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path = site_folder(tmp_path / "site", settings='backbone = "onnx:mean.onnx"\n')
+    onnx.save(made, path.parent / "mean.onnx")
+    labels = np.arange(30) % 3
+    pixels = np.random.default_rng(0).integers(0, 99, (30, 9, 12, 3)) + 150 * np.eye(3)[
+        labels
+    ].reshape(30, 1, 1, 3)
+    np.savez(path.parent / "may.npz", images=pixels.astype(np.uint8), labels=labels)
+    offer = replace(OFFER, in_features=3)
+    told = apart(path, offer)
+    assert "backbone 'onnx' at the site and 'test' at the server" in told
+    source = site_at(path).backbone().source
+    assert apart(path, replace(offer, source=source)) == ""
+    summary = fedran.decode(open_envelope(outbox_of(path).envelope("may")).upload)
+    assert summary.accounts.n_rows == 30
+    assert dict(summary.fingerprint.fields)["weights"] == source["weights"]
+
+
+def test_a_backbone_by_its_name(tmp_path, monkeypatch):
+    from fedran.backbones import catalogue
+
+    seen = []
+    monkeypatch.setattr(catalogue, "load_backbone", seen.append)
+    (tmp_path / "model").mkdir()
+    for spec in ("efficientnet-lite0", "hf:google/vit", "hf:model", f"onnx:{os.devnull}"):
+        module._loader(spec, tmp_path)()
+    expected = [f"hf:{tmp_path / 'model'}", f"onnx:{os.devnull}"]
+    assert seen == ["efficientnet-lite0", "hf:google/vit", *expected]

@@ -1,0 +1,48 @@
+"""A small federation in memory: rules, sites with keys, uploads of random rows."""
+
+import numpy as np
+
+import fedran
+from fedran.federation.protocol.envelope import seal
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.store import Keeper, Rules
+
+M, D = 48, 6
+PHI = fedran.RandomFeatures(D, M, seed=0, source="test")
+RULES = Rules("trial", PHI.fingerprint, M, snapshot_every=3)
+
+
+def upload(seed, classes=(0, 1), scale=1.0, phi=PHI, n=20):
+    rng = np.random.default_rng(seed)
+    Z = scale * rng.random((n, D))
+    y = rng.choice(classes, n)
+    y[: len(classes)] = classes
+    return fedran.encode(fedran.summarize(phi(Z), y, rank=8, fingerprint=phi.fingerprint))
+
+
+class Sites:
+    """Sites with their keys, and the server's roster: "edge" and "inner" may sum all others'."""
+
+    def __init__(self, *names):
+        self.keys = {name: SiteKey.generate() for name in names}
+        edges = {e: tuple(n for n in names if n != e) for e in ("edge", "inner") if e in names}
+        self.roster = Roster({name: key.public for name, key in self.keys.items()}, edges)
+
+    def envelope(self, client, task, data=None, *, key=None, **changes):
+        said = {"federation": "trial", "fingerprint": PHI.fingerprint.hash, **changes}
+        blob = upload(sum(map(ord, client + task))) if data is None else data
+        signer = self.keys[client] if key is None else key
+        return seal(blob, signer, client=client, task=task, **said).to_bytes()
+
+    def keeper(self, folder, **changes):
+        from dataclasses import replace
+
+        return Keeper(folder, replace(RULES, **changes), self.roster)
+
+
+def same_state(a, b):
+    """Bit for bit."""
+    from fedran.wire.aggregator_codec import to_bytes
+
+    return to_bytes(a.aggregator) == to_bytes(b.aggregator) and a.energies == b.energies

@@ -1,0 +1,47 @@
+"""A federation's folder on disk with a logbook that tests write."""
+
+import json
+import time
+
+from fedran.federation.protocol.lockfile import alone
+from fedran.federation.server.events import Logbook
+from helpers.made_federation import Sites
+
+NAMES = ("site-1", "site-2", "site-3")
+
+
+class Made:
+    """``folder`` as a trial has it, and short ways to fill it."""
+
+    def __init__(self, folder):
+        self.folder, self.server = folder, folder / "server"
+        self.state = self.server / "state"
+        self.state.mkdir(parents=True)
+        toml = 'federation = "trial"\nin_features = 6\nout_features = 48\n'
+        (self.server / "server.toml").write_text(toml)
+        self.sites = Sites(*NAMES)
+        self.sites.roster.save(self.server / "roster.toml")
+        self.book = Logbook(self.state / "logbook.jsonl")
+
+    def keeper(self):
+        return self.sites.keeper(self.state)
+
+    def at_work(self, task):
+        return alone(self.state, task=task)
+
+    def running(self):
+        return alone(self.server / "log")
+
+    def task(self, task, state="open", **changes):
+        told = {"asked": NAMES, "min_clients": 2, "deadline": 60.0, "missing": []}
+        self.book.write("task", task=task, state=state, **{**told, **changes})
+
+    def upload(self, client, task, outcome="accepted", **changes):
+        told = {"verified": True, "bytes": 100, "rows": 7, "classes": [["cat", 7]], "members": 0}
+        told |= {"digest": f"{client}{task}", "reason": ""}
+        self.book.write("upload", client=client, task=task, outcome=outcome, **{**told, **changes})
+
+    def flower(self, nodes=(), runs=(), at=None):
+        nodes = [dict(zip(("client", "status", "last_seen"), n, strict=True)) for n in nodes]
+        told = {"at": time.time() if at is None else at, "nodes": nodes, "runs": list(runs)}
+        (self.state / "flower.json").write_text(json.dumps(told))

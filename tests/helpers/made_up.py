@@ -1,0 +1,194 @@
+"""Made-up results: enough of every kind to fill each section of a report."""
+
+import hashlib
+
+import numpy as np
+
+from fedran.bench.results.result import Result, Seconds, TaskRecord
+
+VERSIONS = {"fedran": "0.2.0", "numpy": "2.0.0", "scipy": "1.0.0"}
+
+
+def made_up(
+    key="fedran",
+    label=None,
+    *,
+    level=0.8,
+    upload=1_000_000,
+    dataset="cifar100-efficientnet_lite0",
+    beta=0.1,
+    seed=1,
+    tasks=5,
+    clients=5,
+    label_rate=1.0,
+    partitioner="dirichlet",
+    family="analytic",
+    params=None,
+    rounds=1,
+    drift=(),
+    client=0.5,
+    server=0.3,
+    forward=2.0,
+    config="configs/paper/accuracy.toml",
+    **more,
+):
+    rng = np.random.default_rng([seed, len(key), tasks])
+    acc = [
+        [round(float(level - 0.03 * t + 0.02 * rng.random()), 4) for _ in range(t + 1)]
+        for t in range(tasks)
+    ]
+    n = 2 * tasks
+    stream_hash = hashlib.sha256(
+        repr([dataset, beta, seed, tasks, clients, label_rate, partitioner]).encode()
+    ).hexdigest()
+    right = [[int(r) for r in rng.integers(20, 50, 2 * (t + 1))] for t in range(tasks)]
+    extras = {k: more.pop(k) for k in ("accepted", "precision", "gram_error") if k in more}
+    records = [
+        TaskRecord(
+            bytes_up=[int(upload * (0.6 + 0.4 * (k == t % clients))) for k in range(clients)],
+            bytes_down=[1000] * clients,
+            seconds=_seconds(client, server, forward, clients),
+            rounds=rounds,
+            formula_bytes=140_787_712 if key == "fedran-paper" else None,
+            peak_rss=2**30,
+            **extras,
+        )
+        for t in range(tasks)
+    ]
+    fields = {
+        "key": key,
+        "label": label or key,
+        "family": family,
+        "params": params or {},
+        "claims": {},
+        "sends": "rank-r factor and class sums",
+        "dataset": dataset,
+        "stream": {
+            "tasks": tasks,
+            "clients": clients,
+            "partitioner": partitioner,
+            "beta": beta,
+            "label_rate": label_rate,
+        },
+        "seeds": {"order": seed, "partition": seed, "projection": 0},
+        "hashes": {"stream": stream_hash, "features": "f" * 64},
+        "acc": acc,
+        "test_rows": [100] * tasks,
+        "class_right": right,
+        "class_rows": [50] * n,
+        "classes": [f"class {c}" for c in range(n)],
+        "tasks": records,
+        "bytes_down_final": 5000,
+        "machine": "Linux x86_64",
+        "date": "2026-11-15",
+        "config": config,
+        "drift": list(drift),
+        "versions": VERSIONS,
+    }
+    return Result(**{**fields, **more})
+
+
+def _seconds(client, server, forward, clients):
+    extraction = None if forward is None else [forward] * clients
+    return Seconds([client + 0.1 * k for k in range(clients)], server, extraction)
+
+
+FINETUNE = {
+    "family": "trained",
+    "rounds": 10,
+    "drift": [0.0, 0.3, 0.4, 0.5],
+    "budgets": {"bytes": 1e6, "drift": 1.0},
+}
+METHODS = [
+    {"key": key, "label": label, "level": level, "upload": upload, **more}
+    for key, label, level, upload, more in (
+        ("fedran", "FedRAN", 0.80, 1_110_000, {}),
+        ("fedran-paper", "FedRAN-paper", 0.785, 67_780_000, {}),
+        ("exact", "Exact Gram", 0.81, 134_900_000, {}),
+        ("stsa-e", "STSA-E", 0.76, 20_400_000, {}),
+        ("ncm", "Nearest mean", 0.70, 103_000, {}),
+        ("afl", "AFL", 0.77, 7_300_000, {}),
+        ("fed3r", "Fed3R", 0.771, 7_250_000, {}),
+        ("fedcof", "FedCOF", 0.74, 205_000, {}),
+        ("finetune", "Finetune", 0.35, 450_000_000, FINETUNE),
+        ("joint", "Joint training", 0.83, 300_000_000, {"family": "reference"}),
+        ("send-features", "Send float32 features", 0.802, 12_800_000, {}),
+        ("send-int8", "Send 8-bit features", 0.801, 3_200_000, {}),
+    )
+]
+
+
+def comparison(seeds=(1, 2, 3), betas=(0.1, 0.5, 1.0), datasets=None):
+    """Twelve methods on two datasets, and with 100 clients."""
+    datasets = datasets or ("cifar100-efficientnet_lite0", "vtab50-vit_s14")
+    found = [
+        made_up(**m, seed=s, beta=b, dataset=d)
+        for d in datasets
+        for m in METHODS
+        for b in betas
+        for s in seeds
+    ]
+    hundred = [
+        made_up(**m, seed=1, clients=100, config="configs/clients100.toml") for m in METHODS[:5]
+    ]
+    return found + hundred
+
+
+def label_rates(seed, rates=(0.05, 0.2, 0.5, 1.0)):
+    return [
+        made_up(
+            key,
+            level=0.8 - 0.2 * (1 - rate) ** 2 + gain * (1 - rate),
+            label_rate=rate,
+            seed=seed,
+            config="configs/paper/labels.toml",
+            **({} if key == "fedran" else {"accepted": [0.8], "precision": [0.9]}),
+        )
+        for rate in rates
+        for key, gain in (("fedran", 0), ("fedran-prototype", 0.03), ("fedran-margin", 0.05))
+    ]
+
+
+def ranks(seed):
+    return [
+        made_up(
+            key,
+            level=0.6 + 0.01 * np.log2(rank) + 0.01 * np.log2(m),
+            upload=m * rank * (4 if key == "fedran-paper" else 0.625),
+            params={"out_features": m, "rank": rank},
+            beta=0.5,
+            seed=seed,
+            gram_error=1.0 / rank,
+            config="configs/paper/rank.toml",
+        )
+        for key in ("fedran", "fedran-paper")
+        for m in (1024, 2048, 8192)
+        for rank in (64, 256, 1024)
+    ]
+
+
+def components(seed):
+    place = {"beta": 1.0, "seed": seed, "config": "configs/paper/components.toml"}
+    exact = [
+        made_up(
+            "exact",
+            level=0.85 + 0.02 * i + (0.01 if lam is None else 0.0),
+            params={"features": kind, "lam": lam, "out_features": 1250},
+            **place,
+        )
+        for i, kind in enumerate(("raw", "linear", "relu"))
+        for lam in (1e-3, 1e6, None)
+    ]
+    low = made_up("fedran", level=0.9, params={"rank": 256, "out_features": 1250}, **place)
+    return [*exact, low]
+
+
+def studies(seeds=(1, 2)):
+    """Label rates, ranks and components."""
+    return [r for s in seeds for r in label_rates(s) + ranks(s) + components(s)]
+
+
+def write(folder, results, name="results.jsonl"):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("".join(r.to_json() + "\n" for r in results))
+    return folder

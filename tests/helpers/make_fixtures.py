@@ -1,0 +1,85 @@
+"""Regenerates the golden messages: PYTHONPATH=tests python -m helpers.make_fixtures
+
+Only for a new version of the format: the files pin what older versions wrote. All numbers are
+chosen so that the float forms come out exactly, on every machine.
+"""
+
+import numpy as np
+
+import fedran
+from fedran.wire.aggregator_codec import to_bytes
+from helpers.wire_messages import FIXTURES, PRECISIONS, to_text
+
+PRINT = fedran.Fingerprint.of(backbone="golden", d=3, seed=7, scaled=True, note=None, gain=0.5)
+CLASSES = (-3, 12, "ant", "été")
+COUNTS = (4, 2, 1, 1)
+
+
+def float_factor() -> np.ndarray:
+    """(16, 3): sigma 16, 4, 1 and directions of +-1/2."""
+    F = np.zeros((16, 3))
+    F[0:4, 0] = 8
+    F[0:4, 1] = [2, -2, 2, -2]
+    F[12:16, 2] = [0.5, 0.5, -0.5, -0.5]
+    return F
+
+
+def coded_factor() -> np.ndarray:
+    """(6, 3): sigma 112, 28, 7 and directions (2, 3, 6) / 7, (3, -6, 2) / 7, (6, 2, -3) / 7."""
+    F = np.zeros((6, 3))
+    F[0:3, 0] = [32, 48, 96]
+    F[0:3, 1] = [12, -24, 8]
+    F[3:6, 2] = [6, 2, -3]
+    return F
+
+
+def class_sums(M: int) -> np.ndarray:
+    """(M, 4): columns that count up and down in halves, one of them zero."""
+    steps = np.arange(M) / 2
+    return np.stack([steps, 1 - steps, np.zeros(M), np.full(M, -0.25)], axis=1)
+
+
+def golden_summary(precision: str) -> fedran.Summary:
+    F = coded_factor() if precision in ("int8", "mixed") else float_factor()
+    held = float(np.sum(F**2))
+    accounts = fedran.Accounts(
+        n_rows=9,
+        energy=held + 64.0,
+        cut=64.0,
+        eps_G=48.0,
+        eps_G_fro=56.0,
+        eta_loc=64.0 / (held + 64.0),
+    )
+    return fedran.Summary(F, class_sums(len(F)), CLASSES, COUNTS, accounts, PRINT)
+
+
+def golden_head() -> fedran.Head:
+    weights = (np.arange(12).reshape(4, 3) - 4).astype(np.float32) / 8
+    diagnosis = fedran.Diagnosis("by hand", 2.5, 0.125, 9, 3.0, 10.0, 0.0, 0.75, 1.5)
+    return fedran.Head(weights, (5, "ant", "été"), diagnosis, PRINT)
+
+
+def golden_aggregator(form: str) -> fedran.Aggregator:
+    """``stack``: one upload; ``gram``: two; ``ranked``: a closed task and an open one."""
+    agg = fedran.Aggregator(16, 4 if form == "ranked" else None)
+    agg.absorb(fedran.decode(fedran.encode(golden_summary("float32"), "float32")), **WHO[0])
+    if form != "stack":
+        agg.absorb(fedran.decode(fedran.encode(golden_summary("float64"), "float64")), **WHO[1])
+    return agg
+
+
+WHO = [{"client": "site-1", "task": "may"}, {"client": "site-2", "task": "june.2"}]
+
+
+def messages() -> dict[str, bytes]:
+    made = {p: fedran.encode(golden_summary(p), p, bits=8.0) for p in PRECISIONS}
+    made["head"] = fedran.encode(golden_head())
+    for form in ("stack", "gram", "ranked"):
+        made[f"aggregator_{form}"] = to_bytes(golden_aggregator(form))
+    return made
+
+
+if __name__ == "__main__":
+    FIXTURES.mkdir(exist_ok=True)
+    for name, blob in messages().items():
+        (FIXTURES / f"{name}.txt").write_text(to_text(blob))

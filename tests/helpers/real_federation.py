@@ -1,0 +1,136 @@
+"""A real federation on loopback: SuperLink, SuperNodes, TLS and node keys, as `up` starts it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+import fedran
+from fedran.federation.ops.flower import free_port
+from fedran.federation.ops.scaffold import Trial, make_trial
+from fedran.federation.ops.task_run import run_task
+from fedran.federation.ops.trial import bring_down, bring_up, start, started
+from fedran.federation.protocol.paths import ServerPlace, SitePlace
+from fedran.federation.server.events import Logbook
+from fedran.federation.site.outbox import Outbox
+
+WAIT = 240
+
+
+def wait_for(ready, what, seconds=WAIT):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = ready()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"waited {seconds} s for {what}")
+
+
+class Federation:
+    """A trial of the digits: ``task-1`` and ``task-2``."""
+
+    def __init__(self, folder, sites=2):
+        self.folder, self.said = folder, []
+        make_trial(folder, Trial(n_sites=sites, address=f"127.0.0.1:{free_port()}"))
+        self.server = ServerPlace(folder / "server")
+
+    def set_server(self, **settings):
+        """Add or replace lines of server.toml."""
+        _set(self.server.settings_file, settings)
+
+    def set_site(self, name, **settings):
+        """Add or replace lines of a site's site.toml."""
+        _set(self.site(name).settings_file, settings)
+
+    def site(self, name):
+        return SitePlace(self.folder / "sites" / name)
+
+    def up(self):
+        bring_up(self.folder, insecure=False, say=self.said.append)
+
+    def start_site(self, name):
+        """One more site, whether its node may connect or not."""
+        place = self.site(name).folder
+        started(start("client", place, insecure=False), place)
+
+    def task(self, name):
+        return run_task(self.server, name, say=self.said.append)
+
+    def command(self, *arguments):
+        """A command of ``fedran federation``: exit code and what it prints."""
+        done = subprocess.run(
+            [sys.executable, "-m", "fedran", "federation", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=WAIT,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def outbox(self, name):
+        return Outbox(self.site(name).folder / "state" / "outbox")
+
+    def head(self, name):
+        path = self.site(name).folder / "state" / "head.fedran"
+        return fedran.load(path) if path.is_file() else None
+
+    def events(self, event, **fields):
+        book = Logbook(self.server.state / "logbook.jsonl").read()
+        found = [e for e in book if e["event"] == event]
+        return [e for e in found if all(e.get(k) == v for k, v in fields.items())]
+
+    def outcomes(self, client):
+        """(task, outcome) of a client's uploads, in their order."""
+        return [(e["task"], e["outcome"]) for e in self.events("upload", client=client)]
+
+    def accuracy(self, name):
+        """Of a site's own copy of the head, on the validation rows of its classes."""
+        head = self.head(name)
+        with np.load(self.server.folder / "validation.npz") as file:
+            X, y = file["features"], file["labels"]
+        known = np.isin(y, head.classes)
+        phi = self.server.settings().offer("any").features()
+        return np.mean(head.predict(phi(X[known])) == y[known])
+
+    def kill(self, name, number=signal.SIGKILL):
+        """Send a signal to a program of Flower and all it started: ``server`` or a site."""
+        place = self.server.folder if name == "server" else self.site(name).folder
+        program = "superlink" if name == "server" else "supernode"
+        mark = place / "log" / f"{program}.pid"
+        group = int(wait_for(lambda: mark.is_file() and mark.read_text(), mark).split()[0])
+        os.killpg(group, number)
+
+    def logs(self):
+        paths = sorted(self.folder.glob("**/log/*.log"))
+        return "\n".join([*self.said, *(f"{p}:\n{p.read_text()[-3000:]}" for p in paths)])
+
+    def down(self):
+        bring_down(self.folder, say=self.said.append)
+
+
+def _set(path, settings):
+    lines = path.read_text().splitlines()
+    kept = [x for x in lines if x.split("=")[0].strip() not in settings]
+    added = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    path.write_text("\n".join([*kept, *added]) + "\n")
+
+
+@contextmanager
+def federation(folder: Path, sites=2, **server):
+    """A federation that is up, and ended afterwards whatever happens; its logs on failure."""
+    found = Federation(folder, sites)
+    found.set_server(**server)
+    try:
+        found.up()
+        yield found
+    except BaseException:
+        print(found.logs())
+        raise
+    finally:
+        found.down()

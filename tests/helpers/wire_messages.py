@@ -1,0 +1,153 @@
+"""Messages by hand, from the documented layout: for tests that read, and tests that attack.
+
+A message is: 8 bytes, the header's length, little endian; a JSON object padded with spaces to a
+multiple of 8; the tensors. ``__metadata__`` holds the fields as JSON text and a checksum. Nothing
+here uses fedran.wire, so it checks the layout and can write what the encoder never would.
+"""
+
+import base64
+import hashlib
+import json
+import struct
+import textwrap
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedran
+from fedran.wire.aggregator_codec import to_bytes
+
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1"}
+PRECISIONS = ("float64", "float32", "float16", "int8", "mixed")
+SMALL = fedran.Limits(
+    message=2**20, header=16 * 1024, decoded=2**20, out_features=4096, classes=50, label_length=20
+)
+OVERHEAD = 512 * 1024
+"""Bytes that parsing a header of at most 16 KiB may take."""
+FIXTURES = Path(__file__).parent / "fixtures"
+
+Tensor = tuple[str, list[int], bytes]
+
+
+@dataclass
+class Message:
+    """A message taken apart: header fields and tensors as (dtype, shape, bytes)."""
+
+    fields: dict[str, Any]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    text: str | None = None
+    """Header text to send instead of the fields."""
+
+    @classmethod
+    def of(cls, blob: bytes) -> "Message":
+        (length,) = struct.unpack("<Q", blob[:8])
+        entries = json.loads(blob[8 : 8 + length])
+        meta, body = entries.pop("__metadata__"), blob[8 + length :]
+        tensors = {
+            name: (e["dtype"], e["shape"], body[slice(*e["data_offsets"])])
+            for name, e in entries.items()
+        }
+        return cls(json.loads(meta["fedran"]), tensors)
+
+    def array(self, name: str) -> np.ndarray:
+        dtype, shape, data = self.tensors[name]
+        return np.frombuffer(data, DTYPES[dtype]).reshape(shape)
+
+    def put(self, name: str, array: Any, dtype: str | None = None) -> None:
+        dtype = dtype or self.tensors[name][0]
+        stored = np.ascontiguousarray(array, dtype=DTYPES[dtype])
+        self.tensors[name] = (dtype, list(stored.shape), stored.tobytes())
+
+    def section(self, path: str) -> tuple[dict[str, Any], str]:
+        """The innermost object that a dotted path leads to, and the last name in it."""
+        *outer, last = path.split(".")
+        inner = self.fields
+        for name in outer:
+            inner = inner[name]
+        return inner, last
+
+    def bytes(self) -> bytes:
+        text = self.text
+        if text is None:
+            text = json.dumps(self.fields, separators=(",", ":"))
+        sha = hashlib.sha256(text.encode())
+        for name, (dtype, shape, data) in sorted(self.tensors.items()):
+            sha.update(f"\n{name} {dtype} {shape}\n".encode() + data)
+        entries: dict[str, Any] = {"__metadata__": {"fedran": text, "sha256": sha.hexdigest()}}
+        offset = 0
+        for name in sorted(self.tensors, key=lambda n: (-_width(self.tensors[n][0]), n)):
+            dtype, shape, data = self.tensors[name]
+            end = offset + len(data)
+            entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
+            offset = end
+        body = b"".join(self.tensors[name][2] for name in entries if name != "__metadata__")
+        return framed(json.dumps(entries, separators=(",", ":")).encode(), body)
+
+
+def _width(dtype: str) -> int:
+    return {"I64": 8, "BF16": 2}.get(dtype) or np.dtype(DTYPES[dtype]).itemsize
+
+
+def framed(header: bytes, body: bytes = b"") -> bytes:
+    """Length, header padded to 8, body: a safetensors file with any header."""
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header + body
+
+
+def tampered(blob: bytes, change: Callable[[Message], object]) -> bytes:
+    """The message after ``change``, with a checksum that is valid for it."""
+    message = Message.of(blob)
+    change(message)
+    return message.bytes()
+
+
+def summary(
+    n: int = 12, M: int = 16, rank: int | None = 3, seed: int = 0, labels: tuple = (2, "ant", "bee")
+) -> fedran.Summary:
+    """A summary of relu features with a fingerprint."""
+    rng = np.random.default_rng(seed)
+    H = np.maximum(rng.standard_normal((n, M)), 0).astype(np.float32)
+    y = [labels[i % len(labels)] for i in range(n)]
+    print_ = fedran.Fingerprint.of(backbone="tiny", d=4, M=M, seed=0)
+    return fedran.summarize(H, y, rank=rank, fingerprint=print_)
+
+
+def solved_head(M: int = 16) -> fedran.Head:
+    agg = fedran.Aggregator(M)
+    agg.absorb(summary(M=M), client="a", task="t")
+    return agg.solve()
+
+
+def assert_refused(
+    blob: bytes, named: str, limits: fedran.Limits = SMALL, kind: type = fedran.Summary
+) -> None:
+    """decode raises Refused only, in one printable line that names the field, in little memory."""
+    agg = fedran.Aggregator(16)
+    agg.absorb(summary(seed=1), client="a", task="t")
+    before = to_bytes(agg)
+    tracemalloc.start()
+    try:
+        with pytest.raises(fedran.Refused) as caught:
+            agg.absorb(fedran.decode(blob, kind, limits=limits), client="b", task="t")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    text = str(caught.value)
+    assert text.isprintable(), repr(text)
+    assert named in text
+    assert len(text) < 600
+    assert peak < limits.decoded + 3 * len(blob) + OVERHEAD
+    assert to_bytes(agg) == before
+
+
+def to_text(blob: bytes) -> str:
+    return "\n".join(textwrap.wrap(base64.b64encode(blob).decode(), 96)) + "\n"
+
+
+def fixture(name: str) -> bytes:
+    return base64.b64decode((FIXTURES / f"{name}.txt").read_text())

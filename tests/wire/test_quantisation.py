@@ -1,0 +1,109 @@
+"""Rounding rows to few bits, and the coder around it."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import fedran
+from fedran.wire.quantisation import (
+    MAX_BITS,
+    MIN_BITS,
+    allocate_bits,
+    largest_code,
+    pack_codes,
+    quantise,
+    unpack_codes,
+)
+
+BITS = st.integers(MIN_BITS, MAX_BITS)
+NUMBERS = st.floats(-1e6, 1e6).filter(lambda x: x == 0 or abs(x) > 1e-290)
+
+
+def test_a_doubled_singular_value_gains_one_and_a_half_bits():
+    assert allocate_bits(np.array([16.0, 4.0, 1.0]), 7).tolist() == [10, 7, 4]
+    assert allocate_bits(np.full(4, 3.0), 6).tolist() == [6, 6, 6, 6]
+    assert allocate_bits(np.zeros(0), 5).tolist() == []
+
+
+@pytest.mark.parametrize("decades", [1, 3, 5, 7])
+@pytest.mark.parametrize("average", [4, 5, 6])
+def test_the_average_holds_however_steep_the_spectrum(decades, average):
+    bits = allocate_bits(np.logspace(0, -decades, 200), average)
+    assert abs(bits.mean() - average) < 0.3
+    assert np.all(np.diff(bits.astype(int)) <= 0)
+
+
+@settings(deadline=None)
+@given(
+    hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(0, 1e300)),
+    st.floats(MIN_BITS, MAX_BITS),
+)
+def test_bits_stay_in_range_and_follow_sigma(sigma, average):
+    bits = allocate_bits(np.sort(sigma)[::-1], average)
+    assert bits.dtype == np.uint8
+    assert bits.min() >= MIN_BITS
+    assert bits.max() <= MAX_BITS
+    assert np.all(np.diff(bits.astype(int)) <= 0)
+
+
+@settings(deadline=None)
+@given(
+    hnp.arrays(np.float64, (3, 7), elements=NUMBERS),
+    hnp.arrays(np.uint8, 3, elements=BITS),
+)
+def test_codes_are_the_nearest_and_reach_their_largest(rows, bits):
+    codes, scale = quantise(rows, bits)
+    assert np.all(np.abs(codes * scale[:, None] - rows) <= scale[:, None] * (0.5 + 1e-6))
+    some = rows.any(axis=1)
+    assert np.all(np.abs(codes).max(axis=1)[some] == largest_code(bits)[some])
+
+
+def test_largest_codes():
+    assert largest_code(np.array([2, 8, 14], np.uint8)).tolist() == [1, 127, 8191]
+
+
+def test_rows_of_zeros_get_zero_codes():
+    codes, scale = quantise(np.zeros((2, 3)), np.array([2, 12], np.uint8))
+    assert not codes.any()
+    assert np.all(scale > 0)
+
+
+@st.composite
+def coded_rows(draw):
+    bits = draw(hnp.arrays(np.uint8, st.integers(0, 8), elements=BITS))
+    width = draw(st.integers(1, 20))
+    top = largest_code(bits)[:, None]
+    share = draw(hnp.arrays(np.float64, (len(bits), width), elements=st.floats(-1, 1)))
+    return np.rint(share * top).astype(np.int16), bits
+
+
+@settings(deadline=None)
+@given(coded_rows())
+def test_unpack_inverts_pack(case):
+    codes, bits = case
+    back = unpack_codes(pack_codes(codes, bits), bits, codes.shape[1], "x")
+    assert back.dtype == np.int16
+    np.testing.assert_array_equal(back, codes)
+
+
+@settings(deadline=None)
+@given(coded_rows(), st.binary(max_size=30))
+def test_anything_else_is_refused(case, noise):
+    codes, bits = case
+    packed = pack_codes(codes, bits)
+    for stream in (noise, packed + b"x", packed[:-1]):
+        with pytest.raises(fedran.Refused, match="x: expected"):
+            unpack_codes(stream, bits, codes.shape[1], "x")
+
+
+def test_the_coded_size_is_near_the_entropy():
+    rng = np.random.default_rng(0)
+    codes, _ = quantise(rng.standard_normal((32, 4096)), np.full(32, 6, np.uint8))
+    _, counts = np.unique(codes, return_counts=True)
+    share = counts / codes.size
+    entropy = -np.sum(share * np.log2(share)) / 8 * codes.size
+    size = len(pack_codes(codes, np.full(32, 6, np.uint8)))
+    assert entropy < size < 1.03 * entropy
+    assert size < 6 / 8 * codes.size
