@@ -28,7 +28,7 @@ from fedran.methods.trained.finetune import Finetune
 from fedran.methods.trained.target import TARGET
 from fedran.methods.yardsticks.send_features import SendFeatures, SendFeatures8Bit
 from fedran.methods.yardsticks.send_images import SendImages
-from fedran.settings import fits
+from fedran.settings import has_type as fits
 
 METHODS: dict[str, type[Any]] = {
     "fedran": FedRAN,

@@ -22,7 +22,7 @@ from fedran.federation.protocol.offer import (
 )
 from fedran.federation.site.source import require_one
 from fedran.federation.site.task_work import MIN_CLASS_COUNT
-from fedran.settings import fits
+from fedran.settings import has_type as fits
 from fedran.wire.files import read_toml
 
 T = TypeVar("T")

@@ -1,0 +1,143 @@
+"""One way to validate settings: types, limits, unknown and missing names, generated reference."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import pytest
+
+from fedran.settings import (
+    Settings,
+    at_least,
+    below_one,
+    between,
+    check_table,
+    from_table,
+    markdown_table,
+    one_line,
+    one_of,
+    positive,
+    reference,
+    share,
+)
+
+
+@dataclass(frozen=True)
+class Base(Settings):
+    seed: Annotated[int, between(0, 99)] = 0
+    """Seeds the
+    generator."""
+
+
+@dataclass(frozen=True)
+class Example(Base):
+    name: Annotated[str, one_line] = "x"
+    rank: Annotated[int | None, at_least(1)] = None
+    """Columns kept | all."""
+    lr: Annotated[float, positive] = 0.1
+    mode: Literal["fast", "slow"] = "fast"
+    codec: Annotated[str, one_of("int8", "mixed")] = "mixed"
+    part: Annotated[float, share] = 1.0
+    momentum: Annotated[float, below_one] = 0.9
+    flag: bool = False
+    source: str | dict[str, str] = ""
+    sizes: tuple[int, ...] = ()
+    device: str | None = None
+    tags: dict[str, float] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("seed", "3", "seed must be an integer, got '3'"),
+        ("seed", 3.0, "seed must be an integer, got 3.0"),
+        ("seed", True, "seed must be an integer, got True"),
+        ("seed", None, "seed must be an integer, got None"),
+        ("seed", 100, "seed must be from 0 to 99, got 100"),
+        ("seed", -1, "seed must be from 0 to 99, got -1"),
+        ("name", "", "name must be text in one line, got ''"),
+        ("name", "a\nb", r"name must be text in one line, got 'a\\nb'"),
+        ("rank", 0, "rank must be at least 1, got 0"),
+        ("rank", "all", "rank must be an integer or none, got 'all'"),
+        ("lr", 0, "lr must be positive and finite, got 0.0"),
+        ("lr", float("inf"), "lr must be positive and finite, got inf"),
+        ("lr", float("nan"), "lr must be positive and finite, got nan"),
+        ("mode", "fats", "mode must be one of fast, slow, got 'fats' (did you mean 'fast'?)"),
+        ("mode", ["fast"], "mode must be one of fast, slow, got ['fast']"),
+        ("codec", "int4", "codec must be one of int8, mixed, got 'int4'"),
+        ("part", 0.0, "part must be above 0 and at most 1, got 0.0"),
+        ("momentum", 1.0, "momentum must be at least 0 and below 1, got 1.0"),
+        ("flag", 1, "flag must be true or false, got 1"),
+        ("source", 3, "source must be text or a table, got 3"),
+        ("source", {"a": 1}, "source must be text or a table, got {'a': 1}"),
+        ("sizes", [1, "2"], "sizes must be a list, got [1, '2']"),
+    ],
+)
+def test_a_wrong_value_is_refused_alike_from_a_table_and_from_keywords(name, value, message):
+    with pytest.raises(ValueError) as from_keywords:
+        Example(**{name: value})
+    assert str(from_keywords.value) == message
+    with pytest.raises(ValueError) as table:
+        from_table(Example, {name: value}, prefix="run.")
+    assert str(table.value) == f"run.{message}"
+
+
+def test_an_integer_becomes_a_number_where_a_number_is_meant():
+    made = from_table(Example, {"lr": 2, "rank": 4})
+    assert (made.lr, type(made.lr), type(made.rank)) == (2.0, float, int)
+    assert type(Example(lr=3).lr) is float
+
+
+def test_an_unknown_setting_names_the_nearest_and_lists_all():
+    with pytest.raises(ValueError) as error:
+        from_table(Example, {"ranks": 1}, where="method 'x'")
+    assert "method 'x' has no setting 'ranks' (did you mean 'rank'?); it has seed, name" in str(
+        error.value
+    )
+    assert "device" not in str(error.value)
+
+
+def test_a_missing_setting_is_named_unless_the_table_is_partial():
+    @dataclass(frozen=True)
+    class Needs(Settings):
+        client: str
+        seed: int = 0
+
+    with pytest.raises(ValueError, match="the file needs the setting 'client', found seed"):
+        from_table(Needs, {"seed": 1}, where="the file")
+    assert check_table(Needs, {"seed": 1}, partial=True) == {"seed": 1}
+
+
+def test_a_list_stands_for_several_values_only_where_lists_are_allowed():
+    assert check_table(Example, {"lr": [1, 0.5]}, lists=True) == {"lr": [1.0, 0.5]}
+    with pytest.raises(ValueError, match="lr must be a number, got"):
+        check_table(Example, {"lr": [1, 0.5]})
+    with pytest.raises(ValueError, match="lr must be positive and finite, got -1"):
+        check_table(Example, {"lr": [1, -1]}, lists=True)
+    with pytest.raises(ValueError, match="lr is an empty list"):
+        check_table(Example, {"lr": []}, lists=True)
+
+
+def test_something_else_than_a_table_is_refused():
+    with pytest.raises(ValueError, match=r"\[run\] must be a table, got \[1\]"):
+        check_table(Example, [1], where="[run]")
+
+
+def test_names_and_values_from_outside_cannot_write_to_the_terminal():
+    with pytest.raises(ValueError) as error:
+        from_table(Example, {"\x1b[31m": 1})
+    assert "\x1b" not in str(error.value)
+    with pytest.raises(ValueError) as error:
+        from_table(Example, {"mode": "\x1b[31m"})
+    assert "\x1b" not in str(error.value)
+
+
+def test_the_reference_holds_every_setting_with_type_default_and_explanation():
+    rows = {row.name: row for row in reference(Example)}
+    assert list(rows)[:2] == ["seed", "name"]
+    assert "device" not in rows
+    assert rows["seed"].type == "an integer, from 0 to 99"
+    assert rows["seed"].explanation == "Seeds the generator."
+    assert (rows["rank"].default, rows["flag"].default) == ("none", "false")
+    assert "| `rank` | an integer or none, at least 1 | none | Columns kept \\| all. |" in (
+        markdown_table(Example)
+    )
