@@ -108,5 +108,5 @@ def test_all_sections_draw():
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ValueError, match=r"pip install 'fedran\[report\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'fedran\[report\]'"):
         render(task_charts([made_up()])[0])

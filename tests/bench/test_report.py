@@ -1,11 +1,14 @@
 """The page as a whole, and the command."""
 
 import re
+import sys
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
+from fedran.bench.report import page
 from fedran.bench.report.build import load_results, make_report, write_report
 from fedran.bench.report.sections import EXPECTED, missing
 from fedran.cli.main import run
@@ -54,9 +57,9 @@ def report(results):
     return make_report(results)
 
 
-def read(page):
+def read(text):
     reader = Reader()
-    reader.feed(page)
+    reader.feed(text)
     assert reader.open == []
     return reader
 
@@ -83,6 +86,19 @@ def test_hostile_strings_are_escaped(report):
     assert "\x1b" not in report.page
 
 
+def test_without_jinja2_the_error_says_what_to_install(monkeypatch):
+    page._environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match=r"the report needs Jinja2: pip install 'fedran\[report\]'"):
+        make_report([made_up()])
+
+
+def test_templates_are_package_data_and_escape_by_default():
+    folder = resources.files("fedran.bench.report") / "templates"
+    assert {f.name for f in folder.iterdir()} == {"page.html", "table.html", "report.css"}
+    assert page._environment().from_string("{{ x }}").render(x="<b>") == "&lt;b&gt;"
+
+
 def test_missing_sections_are_named_with_their_configuration(report):
     assert "har.toml" in report.page
     assert "rank.toml;" not in report.page
@@ -101,10 +117,10 @@ def test_the_configurations_that_are_named_exist():
 
 
 def test_a_single_run_makes_a_page():
-    page = make_report([made_up(tasks=1, beta=None, partitioner="subjects", dataset="har")]).page
-    read(page)
-    assert "One seed each" in page
-    assert '<section id="forgetting">' not in page
+    text = make_report([made_up(tasks=1, beta=None, partitioner="subjects", dataset="har")]).page
+    read(text)
+    assert "One seed each" in text
+    assert '<section id="forgetting">' not in text
 
 
 def test_the_same_results_give_the_same_bytes(tmp_path, results):

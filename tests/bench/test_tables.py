@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from fedran.bench.report.html_table import html_table
 from fedran.bench.report.markdown import markdown_page, markdown_table
+from fedran.bench.report.page import html_table
 from fedran.bench.report.paper import COMMUNICATION, RESNET, VIT, printed
 from fedran.bench.report.tables.ablation import component_tables, label_tables, rank_tables
 from fedran.bench.report.tables.accuracy import accuracy_tables

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from fedran.bench.report.build import make_report
-from fedran.bench.report.html_table import html_table
 from fedran.bench.report.markdown import markdown_page, markdown_table
+from fedran.bench.report.page import html_table
 from fedran.bench.report.sections import missing, sections
 from fedran.bench.report.tables.accuracy import accuracy_tables
 from fedran.bench.report.tables.bytes import communication_tables

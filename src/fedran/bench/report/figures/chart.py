@@ -83,7 +83,7 @@ def render(chart: Chart) -> tuple[str, bytes]:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError("figures need matplotlib: pip install 'fedran[report]'") from None
+        raise ImportError("figures need matplotlib: pip install 'fedran[report]'") from None
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         mpl.rcdefaults()
