@@ -3,20 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help demo test test-faults lint bench bench-accuracy bench-precision results docs clean
+.PHONY: help demo test test-faults lint docs wheel bench bench-accuracy bench-precision results clean
 
-help:  ## what there is to make
+help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | column -t -s:
 
-demo: .venv/bare  ## install the bare package and watch it work
+demo: .venv/bare  ## install the package without extras and run the demo
 	$(BIN)/fedran demo
 
-test: lint  ## lint, types, import contract, tests, doctests, coverage
+test: lint docs wheel  ## lint, types, import contract, docs, wheel, tests, doctests, coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term --doctest-modules src tests
 	$(BIN)/coverage report --include='src/fedran/core/*,src/fedran/wire/*' --fail-under=95
 
-test-faults: .venv/dev  ## the federation's fault matrix with real processes: about 15 minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m faults tests/federation/test_faults.py
+test-faults: .venv/dev  ## faults of a federation with real processes: about 10 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m faults tests/federation
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -24,22 +24,24 @@ lint: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --verbose
 
-bench: .venv/dev  ## speed and memory, peers side by side; writes results/speed.md
+docs: .venv/docs  ## build the documentation site into site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+wheel: .venv/pip  ## build the wheel and try it in a clean environment
+	$(BIN)/python tests/try_wheel.py
+
+bench: .venv/dev  ## speed and memory beside other libraries; writes results/speed.md
 	$(BIN)/python benchmarks/speed.py
 
-bench-accuracy: .venv/dev  ## the paper's accuracy table on CIFAR-100 features below FEDRAN_DATA, into results/
+bench-accuracy: .venv/dev  ## the accuracy table on CIFAR-100 features below FEDRAN_DATA, into results/
 	$(BIN)/fedran run configs/paper/accuracy.toml --out results
 
-results: .venv/dev  ## docs/results.md and results/report from results/*.jsonl
-	$(BIN)/python benchmarks/collect.py
-	$(BIN)/fedran report results
-
-bench-precision: .venv/dev  ## how many bits an upload needs; writes results/precision.md
+bench-precision: .venv/dev  ## accuracy by bits per value; writes results/precision.md
 	$(BIN)/python benchmarks/precision.py
 
-docs: .venv/dev  ## the documentation site, into site/
-	$(PIP) -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+results: .venv/dev  ## docs/results and results/report from results/*.jsonl
+	$(BIN)/python benchmarks/collect.py
+	$(BIN)/fedran report results
 
 .venv/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedran needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -50,10 +52,14 @@ docs: .venv/dev  ## the documentation site, into site/
 	$(PIP) -e .
 	@touch $@
 
-.venv/dev: .venv/pip pyproject.toml constraints.txt
-	$(PIP) torch==2.13.0
-	$(PIP) -e '.[dev,torch,onnx,efficientnet,report,simulation]'
+.venv/docs: .venv/pip pyproject.toml constraints.txt
+	$(PIP) -e '.[docs]'
 	@touch $@ .venv/bare
 
+.venv/dev: .venv/pip pyproject.toml constraints.txt
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[dev,docs,torch,onnx,efficientnet,report,simulation]'
+	@touch $@ .venv/docs .venv/bare
+
 clean:
-	rm -rf .venv site .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv site dist .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -15,12 +15,32 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 LINK = re.compile(r"\]\(([^)#:]+?)(?:#[^)]*)?\)")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+WITH_EXAMPLES = [page for page in PAGES if BLOCK.search(page.read_text())]
+
+
+def run_examples(page):
+    """Run the Python blocks of a page one after the other in one namespace."""
+    blocks = BLOCK.findall(page.read_text())
+    assert blocks, f"{page} has no Python example"
+    namespace = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    namespace = {}
-    for block in BLOCK.findall(page.read_text()):
-        exec(compile(block, str(page), "exec"), namespace)
+    run_examples(page)
+
+
+def test_a_page_with_a_broken_example_or_none_fails(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("Text.\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
+    with pytest.raises(AssertionError):
+        run_examples(page)
+    page.write_text("Text without an example.\n")
+    with pytest.raises(AssertionError, match="has no Python example"):
+        run_examples(page)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -37,5 +57,7 @@ def test_the_documented_experiment_is_one():
     assert len(jobs(experiment)) == 4 * 2 + 2
 
 
-def test_some_examples_were_found():
-    assert sum(len(BLOCK.findall(p.read_text())) for p in PAGES) >= 5
+def test_the_pages_that_teach_have_examples():
+    shown = {str(page.relative_to(ROOT)) for page in WITH_EXAMPLES}
+    assert {"README.md", "docs/tutorial.md", "docs/how-to/estimator.md"} <= shown
+    assert len(shown) >= 5
