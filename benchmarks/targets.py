@@ -25,10 +25,20 @@ class Target:
     most_mib: float | None = None
 
 
-def _is(config: str, key: str, beta: float | None = None, rate: float = 1.0):
+CIFAR, VTAB = "cifar100-efficientnet_lite0", "vtab50-efficientnet_lite0"
+
+
+def _is(
+    key: str,
+    *,
+    study: str = "accuracy",
+    dataset: str = CIFAR,
+    clients: int = 5,
+    beta: float | None = None,
+    rate: float = 1.0,
+):
     return lambda r: (
-        r.config.endswith(f"/{config}.toml")
-        and r.key == key
+        (r.study, r.dataset, r.stream["clients"], r.key) == (study, dataset, clients, key)
         and (beta is None or r.stream["beta"] == beta)
         and r.stream["label_rate"] == rate
     )
@@ -46,25 +56,28 @@ def targets() -> list[Target]:
     """As the project's plan states them."""
     found = []
     for beta in (0.1, 0.5, 1.0):
-        pair = (_is("accuracy", "fedran", beta), _is("accuracy", "fedran-paper", beta))
+        pair = (_is("fedran", beta=beta), _is("fedran-paper", beta=beta))
         where = f"CIFAR-100, 5 clients, beta {beta:g}: FedRAN minus FedRAN-paper r=2048"
         found.append(Target(where, "A_avg", *pair, a_avg, 0.2, 1.5))
         found.append(Target(where, "A_T", *pair, a_t, 1.3, 1.5))
-    pair = (_is("clients100", "fedran"), _is("clients100", "fedran-paper"))
+    pair = (_is("fedran", clients=100), _is("fedran-paper", clients=100))
     where = "CIFAR-100, 100 clients, beta 0.5: FedRAN minus FedRAN-paper r=512"
     found += [Target(where, "A_avg", *pair, a_avg, 3.0, 0.6)]
     found += [Target(where, "A_T", *pair, a_t, 5.0, 0.6)]
     for beta in (0.1, 0.5, 1.0):
-        pair = (_is("vtab", "fedran", beta), _is("vtab", "fedran-paper", beta))
+        pair = (
+            _is("fedran", dataset=VTAB, beta=beta),
+            _is("fedran-paper", dataset=VTAB, beta=beta),
+        )
         where = f"VTAB-50, beta {beta:g}: FedRAN minus FedRAN-paper r=512"
         found.append(Target(where, "A_avg", *pair, a_avg, -0.2, 0.6))
         found.append(Target(where, "A_T", *pair, a_t, -0.2, 0.6))
     for rate, least in ((0.2, 3.0), (0.1, 5.5)):
-        margin = _is("labels", "fedran-margin", rate=rate)
+        margin = _is("fedran-margin", study="labels", rate=rate)
         where = f"CIFAR-100, beta 0.1, {rate:.0%} labels: margin rule minus"
         only, rule = (
-            _is("labels", "fedran", rate=rate),
-            _is("labels", "fedran-prototype", rate=rate),
+            _is("fedran", study="labels", rate=rate),
+            _is("fedran-prototype", study="labels", rate=rate),
         )
         found.append(Target(f"{where} labelled only", "A_avg", margin, only, a_avg, least))
         found.append(Target(f"{where} the paper's rule", "A_avg", margin, rule, a_avg, 0.0))
@@ -76,7 +89,7 @@ SLOW = ("fedran-paper", "ranpac", "loranpac")
 
 def minutes(results: Sequence[Result]) -> list[str]:
     """How long one stream of the CIFAR-100 table takes on two cores, in sentences."""
-    runs = [r for r in results if r.config.endswith("/runtime.toml") and r.side_by_side == 1]
+    runs = [r for r in results if r.study == "runtime" and r.side_by_side == 1]
     spent = {
         r.key: sum(sum(t.seconds.client) + t.seconds.server for t in r.tasks) / 60 for r in runs
     }

@@ -32,11 +32,12 @@ def test_the_results_page_is_generated_from_the_results():
 
 def cifar(results, key):
     key, _, flavour = key.partition(" ")
-    config = "/trained.toml" if key in ("finetune", "fedicarl") else "/accuracy.toml"
+    study = "training" if key in ("finetune", "fedicarl") else "accuracy"
     found = [
         r
         for r in results
-        if r.key == key and r.config.endswith(config) and r.stream["beta"] == 0.1
+        if (r.key, r.study, r.stream["beta"]) == (key, study, 0.1)
+        if r.dataset == "cifar100-efficientnet_lite0" and r.stream["clients"] == 5
         if r.params.get("flavour", "").startswith(flavour)
     ]
     assert {r.seeds["order"] for r in found} == {1993, 7, 11}

@@ -214,10 +214,16 @@ def test_bytes_are_summed_over_rounds(dataset, stream):
 
 
 def test_a_run_says_what_is_needed_to_repeat_it(dataset, stream):
-    job = Run("wanderer", Wanderer(), dataset, stream, 2, "label", "c.toml", {"drift": 1.0})
+    job = Run(
+        *("wanderer", Wanderer(), dataset, stream, 2, "label"),
+        study="runtime",
+        config="c.toml",
+        budgets={"drift": 1.0},
+    )
     found = run(job)
     assert found.run_id == job.run_id
     assert (found.key, found.label, found.config) == ("wanderer", "label", "c.toml")
+    assert found.study == "runtime"
     assert (found.family, found.params) == ("trained", {"step": 0.3})
     assert found.seeds == {"order": 3, "partition": 3, "mask": 3, "projection": 2}
     assert found.hashes == {"stream": stream.hash, "features": dataset.hash}
@@ -238,7 +244,7 @@ def test_the_run_id_knows_method_settings_seeds_and_data(dataset, stream):
         replace(base, stream=make_stream(dataset.y_train, n_tasks=3, n_clients=3, beta=1, seed=3)),
     ]
     assert len({base.run_id, *(o.run_id for o in others)}) == len(others) + 1
-    assert replace(base, label="x", config="y").run_id == base.run_id
+    assert replace(base, label="x", config="y", study="rank").run_id == base.run_id
 
 
 def test_class_counts_agree_with_accuracies(dataset, stream, result):

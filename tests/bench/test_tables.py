@@ -232,6 +232,6 @@ def test_markdown_tables_are_well_formed():
 
 
 def test_runs_made_for_their_seconds_stand_for_all():
-    other, own = made_up("a"), made_up("a", seed=2, config="configs/paper/runtime.toml")
+    other, own = made_up("a"), made_up("a", seed=2, study="runtime")
     (table,) = runtime_tables([other, own])
     assert column(table, "seeds")["a"].text == "1"

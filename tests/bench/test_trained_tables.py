@@ -190,7 +190,7 @@ def test_runs_for_the_speed_up_give_way_to_whole_runs():
 
 def test_runtime_takes_both_files_made_for_it_and_counts_the_forward_pass():
     other = made_up("afl", "AFL")
-    own = made_up("afl", "AFL", seed=2, config="configs/paper/runtime.toml")
+    own = made_up("afl", "AFL", seed=2, study="runtime")
     (table,) = runtime_tables([other, own, *speedup(beta=0.1)])
     assert texts(table, "seeds")["AFL"] == "1"
     whole = texts(table, "Time with forward pass")
@@ -238,7 +238,7 @@ def test_a_closing_round_is_not_a_round_of_training():
 
 @pytest.mark.parametrize("render", [html_table, markdown_table])
 def test_hostile_settings_are_text(render):
-    place = {"config": "configs/paper/speedup.toml"}
+    place = {"study": "speedup"}
     names = ("network", "weights", "averaging", "lr", "epochs", "own")
     odd = made_up(
         *("finetune", HOSTILE),

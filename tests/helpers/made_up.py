@@ -141,7 +141,7 @@ def label_rates(seed, rates=(0.05, 0.2, 0.5, 1.0)):
             level=0.8 - 0.2 * (1 - rate) ** 2 + gain * (1 - rate),
             label_rate=rate,
             seed=seed,
-            config="configs/paper/labels.toml",
+            study="labels",
             **({} if key == "fedran" else {"accepted": [0.8], "precision": [0.9]}),
         )
         for rate in rates
@@ -159,7 +159,7 @@ def ranks(seed):
             beta=0.5,
             seed=seed,
             gram_error=1.0 / rank,
-            config="configs/paper/rank.toml",
+            study="rank",
         )
         for key in ("fedran", "fedran-paper")
         for m in (1024, 2048, 8192)
@@ -168,7 +168,7 @@ def ranks(seed):
 
 
 def components(seed):
-    place = {"beta": 1.0, "seed": seed, "config": "configs/paper/components.toml"}
+    place = {"beta": 1.0, "seed": seed, "study": "components"}
     exact = [
         made_up(
             "exact",

@@ -59,7 +59,7 @@ def _trained(key, label, own, i, network, n_rounds, size, **more):
         "sends": "the model's parameters",
         "client": (0.02 if frozen else 3.0) * n_rounds,
         "forward": 2.0 if frozen else None,
-        "config": f"configs/paper/{'trained' if frozen else 'scratch'}.toml",
+        "study": "training",
     }
     return made_up(key, label, **{**fields, **more})
 
@@ -71,7 +71,7 @@ def fedran(**more):
 
 def speedup(n_rounds=2, **more):
     """FedRAN, heads and networks, one after the other on one machine."""
-    place = {"config": "configs/paper/speedup.toml", "machine": "Linux x86_64, 2 cores", **more}
+    place = {"study": "speedup", "machine": "Linux x86_64, 2 cores", **more}
     return [fedran(**place), *heads(100, **place), *scratch(n_rounds, **place)]
 
 

@@ -59,7 +59,7 @@ def load_results(folder: Path) -> list[Result]:
     # Of equal runs the last counts in tables of accuracy: not the one made for its seconds.
     return sorted(
         results,
-        key=lambda r: (places.get(r.key, len(places)), not r.config.endswith("runtime.toml")),
+        key=lambda r: (places.get(r.key, len(places)), r.study != "runtime"),
     )
 
 

@@ -14,7 +14,6 @@ from fedran.bench.results.grouping import (
     groups,
     identity,
     place_title,
-    study,
 )
 from fedran.bench.results.result import Result
 
@@ -67,7 +66,7 @@ class ComponentStudy:
 
 def label_studies(results: Sequence[Result]) -> list[LabelStudy]:
     """Where the same variant was run at two label rates or more, or where labels are missing."""
-    pool = [r for r in results if r.key in LABEL_KEYS and study(r) not in {"rank", "components"}]
+    pool = [r for r in results if r.key in LABEL_KEYS and r.study not in {"rank", "components"}]
     found: dict[tuple[Setting, float | None], dict[str, dict[float, Group]]] = {}
     for g in groups(pool):
         place = (replace(g.setting, label_rate=1.0), g.beta)
@@ -95,7 +94,7 @@ def _titled(lines: list[dict[float, Group]]) -> dict[str, dict[float, Group]]:
 
 def rank_studies(results: Sequence[Result]) -> list[RankStudy]:
     """Where FedRAN or the paper's FedRAN was run at two ranks or more of one width."""
-    pool = _of("rank", results, [r for r in results if r.key in {"fedran", "fedran-paper"}])
+    pool = _of_study("rank", results, [r for r in results if r.key in {"fedran", "fedran-paper"}])
     studies = []
     for (setting, beta), found in by_place(groups(pool)).items():
         for key in ("fedran", "fedran-paper"):
@@ -130,7 +129,7 @@ def _variants(members: list[Group]) -> dict[str, list[Group]]:
 
 def component_studies(results: Sequence[Result]) -> list[ComponentStudy]:
     """Where the exact Gram was run on two kinds of features or more."""
-    pool = _of("components", results, [r for r in results if "features" in r.params])
+    pool = _of_study("components", results, [r for r in results if "features" in r.params])
     studies = []
     for (setting, beta), found in by_place(groups(pool)).items():
         bars: dict[tuple[str, str], dict[str, Group]] = {}
@@ -143,9 +142,9 @@ def component_studies(results: Sequence[Result]) -> list[ComponentStudy]:
     return studies
 
 
-def _of(stem: str, results: Sequence[Result], otherwise: list[Result]) -> list[Result]:
-    """The runs of a study's own configuration; else those of any comparison."""
-    own = [r for r in results if study(r) == stem]
+def _of_study(name: str, results: Sequence[Result], otherwise: list[Result]) -> list[Result]:
+    """The runs of a study; where there are none, those of any comparison."""
+    own = [r for r in results if r.study == name]
     return own or comparisons(otherwise)
 
 

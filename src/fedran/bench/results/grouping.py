@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
 
 from fedran.bench.results.names import as_text, difference
-from fedran.bench.results.result import Result
+from fedran.bench.results.result import ABLATIONS, Result
 
 Mark = Literal["", "best", "second"]
-
-ABLATIONS = frozenset({"labels", "rank", "components"})
-"""Configurations whose runs vary one thing; they have sections of their own."""
-SPEEDUP = "speedup"
-"""The configuration that runs FedRAN and trained methods alone on one machine, for the seconds."""
 
 
 @dataclass(frozen=True)
@@ -119,20 +113,9 @@ def mean_of(s: Stat | None) -> float | None:
     return None if s is None else s.mean
 
 
-def config_stem(result: Result) -> str:
-    """``configs/paper/rank.toml`` -> ``rank``."""
-    return PurePosixPath(result.config.replace("\\", "/")).stem
-
-
-def study(result: Result) -> str:
-    """``labels``, ``rank`` or ``components`` for runs of those files of ``paper/``, else ''."""
-    path = PurePosixPath(result.config.replace("\\", "/"))
-    return path.stem if path.parent.name == "paper" and path.stem in ABLATIONS else ""
-
-
 def measured(results: Iterable[Result]) -> list[Result]:
     """All but the runs of the ablations."""
-    return [r for r in results if not study(r)]
+    return [r for r in results if r.study not in ABLATIONS]
 
 
 def comparisons(results: Iterable[Result]) -> list[Result]:
@@ -141,8 +124,8 @@ def comparisons(results: Iterable[Result]) -> list[Result]:
     Those may train for fewer rounds; they count where the method has no other run.
     """
     found = measured(results)
-    whole = {_method(r) for r in found if config_stem(r) != SPEEDUP}
-    return [r for r in found if config_stem(r) != SPEEDUP or _method(r) not in whole]
+    whole = {_method(r) for r in found if r.study != "speedup"}
+    return [r for r in found if r.study != "speedup" or _method(r) not in whole]
 
 
 def _method(r: Result) -> tuple[Setting, str, str]:

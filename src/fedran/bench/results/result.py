@@ -14,9 +14,25 @@ import numpy as np
 import scipy
 
 import fedran
+from fedran.core.errors import nearest
 from fedran.core.labels import Label
 
-SCHEMA = 2
+SCHEMA = 3
+
+DEFAULT_STUDY = "accuracy"
+STUDIES = {
+    "accuracy": "Compares methods on the same streams.",
+    "communication": "Compares uploads with the cost of sending plain data.",
+    "training": "Trains heads or whole networks on the same streams.",
+    "labels": "Varies the share of labelled rows.",
+    "rank": "Varies rank and width of the summaries.",
+    "components": "Adds the components of the feature map one at a time.",
+    "runtime": "Measures seconds, one run at a time.",
+    "speedup": "Measures seconds of FedRAN and of trained methods, which may train for few rounds.",
+}
+"""Every study that a configuration may name, and what its runs are for."""
+ABLATIONS = frozenset({"labels", "rank", "components"})
+"""Studies that vary one setting. Their runs stay out of the comparisons of methods."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +111,8 @@ class Result:
     """Day of the run, ISO 8601."""
     side_by_side: int = 1
     """Runs that shared the machine: beyond 1 the seconds say little."""
+    study: str = DEFAULT_STUDY
+    """What the run was made for, one of ``STUDIES``."""
     config: str = ""
     """The configuration file that asked for it."""
     drift: list[float] = field(default_factory=list)
@@ -147,11 +165,22 @@ class Result:
             fields = json.loads(line)
             fields.pop("run_id")
             if fields["schema"] != SCHEMA:
-                raise ValueError(f"results of schema {fields['schema']}, this reads {SCHEMA}")
+                raise ValueError(
+                    f"expected results of schema {SCHEMA}, got schema {fields['schema']}; "
+                    "benchmarks/migrate_results.py converts schema 2"
+                )
+            require_study(fields["study"])
             fields["tasks"] = [read_record(t) for t in fields["tasks"]]
             return cls(**fields)
         except (KeyError, TypeError, AttributeError) as reason:
             raise ValueError(f"not a line of results: {reason}") from None
+
+
+def require_study(name: str) -> None:
+    """Refuse a study that does not exist."""
+    if name not in STUDIES:
+        known = ", ".join(STUDIES)
+        raise ValueError(f"study must be one of {known}; got {name!r}{nearest(name, STUDIES)}")
 
 
 def run_id(

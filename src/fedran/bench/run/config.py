@@ -8,13 +8,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from fedran.bench.results.result import DEFAULT_STUDY, require_study
 from fedran.bench.run.overrides import override, require_methods
 from fedran.core.errors import nearest, printable
 from fedran.data.stream import PARTITIONERS
 from fedran.methods.registry import METHODS, make_method
 from fedran.wire.files import read_toml
 
-TOP = ("name", "dataset", "stream", "run", "budgets", "method")
+TOP = ("name", "study", "dataset", "stream", "run", "budgets", "method")
 STREAM: dict[str, type] = {
     "tasks": int,
     "clients": int,
@@ -59,6 +60,8 @@ class Experiment:
     """A configuration, complete and checked."""
 
     name: str
+    study: str
+    """What its runs are for, one of ``STUDIES``."""
     source: str
     """The file it came from, as given."""
     datasets: tuple[str, ...]
@@ -116,6 +119,7 @@ def parse_config(fields: Mapping[str, Any], source: str = "") -> Experiment:
             raise ValueError(f"method {choice.key!r} runs on no stream: only = {dict(choice.only)}")
     return Experiment(
         name=_text(fields.get("name", Path(source).stem or "experiment"), "name"),
+        study=_study(fields.get("study", DEFAULT_STUDY)),
         source=source,
         datasets=tuple(_text(d, "dataset") for d in _filled(fields["dataset"], "dataset")),
         streams=streams,
@@ -207,6 +211,11 @@ def _text(value: Any, name: str) -> str:
     if not value.isprintable():
         raise ValueError(f"{name} must be text in one line, got {printable(value)}")
     return value
+
+
+def _study(value: Any) -> str:
+    require_study(_text(value, "study"))
+    return str(value)
 
 
 def _filled(value: Any, name: str) -> list[Any]:

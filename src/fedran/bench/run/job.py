@@ -27,6 +27,7 @@ class Job:
     stream: Settings
     choice: MethodChoice
     projection_seed: int
+    study: str
     config: str
     gram_error: bool
     seconds_per_row: float | None
@@ -52,6 +53,7 @@ class Job:
             stream(self.dataset, self.stream),
             self.projection_seed,
             self.choice.label,
+            self.study,
             self.config,
             dict(self.budgets),
             self.gram_error,
@@ -67,6 +69,7 @@ def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:
             tuple(settings.items()),
             choice,
             seed,
+            experiment.study,
             experiment.source,
             experiment.gram_error,
             experiment.seconds_per_row,

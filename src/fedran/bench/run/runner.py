@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.bench.results.result import Result, Seconds, TaskRecord, library_versions, run_id
+from fedran.bench.results.result import (
+    DEFAULT_STUDY,
+    Result,
+    Seconds,
+    TaskRecord,
+    library_versions,
+    run_id,
+)
 from fedran.bench.run.checkpoint import Checkpoint, OpenTask, Position, SoFar
 from fedran.bench.run.client_images import Encoded, cached_backbone
 from fedran.bench.run.gram_error import ExactGrams
@@ -37,6 +44,7 @@ class Run:
     seed: int = 0
     """Of the random features, and of whatever a client draws."""
     label: str = ""
+    study: str = DEFAULT_STUDY
     config: str = ""
     budgets: dict[str, float] = field(default_factory=dict)
     gram_error: bool = False
@@ -277,6 +285,7 @@ class _Runner:
             machine=machine(getattr(self.method, "device", None)),
             date=datetime.date.today().isoformat(),
             side_by_side=job.side_by_side,
+            study=job.study,
             config=job.config,
             drift=at.so_far.drift,
             reference_acc=at.so_far.reference_acc,

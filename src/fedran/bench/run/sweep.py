@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.bench.results.result import Result
@@ -53,7 +53,7 @@ def execute(
             _make_folder(folder)
     file = out / f"{Path(experiment.source).stem or experiment.name}.jsonl"
     known = finished(file)
-    todo, impossible, skipped = _plan(jobs(experiment, device), known, out, streams)
+    todo, impossible, skipped = _plan(jobs(experiment, device), known, file, streams)
     largest = Needs(
         max([BASE_MEMORY, *(p.needs.host for p in todo)]), max([0, *(p.needs.device for p in todo)])
     )
@@ -80,9 +80,12 @@ def execute(
 
 
 def _plan(
-    wanted: list[Job], known: dict[str, Result], out: Path, streams: Path | None
+    wanted: list[Job], known: dict[str, Result], file: Path, streams: Path | None
 ) -> tuple[list[Planned], list[tuple[Job, str]], int]:
-    """What to run, what cannot be run and why, and how much is done already."""
+    """What to run, what cannot be run and why, and how much is done already.
+
+    A finished run that now belongs to another study is written again under that study.
+    """
     todo: dict[str, Planned] = {}
     impossible: list[tuple[Job, str]] = []
     skipped = 0
@@ -92,10 +95,13 @@ def _plan(
             name = prepared.run_id
             if name in todo or (name in known and _complete(known[name], prepared)):
                 skipped += 1
+                if name in known and known[name].study != job.study:
+                    known[name] = replace(known[name], study=job.study)
+                    append(file, known[name])
             else:
                 needs = estimated_needs(prepared)
                 require_fit(needs, job.device)
-                place = out / "checkpoints" / name
+                place = file.parent / "checkpoints" / name
                 todo[name] = Planned(job, place, prepared.steps, needs)
         except Exception as reason:
             impossible.append((job, sentence(reason)))

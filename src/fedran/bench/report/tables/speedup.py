@@ -22,11 +22,9 @@ from fedran.bench.report.tables.table import (
     words,
 )
 from fedran.bench.results.grouping import (
-    SPEEDUP,
     Group,
     Setting,
     by_place,
-    config_stem,
     groups,
     machine,
     mean_of,
@@ -53,7 +51,7 @@ def speedup_tables(results: Iterable[Result]) -> list[Table]:
     """One table for each setting and beta, configuration file and machine that has both sides."""
     files: dict[tuple[str, str], list[Result]] = {}
     for r in measured(results):
-        if r.side_by_side == 1 and config_stem(r) == SPEEDUP:
+        if r.side_by_side == 1 and r.study == "speedup":
             files.setdefault((r.config, machine(r)), []).append(r)
     tables, settings = [], []
     for (_, where), runs in files.items():

@@ -19,11 +19,9 @@ from fedran.bench.report.tables.table import (
     words,
 )
 from fedran.bench.results.grouping import (
-    SPEEDUP,
     Group,
     Setting,
     by_place,
-    config_stem,
     groups,
     machine,
     mean_of,
@@ -55,7 +53,7 @@ def runtime_tables(results: Iterable[Result]) -> list[Table]:
     """One table for each setting and beta."""
     alone = [r for r in measured(results) if r.side_by_side == 1]
     # Where runs were made for their seconds, the others were not.
-    alone = [r for r in alone if config_stem(r) in {"runtime", SPEEDUP}] or alone
+    alone = [r for r in alone if r.study in {"runtime", "speedup"}] or alone
     places = by_place(groups(alone, by_machine=True))
     tables = [_table(setting, beta, found) for (setting, beta), found in places.items()]
     return collapse_but_first(tables, [setting for setting, _ in places])
