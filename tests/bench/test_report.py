@@ -89,7 +89,7 @@ def test_hostile_strings_are_escaped(report):
 def test_without_jinja2_the_error_says_what_to_install(monkeypatch):
     page._environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ImportError, match=r"the report needs Jinja2: pip install 'fedran\[report\]'"):
+    with pytest.raises(ImportError, match=r"needs Jinja2: pip install 'fedran\[report\]'"):
         make_report([made_up()])
 
 
