@@ -201,7 +201,7 @@ for k in range(50):
     blob = fedran.encode(fedran.summarize(phi(Z), y, 256))
     agg.absorb(fedran.decode(blob), client=f"c{k}", task="t")
 agg.solve()
-agg.save(folder / "server.fedran")
+fedran.save(agg, folder / "server.fedran")
 (folder / "server.fedran").unlink(); folder.rmdir()
 print(json.dumps({"peak_mb": peak_mb()}))
 """

@@ -6,6 +6,7 @@ messages into a classifier over all classes seen so far, in closed form.
 
 from fedran import presets
 from fedran.core.accounts import Accounts
+from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
@@ -15,7 +16,6 @@ from fedran.core.ridge import Ridge
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
 from fedran.estimator import FedRANClassifier
-from fedran.wire.aggregator_codec import Aggregator
 from fedran.wire.codec import decode, encode
 from fedran.wire.files import load, save
 from fedran.wire.limits import Limits

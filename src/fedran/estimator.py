@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedran.core._linalg.truncation import check_rank, leading_of_gram
 from fedran.core.accounts import Accounts
 from fedran.core.accumulate import accumulate
-from fedran.core.aggregator import FLOAT32_ENERGY
+from fedran.core.aggregator import FLOAT32_ENERGY, Aggregator
 from fedran.core.exact_sum import ExactSum, symmetric
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import require_same
@@ -22,7 +22,6 @@ from fedran.core.head import Head, make_head
 from fedran.core.labels import Label, encode_labels, label_array, ordered
 from fedran.core.ridge import Ridge, solve_gram
 from fedran.core.summary import Summary
-from fedran.wire.aggregator_codec import Aggregator
 
 SEED_RANGE = 2**31
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fedran.core.aggregator import Aggregator
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head
 from fedran.core.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
-from fedran.wire.aggregator_codec import Aggregator
 
 Setting = Literal["resnet", "vtab", "vit"]
 

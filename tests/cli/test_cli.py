@@ -49,7 +49,7 @@ def test_inspect_reads_uploads_heads_and_aggregators(cli, summary, tmp_path):
     agg = fedran.Aggregator(64)
     agg.absorb(summary, client="site-1", task="may")
     fedran.save(agg.solve(), tmp_path / "head.fedran")
-    agg.save(tmp_path / "agg.fedran")
+    fedran.save(agg, tmp_path / "agg.fedran")
     code, out, _ = cli("inspect", str(tmp_path / "up.fedran"))
     assert code == 0
     assert "one client's summary" in out
@@ -77,7 +77,7 @@ def test_inspect_covers_the_rarer_states(cli, tmp_path):
     ranked = fedran.Aggregator(32, server_rank=3, order="paper")
     H = np.eye(32)[:20]
     ranked.absorb(fedran.summarize(H, list(range(20)), 4), client="a", task="t")
-    ranked.save(tmp_path / "ranked.fedran")
+    fedran.save(ranked, tmp_path / "ranked.fedran")
     code, out, _ = cli("inspect", str(tmp_path / "ranked.fedran"))
     assert "rank 3, order paper" in out
     assert "and 12 more" in out

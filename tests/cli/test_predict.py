@@ -45,7 +45,7 @@ def test_labels_into_a_file(made, cli):
 @pytest.mark.parametrize(
     ("head", "rows", "words"),
     [
-        ("upload.fedran", "rows.npy", "expected a head, got an upload"),
+        ("upload.fedran", "rows.npy", "upload.fedran: kind: expected head, got summary"),
         ("head.fedran", "none.npy", "no such file; expected features"),
         ("head.fedran", "bad.npz", "expected an array features or test or X, got other"),
         ("head.fedran", "bad.npy", "expected features (.npy or .npz)"),

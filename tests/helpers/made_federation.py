@@ -43,6 +43,4 @@ class Sites:
 
 def same_state(a, b):
     """Bit for bit."""
-    from fedran.wire.aggregator_codec import to_bytes
-
-    return to_bytes(a.aggregator) == to_bytes(b.aggregator) and a.energies == b.energies
+    return fedran.encode(a.aggregator) == fedran.encode(b.aggregator) and a.energies == b.energies

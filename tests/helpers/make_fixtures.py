@@ -7,7 +7,6 @@ chosen so that the float forms come out exactly, on every machine.
 import numpy as np
 
 import fedran
-from fedran.wire.aggregator_codec import to_bytes
 from helpers.wire_messages import FIXTURES, PRECISIONS, to_text
 
 PRINT = fedran.Fingerprint.of(backbone="golden", d=3, seed=7, scaled=True, note=None, gain=0.5)
@@ -75,7 +74,7 @@ def messages() -> dict[str, bytes]:
     made = {p: fedran.encode(golden_summary(p), p, bits=8.0) for p in PRECISIONS}
     made["head"] = fedran.encode(golden_head())
     for form in ("stack", "gram", "ranked"):
-        made[f"aggregator_{form}"] = to_bytes(golden_aggregator(form))
+        made[f"aggregator_{form}"] = fedran.encode(golden_aggregator(form))
     return made
 
 

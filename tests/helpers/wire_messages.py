@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.wire.aggregator_codec import to_bytes
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1"}
 PRECISIONS = ("float64", "float32", "float16", "int8", "mixed")
@@ -129,7 +128,7 @@ def assert_refused(
     """decode raises Refused only, in one printable line that names the field, in little memory."""
     agg = fedran.Aggregator(16)
     agg.absorb(summary(seed=1), client="a", task="t")
-    before = to_bytes(agg)
+    before = fedran.encode(agg)
     tracemalloc.start()
     try:
         with pytest.raises(fedran.Refused) as caught:
@@ -142,7 +141,7 @@ def assert_refused(
     assert named in text
     assert len(text) < 600
     assert peak < limits.decoded + 3 * len(blob) + OVERHEAD
-    assert to_bytes(agg) == before
+    assert fedran.encode(agg) == before
 
 
 def to_text(blob: bytes) -> str:

@@ -244,7 +244,7 @@ FIELDS = {
     "negative version": ("version", "-1.0", "version"),
     "other format": ("format", "pickle", "format"),
     "head as summary": ("kind", "head", "kind"),
-    "aggregator as summary": ("kind", "aggregator", "Aggregator.load"),
+    "aggregator as summary": ("kind", "aggregator", "kind: expected summary, got aggregator"),
     "unknown kind": ("kind", "\x1b[31mvirus\n", "kind"),
     "kind no text": ("kind", ["summary"], "kind"),
     "fingerprint no object": ("fingerprint", "abc", "fingerprint"),
@@ -577,4 +577,4 @@ class TestHeads:
 
     def test_limits(self, blob):
         assert_refused(blob, "message", fedran.Limits(decoded=100), fedran.Head)
-        assert_refused(blob, "pass kind=fedran.Head")
+        assert_refused(blob, "kind: expected summary, got head")

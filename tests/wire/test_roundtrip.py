@@ -256,7 +256,7 @@ def test_a_head_whose_diagnosis_is_infinite_is_refused_by_name():
 
 
 def test_encode_says_what_it_takes():
-    with pytest.raises(TypeError, match="Summary or a Head, got int"):
+    with pytest.raises(TypeError, match="a Summary, a Head or an Aggregator, got int"):
         fedran.encode(3)
     with pytest.raises(ValueError, match=r"precision must be one of .*'bfloat16'"):
         fedran.encode(summary(), "bfloat16")
@@ -268,10 +268,18 @@ def test_encode_says_what_it_takes():
     head = solved_head()
     with pytest.raises(ValueError, match="NaN or infinite weights"):
         fedran.encode(replace(head, weights=head.weights * np.nan))
-    with pytest.raises(TypeError, match="Summary or a Head, got kind"):
+    with pytest.raises(TypeError, match="Summary, Head or Aggregator, got <class 'int'>"):
         fedran.decode(b"", int)
     with pytest.raises(TypeError, match="a message is bytes, got str"):
         fedran.decode("text")
+
+
+def test_encode_refuses_options_that_the_kind_does_not_have():
+    for obj in (solved_head(), fedran.Aggregator(4)):
+        with pytest.raises(ValueError, match="max_bytes applies to summaries only"):
+            fedran.encode(obj, max_bytes=10**6)
+    with pytest.raises(ValueError, match="an aggregator is stored exactly"):
+        fedran.encode(fedran.Aggregator(4), "float32")
 
 
 def test_sums_beyond_float32_need_float64():

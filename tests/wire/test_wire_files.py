@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.wire.aggregator_codec import from_bytes, to_bytes
+from fedran.wire import files
 from helpers.wire_messages import Message, solved_head, summary, tampered
 
 FORMS = {
@@ -39,29 +39,29 @@ def go_on(agg: fedran.Aggregator) -> tuple[bytes, bytes]:
     for client, task in (("c8", "t0"), ("c9", "t1"), ("c9", "t2")):
         agg.absorb(upload(9, "float32", labels=("new", 3)), client=client, task=task)
     agg.close_task()
-    return agg.solve().weights.tobytes(), to_bytes(agg)
+    return agg.solve().weights.tobytes(), fedran.encode(agg)
 
 
 @pytest.mark.parametrize("form", FORMS)
 class TestAggregators:
     def test_goes_on_bit_for_bit(self, form, tmp_path):
         agg = half_done(form)
-        assert agg.save(tmp_path / "a") == (tmp_path / "a").stat().st_size
-        loaded = fedran.Aggregator.load(tmp_path / "a")
+        assert fedran.save(agg, tmp_path / "a") == (tmp_path / "a").stat().st_size
+        loaded = fedran.load(tmp_path / "a")
         assert type(loaded) is fedran.Aggregator
-        assert to_bytes(loaded) == to_bytes(agg)
+        assert fedran.encode(loaded) == fedran.encode(agg)
         assert loaded.solve().weights.tobytes() == agg.solve().weights.tobytes()
         assert go_on(loaded) == go_on(agg)
 
     def test_saving_does_not_change_what_follows(self, form, tmp_path):
         saved, never_saved = half_done(form), half_done(form)
-        saved.save(tmp_path / "a")
+        fedran.save(saved, tmp_path / "a")
         assert go_on(saved) == go_on(never_saved)
 
     def test_everything_is_there(self, form, tmp_path):
         agg = half_done(form)
-        agg.save(tmp_path / "a")
-        loaded = fedran.Aggregator.load(tmp_path / "a")
+        fedran.save(agg, tmp_path / "a")
+        loaded = fedran.load(tmp_path / "a")
         for name in ("out_features", "server_rank", "order", "dtype", "fingerprint", "classes"):
             assert getattr(loaded, name) == getattr(agg, name)
         for name in ("counts", "accounts", "ledger", "rank", "bounds"):
@@ -70,22 +70,22 @@ class TestAggregators:
 
     def test_empty(self, form, tmp_path):
         agg = fedran.Aggregator(32, **FORMS[form])
-        agg.save(tmp_path / "a")
-        assert go_on(fedran.Aggregator.load(tmp_path / "a")) == go_on(agg)
+        fedran.save(agg, tmp_path / "a")
+        assert go_on(fedran.load(tmp_path / "a")) == go_on(agg)
 
     def test_damage_is_refused_by_name(self, form, tmp_path):
-        blob = to_bytes(half_done(form))
+        blob = fedran.encode(half_done(form))
         path = tmp_path / "state"
         middle = len(blob) // 2
         for damaged in (blob[:middle], blob[:middle] + b"\0" + blob[middle + 1 :] + b"\0", b""):
             path.write_bytes(damaged)
             with pytest.raises(fedran.Refused, match="state"):
-                fedran.Aggregator.load(path)
+                fedran.load(path)
 
 
 def test_a_state_as_bytes():
     agg = half_done("gram")
-    assert to_bytes(from_bytes(to_bytes(agg))) == to_bytes(agg)
+    assert fedran.encode(fedran.decode(fedran.encode(agg))) == fedran.encode(agg)
 
 
 @pytest.mark.parametrize("form", ["stack", "float64", "flat", "paper"])
@@ -100,8 +100,8 @@ def test_uploads_that_decode_accepts_cannot_spoil_the_state(form, tmp_path):
             agg.absorb(fedran.decode(blob), client=f"c{i}", task="t")
         except fedran.Refused:
             assert i > 0
-    agg.save(tmp_path / "a")
-    loaded = fedran.Aggregator.load(tmp_path / "a")
+    fedran.save(agg, tmp_path / "a")
+    loaded = fedran.load(tmp_path / "a")
     head = fedran.decode(fedran.encode(loaded.solve()), fedran.Head)
     assert np.isfinite(head.weights).all()
 
@@ -125,8 +125,8 @@ def test_claims_that_add_up_beyond_their_range_cannot_spoil_the_state(form, clai
     for task in ("t", "u"):
         with contextlib.suppress(fedran.Refused):
             agg.absorb(fedran.decode(blob), client="a", task=task)
-    agg.save(tmp_path / "a")
-    head = fedran.Aggregator.load(tmp_path / "a").solve()
+    fedran.save(agg, tmp_path / "a")
+    head = fedran.load(tmp_path / "a").solve()
     assert fedran.decode(fedran.encode(head), fedran.Head).classes == head.classes
 
 
@@ -140,7 +140,7 @@ STATE_DAMAGE = {
     "other dtype": ("dtype", "float64", "stack"),
     "order": ("order", "random", "order"),
     "rank": ("server_rank", 0, "server_rank"),
-    "kind": ("kind", "summary", "fedran.load reads summaries and heads"),
+    "kind": ("kind", "summary", "kind: expected aggregator, got summary"),
     "counts": ("counts", [1], "counts"),
     "accounts": ("accounts.energy", -1.0, "accounts.energy"),
 }
@@ -154,9 +154,9 @@ def test_altered_state_with_a_valid_checksum(case, tmp_path):
         inner, last = message.section(path)
         inner[last] = value
 
-    (tmp_path / "x").write_bytes(tampered(to_bytes(half_done("stack")), change))
+    (tmp_path / "x").write_bytes(tampered(fedran.encode(half_done("stack")), change))
     with pytest.raises(fedran.Refused, match=named):
-        fedran.Aggregator.load(tmp_path / "x")
+        fedran.load(tmp_path / "x", fedran.Aggregator)
 
 
 RANKED_DAMAGE = {
@@ -174,9 +174,9 @@ RANKED_DAMAGE = {
 @pytest.mark.parametrize("case", RANKED_DAMAGE)
 def test_altered_ranked_state_with_a_valid_checksum(case, tmp_path):
     change, named = RANKED_DAMAGE[case]
-    (tmp_path / "x").write_bytes(tampered(to_bytes(half_done("flat")), change))
+    (tmp_path / "x").write_bytes(tampered(fedran.encode(half_done("flat")), change))
     with pytest.raises(fedran.Refused, match=named):
-        fedran.Aggregator.load(tmp_path / "x")
+        fedran.load(tmp_path / "x")
 
 
 @pytest.mark.parametrize("thing", [summary(), solved_head()], ids=["summary", "head"])
@@ -202,16 +202,64 @@ class TestSaveAndLoad:
             with pytest.raises(fedran.Refused, match=r"upload\.bin"):
                 fedran.load(path)
 
-    def test_the_wrong_loader_names_the_right_one(self, thing, tmp_path):
-        fedran.save(thing, tmp_path / "a")
-        with pytest.raises(fedran.Refused, match=r"fedran\.load reads summaries and heads"):
-            fedran.Aggregator.load(tmp_path / "a")
+
+THINGS = {
+    fedran.Summary: summary(),
+    fedran.Head: solved_head(),
+    fedran.Aggregator: half_done("gram"),
+}
 
 
-def test_load_of_an_aggregator_names_the_right_loader(tmp_path):
-    fedran.Aggregator(4).save(tmp_path / "a")
-    with pytest.raises(fedran.Refused, match=r"Aggregator\.load reads aggregators"):
-        fedran.load(tmp_path / "a")
+@pytest.mark.parametrize("kind", THINGS)
+def test_decode_and_load_find_the_kind_themselves(kind, tmp_path):
+    blob = fedran.encode(THINGS[kind])
+    assert fedran.save(THINGS[kind], tmp_path / "a") == len(blob)
+    assert (tmp_path / "a").read_bytes() == blob
+    for found in (fedran.decode(blob), fedran.load(tmp_path / "a")):
+        assert type(found) is kind
+        assert found.classes == THINGS[kind].classes
+
+
+@pytest.mark.parametrize("kind", THINGS)
+def test_a_requested_kind_refuses_the_other_kinds(kind, tmp_path):
+    for made, obj in THINGS.items():
+        fedran.save(obj, tmp_path / "a")
+        blob = fedran.encode(obj)
+        if made is kind:
+            assert type(fedran.decode(blob, kind)) is kind
+            assert type(fedran.load(tmp_path / "a", kind)) is kind
+            continue
+        named = f"kind: expected {kind.__name__.lower()}, got {made.__name__.lower()}"
+        with pytest.raises(fedran.Refused, match=named):
+            fedran.decode(blob, kind)
+        with pytest.raises(fedran.Refused, match=f"a: {named}"):
+            fedran.load(tmp_path / "a", kind)
+
+
+def test_decode_limits_an_aggregator_from_a_stranger_and_load_does_not(tmp_path):
+    """A server's own state may hold more classes than one message."""
+    agg = fedran.Aggregator(1)
+    n = fedran.Limits().classes + 1
+    agg.absorb(fedran.summarize(np.ones((n, 1)), list(range(n))), client="a", task="t")
+    blob = fedran.encode(agg)
+    fedran.save(agg, tmp_path / "a")
+    with pytest.raises(fedran.Refused, match="classes"):
+        fedran.decode(blob)
+    with pytest.raises(fedran.Refused, match="classes"):
+        fedran.load(tmp_path / "a", limits=fedran.Limits())
+    for found in (fedran.decode(blob, fedran.Aggregator), fedran.load(tmp_path / "a")):
+        assert len(found.classes) == n
+
+
+@pytest.mark.parametrize("kind", [fedran.Summary, fedran.Head, None])
+@pytest.mark.parametrize("limit", ["message", "header"])
+def test_load_limits_summaries_and_heads_without_a_kind_too(kind, limit, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "DEFAULT_LIMITS", fedran.Limits(**{limit: 100}))
+    fedran.save(THINGS[kind or fedran.Summary], tmp_path / "a")
+    with pytest.raises(fedran.Refused, match=r"a: \w+: expected .*at most 100 bytes"):
+        fedran.load(tmp_path / "a", kind)
+    fedran.save(THINGS[fedran.Aggregator], tmp_path / "a")
+    assert fedran.load(tmp_path / "a").classes == THINGS[fedran.Aggregator].classes
 
 
 def test_large_files_are_refused_before_they_are_read(tmp_path, monkeypatch):
@@ -222,9 +270,8 @@ def test_large_files_are_refused_before_they_are_read(tmp_path, monkeypatch):
 
 
 def test_missing_files_stay_ordinary_errors(tmp_path):
-    for load in (fedran.load, fedran.Aggregator.load):
-        with pytest.raises(FileNotFoundError):
-            load(tmp_path / "absent")
+    with pytest.raises(FileNotFoundError):
+        fedran.load(tmp_path / "absent")
     with pytest.raises(FileNotFoundError):
         fedran.save(summary(), tmp_path / "absent" / "a")
 
@@ -233,7 +280,7 @@ def test_missing_files_stay_ordinary_errors(tmp_path):
 @pytest.mark.parametrize("crash", [OSError("disk full"), KeyboardInterrupt()])
 def test_a_crash_leaves_the_old_file_and_nothing_else(call, crash, tmp_path, monkeypatch):
     path = tmp_path / "state"
-    half_done("stack").save(path)
+    fedran.save(half_done("stack"), path)
     old = path.read_bytes()
 
     def fail(*_):
@@ -241,7 +288,7 @@ def test_a_crash_leaves_the_old_file_and_nothing_else(call, crash, tmp_path, mon
 
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(type(crash)):
-        half_done("gram").save(path)
+        fedran.save(half_done("gram"), path)
     monkeypatch.undo()
     assert path.read_bytes() == old
     assert os.listdir(tmp_path) == ["state"]
@@ -265,8 +312,8 @@ def test_whatever_was_absorbed_can_be_saved_and_loaded(field, tmp_path):
     for i in range(3):
         accounts = replace(base.accounts, **{field: 9e99}, n_rows=2**40)
         agg.absorb(replace(base, accounts=accounts), client=f"c{i}", task="t")
-    agg.save(tmp_path / "a")
-    assert fedran.Aggregator.load(tmp_path / "a").accounts == agg.accounts
+    fedran.save(agg, tmp_path / "a")
+    assert fedran.load(tmp_path / "a").accounts == agg.accounts
 
 
 @pytest.mark.parametrize("server_rank", [None, 5])
@@ -277,13 +324,13 @@ def test_a_torch_aggregator_goes_on_after_a_load(server_rank, tmp_path):
     for i in range(3):
         s = fedran.summarize(rng.random((30, 16)), rng.integers(0, 3, 30), 12)
         agg.absorb(s, client=f"c{i}", task="t")
-    agg.save(tmp_path / "a")
-    loaded = fedran.Aggregator.load(tmp_path / "a", device="cpu")
+    fedran.save(agg, tmp_path / "a")
+    loaded = fedran.load(tmp_path / "a", device="cpu")
     first, second = agg.solve(), loaded.solve()
     assert second.diagnosis.residual == pytest.approx(first.diagnosis.residual, abs=1e-5)
     assert second.diagnosis.condition == pytest.approx(first.diagnosis.condition, rel=1e-4)
     np.testing.assert_allclose(second.to(None).weights, first.to(None).weights, atol=1e-5)
-    on_numpy = fedran.Aggregator.load(tmp_path / "a").solve().weights
+    on_numpy = fedran.load(tmp_path / "a").solve().weights
     np.testing.assert_allclose(on_numpy, first.to(None).weights, atol=1e-4)
 
 
@@ -292,10 +339,10 @@ def test_a_state_written_during_a_solve_is_the_state():
     agg = fedran.Aggregator(300)
     for i in range(4):
         agg.absorb(fedran.summarize(rng.random((90, 300)), [i] * 90, None), client="c", task=str(i))
-    before = to_bytes(agg)
+    before = fedran.encode(agg)
     with ThreadPoolExecutor(3) as pool:
         solves = [pool.submit(agg.solve) for _ in range(20)]
-        written = [pool.submit(to_bytes, agg) for _ in range(20)]
+        written = [pool.submit(fedran.encode, agg) for _ in range(20)]
         assert all(w.result() == before for w in written)
         weights = [s.result().weights for s in solves]
     for other in weights[1:]:

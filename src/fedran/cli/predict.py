@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 import fedran
 from fedran.core.errors import Refused, printable
-from fedran.core.head import Head
 
 NAMES = ("features", "test", "X")
 
@@ -25,9 +24,7 @@ def predict(
     ] = None,
 ) -> None:
     """Labels for rows of features, one a line, with a head that was saved."""
-    found = fedran.load(head)
-    if not isinstance(found, Head):
-        raise Refused(str(head), "a head", "an upload", hint="`fedran inspect` shows what it is")
+    found = fedran.load(head, fedran.Head)
     if found.fingerprint is None:
         raise Refused(str(head), "a head that says which features it takes", "no fingerprint")
     phi = fedran.RandomFeatures.from_fingerprint(found.fingerprint)

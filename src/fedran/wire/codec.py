@@ -3,48 +3,78 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast, overload
+from typing import TypeAlias, TypeVar, cast, overload
 
+from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.core.head import Head
 from fedran.core.summary import Summary
+from fedran.wire.aggregator_codec import decode_aggregator, encode_aggregator
 from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import HeadPrecision, decode_head, encode_head
-from fedran.wire.limits import DEFAULT_LIMITS, Limits
+from fedran.wire.limits import DEFAULT_LIMITS, FILE_LIMITS, Limits
 from fedran.wire.summary_codec import Precision, check_precision, decode_summary, encode_summary
 
 DEFAULT_BITS = 5.0
+Encodable: TypeAlias = Summary | Head | Aggregator
+Kind = TypeVar("Kind", Summary, Head, Aggregator)
+KINDS: dict[type, str] = {Summary: "summary", Head: "head", Aggregator: "aggregator"}
+"""The name of each class in the header of a message."""
 
 
 def encode(
-    thing: Summary | Head,
+    obj: Encodable,
     precision: str | None = None,
     *,
     bits: float = DEFAULT_BITS,
     max_bytes: int | None = None,
 ) -> bytes:
-    """A summary or a head as bytes (safetensors; see docs/reference/wire-format.md).
+    """Convert a summary, a head or an aggregator to bytes.
 
-    ``precision`` of a summary: ``"mixed"`` (the default: ``bits`` a number on average, more for
-    large singular values, entropy-coded), ``"int8"``, ``"float16"``, ``"float32"`` or
-    ``"float64"``. Of a head: ``"float16"`` with a scale per class (the default), ``"float32"``
-    or ``"float64"``. With ``max_bytes`` a summary that comes out larger is truncated until it
-    fits. Rounding and truncation go into the accounts (``eps_G``, ``eps_B``) that travel
-    along. The same object gives the same bytes.
+    The same object gives the same bytes. The layout is a safetensors file; see
+    docs/reference/wire-format.md.
 
+    Parameters
+    ----------
+    obj:
+        A ``Summary``, a ``Head`` or an ``Aggregator``.
+    precision:
+        For a summary ``"mixed"`` (default), ``"int8"``, ``"float16"``, ``"float32"`` or
+        ``"float64"``. ``"mixed"`` gives larger singular values more bits and compresses the
+        result. For a head ``"float16"`` with one scale per class (default), ``"float32"`` or
+        ``"float64"``. An aggregator is always stored exactly.
+    bits:
+        Average bits per value for ``"mixed"``.
+    max_bytes:
+        Truncate a summary until its message fits. Only for summaries.
+
+    Notes
+    -----
+    Errors from rounding and truncation are added to the accounts of a summary (``eps_G``,
+    ``eps_B``) and to the bound ``eps_W`` of a head.
+
+    Examples
+    --------
     >>> import numpy as np, fedran
     >>> s = fedran.summarize(np.random.default_rng(0).random((50, 64)), [0] * 50, rank=8)
     >>> fedran.decode(fedran.encode(s)).rank
     8
     """
-    if isinstance(thing, Summary):
+    if isinstance(obj, Summary):
         checked = check_precision(precision or "mixed", bits)
-        blob = encode_summary(thing, checked, bits)
-        return blob if max_bytes is None else _shrink(thing, blob, max_bytes, checked, bits)
-    if isinstance(thing, Head):
-        return encode_head(thing, cast(HeadPrecision, precision or "float16"))
-    hint = "; it has a save of its own" if hasattr(thing, "save") else ""
-    raise TypeError(f"encode takes a Summary or a Head, got {type(thing).__name__}{hint}")
+        blob = encode_summary(obj, checked, bits)
+        return blob if max_bytes is None else _shrink(obj, blob, max_bytes, checked, bits)
+    if not isinstance(obj, (Head, Aggregator)):
+        raise TypeError(
+            f"encode expects a Summary, a Head or an Aggregator, got {type(obj).__name__}"
+        )
+    if max_bytes is not None:
+        raise ValueError("max_bytes applies to summaries only, as nothing else can be truncated")
+    if isinstance(obj, Head):
+        return encode_head(obj, cast(HeadPrecision, precision or "float16"))
+    if precision is not None:
+        raise ValueError(f"an aggregator is stored exactly: leave out precision={precision!r}")
+    return encode_aggregator(obj)
 
 
 def _shrink(s: Summary, blob: bytes, max_bytes: int, precision: Precision, bits: float) -> bytes:
@@ -77,18 +107,46 @@ def _fewer_columns(s: Summary, rank: int) -> Summary:
 
 
 @overload
-def decode(blob: bytes, kind: type[Summary] = ..., *, limits: Limits = ...) -> Summary: ...
-@overload
-def decode(blob: bytes, kind: type[Head], *, limits: Limits = ...) -> Head: ...
 def decode(
-    blob: bytes, kind: type[Summary] | type[Head] = Summary, *, limits: Limits = DEFAULT_LIMITS
-) -> Summary | Head:
-    """The summary (or, with ``kind=Head``, the head) in a message from anyone.
+    blob: bytes, kind: None = ..., *, limits: Limits | None = ..., device: str | None = ...
+) -> Encodable: ...
+@overload
+def decode(
+    blob: bytes, kind: type[Kind], *, limits: Limits | None = ..., device: str | None = ...
+) -> Kind: ...
+def decode(
+    blob: bytes,
+    kind: type | None = None,
+    *,
+    limits: Limits | None = None,
+    device: str | None = None,
+) -> Encodable:
+    """Convert bytes back to a summary, a head or an aggregator.
 
-    Nothing in it is executed or trusted: sizes are checked before allocation, then the
-    checksum, types, shapes, and that the numbers can describe real rows. Everything that is
-    not accepted raises ``fedran.Refused``, one sentence that names the field.
+    The bytes may come from anyone: nothing in them is executed or trusted. Sizes are checked
+    before memory is allocated, then the checksum, types and shapes, and that the numbers can
+    describe real rows.
 
+    Parameters
+    ----------
+    blob:
+        The bytes that ``encode`` returned.
+    kind:
+        ``Summary``, ``Head`` or ``Aggregator``: the only class to accept. By default the class
+        follows from the message. A server that expects summaries should pass ``Summary``.
+    limits:
+        Largest accepted sizes. The default is ``Limits()``, or no practical limit for
+        ``kind=Aggregator``, which is a server's own state.
+    device:
+        A torch device for the arrays, such as ``"cuda"``. By default they are NumPy arrays.
+
+    Raises
+    ------
+    Refused
+        If the message is damaged, too large, of another kind or inconsistent.
+
+    Examples
+    --------
     >>> import fedran
     >>> fedran.decode(b"hello, world")
     Traceback (most recent call last):
@@ -96,18 +154,28 @@ def decode(
     fedran.core.errors.Refused: message: expected a header of at most 4 bytes, got \
 8583909746840200552; no fedran file, or damaged
     """
-    if kind not in (Summary, Head):
-        raise TypeError(f"decode makes a Summary or a Head, got kind={kind!r}")
-    message = unpack(blob, limits)
-    wanted = "summary" if kind is Summary else "head"
-    hint = {"head": "pass kind=fedran.Head", "aggregator": "use Aggregator.load"}
-    return decode_container(message.of_kind(wanted, hint.get(message.kind, "")), limits)
+    check_kind(kind)
+    if limits is None:
+        limits = FILE_LIMITS if kind is Aggregator else DEFAULT_LIMITS
+    return decode_container(unpack(blob, limits), kind, limits, device)
 
 
-def decode_container(message: Container, limits: Limits) -> Summary | Head:
-    """The summary or head in a verified container."""
+def check_kind(kind: type | None) -> None:
+    """Raise TypeError unless ``kind`` is None or a class that a message can hold."""
+    if kind is not None and kind not in KINDS:
+        raise TypeError(f"kind must be Summary, Head or Aggregator, got {kind!r}")
+
+
+def decode_container(
+    message: Container, kind: type | None, limits: Limits, device: str | None
+) -> Encodable:
+    """The object in a verified container, refused unless it is of the given kind."""
+    if kind is not None:
+        message.of_kind(KINDS[kind])
     if message.kind == "summary":
-        return decode_summary(message, limits)
+        return decode_summary(message, limits).to(device)
     if message.kind == "head":
-        return decode_head(message, limits)
-    raise Refused("kind", "summary or head", message.kind, hint="Aggregator.load reads aggregators")
+        return decode_head(message, limits).to(device)
+    if message.kind == "aggregator":
+        return decode_aggregator(message, limits, device)
+    raise Refused("kind", "summary, head or aggregator", message.kind)

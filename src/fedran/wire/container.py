@@ -42,6 +42,17 @@ class Container:
     header: Header
     tensors: dict[str, NDArray[Any]]
     digest: str
+    size: int
+    """Bytes of the whole message."""
+    header_size: int
+    """Bytes of its JSON header."""
+
+    def check_size(self, limits: Limits) -> None:
+        """Refuse a message that ``unpack`` would not have read within these limits."""
+        if self.size > limits.message:
+            raise Refused("message", f"at most {limits.message} bytes", self.size)
+        if self.header_size > limits.header:
+            raise Refused("message", f"a header of at most {limits.header} bytes", self.header_size)
 
     def of_kind(self, kind: str, hint: str = "") -> Container:
         """Itself, refused unless it is of this kind."""
@@ -122,7 +133,8 @@ def unpack(blob: bytes, limits: Limits) -> Container:
     header = Header.parse(metadata[FORMAT])
     _check_version(header)
     kind = header.text("kind", 32)
-    return Container(kind, header, tensors, hashlib.sha256(blob).hexdigest())
+    digest = hashlib.sha256(blob).hexdigest()
+    return Container(kind, header, tensors, digest, len(blob), length)
 
 
 def _check_version(header: Header) -> None:

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from fedran.core.accounts import Accounts
+from fedran.core.aggregator import Aggregator
 from fedran.core.bounds import gram_bounds
-from fedran.core.errors import Refused, printable
+from fedran.core.errors import printable
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.summary import Summary
-from fedran.wire.aggregator_codec import Aggregator, from_container
 from fedran.wire.codec import decode_container
 from fedran.wire.container import Container
 from fedran.wire.files import naming, read_container
-from fedran.wire.limits import DEFAULT_LIMITS, FILE_LIMITS
 
 SHOWN = 8
 """Classes, clients or tasks listed before the rest is counted."""
@@ -37,19 +36,11 @@ class Description:
 
 def describe(path: str | Path) -> Description:
     """What an upload, a head or an aggregator file holds; refused when it is none or damaged."""
-    path = Path(path)
     with naming(path):
-        message = read_container(path, FILE_LIMITS)
-        thing: Summary | Head | Aggregator
-        if message.kind == "aggregator":
-            thing = from_container(message, None)
-        else:
-            limit = DEFAULT_LIMITS.message
-            if path.stat().st_size > limit:
-                raise Refused("file", f"at most {limit} bytes", path.stat().st_size)
-            thing = decode_container(message, DEFAULT_LIMITS)
+        message, limits = read_container(path, None, None)
+        thing = decode_container(message, None, limits, None)
     file: Section = {
-        "bytes": path.stat().st_size,
+        "bytes": message.size,
         "format version": message.header.text("version"),
         "sha256": message.digest,
     }
@@ -62,7 +53,7 @@ def describe(path: str | Path) -> Description:
     return Description(
         title,
         {"file": file, **sections, "fingerprint": _fingerprint(thing.fingerprint)},
-        {**message.header.fields, "bytes": path.stat().st_size, "digest": message.digest},
+        {**message.header.fields, "bytes": message.size, "digest": message.digest},
     )
 
 

@@ -9,14 +9,21 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, overload
 
 from fedran.core.errors import Refused
 from fedran.core.head import Head
 from fedran.core.summary import Summary
-from fedran.wire.codec import DEFAULT_BITS, decode_container, encode
+from fedran.wire.codec import (
+    DEFAULT_BITS,
+    Encodable,
+    Kind,
+    check_kind,
+    decode_container,
+    encode,
+)
 from fedran.wire.container import Container, unpack
-from fedran.wire.limits import DEFAULT_LIMITS, Limits
+from fedran.wire.limits import DEFAULT_LIMITS, FILE_LIMITS, Limits
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:
@@ -84,33 +91,65 @@ def naming(path: str | Path) -> Iterator[None]:
         raise Refused(f"{path}: {reason.field}", reason.expected, reason.got, reason.hint) from None
 
 
-def read_container(path: str | Path, limits: Limits) -> Container:
-    """The verified contents of a file, its size checked before it is read."""
+def read_container(
+    path: str | Path, kind: type | None, limits: Limits | None
+) -> tuple[Container, Limits]:
+    """The verified contents of a file and the limits that apply to them.
+
+    Without ``limits``, an aggregator may be as large as a server's state, while summaries and
+    heads have the limits of ``decode``. The size is checked before the file is read.
+    """
     path = Path(path)
+    allowed = limits or (DEFAULT_LIMITS if kind in (Summary, Head) else FILE_LIMITS)
     size = path.stat().st_size
-    if size > limits.message:
-        raise Refused("file", f"at most {limits.message} bytes", size)
-    return unpack(path.read_bytes(), limits)
+    if size > allowed.message:
+        raise Refused("file", f"at most {allowed.message} bytes", size)
+    message = unpack(path.read_bytes(), allowed)
+    if limits is None and message.kind != "aggregator":
+        message.check_size(DEFAULT_LIMITS)
+        allowed = DEFAULT_LIMITS
+    return message, allowed
 
 
 def save(
-    thing: Summary | Head,
+    obj: Encodable,
     path: str | Path,
     precision: str | None = None,
     *,
     bits: float = DEFAULT_BITS,
 ) -> int:
-    """Write a summary or a head to a file, crash-safe; returns the bytes written.
+    """Write a summary, a head or an aggregator to a file and return the number of bytes.
 
-    The file can be read by its owner only (mode 0600 where that exists). Takes the options of
-    ``encode``. Aggregators have a ``save`` of their own.
+    The file holds the bytes of ``encode`` with the same options. After a crash it holds either
+    the old content or the complete new one. Only its owner can read it (mode 0600, on systems
+    that have file modes).
     """
-    data = encode(thing, precision, bits=bits)
+    data = encode(obj, precision, bits=bits)
     write_atomically(path, data)
     return len(data)
 
 
-def load(path: str | Path, *, limits: Limits = DEFAULT_LIMITS) -> Summary | Head:
-    """The summary or head in a file, with every check of ``decode``."""
+@overload
+def load(
+    path: str | Path, kind: None = ..., *, limits: Limits | None = ..., device: str | None = ...
+) -> Encodable: ...
+@overload
+def load(
+    path: str | Path, kind: type[Kind], *, limits: Limits | None = ..., device: str | None = ...
+) -> Kind: ...
+def load(
+    path: str | Path,
+    kind: type | None = None,
+    *,
+    limits: Limits | None = None,
+    device: str | None = None,
+) -> Encodable:
+    """Read a summary, a head or an aggregator that ``save`` wrote.
+
+    Takes the options of ``decode`` and makes the same checks. A refusal names the file. Without
+    ``limits``, summaries and heads have the limits of ``decode``; an aggregator may be larger.
+    """
+    check_kind(kind)
     with naming(path):
-        return decode_container(read_container(path, limits), limits)
+        message, allowed = read_container(path, kind, limits)
+        return decode_container(message, kind, allowed, device)

@@ -91,7 +91,8 @@ class Edge:
         self.journal = Journal(self.folder / "journal")
         try:
             for envelope in self._received():
-                first = None if self._checker else decode(envelope.upload, limits=FILE_LIMITS)
+                upload = envelope.upload
+                first = None if self._checker else decode(upload, Summary, limits=FILE_LIMITS)
                 self._remember(envelope.statement, first)
         except BaseException:
             self.journal.close()

@@ -7,10 +7,10 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import Key
-from fedran.wire.aggregator_codec import Aggregator
-from fedran.wire.files import write_atomically
+from fedran.wire.files import load, save, write_atomically
 
 log = logging.getLogger(__name__)
 KEPT = 2
@@ -42,7 +42,7 @@ class Snapshots:
         }
         # The notes first: where the aggregator's file is, they are too.
         write_atomically(path.with_suffix(".json"), json.dumps(notes).encode())
-        state.aggregator.save(path)
+        save(state.aggregator, path)
         for old in self._paths()[:-KEPT]:
             old.unlink()
             old.with_suffix(".json").unlink(missing_ok=True)
@@ -74,4 +74,4 @@ class Snapshots:
 def _read(path: Path) -> State:
     notes = json.loads(path.with_suffix(".json").read_bytes())
     covered = {(m[0], m[1]): (k[0], k[1]) for m, k in notes["covered"]}
-    return State(Aggregator.load(path), notes["energies"], covered)
+    return State(load(path, Aggregator), notes["energies"], covered)

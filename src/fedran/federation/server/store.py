@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedran.core.aggregator import check_id
+from fedran.core.aggregator import Aggregator, check_id
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.head import Head
@@ -22,7 +22,6 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.events import Logbook
 from fedran.federation.server.journal import Journal
 from fedran.federation.server.snapshots import Snapshots, State
-from fedran.wire.aggregator_codec import Aggregator
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
 from fedran.wire.limits import DEFAULT_LIMITS, FILE_LIMITS, Limits

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedran.core.aggregator import Aggregator
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.ridge import Ridge
 from fedran.methods.analytic.summary_based import SummaryMethod
 from fedran.methods.protocol import Claims
-from fedran.wire.aggregator_codec import Aggregator
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedran.core._linalg.arrays import Array, to_device
+from fedran.core.aggregator import Aggregator
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.pseudo_labels import PseudoLabels
 from fedran.core.summarize import summarize
+from fedran.core.summary import Summary
 from fedran.methods.analytic.one_round import HeadMethod
 from fedran.methods.protocol import ClientData, Spec
-from fedran.wire.aggregator_codec import Aggregator, from_bytes, to_bytes
 from fedran.wire.codec import decode, encode
 
 
@@ -88,7 +89,7 @@ class SummaryMethod(HeadMethod, ABC):
         uploads: dict[str, bytes],
     ) -> ServerState:
         """Decode every upload, then absorb all, then solve."""
-        summaries = {client: decode(blob) for client, blob in uploads.items()}
+        summaries = {client: decode(blob, Summary) for client, blob in uploads.items()}
         for client, summary in summaries.items():
             state.aggregator.absorb(summary, client=client, task=str(task))
         state.aggregator.close_task()
@@ -101,11 +102,11 @@ class SummaryMethod(HeadMethod, ABC):
 
     def dump(self, state: ServerState) -> bytes:
         """The aggregator; the head follows from it."""
-        return to_bytes(state.aggregator)
+        return encode(state.aggregator)
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
         """The aggregator, and its head solved again."""
-        aggregator = from_bytes(blob, self.device)
+        aggregator = decode(blob, Aggregator, device=self.device)
         head = self.solve(aggregator) if aggregator.classes else None
         phi = RandomFeatures(spec.in_features, self.out_features, seed=seed)
         return ServerState(phi, aggregator, head)
