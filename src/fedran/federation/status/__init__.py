@@ -1,1 +1,1 @@
-"""Where a federation stands, for people."""
+"""The state of a federation, read from the server's files and shown to people."""

@@ -1,46 +1,46 @@
-"""Numbers and times of a status as people read them, in a terminal and on a page."""
+"""Numbers and times of a status as text, for the terminal and the page."""
 
 from __future__ import annotations
 
-from fedran.federation.status.reader import TaskStatus
+from fedran.federation.status.model import TaskStatus
 from fedran.wire.units import human_bytes
 
 NOTHING = "-"
 
 
-def label(value: str | int) -> str:
-    """A class label; text that looks like a number is set in quotes, as "1" is not 1.
+def format_label(value: str | int) -> str:
+    """A class label. Text that looks like a number is quoted, because "1" is not 1.
 
-    >>> label(1), label("1"), label("cat")
+    >>> format_label(1), format_label("1"), format_label("cat")
     ('1', '"1"', 'cat')
     """
     return f'"{value}"' if isinstance(value, str) and value.lstrip("-").isdigit() else str(value)
 
 
-def amount(n: int | None) -> str:
-    """Bytes as people read them.
+def format_bytes(n: int | None) -> str:
+    """A number of bytes in a readable unit.
 
-    >>> amount(1572864), amount(None)
+    >>> format_bytes(1572864), format_bytes(None)
     ('1.50 MiB', '-')
     """
     return NOTHING if n is None else human_bytes(n)
 
 
-def percent(accuracy: float | None) -> str:
+def format_percent(share: float | None) -> str:
     """0.934 -> ``93.4 %``."""
-    return NOTHING if accuracy is None else f"{100 * accuracy:.1f} %"
+    return NOTHING if share is None else f"{100 * share:.1f} %"
 
 
-def age(seconds: float) -> str:
-    """How long ago something was.
+def format_age(seconds: float | None) -> str:
+    """How long ago something happened.
 
-    >>> age(5), age(200), age(90_000)
-    ('5 s ago', '3 min ago', '1 d ago')
+    >>> format_age(5), format_age(200), format_age(90_000), format_age(None)
+    ('5 s ago', '3 min ago', '1 d ago', '-')
     """
-    return f"{span(seconds)} ago"
+    return NOTHING if seconds is None else f"{format_duration(seconds)} ago"
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration in its largest whole unit."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
@@ -48,16 +48,25 @@ def span(seconds: float) -> str:
     return f"{max(0, seconds):.0f} s"
 
 
-def count(n: int, one: str, more: str | None = None) -> str:
-    """``3 uploads``, ``1 upload``."""
-    return f"{n:,} {one if n == 1 else more or one + 's'}"
+def format_count(n: int, singular: str, plural: str | None = None) -> str:
+    """A number with its noun.
+
+    >>> format_count(1, "upload"), format_count(3000, "upload"), format_count(2, "class", "classes")
+    ('1 upload', '3,000 uploads', '2 classes')
+    """
+    return f"{n:,} {singular if n == 1 else plural or singular + 's'}"
 
 
-def answers(t: TaskStatus) -> str:
-    """How many uploads of a task are in, and what became of the others."""
-    parts = [f"{t.uploads} of {t.asked}"]
-    parts += [f"{t.quarantined} put aside"] if t.quarantined else []
-    parts += [f"{t.refused} refused"] if t.refused else []
-    parts += [f"{len(t.told)} had nothing to send"] if t.told else []
-    parts += [f"missing {', '.join(t.missing[:5])}"] if t.missing else []
-    return ", ".join(parts) + (" and more" if len(t.missing) > 5 else "")
+def format_uploads(task: TaskStatus) -> str:
+    """How many uploads of a task were accepted, and what became of the others."""
+    parts = [f"{task.uploads} of {task.asked}"]
+    if task.quarantined:
+        parts.append(f"{task.quarantined} in quarantine")
+    if task.refused:
+        parts.append(f"{task.refused} refused")
+    if task.declined:
+        parts.append(f"{len(task.declined)} had nothing to send")
+    if task.missing:
+        more = " and more" if len(task.missing) > 5 else ""
+        parts.append(f"missing {', '.join(task.missing[:5])}{more}")
+    return ", ".join(parts)

@@ -1,320 +1,323 @@
-"""Where a federation stands, gathered from the server's files; nothing is opened for writing."""
+"""Reads the state of a federation from the server's files, whether the server runs or not.
+
+Nothing is opened for writing, and missing or damaged files are reported in ``Status.notes``.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 import time
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from fedran.core.aggregator import check_id
+from fedran.core.errors import Refused
+from fedran.federation.protocol.identity import Key
 from fedran.federation.protocol.lockfile import facts_of
 from fedran.federation.protocol.paths import ServerPlace
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.events import Logbook
-from fedran.federation.status.files import (
-    LATE,
-    Flower,
-    aside,
-    count_records,
-    disk_bytes,
-    read_flower,
-)
-from fedran.federation.status.tally import Tally
+from fedran.federation.server.events import Logbook, plain
+from fedran.federation.server.journal import HEADER, MAGIC
+from fedran.federation.status.counts import Event, EventCounts
+from fedran.federation.status.model import HeadStatus, Problem, SiteStatus, Status, TaskStatus
 
-MOST_TROUBLES = 200
-Class = tuple[str | int, int]
-"""A label and its rows."""
-
-
-@dataclass(frozen=True)
-class HeadStatus:
-    """The newest classifier."""
-
-    at: float
-    task: str
-    classes: int
-    bytes: int
-    digest: str
-    accuracy: float | None
-    """On the server's validation set, from 0 to 1; None where there is none."""
-
-
-@dataclass(frozen=True)
-class TaskStatus:
-    """One task, from the logbook."""
-
-    task: str
-    state: str
-    """open, complete, quorum, short; interrupted: its run has ended without a word."""
-    opened: float | None
-    ends: float | None
-    min_clients: int | None
-    answered: dict[str, str]
-    """Sites and what became of the last upload of each."""
-    missing: list[str]
-    told: dict[str, str]
-    """Sites that said they have nothing to send, and why; not signed."""
-    uploads: int
-    refused: int
-    quarantined: int
-    rows: int
-    payload: int
-    """Bytes of the envelopes that came for this task."""
-    transport: int | None
-    """Bytes at the transport in its runs, both ways; None where nobody measured."""
-    transport_in: int | None
-    transport_out: int | None
-    accuracy: float | None
-
-    @property
-    def asked(self) -> int:
-        """How many sites were."""
-        return len(self.answered) + len(self.told) + len(self.missing)
-
-
-@dataclass(frozen=True)
-class SiteStatus:
-    """One site, from the roster, the logbook and Flower."""
-
-    client: str
-    in_roster: bool
-    last_seen: float | None
-    """When it last sent something new under its own key, or Flower last heard from its node."""
-    connected: bool | None
-    """None: unknown, as Flower's state is missing or old."""
-    uploads: int
-    members: int
-    """Uploads of others that it forwarded as sums."""
-    bytes: int
-    rows: int
-    classes: list[Class]
-    newest_task: str
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """An upload that was not taken in, or a site that had nothing to send."""
-
-    at: float
-    client: str
-    task: str
-    outcome: str
-    reason: str
-    verified: bool
-    """Whether the client named here signed it; if not, anyone may have written its words."""
-    times: int = 1
-    waiting: bool = False
-    """Whether it lies in quarantine, and ``command`` takes it in."""
-    command: str = ""
-
-
-@dataclass(frozen=True)
-class Status:
-    """All of it; ``dataclasses.asdict`` makes it JSON."""
-
-    at: float
-    federation: str
-    folder: str
-    server: Literal["running", "not running"]
-    checked: float | None
-    """When it last wrote down who is connected."""
-    nodes: int | None
-    """Connected nodes."""
-    records: int | None
-    journal_bytes: int
-    disk_bytes: int
-    payload: int
-    """Bytes of all signed envelopes that came."""
-    transport: int | None
-    """Bytes at the transport in all runs that are known, both ways."""
-    head: HeadStatus | None
-    tasks: list[TaskStatus]
-    """Newest first."""
-    sites: list[SiteStatus]
-    waiting: list[Trouble]
-    troubles: list[Trouble]
-    """Newest first, at most 200."""
-    notes: list[str] = field(default_factory=list)
-    """What could not be read, or does not fit together."""
-
-    @property
-    def open_tasks(self) -> list[TaskStatus]:
-        """Tasks that wait for uploads now."""
-        return [t for t in self.tasks if t.state == "open"]
+GRACE = 60.0
+"""Seconds by which the server's next record of Flower's state may be late."""
+MAX_PROBLEMS = 200
 
 
 class Reader:
-    """Reads the state of one federation, again and again; never writes."""
+    """Reads the state of one federation, as often as needed; never writes."""
 
     def __init__(self, folder: str | Path) -> None:
         self.given, place = Path(folder), ServerPlace.find(folder)
-        self.here, self.settings = place.folder, place.settings()
-        self.state = self.here / self.settings.state
-        self.logbook = Logbook(self.state / "logbook.jsonl")
+        self.folder, self.settings = place.folder, place.settings()
+        self.state = self.folder / self.settings.state
+        self.events = Logbook(self.state / "logbook.jsonl")
 
     def read(self, now: float | None = None) -> Status:
-        """Where things stand now."""
+        """The state now."""
         now, notes = time.time() if now is None else now, list[str]()
-        at_work = facts_of(self.state)
-        events = self.logbook.read()
-        if at_work is None:  # a run that began between the two looks
-            at_work = facts_of(self.state)
-        running = facts_of(self.here / "log") is not None
-        oldest = now - (self.settings.catch_up or 3600.0) - LATE if running else math.inf
-        flower = read_flower(self.state / "flower.json", oldest, notes)
-        tally = Tally(events, flower)
+        active = facts_of(self.state)
+        events = self.events.read()
+        if active is None:  # a run may have started between the two reads
+            active = facts_of(self.state)
+        running = facts_of(self.folder / "log") is not None
+        oldest = now - (self.settings.catch_up or 3600.0) - GRACE if running else math.inf
+        flower = read_flower_state(self.state / "flower.json", oldest, notes)
+        counts = EventCounts([*events, *({**run, "event": "run"} for run in flower.runs)])
         records, journal_bytes = count_records(self.state / "journal", notes)
-        if records is not None and records > len(tally.accepted):
+        if records is not None and records > len(counts.accepted):
             notes.append(
-                f"The journal holds {records} uploads, the logbook tells of "
-                f"{len(tally.accepted)}: the others count, but are not shown below."
+                f"The journal contains {records} uploads, the event log {len(counts.accepted)}. "
+                "The missing ones are part of the classifier, but are not shown below."
             )
         return Status(
-            now,
-            self.settings.federation,
-            str(self.given),
-            "running" if running else "not running",
-            flower.at,
-            flower.online,
-            records,
-            journal_bytes,
-            disk_bytes(self.state),
-            tally.bytes.total(),
-            tally.transport(),
-            _head(tally),
-            [_task(tally, t, at_work) for t in reversed(tally.tasks)],
-            self._sites(tally, flower, notes),
-            self._waiting(tally),
-            _troubles(tally),
-            notes,
+            at=now,
+            federation=self.settings.federation,
+            folder=str(self.given),
+            server="running" if running else "not running",
+            checked=flower.at,
+            nodes=flower.online,
+            records=records,
+            journal_bytes=journal_bytes,
+            disk_bytes=disk_bytes(self.state),
+            payload=counts.bytes.total(),
+            transport=counts.transport(),
+            head=_head(counts.newest_head),
+            tasks=[_task(counts, task, active) for task in reversed(counts.tasks)],
+            sites=self._sites(counts, flower, notes),
+            quarantine=self._quarantine(counts),
+            problems=_problems(counts.problems),
+            notes=notes,
         )
 
-    def _sites(self, tally: Tally, flower: Flower, notes: list[str]) -> list[SiteStatus]:
+    def _sites(
+        self, counts: EventCounts, flower: FlowerState, notes: list[str]
+    ) -> list[SiteStatus]:
         try:
-            roster = set(Roster.load(self.here / self.settings.roster).clients)
+            roster = set(Roster.load(self.folder / self.settings.roster).clients)
         except (ValueError, OSError) as reason:
             notes.append(f"The roster cannot be read: {reason}")
             roster = set()
-        found = sorted(roster | tally.clients)
-        return [_site(tally, flower, client, client in roster) for client in found]
+        clients = sorted(roster | counts.clients)
+        return [_site(counts, flower, client, client in roster) for client in clients]
 
-    def _waiting(self, tally: Tally) -> list[Trouble]:
-        """What lies in quarantine and is not in the journal, with the command for each."""
+    def _quarantine(self, counts: EventCounts) -> list[Problem]:
+        """Uploads in quarantine that were not accepted since, with the command that does it."""
         found = []
-        for (client, task), at in aside(self.state / "quarantine").items():
-            if (client, task) in tally.accepted:
+        for (client, task), at in quarantined_uploads(self.state / "quarantine").items():
+            if (client, task) in counts.accepted:
                 continue
-            event = tally.put_aside.get((client, task), {})
-            reason = str(event.get("reason") or "the logbook does not say why")
+            event = counts.quarantined.get((client, task), {})
             command = ["fedran", "federation", "accept", str(self.given), client, task]
-            when = float(event.get("at", at))
             found.append(
-                Trouble(
-                    when, client, task, "quarantined", reason, True, 1, True, shlex.join(command)
+                Problem(
+                    at=float(event.get("at", at)),
+                    client=client,
+                    task=task,
+                    outcome="quarantined",
+                    reason=str(event.get("reason") or "the event log does not contain the reason"),
+                    verified=True,
+                    command=shlex.join(command),
                 )
             )
         return found
 
 
-def _head(tally: Tally) -> HeadStatus | None:
-    e = tally.head
-    if e is None:
+@dataclass(frozen=True)
+class FlowerState:
+    """What the server last recorded about Flower's nodes and runs."""
+
+    at: float | None = None
+    fresh: bool = False
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def online(self) -> int | None:
+        """Number of connected nodes; None: unknown."""
+        return sum(_is_online(n) for n in self.nodes) if self.fresh else None
+
+    def connected(self, client: str) -> bool | None:
+        """Whether a node of this site is connected; None: unknown."""
+        online = {n.get("client") for n in self.nodes if _is_online(n)}
+        if not self.fresh or (client not in online and "" in online):  # a node of an unknown site
+            return None
+        return client in online
+
+    def last_seen(self, client: str) -> float | None:
+        """When Flower last heard from a node of this site."""
+        if self.connected(client):
+            return self.at
+        times = [_timestamp(n.get("last_seen")) for n in self.nodes if n.get("client") == client]
+        return max((t for t in times if t is not None), default=None)
+
+
+def read_flower_state(path: Path, oldest: float, notes: list[str]) -> FlowerState:
+    """The server's record of Flower's state; everything is unknown if it is missing or damaged."""
+    try:
+        found = plain(json.loads(path.read_bytes()))
+        at = found.get("at") if isinstance(found, dict) else None
+        if not isinstance(at, (int, float)) or not 0 <= at < 1e11:
+            raise ValueError("no valid time")
+    except FileNotFoundError:
+        return FlowerState()
+    except (OSError, ValueError, RecursionError):
+        notes.append(f"{path.name} is damaged. Which sites are connected is unknown.")
+        return FlowerState()
+    nodes, runs = (
+        [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+        for items in (found.get("nodes"), found.get("runs"))
+    )
+    return FlowerState(at, at >= oldest, nodes, runs)
+
+
+def count_records(path: Path, notes: list[str]) -> tuple[int | None, int]:
+    """Complete records of a journal and its size in bytes, read from the record headers.
+
+    Opening it as a ``Journal`` would remove the record that the server is writing.
+    """
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            if file.read(len(MAGIC)) != MAGIC:
+                notes.append("The journal is not a fedran journal.")
+                return None, size
+            count, end = 0, len(MAGIC)
+            while len(head := file.read(HEADER)) == HEADER:
+                end += HEADER + int.from_bytes(head[:8], "little")
+                if zlib.crc32(head[:40]).to_bytes(4, "little") != head[40:] or end > size:
+                    break
+                file.seek(end)
+                count += 1
+            return count, size
+    except FileNotFoundError:
+        return 0, 0
+    except OSError as reason:
+        notes.append(f"The journal cannot be read: {reason}")
+        return None, 0
+
+
+def quarantined_uploads(folder: Path) -> dict[Key, float]:
+    """The uploads in quarantine by client and task, with the times of their files."""
+    found = {}
+    for path in sorted(folder.glob("*@*")):
+        client, _, task = path.name.partition("@")
+        try:
+            key = check_id(client, "client"), check_id(task, "task")
+            if not (client.startswith(".") and task.endswith(".part")):  # is being written
+                found[key] = path.stat().st_mtime
+        except (Refused, OSError):
+            continue
+    return found
+
+
+def disk_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder. Files may appear and disappear meanwhile."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:
+            continue
+    return total
+
+
+def _head(event: Event | None) -> HeadStatus | None:
+    if event is None:
         return None
-    digest = e.get("digest")
+    digest = event.get("digest")
     return HeadStatus(
-        float(e["at"]),
-        e["task"],
-        number(e, "classes"),
-        number(e, "bytes"),
-        digest if isinstance(digest, str) else "",
-        share(e),
+        at=float(event["at"]),
+        task=event["task"],
+        classes=_number(event, "classes"),
+        bytes=_number(event, "bytes"),
+        digest=digest if isinstance(digest, str) else "",
+        accuracy=_accuracy(event),
     )
 
 
-def _task(tally: Tally, task: str, at_work: dict[str, Any] | None) -> TaskStatus:
-    told, uploads = tally.task_events.get(task, {}), tally.uploads_of(task)
-    opened, ends = told.get("opened"), None
-    if opened is not None and isinstance(told.get("deadline"), (int, float)):
-        ends = opened + told["deadline"]
-    answered = {u["client"]: u["outcome"] for u in uploads}
-    asked = told.get("asked") or told.get("missing")
-    names = {c for c in asked if isinstance(c, str)} if isinstance(asked, list) else set()
-    declined = tally.declined.get(task, {}).items()
-    excused = {c: r for c, r in declined if c in names - answered.keys()}
-    state = told.get("state", "unknown")
-    if state == "open" and (at_work is None or at_work.get("task", task) != task):
+def _task(counts: EventCounts, task: str, active: dict[str, Any] | None) -> TaskStatus:
+    event, uploads = counts.task_events.get(task, {}), counts.uploads.get(task, [])
+    accepted = [upload for key, upload in counts.accepted.items() if key[1] == task]
+    opened, deadline = event.get("opened"), event.get("deadline")
+    ends = None
+    if opened is not None and isinstance(deadline, (int, float)):
+        ends = opened + deadline
+    answered: dict[str, str] = {}
+    for upload in uploads:
+        if answered.get(upload["client"]) not in ("accepted", "duplicate"):
+            answered[upload["client"]] = upload["outcome"]
+    asked = event.get("asked") or event.get("missing")
+    waiting = {c for c in asked if isinstance(c, str)} if isinstance(asked, list) else set()
+    waiting -= answered.keys()
+    declined = {c: r for c, r in counts.declined.get(task, {}).items() if c in waiting}
+    state, min_clients = event.get("state", "unknown"), event.get("min_clients")
+    if state == "open" and (active is None or active.get("task", task) != task):
         state = "interrupted"
-    least = told.get("min_clients")
     return TaskStatus(
-        task,
-        state,
-        opened,
-        ends,
-        least if isinstance(least, int) else None,
-        answered,
-        sorted(names - answered.keys() - excused.keys()),
-        excused,
-        sum(key[1] == task for key in tally.accepted),
-        sum(u["outcome"] == "refused" for u in uploads),
-        len({u["client"] for u in uploads if u["outcome"] == "quarantined"}),
-        sum(number(u, "rows") for key, u in tally.accepted.items() if key[1] == task),
-        sum(number(u, "bytes") for u in uploads),
-        tally.transport(task),
-        tally.transport(task, "transport_up"),
-        tally.transport(task, "transport_down"),
-        share(tally.heads.get(task, {})),
+        task=task,
+        state=state,
+        opened=opened,
+        ends=ends,
+        min_clients=min_clients if isinstance(min_clients, int) else None,
+        answered=answered,
+        missing=sorted(waiting - declined.keys()),
+        declined=declined,
+        uploads=len(accepted),
+        refused=sum(u["outcome"] == "refused" for u in uploads),
+        quarantined=len({u["client"] for u in uploads if u["outcome"] == "quarantined"}),
+        rows=sum(_number(u, "rows") for u in accepted),
+        payload=sum(_number(u, "bytes") for u in uploads),
+        transport=counts.transport(task),
+        transport_in=counts.transport(task, "transport_up"),
+        transport_out=counts.transport(task, "transport_down"),
+        accuracy=_accuracy(counts.heads.get(task, {})),
     )
 
 
-def _site(tally: Tally, flower: Flower, client: str, in_roster: bool) -> SiteStatus:
-    accepted = [u for (c, _), u in tally.accepted.items() if c == client]
-    seen = [t for t in (tally.seen.get(client), flower.last_seen(client)) if t is not None]
+def _site(counts: EventCounts, flower: FlowerState, client: str, in_roster: bool) -> SiteStatus:
+    accepted = [u for (c, _), u in counts.accepted.items() if c == client]
+    times = (counts.last_seen.get(client), flower.last_seen(client))
     classes: Counter[str | int] = Counter()
     for upload in accepted:
-        for label, rows in _classes(upload):
-            classes[label] += rows
+        pairs = upload.get("classes")
+        for pair in pairs if isinstance(pairs, list) else ():
+            match pair:
+                case [str() | int() as label, int() as rows]:
+                    classes[label] += rows
     return SiteStatus(
-        client,
-        in_roster,
-        max(seen, default=None),
-        flower.connected(client),
-        len(accepted),
-        sum(number(u, "members") for u in accepted),
-        tally.bytes[client],
-        sum(number(u, "rows") for u in accepted),
-        classes.most_common(),
-        accepted[-1]["task"] if accepted else "",
+        client=client,
+        in_roster=in_roster,
+        last_seen=max((t for t in times if t is not None), default=None),
+        connected=flower.connected(client),
+        uploads=len(accepted),
+        members=sum(_number(u, "members") for u in accepted),
+        bytes=counts.bytes[client],
+        rows=sum(_number(u, "rows") for u in accepted),
+        classes=classes.most_common(),
+        newest_task=accepted[-1]["task"] if accepted else "",
     )
 
 
-def _troubles(tally: Tally) -> list[Trouble]:
-    """Newest first; the same again is counted, not repeated."""
-    found: dict[tuple[object, ...], Trouble] = {}
-    for e in tally.troubles:
-        words = (e["client"], e["task"], e.get("outcome", "declined"))
-        reason, verified = str(e.get("reason", "")), e.get("verified") is True
-        key = (*words, reason, verified)
+def _problems(events: list[Event]) -> list[Problem]:
+    """Newest first. Identical events are counted, not repeated."""
+    found: dict[tuple[object, ...], Problem] = {}
+    for event in events:
+        who = event["client"], event["task"], event.get("outcome", "declined")
+        reason, verified = str(event.get("reason", "")), event.get("verified") is True
+        key = (*who, reason, verified)
         times = found.pop(key).times + 1 if key in found else 1
-        found[key] = Trouble(float(e["at"]), *words, reason, verified, times)
-    return list(reversed(found.values()))[:MOST_TROUBLES]
+        found[key] = Problem(float(event["at"]), *who, reason, verified, times)
+    return list(reversed(found.values()))[:MAX_PROBLEMS]
 
 
-def _classes(upload: dict[str, Any]) -> list[Class]:
-    given = upload.get("classes")
-    pairs = [p for p in given if isinstance(p, list) and len(p) == 2] if given else []
-    return [(c, n) for c, n in pairs if isinstance(c, (str, int)) and isinstance(n, int)]
-
-
-def number(event: dict[str, Any], name: str) -> int:
-    """A count of an event; 0 where it has none."""
+def _number(event: Event, name: str) -> int:
+    """A count in an event; 0 if it is missing or not a count."""
     value = event.get(name)
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def share(event: dict[str, Any]) -> float | None:
-    """The accuracy of an event, if it has one."""
+def _accuracy(event: Event) -> float | None:
     value = event.get("accuracy")
     return float(value) if isinstance(value, (int, float)) and 0 <= value <= 1 else None
+
+
+def _is_online(node: dict[str, Any]) -> bool:
+    return node.get("status") == "online"
+
+
+def _timestamp(text: object) -> float | None:
+    """Unix seconds of an ISO 8601 time with a time zone."""
+    try:
+        found = datetime.fromisoformat(str(text))
+        return found.timestamp() if found.tzinfo else None
+    except (ValueError, OverflowError):
+        return None

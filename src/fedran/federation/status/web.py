@@ -1,26 +1,127 @@
-"""The status page's server: reads, shows, and listens to this machine only."""
+"""The status as a web page on this machine. It refreshes itself and loads nothing from elsewhere.
+
+The templates escape every value. Only the page's own style and script are inserted as they are.
+"""
 
 from __future__ import annotations
 
-import json
+import base64
+import hashlib
 import threading
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import Any
 
-from fedran.core.errors import Refused
-from fedran.federation.status.page import page, policy, sections
-from fedran.federation.status.reader import Reader, Status
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedran.core.labels import sort_key
+from fedran.federation.status.format import (
+    format_bytes,
+    format_count,
+    format_label,
+    format_percent,
+    format_uploads,
+)
+from fedran.federation.status.model import SiteStatus, Status
+from fedran.federation.status.reader import Reader
 
 LOOPBACK = "127.0.0.1"
-NAMES = (LOOPBACK, "localhost")
-"""Hosts that a browser may ask for; any other name that leads here is a trick (DNS rebinding)."""
-HTML, JSON = "text/html; charset=utf-8", "application/json"
-ROUTES: dict[str, tuple[str, Callable[[Status], bytes]]] = {
-    "/": (HTML, page),
-    "/sections": (HTML, lambda status: sections(status).encode()),
-    "/status.json": (JSON, lambda status: json.dumps(asdict(status), indent=2).encode()),
+HOSTS = (LOOPBACK, "localhost")
+"""Host names that are answered. Another name that leads here is an attack (DNS rebinding)."""
+MAX_CLASSES = 60
+"""Rows of the table of classes."""
+_PACKAGE, _TEMPLATES = "fedran.federation.status", "templates"
+_STYLE, _SCRIPT = (
+    Markup(resources.files(_PACKAGE).joinpath(_TEMPLATES, name).read_text(encoding="utf-8"))  # noqa: S704
+    for name in ("page.css", "page.js")
+)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE, _TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"style": _STYLE, "script": _SCRIPT}
+    environment.filters |= {
+        "bytes": format_bytes,
+        "datetime": lambda at: datetime.fromtimestamp(at, UTC),
+        "label": format_label,
+        "percent": format_percent,
+        "plural": format_count,
+        "uploads": format_uploads,
+    }
+    return environment
+
+
+_ENVIRONMENT = _environment()
+
+
+def render_page(status: Status) -> bytes:
+    """The whole page with its style and script."""
+    return _render("page.html", status)
+
+
+def render_sections(status: Status) -> bytes:
+    """The part of the page that changes; its script asks for it every two seconds."""
+    return _render("sections.html", status)
+
+
+def _render(template: str, status: Status) -> bytes:
+    matrix = _class_matrix(status.sites)
+    return _ENVIRONMENT.get_template(template).render(status=status, matrix=matrix).encode()
+
+
+def _class_matrix(sites: Sequence[SiteStatus]) -> dict[str, Any]:
+    """Rows of each class at each site, with a shade from 0 to 5. The largest classes are shown."""
+    counts = {site.client: dict(site.classes) for site in sites if site.classes}
+    totals: dict[str | int, int] = {}
+    for classes in counts.values():
+        for label, n in classes.items():
+            totals[label] = totals.get(label, 0) + n
+    largest = max((n for classes in counts.values() for n in classes.values()), default=0)
+    shown = sorted(totals, key=totals.__getitem__, reverse=True)[:MAX_CLASSES]
+    rows = []
+    for label in sorted(shown, key=sort_key):
+        numbers = [classes.get(label, 0) for classes in counts.values()]
+        shades = [-(-5 * n // largest) if n > 0 else 0 for n in numbers]
+        cells = list(zip(numbers, shades, strict=True))
+        rows.append({"label": label, "total": totals[label], "cells": cells})
+    return {"clients": list(counts), "rows": rows, "hidden": len(totals) - len(shown)}
+
+
+def content_security_policy() -> str:
+    """Allows this style, this script and requests to this server; nothing else."""
+    style, script = (
+        base64.b64encode(hashlib.sha256(asset.encode()).digest()).decode("ascii")
+        for asset in (_STYLE, _SCRIPT)
+    )
+    return (
+        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    )
+
+
+_HTML, _JSON = "text/html; charset=utf-8", "application/json"
+_ROUTES: dict[str, tuple[str, Callable[[Status], bytes]]] = {
+    "/": (_HTML, render_page),
+    "/sections": (_HTML, render_sections),
+    "/status.json": (_JSON, lambda status: status.to_json().encode()),
 }
+
+
+class PortInUse(OSError):
+    """The status page cannot listen on the given port."""
+
+    def __init__(self, port: int, reason: Exception) -> None:
+        super().__init__(f"port {port} cannot be used ({reason}); --port 0 takes any free port")
 
 
 class StatusServer(ThreadingHTTPServer):
@@ -33,53 +134,47 @@ class StatusServer(ThreadingHTTPServer):
         try:
             super().__init__((LOOPBACK, port), _Handler)
         except (OSError, OverflowError) as reason:
-            raise Refused(
-                "port", "a free one", f"{port}: {reason}", hint="--port 0 takes any that is free"
-            ) from None
+            raise PortInUse(port, reason) from None
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{LOOPBACK}:{self.server_address[1]}/"
 
     def status(self) -> Status:
-        """Where things stand; one reader at a time."""
+        """The state now. Requests read it one after the other."""
         with self.lock:
             return self.reader.read()
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """GET of three fixed addresses; there is no other way in."""
+    """Answers GET requests for three fixed paths and nothing else."""
 
     server: StatusServer
     timeout = 30
     server_version, sys_version = "fedran", ""
 
     def do_GET(self) -> None:
-        if not self._asked_for_this_host():
-            self._answer(403, "text/plain", b"This page answers to 127.0.0.1 and localhost only.\n")
-            return
-        route = ROUTES.get(self.path)
-        if route is None:
-            self._answer(404, "text/plain", b"There is no such page; try /.\n")
-            return
-        try:
-            body = route[1](self.server.status())
-        except (OSError, ValueError) as reason:
-            self._answer(500, "text/plain", f"The state cannot be read: {reason}\n".encode())
-            return
-        self._answer(200, route[0], body)
-
-    def _asked_for_this_host(self) -> bool:
         hosts = self.headers.get_all("Host") or []
-        return len(hosts) == 1 and hosts[0].partition(":")[0] in NAMES
+        if len(hosts) != 1 or hosts[0].partition(":")[0] not in HOSTS:
+            self._answer(403, "text/plain", b"This page answers to 127.0.0.1 and localhost only.\n")
+        elif self.path not in _ROUTES:
+            self._answer(404, "text/plain", b"There is no such page; try /.\n")
+        else:
+            kind, render = _ROUTES[self.path]
+            try:
+                body = render(self.server.status())
+            except (OSError, ValueError) as reason:
+                self._answer(500, "text/plain", f"The state cannot be read: {reason}\n".encode())
+            else:
+                self._answer(200, kind, body)
 
     def _answer(self, code: int, kind: str, body: bytes) -> None:
         self.send_response(code)
         for name, value in (
             ("Content-Type", kind),
             ("Content-Length", str(len(body))),
-            ("Content-Security-Policy", policy()),
+            ("Content-Security-Policy", content_security_policy()),
             ("X-Content-Type-Options", "nosniff"),
             ("Cross-Origin-Resource-Policy", "same-origin"),
             ("Referrer-Policy", "no-referrer"),
@@ -90,4 +185,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """A line every two seconds would help nobody."""
+        """No log: the page makes a request every two seconds."""

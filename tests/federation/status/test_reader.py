@@ -1,4 +1,4 @@
-"""Where a federation stands, from files alone."""
+"""The state of a federation, read from files alone."""
 
 import json
 import time
@@ -27,7 +27,7 @@ def site(status, client):
     return next(s for s in status.sites if s.client == client)
 
 
-def test_a_server_that_never_ran(made):
+def test_the_status_of_a_server_that_never_ran(made):
     for folder in (made.folder, made.server):
         status = Reader(folder).read()
         assert (status.server, status.records) == ("not running", 0)
@@ -41,7 +41,7 @@ def test_a_server_that_never_ran(made):
         Reader(made.folder / "sites")
 
 
-def test_a_task_from_its_opening_to_its_end(made):
+def test_the_status_of_a_task_from_its_opening_to_its_end(made):
     made.task("may")
     made.upload("site-1", "may")
     made.upload("site-2", "may", "refused", reason="no")
@@ -50,10 +50,11 @@ def test_a_task_from_its_opening_to_its_end(made):
     with made.at_work("may"):
         (task,) = read(made).open_tasks
     assert task.answered == {"site-1": "accepted", "site-2": "refused"}
-    assert (task.missing, task.told, task.asked) == ([], {"site-3": "no rows yet"}, 3)
+    assert (task.missing, task.declined, task.asked) == ([], {"site-3": "no rows yet"}, 3)
     assert (task.uploads, task.refused, task.rows, task.payload) == (1, 1, 7, 200)
     assert (task.transport, task.accuracy, task.min_clients) == (None, None, 2)
     assert 50 < task.ends - time.time() <= 60
+    made.upload("site-1", "may", "refused", reason="other rows", bytes=1)
     made.task("may", "quorum", missing=["site-3"])
     made.book.write("head", task="may", classes=1, bytes=9, digest="d", accuracy=0.5, seconds=1)
     made.book.write("run", task="may", run_id="1", status="x", transport=9, transport_up=4)
@@ -62,12 +63,13 @@ def test_a_task_from_its_opening_to_its_end(made):
     status = read(made)
     (task,) = status.tasks
     assert (task.state, task.accuracy, task.missing) == ("quorum", 0.5, [])
+    assert task.answered == {"site-1": "accepted", "site-2": "refused"}
     assert (task.transport, task.transport_in, task.transport_out) == (42, 4, 1)
-    assert (status.transport, status.payload) == (82, 200)
+    assert (status.transport, status.payload) == (82, 201)
     assert (status.open_tasks, status.head.classes, status.head.accuracy) == ([], 1, 0.5)
 
 
-def test_a_task_whose_server_died_is_not_open_for_ever(made):
+def test_a_task_whose_run_died_is_interrupted_not_open(made):
     made.task("may")
     made.book.write("declined", client="site-3", task="may", reason="no rows yet")
     assert read(made).tasks[0].state == "interrupted"
@@ -75,10 +77,10 @@ def test_a_task_whose_server_died_is_not_open_for_ever(made):
         assert read(made).tasks[0].state == "interrupted"
     with made.at_work("may"):
         made.task("may")
-        assert (read(made).tasks[0].state, read(made).tasks[0].told) == ("open", {})
+        assert (read(made).tasks[0].state, read(made).tasks[0].declined) == ("open", {})
 
 
-def test_words_that_nobody_signed_count_for_no_site(made):
+def test_unsigned_messages_count_for_no_site_and_create_no_task(made):
     made.upload("site-1", "may", "refused", verified=False, reason="signature")
     made.upload("stranger", "june", "refused", verified=False, reason="signature")
     made.book.write("declined", client="site-2", task="may", reason="nothing")
@@ -86,14 +88,14 @@ def test_words_that_nobody_signed_count_for_no_site(made):
     assert [s.client for s in status.sites] == ["site-1", "site-2", "site-3"]
     assert all((s.last_seen, s.uploads, s.bytes) == (None, 0, 0) for s in status.sites)
     assert status.tasks == []
-    assert [(t.client, t.verified) for t in status.troubles] == [
+    assert [(t.client, t.verified) for t in status.problems] == [
         ("site-2", False),
         ("stranger", False),
         ("site-1", False),
     ]
 
 
-def test_the_same_envelope_again_may_be_anyones_replay(made):
+def test_a_replayed_envelope_does_not_count_as_a_sign_of_life(made):
     made.upload("site-1", "may")
     first = site(read(made), "site-1").last_seen
     time.sleep(0.01)
@@ -106,7 +108,7 @@ def test_the_same_envelope_again_may_be_anyones_replay(made):
     assert site(read(made), "site-1").last_seen > first
 
 
-def test_classes_of_a_site_add_up_over_its_tasks(made):
+def test_rows_per_class_of_a_site_add_up_over_its_tasks(made):
     made.upload("site-1", "may", classes=[["cat", 3], [1, 2]], rows=5)
     made.upload("site-1", "june", classes=[["cat", 4], ["1", 1]], rows=5, members=3)
     found = site(read(made), "site-1")
@@ -114,7 +116,7 @@ def test_classes_of_a_site_add_up_over_its_tasks(made):
     assert (found.uploads, found.members, found.rows, found.newest_task) == (2, 3, 10, "june")
 
 
-def test_who_is_connected(made):
+def test_a_site_is_connected_disconnected_or_unknown(made):
     now = time.time()
     nodes = [
         ("site-1", "online", "2026-05-01T10:00:00+00:00"),
@@ -127,7 +129,7 @@ def test_who_is_connected(made):
         assert (status.server, status.nodes) == ("running", 1)
         assert [s.connected for s in status.sites] == [True, False, False]
         assert [s.last_seen for s in status.sites] == [now - 70, 1777629600.0, None]
-        made.flower([*nodes, ("", "online", None)])  # without TLS nobody knows whose it is
+        made.flower([*nodes, ("", "online", None)])  # without TLS the site of a node is unknown
         assert [s.connected for s in read(made).sites] == [True, None, None]
         made.flower(nodes, at=now - 600)
         assert {s.connected for s in read(made).sites} == {None}
@@ -138,16 +140,17 @@ def test_who_is_connected(made):
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"at": "x"}', '{"at": 1e300}', "[" * 100_000])
-def test_a_damaged_flower_file_is_said_and_survived(damage, made):
+def test_a_damaged_flower_file_is_reported_in_the_notes(damage, made):
     (made.state / "flower.json").write_text(damage)
     status = read(made)
     assert status.nodes is None
-    assert status.notes == ["flower.json is damaged: who is connected is unknown."]
+    assert status.notes == ["flower.json is damaged. Which sites are connected is unknown."]
 
 
-def test_events_with_odd_fields_are_survived(made):
+def test_events_with_invalid_fields_do_not_stop_the_reader(made):
     made.upload("site-1", "may", bytes="many", rows=-1, classes=[["cat"], 5, [None, 1], ["a", "b"]])
     made.upload("site-2", None, members="x", classes="abc")
+    made.upload("site-2", "may", classes=5)
     made.book.write("upload", verified=True)
     for event in ("task", "declined", "seen", "head", "run", "unheard of"):
         made.book.write(event)
@@ -159,24 +162,24 @@ def test_events_with_odd_fields_are_survived(made):
     assert any("roster cannot be read" in n for n in status.notes)
 
 
-def test_the_same_refusal_again_is_counted(made):
+def test_identical_refusals_are_counted_and_not_repeated(made):
     for _ in range(300):
         made.upload("site-1", "may", "refused", reason="same")
     for n in range(300):
         made.upload("site-1", "may", "refused", reason=f"reason {n}")
     status = read(made)
-    assert (len(status.troubles), status.troubles[0].reason) == (200, "reason 299")
+    assert (len(status.problems), status.problems[0].reason) == (200, "reason 299")
     made.upload("site-1", "may", "refused", reason="same")
-    assert (read(made).troubles[0].reason, read(made).troubles[0].times) == ("same", 301)
+    assert (read(made).problems[0].reason, read(made).problems[0].times) == ("same", 301)
 
 
-def test_a_real_server_is_read_while_it_runs_and_left_as_it_is(made):
+def test_reading_a_running_server_changes_no_file(made):
     keeper = made.keeper()
     keeper.receive(made.sites.envelope("site-1", "may", upload(1, classes=("cat", "dog"))))
     keeper.receive(made.sites.envelope("site-2", "may", upload(2, scale=20.0)))
     keeper.receive(made.sites.envelope("site-3", "may", key=SiteKey.generate()))
     with (made.state / "journal").open("ab") as file:
-        file.write(b"\x01" * 30)  # a record that is just being written
+        file.write(b"\x01" * 30)  # a record that is being written
     before = {p: p.read_bytes() for p in made.server.rglob("*") if p.is_file()}
     status = read(made)
     assert {p: p.read_bytes() for p in made.server.rglob("*") if p.is_file()} == before
@@ -184,26 +187,26 @@ def test_a_real_server_is_read_while_it_runs_and_left_as_it_is(made):
     assert status.disk_bytes == sum(len(b) for p, b in before.items() if made.state in p.parents)
     assert sum(n for _, n in site(status, "site-1").classes) == 20
     assert site(status, "site-3").last_seen is None
-    (waiting,) = status.waiting
+    (waiting,) = status.quarantine
     assert waiting.command == f"fedran federation accept {made.folder} site-2 may"
     assert "times the median" in waiting.reason
     aside = made.state / "quarantine" / "site-2@may"
     blob = aside.read_bytes()
     keeper.accept("site-2", "may")
     for name in ("site-2@may", ".site-1@may.x1.part", "a b@c", "nothing"):
-        (aside.parent / name).write_bytes(blob)  # let in already, half-written, foreign
-    assert read(made).waiting == []
+        (aside.parent / name).write_bytes(blob)  # accepted already, half-written, foreign
+    assert read(made).quarantine == []
     keeper.close()
 
 
-def test_what_the_logbook_lost_is_said(made):
+def test_uploads_missing_from_the_event_log_are_reported(made):
     keeper = made.keeper()
     keeper.receive(made.sites.envelope("site-1", "may"))
     keeper.receive(made.sites.envelope("site-2", "may", upload(2, scale=20.0)))
     keeper.close()
     made.book.path.unlink()
     status = read(made)
-    assert "holds 1 uploads, the logbook tells of 0" in status.notes[0]
-    assert status.waiting[0].reason == "the logbook does not say why"
+    assert "The journal contains 1 uploads, the event log 0." in status.notes[0]
+    assert status.quarantine[0].reason == "the event log does not contain the reason"
     (made.state / "journal").write_bytes(b"something else")
     assert read(made).records is None

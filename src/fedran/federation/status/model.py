@@ -1,0 +1,130 @@
+"""What a status contains."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class HeadStatus:
+    """The newest classifier."""
+
+    at: float
+    task: str
+    classes: int
+    bytes: int
+    digest: str
+    accuracy: float | None
+    """On the server's validation set, from 0 to 1; None without one."""
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """One task, from the event log."""
+
+    task: str
+    state: str
+    """open, complete, quorum, short, or interrupted: its run ended without a result."""
+    opened: float | None
+    ends: float | None
+    min_clients: int | None
+    answered: dict[str, str]
+    """Site -> outcome of its upload. A refused upload does not replace an earlier accepted one."""
+    missing: list[str]
+    declined: dict[str, str]
+    """Sites that reported that they have nothing to send, and why. Not signed."""
+    uploads: int
+    refused: int
+    quarantined: int
+    rows: int
+    payload: int
+    """Bytes of the envelopes that arrived for this task."""
+    transport: int | None
+    """Bytes at the transport in its runs, in both directions; None if not measured."""
+    transport_in: int | None
+    transport_out: int | None
+    accuracy: float | None
+
+    @property
+    def asked(self) -> int:
+        """Number of sites that were asked for an upload."""
+        return len(self.answered) + len(self.declined) + len(self.missing)
+
+
+@dataclass(frozen=True)
+class SiteStatus:
+    """One site, from the roster, the event log and Flower."""
+
+    client: str
+    in_roster: bool
+    last_seen: float | None
+    """When it last sent something new under its own key, or Flower last heard from its node."""
+    connected: bool | None
+    """None: unknown, because Flower's state is missing or old."""
+    uploads: int
+    members: int
+    """Uploads of other sites that it forwarded as sums."""
+    bytes: int
+    rows: int
+    classes: list[tuple[str | int, int]]
+    """Labels with their numbers of rows, most frequent first."""
+    newest_task: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An upload that was not accepted, or a site that had nothing to send."""
+
+    at: float
+    client: str
+    task: str
+    outcome: str
+    reason: str
+    verified: bool
+    """Whether the named client signed it. If not, anyone may have written it."""
+    times: int = 1
+    command: str = ""
+    """For an upload in quarantine: the command that accepts it."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a federation at one moment."""
+
+    at: float
+    federation: str
+    folder: str
+    server: Literal["running", "not running"]
+    checked: float | None
+    """When the server last recorded which nodes are connected."""
+    nodes: int | None
+    """Connected nodes; None: unknown."""
+    records: int | None
+    """Uploads in the journal; None if it cannot be read."""
+    journal_bytes: int
+    disk_bytes: int
+    payload: int
+    """Bytes of all signed envelopes that arrived."""
+    transport: int | None
+    """Bytes at the transport in all known runs, in both directions."""
+    head: HeadStatus | None
+    tasks: list[TaskStatus]
+    """Newest first."""
+    sites: list[SiteStatus]
+    quarantine: list[Problem]
+    """Uploads that wait for a decision."""
+    problems: list[Problem]
+    """Newest first, at most 200."""
+    notes: list[str] = field(default_factory=list)
+    """What could not be read, or is inconsistent."""
+
+    @property
+    def open_tasks(self) -> list[TaskStatus]:
+        """Tasks that wait for uploads now."""
+        return [t for t in self.tasks if t.state == "open"]
+
+    def to_json(self) -> str:
+        """All fields as indented JSON."""
+        return json.dumps(asdict(self), indent=2)

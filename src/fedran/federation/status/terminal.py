@@ -1,0 +1,157 @@
+"""The status as text in a terminal, at least 80 columns wide."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
+from fedran.federation.status.format import (
+    NOTHING,
+    format_age,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_label,
+    format_percent,
+    format_uploads,
+)
+from fedran.federation.status.model import Problem, SiteStatus, Status, TaskStatus
+
+MAX_SHOWN = 8
+"""Classes per site, and problems, that are listed. The rest is counted."""
+
+
+def print_status(status: Status, console: Console) -> None:
+    """Print a status. Text from other machines is escaped."""
+    _print_overview(status, console)
+    for task in status.open_tasks:
+        _print_open_task(task, status.at, console)
+    if status.quarantine:
+        console.print("\n[bold yellow]In quarantine, waiting for your decision[/]")
+    for upload in status.quarantine:
+        _print_problem(upload, escape(upload.reason), status.at, console)
+        console.print(f"    {escape(upload.command)}", soft_wrap=True)
+    _print_tasks(status.tasks, console)
+    _print_sites(status.sites, status.at, console)
+    problems = [p for p in status.problems if p.outcome != "quarantined"]
+    if problems:
+        console.print("\n[bold]Not accepted[/]")
+    for problem in problems[:MAX_SHOWN]:
+        times = f", {problem.times} times" if problem.times > 1 else ""
+        reason = escape(f"{problem.outcome}{times}: {problem.reason}")
+        _print_problem(problem, reason, status.at, console)
+    if len(problems) > MAX_SHOWN:
+        console.print(f"  and {len(problems) - MAX_SHOWN} more; --json prints all")
+
+
+def _print_overview(status: Status, console: Console) -> None:
+    colour = "green" if status.server == "running" else "red"
+    nodes = ""
+    if status.nodes is not None and status.checked is not None:
+        checked = format_age(status.at - status.checked)
+        nodes = f", {format_count(status.nodes, 'node')} connected (checked {checked})"
+    console.print(
+        f"[bold]{escape(status.federation)}[/]  server [{colour}]{status.server}[/]{nodes}"
+    )
+    transport = ""
+    if status.transport is not None:
+        transport = f", {format_bytes(status.transport)} at the transport"
+    console.print(f"uploads received {format_bytes(status.payload)}{transport}")
+    records = "unreadable" if status.records is None else format_count(status.records, "upload")
+    console.print(f"journal {records}, {format_bytes(status.disk_bytes)} on disk")
+    head = status.head
+    if head is None:
+        console.print("no classifier yet")
+    else:
+        console.print(
+            f"classifier {format_count(head.classes, 'class', 'classes')}, "
+            f"after {escape(f'task {head.task}' if head.task else 'late uploads')} "
+            f"{format_age(status.at - head.at)}, accuracy {format_percent(head.accuracy)}"
+        )
+    for note in status.notes:
+        console.print(f"[yellow]{escape(note)}[/]")
+
+
+def _print_open_task(task: TaskStatus, now: float, console: Console) -> None:
+    needed = f", at least {task.min_clients} needed" if task.min_clients else ""
+    left = "" if task.ends is None else f", {format_duration(task.ends - now)} left"
+    console.print(
+        f"\n[bold]Task {escape(task.task)} is open[/]: "
+        f"{len(task.answered)} of {task.asked} sites answered{needed}{left}"
+    )
+    if task.answered:
+        answers = (
+            client if outcome in ("accepted", "duplicate") else f"{client} ({outcome})"
+            for client, outcome in sorted(task.answered.items())
+        )
+        _print_indented(f"answered: {escape(', '.join(answers))}", console)
+    if task.missing:
+        _print_indented(f"missing: {escape(', '.join(task.missing))}", console)
+    for client, reason in task.declined.items():
+        _print_indented(escape(f"{client} has nothing to send: {reason} (not signed)"), console)
+
+
+def _print_problem(problem: Problem, reason: str, now: float, console: Console) -> None:
+    signed = "" if problem.verified else " (not signed)"
+    _print_indented(
+        f"[bold]{escape(problem.client)}[/]{signed}, task {escape(problem.task)}, "
+        f"{format_age(now - problem.at)}: {reason}",
+        console,
+    )
+
+
+def _print_tasks(tasks: list[TaskStatus], console: Console) -> None:
+    table = _table("task", "state", "uploads", right=("payload", "transport", "accuracy"))
+    for task in tasks:
+        table.add_row(
+            escape(task.task),
+            escape(task.state),
+            escape(format_uploads(task)),
+            format_bytes(task.payload),
+            format_bytes(task.transport),
+            format_percent(task.accuracy),
+        )
+    console.print("\n[bold]Tasks[/]")
+    console.print(table if tasks else "  no task was opened yet")
+
+
+def _print_sites(sites: list[SiteStatus], now: float, console: Console) -> None:
+    connected = {True: "[green]yes[/]", False: "[red]no[/]", None: "unknown"}
+    columns = ("site", "connected", "last seen", "newest task")
+    table = _table(*columns, right=("uploads", "bytes", "rows"))
+    for site in sites:
+        table.add_row(
+            escape(site.client),
+            connected[site.connected] if site.in_roster else "not in roster",
+            format_age(None if site.last_seen is None else now - site.last_seen),
+            escape(site.newest_task or NOTHING),
+            str(site.uploads),
+            format_bytes(site.bytes),
+            f"{site.rows:,}",
+        )
+    console.print("\n[bold]Sites[/]")
+    console.print(table if sites else "  the roster is empty")
+    if any(site.classes for site in sites):
+        console.print("\n[bold]Classes by site[/] (rows per class)")
+    for site in sites:
+        if site.classes:
+            shown = ", ".join(f"{format_label(c)} ({n:,})" for c, n in site.classes[:MAX_SHOWN])
+            rest = len(site.classes) - MAX_SHOWN
+            more = f" and {rest} more" if rest > 0 else ""
+            _print_indented(f"[bold]{escape(site.client)}[/]: {escape(shown + more)}", console)
+
+
+def _print_indented(markup: str, console: Console) -> None:
+    console.print(Padding(markup, (0, 0, 0, 2)))
+
+
+def _table(*left: str, right: tuple[str, ...]) -> Table:
+    """A table without lines; the columns named in ``right`` contain numbers."""
+    table = Table(show_edge=False, pad_edge=False, box=None, header_style="dim", padding=(0, 1))
+    for name in left:
+        table.add_column(name, overflow="fold")
+    for name in right:
+        table.add_column(name, justify="right", overflow="fold")
+    return table

@@ -1,0 +1,16 @@
+"""A federation in the middle of a task."""
+
+import pytest
+
+from helpers.made_status import Made
+
+
+@pytest.fixture
+def open_task(tmp_path):
+    """A running server whose task ``may`` is open; one of three sites has answered."""
+    found = Made(tmp_path / "trial")
+    found.task("may")
+    found.upload("site-1", "may")
+    found.flower([("site-1", "online", None)])
+    with found.at_work("may"), found.running():
+        yield found

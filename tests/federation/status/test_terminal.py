@@ -1,0 +1,50 @@
+"""The status in the terminal."""
+
+import io
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from rich.console import Console
+
+from fedran.federation.status.reader import Reader
+from fedran.federation.status.terminal import print_status
+from helpers.made_status import Made
+
+
+def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
+    made = Made(tmp_path)
+    (made.server / "roster.toml").write_text("[clients]\n")
+    made.task("may", deadline=600.0)
+    made.upload("site-1", "may", classes=[["[red]cat", 5], *([n, 1] for n in range(20))])
+    made.upload("site-2", "may", "quarantined", reason="too loud")
+    (made.state / "quarantine").mkdir()
+    (made.state / "quarantine" / "site-2@may").touch()
+    made.book.write("declined", client="site-3", task="may", reason="[bold]nothing\x1b[31m yet")
+    made.book.write("head", task="may", classes=21, bytes=9, digest="d", accuracy=0.9345)
+    for n in range(12):
+        made.upload("site-1", "may", "refused", verified=False, reason=f"signature {n}")
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    with made.at_work("may"):
+        print_status(Reader(tmp_path).read(), console)
+    out = console.file.getvalue()
+    for words in (
+        "server not running",
+        "21 classes, after task may",
+        "accuracy 93.5 %",
+        "Task may is open: 2 of 3 sites answered, at least 2 needed, 9 min left",
+        "answered: site-1, site-2 (quarantined)",
+        r"site-3 has nothing to send: [bold]nothing\x1b[31m yet (not signed)",
+        "site-1 not in roster",
+        "[red]cat (5), 0 (1), 1 (1)",
+        "and 13 more",
+        "too loud",
+        "site-1 (not signed), task may",
+        "and 5 more; --json prints all",
+    ):
+        assert words in " ".join(out.split())
+    assert f"fedran federation accept {tmp_path} site-2 may\n" in out
+    assert "\x1b" not in out
+    lines = [line for line in out.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, lines)) <= 80
