@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from fedran.bench.results.result import Result, read_results
-from fedran.bench.results.results_file import finished
+from fedran.bench.results.result import Result, finished, read_results
 from fedran.bench.run import memory, workers
 from fedran.bench.run.__main__ import main
 from fedran.bench.run.checkpoint import Checkpoint

@@ -16,8 +16,13 @@ from fedran.bench.report.tables.speedup import speedup_tables
 from fedran.bench.report.tables.time import runtime_tables
 from fedran.bench.report.tables.training import training_tables
 from fedran.bench.results.grouping import comparisons
-from fedran.bench.results.metrics import budgets_met, seconds_at, upload_at, whole_seconds
-from fedran.bench.results.training_regime import rounds_a_task
+from fedran.bench.results.metrics import (
+    budgets_met,
+    rounds_per_task,
+    seconds_at,
+    upload_at,
+    whole_seconds,
+)
 from helpers.made_up import METHODS, made_up
 from helpers.made_up_trained import (
     HEAD_BYTES,
@@ -228,12 +233,12 @@ def test_a_frozen_head_meets_a_drift_budget():
 
 def test_a_closing_round_is_not_a_round_of_training():
     target = next(r for r in scratch(10) if r.key == "target")
-    assert (target.tasks[0].rounds, rounds_a_task(target)) == (11, 10)
+    assert (target.tasks[0].rounds, rounds_per_task(target)) == (11, 10)
     assert seconds_at(target, 100) == pytest.approx(10 * 30.2 + 0.3)
     assert upload_at(target, 100) == 100 * RESNET18_BYTES
     assert whole_seconds(target) == pytest.approx(30.5)
     odd = made_up(family="trained", params={"n_rounds": "many"}, rounds=4)
-    assert rounds_a_task(odd) == 4
+    assert rounds_per_task(odd) == 4
 
 
 @pytest.mark.parametrize("render", [html_table, markdown_table])

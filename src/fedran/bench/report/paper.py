@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from fedran.bench.results.grouping import Group
+from fedran.bench.results.metrics import is_head
+
 MIB = 2**20
 BETAS = (0.1, 0.5, 1.0)
 TASKS = {"CIFAR-100": (5, 10), "ImageNet-R": (10,), "VTAB": (5,)}
@@ -180,6 +183,11 @@ def paper_method(key: str) -> str | None:
     ('FedRAN', 'FediCaRL', None)
     """
     return _METHODS.get(re.sub(r"[^a-z0-9]", "", key.lower()))
+
+
+def paper_row(g: Group) -> str | None:
+    """The paper's name of a method; None for a head, which starts elsewhere than the paper's."""
+    return None if is_head(g.first) else paper_method(g.key)
 
 
 # The STSA that the paper runs is the estimated one, STSA-E (the byte counts show it).

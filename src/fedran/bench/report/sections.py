@@ -28,8 +28,8 @@ from fedran.bench.report.tables.table import Table
 from fedran.bench.report.tables.time import runtime_tables
 from fedran.bench.report.tables.training import training_tables
 from fedran.bench.results.grouping import Setting, measured
+from fedran.bench.results.metrics import is_head, on_images
 from fedran.bench.results.result import Result
-from fedran.bench.results.training_regime import is_head, on_images
 
 Results = Sequence[Result]
 

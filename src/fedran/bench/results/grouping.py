@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from fedran.bench.results.names import as_text, difference
+from fedran.bench.results.metrics import is_head, is_trained
 from fedran.bench.results.result import ABLATIONS, Result
 
 Mark = Literal["", "best", "second"]
@@ -138,7 +139,7 @@ def beta_of(result: Result) -> float | None:
     return None if beta is None else float(beta)
 
 
-def machine(result: Result) -> str:
+def machine_of(result: Result) -> str:
     """Where it ran, and what else ran there at the time."""
     beside = result.side_by_side
     return (result.machine or "not recorded") + (
@@ -154,7 +155,7 @@ def groups(results: Iterable[Result], by_machine: bool = False) -> list[Group]:
     """
     found: dict[tuple[Setting, float | None, str, str], dict[str, Result]] = {}
     for r in sorted(results, key=lambda r: r.date):
-        place = (Setting.of(r), beta_of(r), identity(r), machine(r) if by_machine else "")
+        place = (Setting.of(r), beta_of(r), identity(r), machine_of(r) if by_machine else "")
         found.setdefault(place, {})[as_text(r.seeds)] = r
     names = _names(found)
     made = [
@@ -186,6 +187,13 @@ def place_title(setting: Setting, beta: float | None) -> str:
     return setting.title + ("" if beta is None else f", β = {beta:g}")
 
 
+def row_order(g: Group) -> int:
+    """Heads, networks on images, analytic methods, then what is not ranked."""
+    if not g.competes:
+        return 3
+    return 0 if is_head(g.first) else 1 if is_trained(g.first) else 2
+
+
 def marks(values: Sequence[float | None], competes: Sequence[bool], digits: int = 2) -> list[Mark]:
     """Which values are best and second best (largest) among those that compete.
 
@@ -207,6 +215,15 @@ def marks(values: Sequence[float | None], competes: Sequence[bool], digits: int 
     return [ranked.get(v, "") if v is not None else "" for v in shown]
 
 
+def as_text(fields: Mapping[str, Any]) -> str:
+    """Settings as one text, equal where they are.
+
+    >>> as_text({"b": 1, "a": None})
+    '{"a": null, "b": 1}'
+    """
+    return json.dumps(fields, sort_keys=True, default=str)
+
+
 def identity(result: Result) -> str:
     """What makes two results repeats of one method: key, label and settings."""
     return as_text({"key": result.key, "label": result.label, "params": result.params})
@@ -225,3 +242,23 @@ def _names(
         for who, r in members.items():
             names[setting, who] = label + difference(r, list(members.values()))
     return names
+
+
+def difference(result: Result, others: Sequence[Result]) -> str:
+    """What to add to a label: nothing where only one result has it.
+
+    >>> from types import SimpleNamespace as R
+    >>> runs = [R(key="k", params={"rank": r, "M": 8}) for r in (16, 32)]
+    >>> difference(runs[0], runs)
+    ' (rank=16)'
+    """
+    if len(others) == 1:
+        return ""
+    differ = [
+        f"{k}={v}"
+        for k, v in sorted(result.params.items())
+        if len({as_text({"": r.params.get(k)}) for r in others}) > 1
+    ]
+    if len({r.key for r in others}) > 1:
+        differ.insert(0, result.key)
+    return f" ({', '.join(differ)})" if differ else ""

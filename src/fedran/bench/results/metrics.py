@@ -1,4 +1,4 @@
-"""What is read off a result: forgetting, transfer, bytes, seconds, budgets."""
+"""Figures of one result: training regime, forgetting, transfer, bytes, seconds, budgets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,59 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedran.bench.results.result import Result
-from fedran.bench.results.training_regime import on_images, rounds_a_task
+
+NETWORKS = {
+    "head": "linear head",
+    "small": "small network",
+    "resnet18": "ResNet-18",
+    "resnet18-7x7": "ResNet-18, 7x7 stem",
+}
+
+
+def is_trained(result: Result) -> bool:
+    """Whether gradients made the model."""
+    return result.family == "trained"
+
+
+def is_head(result: Result) -> bool:
+    """Whether only a linear head is trained, on frozen features."""
+    return is_trained(result) and result.params.get("network") == "head"
+
+
+def on_images(result: Result) -> bool:
+    """Whether a whole network is trained, on the images: then its features drift."""
+    return is_trained(result) and not is_head(result)
+
+
+def network(result: Result) -> str:
+    """The network in words; '' where none is recorded.
+
+    >>> from types import SimpleNamespace as R
+    >>> network(R(params={"network": "resnet18"})), network(R(params={"network": "vit"}))
+    ('ResNet-18', 'vit')
+    """
+    name = str(result.params.get("network", ""))
+    return NETWORKS.get(name, name)
+
+
+def start(result: Result) -> str:
+    """What training starts from."""
+    if is_head(result):
+        return "frozen features"
+    return str(result.params.get("weights") or "random weights")
+
+
+def rounds_per_task(result: Result) -> int:
+    """Rounds of training; a closing round that only hands out the model is not one.
+
+    >>> from types import SimpleNamespace as R
+    >>> rounds_per_task(R(params={"n_rounds": 10}, tasks=[R(rounds=11)]))
+    10
+    >>> rounds_per_task(R(params={}, tasks=[R(rounds=1)]))
+    1
+    """
+    told = result.params.get("n_rounds")
+    return told if isinstance(told, int) and told > 0 else result.tasks[0].rounds
 
 
 def forgetting(result: Result) -> list[float]:
@@ -115,12 +167,12 @@ def whole_seconds(result: Result) -> float | None:
 
 def seconds_at(result: Result, rounds: int) -> float:
     """Time had the clients trained for so many rounds; the server's seconds stay as measured."""
-    return client_seconds(result) * rounds / rounds_a_task(result) + server_seconds(result)
+    return client_seconds(result) * rounds / rounds_per_task(result) + server_seconds(result)
 
 
 def upload_at(result: Result, rounds: int) -> float:
     """The largest upload had there been so many rounds."""
-    return result.max_upload * rounds / rounds_a_task(result)
+    return result.max_upload * rounds / rounds_per_task(result)
 
 
 def peak_memory(result: Result) -> int | None:

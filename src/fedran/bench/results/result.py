@@ -1,9 +1,10 @@
-"""One run of one method: a line of results, the same schema for every method."""
+"""One run of one method: a line of results with the same schema for every method, and its file."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -16,6 +17,7 @@ import scipy
 import fedran
 from fedran.core.errors import nearest
 from fedran.core.labels import Label
+from fedran.wire.files import write_atomically
 
 SCHEMA = 3
 
@@ -213,6 +215,21 @@ def code_hash() -> str:
     return sha.hexdigest()[:8]
 
 
+def record_fields(record: TaskRecord) -> dict[str, Any]:
+    """A record as plain values; the ridge parameter goes by its name in the schema."""
+    fields = asdict(record)
+    fields["lambda"] = fields.pop("lam")
+    return fields
+
+
+def read_record(fields: Mapping[str, Any]) -> TaskRecord:
+    """Inverse of ``record_fields``."""
+    fields = dict(fields)
+    fields["lam"] = fields.pop("lambda")
+    fields["seconds"] = Seconds(**fields["seconds"])
+    return TaskRecord(**fields)
+
+
 def read_results(paths: Iterable[Path]) -> list[Result]:
     """All results of some JSON Lines files; of runs repeated on one machine the last counts."""
     found: dict[tuple[str, str, str, str, int], Result] = {}
@@ -227,16 +244,30 @@ def read_results(paths: Iterable[Path]) -> list[Result]:
     return list(found.values())
 
 
-def record_fields(record: TaskRecord) -> dict[str, Any]:
-    """A record as plain values; the ridge parameter goes by its name in the schema."""
-    fields = asdict(record)
-    fields["lambda"] = fields.pop("lam")
-    return fields
+def finished(file: Path) -> dict[str, Result]:
+    """Results in the file by run id; a last line that was cut off by a crash is removed."""
+    if not file.exists():
+        return {}
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+        write_atomically(file, "".join(lines).encode())
+    found = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            result = Result.from_json(line)
+        except ValueError as reason:
+            raise ValueError(
+                f"{file}, line {number}: {reason}; move the file away to start anew"
+            ) from None
+        found[result.run_id] = result
+    return found
 
 
-def read_record(fields: Mapping[str, Any]) -> TaskRecord:
-    """Inverse of ``record_fields``."""
-    fields = dict(fields)
-    fields["lam"] = fields.pop("lambda")
-    fields["seconds"] = Seconds(**fields["seconds"])
-    return TaskRecord(**fields)
+def append(file: Path, result: Result) -> None:
+    """One more line, synced."""
+    line = result.to_json() + "\n"
+    with file.open("a", encoding="utf-8") as handle:
+        handle.write(line)
+        handle.flush()
+        os.fsync(handle.fileno())

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedran.bench.results.result import Result
-from fedran.bench.results.results_file import append, finished
+from fedran.bench.results.result import Result, append, finished
 from fedran.bench.run.checkpoint import Checkpoint
 from fedran.bench.run.config import Experiment
 from fedran.bench.run.job import Job, jobs

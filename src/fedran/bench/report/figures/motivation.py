@@ -32,8 +32,8 @@ from fedran.bench.report.tables.drift import (
 )
 from fedran.bench.report.tables.table import MIB
 from fedran.bench.results.grouping import Group, Setting, place_title
+from fedran.bench.results.metrics import is_trained, network
 from fedran.bench.results.result import Result
-from fedran.bench.results.training_regime import is_trained, network
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

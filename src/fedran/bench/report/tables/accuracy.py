@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from fedran.bench.report.paper import BETAS, Pair
+from fedran.bench.report.paper import BETAS, Pair, paper_row
 from fedran.bench.report.tables.bytes import printed_for
 from fedran.bench.report.tables.table import (
     NOTHING,
@@ -28,9 +28,9 @@ from fedran.bench.results.grouping import (
     groups,
     marks,
     mean_of,
+    row_order,
 )
 from fedran.bench.results.result import Result
-from fedran.bench.results.training_regime import paper_row, row_order
 
 MEASURES: tuple[Callable[[Result], float], ...] = (lambda r: r.A_avg, lambda r: r.A_T)
 READ = (

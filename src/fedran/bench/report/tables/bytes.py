@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fedran.bench.report.paper import MIB, Printed, printed
+from fedran.bench.report.paper import MIB, Printed, paper_row, printed
 from fedran.bench.report.tables.table import (
     NOTHING,
     Cell,
@@ -28,7 +28,6 @@ from fedran.bench.results.grouping import (
 )
 from fedran.bench.results.metrics import formula_upload, max_download, total_download, total_upload
 from fedran.bench.results.result import Result
-from fedran.bench.results.training_regime import paper_row
 
 READ = (
     "What one client sends in one task, at most, in MiB (2^20 bytes; what the paper calls MB is "

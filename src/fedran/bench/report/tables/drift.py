@@ -15,9 +15,17 @@ from fedran.bench.report.tables.table import (
     numbers,
     words,
 )
-from fedran.bench.results.grouping import Group, Setting, by_place, comparisons, groups, place_title
+from fedran.bench.results.grouping import (
+    Group,
+    Setting,
+    by_place,
+    comparisons,
+    groups,
+    place_title,
+    row_order,
+)
+from fedran.bench.results.metrics import is_head, on_images
 from fedran.bench.results.result import Result
-from fedran.bench.results.training_regime import is_head, on_images, row_order
 
 READ = (
     "Why the extractor is frozen. The reference rows are those of client 1 in task 2. Drift is "

@@ -26,9 +26,9 @@ from fedran.bench.results.metrics import (
     class_forgetting,
     forgetting,
     mean_or_none,
+    on_images,
 )
 from fedran.bench.results.result import Result
-from fedran.bench.results.training_regime import on_images
 
 WORST = 10
 READ = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedran.bench.report.tables.table import Cell, Column, Table, numbers, words
-from fedran.bench.results.grouping import Group, by_place, groups, machine, place_title
+from fedran.bench.results.grouping import Group, by_place, groups, machine_of, place_title
 from fedran.bench.results.result import Result
 
 SHORT = 8
@@ -45,7 +45,7 @@ def _row(g: Group) -> list[Cell]:
         Cell(_seeds(g)),
         Cell(_each(r.run_id[:SHORT] for r in runs)),
         Cell("; ".join(f"{k} {v}" for k, v in hashes.items())),
-        Cell("; ".join(dict.fromkeys(machine(r) for r in runs))),
+        Cell("; ".join(dict.fromkeys(machine_of(r) for r in runs))),
         Cell("; ".join(dict.fromkeys(_versions(r) for r in runs))),
     ]
 

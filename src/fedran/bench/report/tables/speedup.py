@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedran.bench.report.paper import ROUNDS, SPEEDUP_MEAN, Printed
+from fedran.bench.report.paper import ROUNDS, SPEEDUP_MEAN, Printed, paper_row
 from fedran.bench.report.tables.bytes import largest_upload, printed_for
 from fedran.bench.report.tables.table import (
     NOTHING,
@@ -26,21 +26,23 @@ from fedran.bench.results.grouping import (
     Setting,
     by_place,
     groups,
-    machine,
+    machine_of,
     mean_of,
     measured,
     place_title,
+    row_order,
 )
-from fedran.bench.results.metrics import seconds_at, task_seconds, upload_at, whole_seconds
-from fedran.bench.results.result import Result
-from fedran.bench.results.training_regime import (
+from fedran.bench.results.metrics import (
     is_trained,
     network,
     on_images,
-    paper_row,
-    rounds_a_task,
-    row_order,
+    rounds_per_task,
+    seconds_at,
+    task_seconds,
+    upload_at,
+    whole_seconds,
 )
+from fedran.bench.results.result import Result
 
 Place = tuple[Setting, float | None]
 UPLOAD = "largest upload"
@@ -52,7 +54,7 @@ def speedup_tables(results: Iterable[Result]) -> list[Table]:
     files: dict[tuple[str, str], list[Result]] = {}
     for r in measured(results):
         if r.side_by_side == 1 and r.study == "speedup":
-            files.setdefault((r.config, machine(r)), []).append(r)
+            files.setdefault((r.config, machine_of(r)), []).append(r)
     tables, settings = [], []
     for (_, where), runs in files.items():
         for place, found in by_place(groups(runs)).items():
@@ -109,11 +111,11 @@ def _row(g: Group, base: _Base, paper: Printed | None) -> list[Cell]:
     time, size = _mean(g, task_seconds), largest_upload(g)
     long, heavy = _at_full_rounds(g)
     speed, bytes_ = _printed(g, paper)
-    computed = is_trained(g.first) and rounds_a_task(g.first) != ROUNDS
+    computed = is_trained(g.first) and rounds_per_task(g.first) != ROUNDS
     return [
         Cell(g.name),
         Cell(network(g.first) or NOTHING),
-        Cell(str(rounds_a_task(g.first))),
+        Cell(str(rounds_per_task(g.first))),
         Cell(seconds(time)),
         Cell(times(_over(time, base.time))),
         Cell(times(_over(_mean(g, whole_seconds), base.whole))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fedran.bench.report.paper import Printed
+from fedran.bench.report.paper import Printed, paper_row
 from fedran.bench.report.tables.bytes import printed_for
 from fedran.bench.report.tables.table import (
     NOTHING,
@@ -23,7 +23,7 @@ from fedran.bench.results.grouping import (
     Setting,
     by_place,
     groups,
-    machine,
+    machine_of,
     mean_of,
     measured,
     place_title,
@@ -37,7 +37,6 @@ from fedran.bench.results.metrics import (
     whole_seconds,
 )
 from fedran.bench.results.result import Result
-from fedran.bench.results.training_regime import paper_row
 
 READ = (
     "Seconds of one task, mean over tasks and seeds. Client is the mean over clients; Time is "
@@ -86,7 +85,7 @@ def _row(g: Group, paper: Printed | None) -> list[Cell]:
         Cell(f"{memory.mean / 2**20:.0f}" if memory else NOTHING),
         *([number(told, muted=True)] if paper else []),
         Cell(str(len(g.results))),
-        Cell(machine(g.first)),
+        Cell(machine_of(g.first)),
     ]
 
 

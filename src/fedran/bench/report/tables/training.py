@@ -22,19 +22,20 @@ from fedran.bench.results.grouping import (
     by_setting,
     comparisons,
     groups,
-    machine,
+    machine_of,
+    row_order,
     stat,
 )
-from fedran.bench.results.metrics import client_seconds, server_seconds
-from fedran.bench.results.result import Result
-from fedran.bench.results.training_regime import (
+from fedran.bench.results.metrics import (
+    client_seconds,
     is_head,
     is_trained,
     network,
-    rounds_a_task,
-    row_order,
+    rounds_per_task,
+    server_seconds,
     start,
 )
+from fedran.bench.results.result import Result
 
 READ = (
     "What the trained methods were trained with. Every client trains for the given epochs in "
@@ -57,7 +58,7 @@ def reduced(result: Result) -> bool:
     """Whether it trained for fewer rounds or epochs than the paper's trained methods."""
     epochs = result.params.get("epochs")
     fewer = isinstance(epochs, int | float) and epochs < EPOCHS
-    return rounds_a_task(result) < ROUNDS or fewer
+    return rounds_per_task(result) < ROUNDS or fewer
 
 
 def own_settings(result: Result) -> str:
@@ -80,7 +81,7 @@ def own_settings(result: Result) -> str:
 def _table(setting: Setting, found: list[Group]) -> Table:
     rows: dict[str, dict[str, list[Group]]] = {}
     for g in sorted(found, key=row_order):
-        rows.setdefault(g.name, {}).setdefault(machine(g.first), []).append(g)
+        rows.setdefault(g.name, {}).setdefault(machine_of(g.first), []).append(g)
     columns = [
         *words("method", "network", "start"),
         *numbers("rounds a task", "epochs", "lr"),
@@ -103,12 +104,12 @@ def _row(of: Sequence[Group]) -> list[Cell]:
         Cell(of[0].name),
         Cell(network(first) or NOTHING),
         Cell(start(first)),
-        Cell(str(rounds_a_task(first))),
+        Cell(str(rounds_per_task(first))),
         *settings[:2],
         *(Cell(seconds(s.mean if s else None)) for s in times),
         Cell(own_settings(first)),
         *settings[2:],
-        Cell(machine(first)),
+        Cell(machine_of(first)),
     ]
 
 
