@@ -18,8 +18,8 @@ from fedran.core.summary import Summary
 from fedran.estimator import FedRANClassifier
 from fedran.wire.codec import decode, encode
 from fedran.wire.files import load, save
-from fedran.wire.limits import Limits
 from fedran.wire.plan import Plan, plan
+from fedran.wire.validation import Limits
 
 __version__ = "0.1.0"
 

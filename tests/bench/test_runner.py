@@ -17,7 +17,7 @@ from fedran.data.stream import Stream, Task, make_stream
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.methods.registry import make_method
 from fedran.wire.container import pack, unpack
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 
 ROUNDS = 3
 CLIENTS = 3

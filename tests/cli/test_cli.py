@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.wire.units import parse_bytes
+from fedran.wire.sizes import parse_bytes
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from fedran.methods.registry import make_method, settings
 from fedran.wire.container import pack, unpack
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 
 SMALL = {"out_features": 24, "rank": 12, "dummies": 4}
 NAN, INF = float("nan"), float("inf")

@@ -5,7 +5,7 @@ import pytest
 
 from fedran.methods.analytic.afl import AFL, join
 from fedran.wire.container import unpack
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 from helpers.toy_federation import assert_labels, distance, in_order, make_toy
 
 

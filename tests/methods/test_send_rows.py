@@ -9,7 +9,7 @@ from fedran.methods.protocol import ClientData
 from fedran.methods.yardsticks.send_features import SendFeatures, SendFeatures8Bit, compand, expand
 from fedran.methods.yardsticks.send_images import SendImages, unpack_images
 from fedran.wire.container import unpack
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 from helpers.toy_federation import (
     assert_labels,
     distance,

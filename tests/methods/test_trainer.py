@@ -17,7 +17,7 @@ from fedran.core.errors import Refused  # noqa: E402
 from fedran.data.stream import Stream, Task  # noqa: E402
 from fedran.methods.trained.training.messages import pack_tensors, unpack_tensors  # noqa: E402
 from fedran.wire.container import unpack  # noqa: E402
-from fedran.wire.limits import FILE_LIMITS  # noqa: E402
+from fedran.wire.validation import FILE_LIMITS  # noqa: E402
 
 KEYS = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
 NAMED = [(key, {}) for key in KEYS] + [

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.wire.files import written_aside
+from fedran.wire.files import atomic_writer
 
 
 def require_writable(path: str | Path) -> Path:
@@ -40,7 +40,7 @@ def write_features(
     """
     everything: dict[str, Any] = {**arrays, **{k: np.array(text) for k, text in source.items()}}
     everything["seconds_per_row"] = np.array(seconds_per_row)
-    with written_aside(path) as file:
+    with atomic_writer(path) as file:
         np.savez(file, **everything)
     return path
 

@@ -22,7 +22,7 @@ from fedran.backbones.catalogue import load_backbone
 from fedran.backbones.store import extract
 from fedran.core.errors import printable
 from fedran.data.image_sets import load_images
-from fedran.wire.units import human_bytes
+from fedran.wire.sizes import human_bytes
 
 
 def features(

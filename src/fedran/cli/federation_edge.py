@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedran.wire.units import human_bytes, parse_bytes
+from fedran.wire.sizes import human_bytes, parse_bytes
 
 
 def offer(

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedran.wire.describe import describe
-from fedran.wire.units import human_bytes
+from fedran.wire.sizes import human_bytes
 
 NOTE = (
     "eps_G and eps_B bound truncation and quantisation. At common ranks and few bits the bound "

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import fedran
-from fedran.wire.units import human_bytes, parse_bytes
+from fedran.wire.sizes import human_bytes, parse_bytes
 
 
 def plan(

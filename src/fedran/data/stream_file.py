@@ -14,8 +14,7 @@ from fedran.core.errors import Refused
 from fedran.core.labels import canonical
 from fedran.data.stream import Stream, Task
 from fedran.wire.files import write_atomically
-from fedran.wire.header import Header
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS, Header
 
 FORMAT, VERSION = "fedran stream", 1
 ALTERED = "the file was altered"

@@ -12,9 +12,8 @@ from fedran.core.errors import Refused
 from fedran.core.exact_sum import pack_lower, unpack_lower
 from fedran.core.truncated_sum import Order
 from fedran.wire.container import Container, pack
-from fedran.wire.header import Header
-from fedran.wire.limits import Limits
 from fedran.wire.summary_codec import read_accounts
+from fedran.wire.validation import Header, Limits
 
 Dtype = Literal["float32", "float64"]
 

@@ -12,8 +12,8 @@ from fedran.core.summary import Summary
 from fedran.wire.aggregator_codec import decode_aggregator, encode_aggregator
 from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import HeadPrecision, decode_head, encode_head
-from fedran.wire.limits import DEFAULT_LIMITS, FILE_LIMITS, Limits
 from fedran.wire.summary_codec import Precision, check_precision, decode_summary, encode_summary
+from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
 
 DEFAULT_BITS = 5.0
 Encodable: TypeAlias = Summary | Head | Aggregator

@@ -17,8 +17,7 @@ import safetensors
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.wire.header import Header
-from fedran.wire.limits import Limits
+from fedran.wire.validation import Header, Limits
 
 FORMAT = "fedran"
 MAJOR, MINOR = 1, 0

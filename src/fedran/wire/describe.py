@@ -16,7 +16,7 @@ from fedran.core.labels import Label
 from fedran.core.summary import Summary
 from fedran.wire.codec import decode_container
 from fedran.wire.container import Container
-from fedran.wire.files import naming, read_container
+from fedran.wire.files import read_container, refusals_name_file
 
 SHOWN = 8
 """Classes, clients or tasks listed before the rest is counted."""
@@ -36,7 +36,7 @@ class Description:
 
 def describe(path: str | Path) -> Description:
     """What an upload, a head or an aggregator file holds; refused when it is none or damaged."""
-    with naming(path):
+    with refusals_name_file(path):
         message, limits = read_container(path, None, None)
         thing = decode_container(message, None, limits, None)
     file: Section = {

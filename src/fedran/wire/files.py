@@ -1,4 +1,4 @@
-"""Files: written aside, synced, renamed; read whole and verified."""
+"""Save objects to files and load them; crash-safe writing for every other room."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ from fedran.wire.codec import (
     encode,
 )
 from fedran.wire.container import Container, unpack
-from fedran.wire.limits import DEFAULT_LIMITS, FILE_LIMITS, Limits
+from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:
-    """Write so that, whatever happens, the path holds either the old bytes or all the new ones."""
-    with written_aside(path) as file:
+    """Replace a file. After a crash it holds either the old bytes or all of the new ones."""
+    with atomic_writer(path) as file:
         file.write(data)
 
 
 @contextmanager
-def written_aside(path: str | Path) -> Iterator[BinaryIO]:
-    """A file to write to that takes the path's place, synced, when all went well."""
+def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
+    """A temporary file that replaces ``path`` when the block ends without an exception.
+
+    Its bytes are synced to disk before it is renamed.
+    """
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
@@ -48,11 +51,11 @@ def written_aside(path: str | Path) -> Iterator[BinaryIO]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)  # the rename itself must reach the disk too
+    sync_folder(path.parent)  # the rename must reach the disk too
 
 
 def sync_folder(folder: str | Path) -> None:
-    """Wait until the names in a folder are on disk, where the system can say so."""
+    """Wait until the directory entries of a folder are on disk (POSIX systems only)."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -61,8 +64,8 @@ def sync_folder(folder: str | Path) -> None:
             os.close(handle)
 
 
-def read_notes(path: Path) -> dict[str, Any]:
-    """A JSON object that a program wrote for itself; nothing where it is missing or damaged."""
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file, or an empty one if the file is missing or damaged."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -71,7 +74,7 @@ def read_notes(path: Path) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path, what: str) -> dict[str, Any]:
-    """The tables of a TOML file; ``what`` says what was expected there."""
+    """The tables of a TOML file. ``what`` describes the file in error messages."""
     path = Path(path)
     if not path.is_file():
         found = "this is a folder" if path.is_dir() else "no such file"
@@ -83,8 +86,8 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
 
 
 @contextmanager
-def naming(path: str | Path) -> Iterator[None]:
-    """Put the file's name into every refusal that happens inside."""
+def refusals_name_file(path: str | Path) -> Iterator[None]:
+    """Add the file name to every ``Refused`` that is raised in the block."""
     try:
         yield
     except Refused as reason:
@@ -150,6 +153,6 @@ def load(
     ``limits``, summaries and heads have the limits of ``decode``; an aggregator may be larger.
     """
     check_kind(kind)
-    with naming(path):
+    with refusals_name_file(path):
         message, allowed = read_container(path, kind, limits)
         return decode_container(message, kind, allowed, device)

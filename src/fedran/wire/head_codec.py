@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, printable
 from fedran.core.head import Diagnosis, Head
 from fedran.wire.container import Container, pack
-from fedran.wire.header import Header
-from fedran.wire.limits import Limits
+from fedran.wire.validation import Header, Limits
 
 HeadPrecision = Literal["float64", "float32", "float16"]
 _DTYPE = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}

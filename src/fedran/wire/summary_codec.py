@@ -15,8 +15,6 @@ from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused
 from fedran.core.summary import Summary
 from fedran.wire.container import Container, pack
-from fedran.wire.header import Header
-from fedran.wire.limits import Limits
 from fedran.wire.quantisation import (
     MAX_BITS,
     MIN_BITS,
@@ -25,6 +23,7 @@ from fedran.wire.quantisation import (
     quantise,
     unpack_codes,
 )
+from fedran.wire.validation import Header, Limits
 
 Precision = Literal["float64", "float32", "float16", "int8", "mixed"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

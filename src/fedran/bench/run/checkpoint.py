@@ -15,7 +15,7 @@ from fedran.bench.results.result import TaskRecord, read_record, record_fields
 from fedran.methods.protocol import Method, Spec
 from fedran.wire.container import pack, unpack
 from fedran.wire.files import write_atomically
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 
 SECONDS = 30.0
 """Between two saves; a run that is done sooner writes nothing."""

@@ -33,9 +33,9 @@ from fedran.federation.protocol.settings import ServerSettings
 from fedran.federation.server.journal import Journal
 from fedran.federation.site.outbox import Outbox
 from fedran.wire.codec import decode, encode
-from fedran.wire.files import naming
-from fedran.wire.limits import DEFAULT_LIMITS, FILE_LIMITS, Limits
+from fedran.wire.files import refusals_name_file
 from fedran.wire.plan import plan
+from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Edge:
     def _forwarded(self) -> set[Key]:
         done: set[Key] = set()
         for path in self.outbox.folder.glob("*.envelope"):
-            with naming(path):
+            with refusals_name_file(path):
                 done.update(open_envelope(path.read_bytes(), FILE_LIMITS).statement.members)
         return done
 

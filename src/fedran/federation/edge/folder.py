@@ -19,7 +19,7 @@ from fedran.federation.protocol.paths import SitePlace
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.worker import work_apart
-from fedran.wire.units import human_bytes
+from fedran.wire.sizes import human_bytes
 
 Say = Callable[[str], None]
 

@@ -11,7 +11,7 @@ from typing import Any
 from fedran.core.errors import Refused
 from fedran.federation.ops import flower
 from fedran.federation.protocol.paths import ServerPlace
-from fedran.wire.files import read_notes, write_atomically
+from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
 GONE = "not found"
@@ -51,7 +51,7 @@ class Registry:
 
         A crash between the two, or a new database of Flower's, is mended so.
         """
-        known = read_notes(_registered(self.place))
+        known = read_json_object(_registered(self.place))
         kept = {client: pair for client, pair in known.items() if pair[0] in listed}
         if kept != known:
             self._remember(kept)
@@ -60,7 +60,7 @@ class Registry:
 
     def register(self) -> None:
         """Let exactly the nodes whose keys lie in ``nodes/`` connect; remember their numbers."""
-        known, keys = read_notes(_registered(self.place)), self._keys()
+        known, keys = read_json_object(_registered(self.place)), self._keys()
         for client, (number, key) in list(known.items()):
             if keys.get(client) != key and self._tell("unregister", number, client):
                 log.info("node of %s may no longer connect", client)
@@ -117,7 +117,7 @@ class Registry:
 
     def catch_up(self, nodes: list[dict[str, Any]]) -> None:
         """Start a run without a task where a connected node lacks the newest head."""
-        served = read_notes(self.place.state / "served.json")
+        served = read_json_object(self.place.state / "served.json")
         if not served.get("head"):
             return
         here = {str(n["node-id"]) for n in nodes if n["status"] == "online"}
@@ -137,7 +137,7 @@ class Registry:
 
 def node_owners(place: ServerPlace) -> dict[str, str]:
     """Number of a node at the SuperLink -> the client whose key it has."""
-    return {number: client for client, (number, _) in read_notes(_registered(place)).items()}
+    return {number: client for client, (number, _) in read_json_object(_registered(place)).items()}
 
 
 def _registered(place: ServerPlace) -> Path:

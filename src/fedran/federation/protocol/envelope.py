@@ -10,7 +10,7 @@ import numpy as np
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.wire.container import Container, pack, unpack
-from fedran.wire.limits import DEFAULT_LIMITS, Limits
+from fedran.wire.validation import DEFAULT_LIMITS, Limits
 
 KIND = "envelope"
 MOST_MEMBERS = 10_000

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedran.core.errors import Refused
-from fedran.wire.files import read_notes, write_atomically
+from fedran.wire.files import read_json_object, write_atomically
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def facts_of(folder: Path) -> dict[str, Any] | None:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return None
     except BlockingIOError:
-        return read_notes(folder / "running.json")
+        return read_json_object(folder / "running.json")
     finally:
         os.close(lock)
 

@@ -9,7 +9,7 @@ from typing import Any
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
-from fedran.wire.header import Header
+from fedran.wire.validation import Header
 
 LARGEST_BUDGET = 2**31
 LARGEST_WIDTH = 2**17

@@ -24,7 +24,7 @@ from fedran.federation.protocol.settings import ServerSettings, configured
 from fedran.federation.server.round import Round
 from fedran.federation.server.store import Keeper, Rules
 from fedran.federation.server.validation import Validation
-from fedran.wire.limits import Limits
+from fedran.wire.validation import Limits
 
 VARIABLE = "FEDRAN_SERVER"
 PATIENCE = 600.0

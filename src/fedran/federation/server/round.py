@@ -28,7 +28,7 @@ from fedran.federation.server.quorum import Quorum, Verdict
 from fedran.federation.server.store import Keeper
 from fedran.federation.server.validation import Validation
 from fedran.wire.codec import encode
-from fedran.wire.files import read_notes, write_atomically
+from fedran.wire.files import read_json_object, write_atomically
 
 POLL = 1.0
 TRIES = 5
@@ -114,7 +114,7 @@ class Round:
     def _offer(self, task: str) -> dict[str, Any] | None:
         """The task and those before it; without one, the newest again for who missed it."""
         path = self.keeper.folder / "tasks.json"
-        before = [str(t) for t in read_notes(path).get("tasks", [])]
+        before = [str(t) for t in read_json_object(path).get("tasks", [])]
         came = sorted({base_task(t) for _, t in self.keeper.aggregator.ledger})
         tasks = list(dict.fromkeys((*before, *came, *([task] if task else []))))
         if tasks != before:
@@ -207,7 +207,7 @@ class Round:
             body = content(fields, {"head": head} if lacks else {})
             kind = MessageType.QUERY
             self._ask([Message(body, dst_node_id=node, message_type=kind, ttl=HAND_BACK)])
-        before = read_notes(self.keeper.folder / "served.json")
+        before = read_json_object(self.keeper.folder / "served.json")
         served = set(before.get("nodes", [])) if before.get("head") == digest else set()
         deadline = time.monotonic() + HAND_BACK
         while self.waiting and time.monotonic() < deadline:

@@ -24,7 +24,7 @@ from fedran.federation.server.journal import Journal
 from fedran.federation.server.snapshots import Snapshots, State
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
-from fedran.wire.limits import DEFAULT_LIMITS, FILE_LIMITS, Limits
+from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
 
 log = logging.getLogger(__name__)
 UNUSUAL = 100.0

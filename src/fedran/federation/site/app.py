@@ -30,7 +30,7 @@ from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.worker import because, work, work_apart
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
-from fedran.wire.limits import DEFAULT_LIMITS
+from fedran.wire.validation import DEFAULT_LIMITS
 
 VARIABLE = "FEDRAN_SITE"
 MOST_AT_ONCE = 16 * 2**20

@@ -12,7 +12,7 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.envelope import Envelope, open_envelope
 from fedran.federation.protocol.receipt import Receipt
 from fedran.wire.files import write_atomically
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 
 log = logging.getLogger(__name__)
 CONFLICTS = ("digest: expected the upload ", "members: expected uploads that are not in yet")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedran.federation.status.model import TaskStatus
-from fedran.wire.units import human_bytes
+from fedran.wire.sizes import human_bytes
 
 NOTHING = "-"
 

@@ -21,7 +21,7 @@ from fedran.methods.analytic.one_round import HeadMethod
 from fedran.methods.analytic.unregularised import unregularised_head
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.wire.container import Container, pack, unpack
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 
 CUTOFF = 4e-6
 """Directions below this share of the largest eigenvalue are rounding of the float32 Grams."""

@@ -13,7 +13,7 @@ from fedran.methods.analytic.gram_based import LARGEST_GRAM, labelled_rows, requ
 from fedran.methods.analytic.one_round import OneRound
 from fedran.methods.protocol import ClientData
 from fedran.wire.container import pack, unpack
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 
 Sums = dict[Label, tuple[NDArray[np.float64], int]]
 

@@ -18,7 +18,7 @@ from fedran.methods.analytic.maps import Raw
 from fedran.methods.analytic.one_round import HeadMethod
 from fedran.methods.protocol import Claims, Spec
 from fedran.wire.container import pack, unpack
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 
 
 @dataclass(frozen=True)

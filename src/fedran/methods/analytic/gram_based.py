@@ -22,7 +22,7 @@ from fedran.methods.analytic.maps import FeatureMap
 from fedran.methods.analytic.one_round import HeadMethod
 from fedran.methods.protocol import ClientData, Spec
 from fedran.wire.container import Container, pack, unpack
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 
 Parts = tuple[tuple[Label, ...], NDArray[Any], NDArray[Any]]
 """What a message holds: classes, packed Gram, class sums."""

@@ -20,7 +20,7 @@ from fedran.methods.analytic.pooled import RowsClient
 from fedran.methods.analytic.unregularised import unregularised_head
 from fedran.methods.protocol import Claims, Spec
 from fedran.wire.container import pack, unpack
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 
 BLOCK_ROWS = 10_000
 """Rows that are taken in at once."""

@@ -14,7 +14,7 @@ from fedran.methods.analytic.gram_based import LARGEST_ROW, labelled_rows, requi
 from fedran.methods.analytic.one_round import HeadMethod
 from fedran.methods.protocol import ClientData
 from fedran.wire.container import Container, pack, unpack
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 
 
 class RowsClient(HeadMethod):

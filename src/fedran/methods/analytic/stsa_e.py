@@ -18,7 +18,7 @@ from fedran.methods.analytic.maps import FeatureMap
 from fedran.methods.analytic.stsa import StsaServer
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.wire.container import pack, unpack
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS
 
 
 @dataclass

@@ -12,7 +12,7 @@ import numpy as np
 from fedran.core.errors import Refused
 from fedran.methods.trained.training.lazy_torch import Tensor, torch
 from fedran.wire.container import FORMAT
-from fedran.wire.header import Header
+from fedran.wire.validation import Header
 
 DTYPES = {"F32": np.float32, "U8": np.uint8, "I64": np.int64}
 LARGEST_HEADER = 8 * 2**20

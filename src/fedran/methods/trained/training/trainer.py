@@ -26,8 +26,7 @@ from fedran.methods.trained.training.recipe import Recipe
 from fedran.methods.trained.training.state import Memory, State, Work
 from fedran.methods.trained.training.tensors import as_tensor, client_rows
 from fedran.methods.trained.training.weights import average, check_weights, grown, weights_of
-from fedran.wire.header import Header
-from fedran.wire.limits import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS, Header
 
 GLOBAL, LOCAL, CLOSING = "global-model", "local-model", "closing"
 """Kinds of messages: down in every round, up in a training round, up in a closing round."""
