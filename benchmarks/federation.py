@@ -29,12 +29,11 @@ from fedran.federation.ops.scaffold import Trial, make_trial
 from fedran.federation.ops.simulation import simulate
 from fedran.federation.ops.task_run import run_task
 from fedran.federation.ops.trial import bring_down, bring_up
-from fedran.federation.protocol.envelope import seal
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.paths import ServerPlace
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.events import Logbook
-from fedran.federation.server.store import Keeper, Rules
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.messages import seal
+from fedran.federation.server.events import EventLog
+from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.store import Rules, Store
 from fedran.federation.site.outbox import Outbox
 from speed import CLASSES, D, M, features
 
@@ -70,38 +69,38 @@ def status_of(pid):
     return {x.split(":")[0]: int(x.split()[1]) for x in lines if x.endswith("kB")}
 
 
-def keeper_alone(folder, sites, made, phi, out):
+def store_alone(folder, sites, made, phi, out):
     """The server's own work, without a network, in a process of its own."""
     keys = {f"site-{i:03d}": SiteKey.generate() for i in range(sites)}
     roster = Roster({name: key.public for name, key in keys.items()})
     rules = Rules("bench", phi.fingerprint, M, snapshot_every=10**6)
-    keeper = Keeper(folder, rules, roster)
+    store = Store(folder, rules, roster)
     said = {"federation": "bench", "task": TASK, "fingerprint": phi.fingerprint.hash}
     times, peaks = [], {}
     for i, (name, key) in enumerate(keys.items()):
         blob = seal(made[i % len(made)], key, client=name, **said).to_bytes()
         start = time.perf_counter()
-        receipt = keeper.receive(blob)
+        receipt = store.receive(blob)
         times.append(time.perf_counter() - start)
         assert receipt.outcome == "accepted", receipt
         if i + 1 in SHOWN:
             taken = peak()
             start = time.perf_counter()
-            keeper.solve()
+            store.solve()
             solve = time.perf_counter() - start
             peaks[i + 1] = (taken, peak())
     start = time.perf_counter()
-    keeper.snapshot()
+    store.snapshot()
     snapshot = time.perf_counter() - start
-    keeper.close()
+    store.close()
     size = next(folder.glob("snapshot-*.fedran")).stat().st_size
     start = time.perf_counter()
-    Keeper(folder, rules, roster).close()
+    Store(folder, rules, roster).close()
     from_snapshot = time.perf_counter() - start
     for path in folder.glob("snapshot-*"):
         path.unlink()
     start = time.perf_counter()
-    Keeper(folder, rules, roster).close()
+    Store(folder, rules, roster).close()
     out.put(
         {
             "upload": len(blob),
@@ -178,19 +177,19 @@ def with_flower(work, sites, made, phi, *, simulated):
         else:
             bring_up(folder, insecure=False, say=print)
             start = time.perf_counter()
-            done = run_task(ServerPlace.find(folder), TASK, say=print)
+            done = run_task(ServerPaths.find(folder), TASK, say=print)
         seconds = time.perf_counter() - start
     finally:
         watch.ended.set()
         bring_down(folder, say=print)
-    book = Logbook(folder / "server" / "state" / "logbook.jsonl").read()
+    book = EventLog(folder / "server" / "state" / "events.jsonl").read()
     payload = sum(e["bytes"] for e in book if e["event"] == "upload")
     assert done.verdict == "complete", done
     shutil.rmtree(folder)
     return {"sites": sites, "seconds": seconds, "payload": payload, **vars(done), **watch.peaks}
 
 
-def keeper_table(found):
+def store_table(found):
     """The server's own work."""
     uploads = " / ".join(map(str, found["peaks"]))
     before, after = (" / ".join(f"{p[k]:.0f}" for p in found["peaks"].values()) for k in (0, 1))
@@ -239,7 +238,7 @@ def main():
     print("digests", [hashlib.sha256(m).hexdigest()[:8] for m in made], flush=True)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        lines = keeper_table(apart(keeper_alone, work / "alone", SHOWN[-1], made, phi))
+        lines = store_table(apart(store_alone, work / "alone", SHOWN[-1], made, phi))
         print("\n".join(lines), flush=True)
         found = []
         if not options.quick:

@@ -10,9 +10,8 @@ pytest.importorskip("flwr")
 
 from fedran.federation.ops import programs
 from fedran.federation.ops.enrolment import Card
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.lockfile import alone
-from fedran.federation.protocol.roster import Roster
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.lockfile import locked
 
 
 @pytest.fixture
@@ -204,9 +203,9 @@ def test_down_of_a_folder_that_is_none_is_an_error(call):
 
 
 def test_a_second_server_or_site_in_a_folder_is_refused(call, trial, tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "alone", lambda folder, *_, **facts: alone(folder, **facts))
+    monkeypatch.setattr(programs, "locked", lambda folder, *_, **facts: locked(folder, **facts))
     for command, folder in (("server", "server"), ("client", "sites/site-1")):
-        with alone(tmp_path / "t" / folder / "log"):
+        with locked(tmp_path / "t" / folder / "log"):
             told = f"expected nobody at work, got process {os.getpid()}"
             refused(call(command, f"t/{folder}"), told, "fedran federation down")
 

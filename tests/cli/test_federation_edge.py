@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.protocol.paths import ServerPlace
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.app import open_keeper
+from fedran.federation.protocol.identity import Roster
+from fedran.federation.server.app import open_store
+from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.outbox import Outbox
 
 
@@ -45,14 +45,14 @@ def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
     assert code == 0
     assert "may.sum-1: the sum of ward-a, ward-b" in text
 
-    server = ServerPlace.find(hospital)
+    server = ServerPaths.find(hospital)
     roster = Roster.load(server.roster)
     envelope = Outbox(tmp_path / "edge/state/outbox").envelope("may.sum-1")
     for edges, outcome in (({}, "refused"), ({"edge": ("ward-a", "ward-b")}, "accepted")):
         replace(roster, edges=edges).save(server.roster)
-        keeper = open_keeper(server.settings(), server.folder)
-        assert keeper.receive(envelope).outcome == outcome
-        keeper.close()
+        store = open_store(server.settings(), server.folder)
+        assert store.receive(envelope).outcome == outcome
+        store.close()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"federation": 3}'])

@@ -5,7 +5,9 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.settings import ServerSettings, SiteSettings, check_address
+from fedran.federation.protocol.settings import check_address
+from fedran.federation.server.settings import ServerSettings
+from fedran.federation.site.settings import SiteSettings
 
 
 @pytest.mark.parametrize(

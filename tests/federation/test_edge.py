@@ -14,13 +14,10 @@ from fedran.cli.federation_edge import forward as command
 from fedran.core.errors import Refused
 from fedran.federation.edge import edge as module
 from fedran.federation.edge.edge import Edge, EdgeRules
-from fedran.federation.protocol.envelope import open_envelope
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.lockfile import alone
-from fedran.federation.protocol.offer import Offer
-from fedran.federation.protocol.receipt import Receipt
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.store import Keeper
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.messages import Offer, Receipt, open_envelope
+from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
 from helpers.made_federation import PHI, RULES, M, Sites, upload
 
@@ -56,9 +53,9 @@ def opened(sites, tmp_path):
 
 @pytest.fixture
 def server(sites, tmp_path):
-    keeper = Keeper(tmp_path / "server", RULES, sites.roster)
-    yield keeper
-    keeper.close()
+    store = Store(tmp_path / "server", RULES, sites.roster)
+    yield store
+    store.close()
 
 
 def outcomes(receiver, *blobs):
@@ -72,7 +69,7 @@ def uploads(sites, *members, task="may"):
 
 def test_the_server_ends_where_the_flat_one_does(sites, opened, server, tmp_path):
     blobs = uploads(sites, "site-1", "site-2", "site-3")
-    flat = Keeper(tmp_path / "flat", RULES, sites.roster)
+    flat = Store(tmp_path / "flat", RULES, sites.roster)
     assert outcomes(flat, *blobs) == ["accepted"] * 3
     edge = opened()
     assert outcomes(edge, *blobs) == ["accepted"] * 3
@@ -430,7 +427,7 @@ def test_the_command_waits_for_the_sites_client(sites, site_folder):
     settings = site_folder / "site.toml"
     settings.write_text(settings.read_text() + "seconds = 1\n")
     with (
-        alone(site_folder / "state" / "outbox"),
+        locked(site_folder / "state" / "outbox"),
         pytest.raises(Refused, match="expected nobody at work"),
     ):
         command(site_folder, "may", None)

@@ -1,4 +1,4 @@
-"""The logbook: for people, so it may lose a line but never stop the server."""
+"""The event log: for people, so it may lose a line but never stop the server."""
 
 import json
 import logging
@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.server.events import LONGEST, MOST, Logbook
+from fedran.federation.server.events import LONGEST, MOST, EventLog
 from helpers.made_federation import Sites, same_state, upload
 
 
 def test_what_is_written_is_read(tmp_path):
-    book = Logbook(tmp_path / "log")
+    book = EventLog(tmp_path / "log")
     assert book.read() == []
     book.write("seen", client="site-1")
     book.write("head", classes=np.int64(3), accuracy=np.float32(0.5), missing=("a",))
@@ -26,7 +26,7 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def test_a_second_look_reads_what_came_since_and_a_new_file_from_its_start(tmp_path):
-    writer, reader = Logbook(tmp_path / "log"), Logbook(tmp_path / "log")
+    writer, reader = EventLog(tmp_path / "log"), EventLog(tmp_path / "log")
     for n in range(3):
         writer.write("seen", client=f"site-{n}")
         assert [e["client"] for e in reader.read()] == [f"site-{i}" for i in range(n + 1)]
@@ -44,7 +44,7 @@ def test_a_second_look_reads_what_came_since_and_a_new_file_from_its_start(tmp_p
     ],
 )
 def test_a_torn_or_foreign_line_costs_that_line_alone(line, tmp_path):
-    book = Logbook(tmp_path / "log")
+    book = EventLog(tmp_path / "log")
     book.write("seen", client="before")
     with book.path.open("ab") as file:
         file.write(line)  # and no end of line: a crash cut it off
@@ -54,7 +54,7 @@ def test_a_torn_or_foreign_line_costs_that_line_alone(line, tmp_path):
 
 
 def test_foreign_words_are_cut_and_cannot_steer_a_terminal(tmp_path):
-    book = Logbook(tmp_path / "log")
+    book = EventLog(tmp_path / "log")
     book.write("declined", reason="\x1b[31m\n\u202e" + "x" * 10_000, missing=["a"] * 10_000)
     with book.path.open("ab") as file:
         file.write(b'{"at":1,"event":"seen","client":"\\ud800\\u001b"}\n')
@@ -66,21 +66,21 @@ def test_foreign_words_are_cut_and_cannot_steer_a_terminal(tmp_path):
 
 def test_a_failing_disk_is_a_warning(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
-        Logbook(tmp_path / "nowhere" / "log").write("seen", client="site-1")
+        EventLog(tmp_path / "nowhere" / "log").write("seen", client="site-1")
     assert "seen not written" in caplog.text
 
 
-def test_the_keeper_tells_what_it_did(tmp_path):
+def test_the_store_records_what_it_did(tmp_path):
     sites = Sites("site-1", "site-2")
-    keeper = sites.keeper(tmp_path / "state")
+    store = sites.store(tmp_path / "state")
     first = sites.envelope("site-1", "may", upload(1, classes=("cat", "dog")))
     loud = sites.envelope("site-2", "may", upload(2, scale=20.0))
     forged = sites.envelope("site-1", "june", key=SiteKey.generate())
     other = sites.envelope("site-1", "june", fingerprint="0" * 64)
     for blob in (first, first, loud, forged, other, b"garbage"):
-        keeper.receive(blob)
-    keeper.accept("site-2", "may")
-    events = keeper.logbook.read()
+        store.receive(blob)
+    store.accept("site-2", "may")
+    events = store.events.read()
     assert [(e["client"], e["outcome"], e["verified"]) for e in events] == [
         ("site-1", "accepted", True),
         ("site-1", "duplicate", True),
@@ -96,17 +96,17 @@ def test_the_keeper_tells_what_it_did(tmp_path):
     assert events[3]["classes"] is None
     assert "times the median" in events[2]["reason"]
     assert [e.get("released", False) for e in events] == [False] * 6 + [True]
-    keeper.close()
+    store.close()
 
 
-def test_a_logbook_that_cannot_be_written_changes_nothing(tmp_path):
+def test_an_event_log_that_cannot_be_written_changes_nothing(tmp_path):
     sites = Sites("site-1")
-    plain, broken = sites.keeper(tmp_path / "plain"), sites.keeper(tmp_path / "broken")
-    broken.logbook = Logbook(tmp_path / "nowhere" / "log")
+    plain, broken = sites.store(tmp_path / "plain"), sites.store(tmp_path / "broken")
+    broken.events = EventLog(tmp_path / "nowhere" / "log")
     blob = sites.envelope("site-1", "may")
     assert plain.receive(blob) == broken.receive(blob)
     assert same_state(plain, broken)
-    line = plain.logbook.path.read_bytes()
+    line = plain.events.path.read_bytes()
     assert json.loads(line)["client"] == "site-1"
-    for keeper in (plain, broken):
-        keeper.close()
+    for store in (plain, broken):
+        store.close()

@@ -23,10 +23,10 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedran.federation.ops.flower import LINK, ask, free_port, listening
-from fedran.federation.protocol.envelope import seal
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.server.app import open_keeper
-from fedran.federation.server.store import Keeper
+from fedran.federation.protocol.messages import seal
+from fedran.federation.server.app import open_store
+from fedran.federation.server.store import Store
 from helpers.made_federation import same_state
 from helpers.real_federation import Federation, federation, wait_for
 
@@ -84,8 +84,8 @@ def test_the_server_is_killed_in_mid_task_and_ends_as_if_nothing_had_happened(tm
         accepted = fed.events("upload", outcome="accepted")
         assert len({(e["client"], e["task"]) for e in accepted}) == 6
         settings = fed.server.settings()
-        restored = open_keeper(settings, fed.server.folder)
-        undisturbed = Keeper(tmp_path / "other", restored.rules, restored.roster)
+        restored = open_store(settings, fed.server.folder)
+        undisturbed = Store(tmp_path / "other", restored.rules, restored.roster)
         for record in restored.journal.records():
             assert undisturbed.receive(record).outcome == "accepted"
         assert restored.journal.count == 6

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import (
     SUM,
+    Roster,
     SiteKey,
     Statement,
     base_task,
@@ -21,7 +22,6 @@ from fedran.federation.protocol.identity import (
     check_task,
     verify,
 )
-from fedran.federation.protocol.roster import Roster
 
 SAID = Statement("trial", "site-1", "may", "f" * 64, "d" * 64, (("a", "may"), ("b", "may")))
 

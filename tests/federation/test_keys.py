@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 from fedran.core.errors import Refused
 from fedran.federation.ops.enrolment import Card
 from fedran.federation.ops.node_key import check_node_public, make_node_key
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.private_file import check_private, write_private
+from fedran.federation.protocol.identity import SiteKey, check_private, write_private
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes")
 

@@ -18,14 +18,14 @@ import fcntl
 
 from fedran.core.errors import Refused
 from fedran.federation.protocol import lockfile as pidfile
-from fedran.federation.protocol.lockfile import alone, end, facts_of
+from fedran.federation.protocol.lockfile import lock_holder, locked, terminate
 
 HOLDER = """
 import signal, sys, time
 from pathlib import Path
-from fedran.federation.protocol.lockfile import alone
+from fedran.federation.protocol.lockfile import locked
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0) if {obey} else None)
-with alone(Path({folder!r}), what="test"):
+with locked(Path({folder!r}), what="test"):
     print("held", flush=True)
     while True:
         time.sleep(0.05)
@@ -52,21 +52,21 @@ def holder(tmp_path):
 
 
 def test_a_second_holder_is_refused_in_one_sentence(tmp_path):
-    with alone(tmp_path):
+    with locked(tmp_path):
         start = time.monotonic()
         told = f"{tmp_path}: expected nobody at work, got process {os.getpid()}"
-        with pytest.raises(Refused, match=re.escape(told)) as caught, alone(tmp_path):
+        with pytest.raises(Refused, match=re.escape(told)) as caught, locked(tmp_path):
             pytest.fail("both hold it")
         assert time.monotonic() - start < 0.5
         assert "\n" not in str(caught.value)
         assert "fedran federation down" in str(caught.value)
-    with alone(tmp_path):
+    with locked(tmp_path):
         pass
 
 
 def test_a_second_holder_that_has_patience_waits(tmp_path):
     def hold():
-        with alone(tmp_path):
+        with locked(tmp_path):
             held.set()
             time.sleep(0.4)
 
@@ -75,25 +75,25 @@ def test_a_second_holder_that_has_patience_waits(tmp_path):
     first.start()
     held.wait(5)
     start = time.monotonic()
-    with alone(tmp_path, 10.0):
+    with locked(tmp_path, 10.0):
         assert 0.1 < time.monotonic() - start < 5
     first.join()
 
 
 def test_patience_has_an_end(tmp_path):
-    with alone(tmp_path):
+    with locked(tmp_path):
         start = time.monotonic()
-        with pytest.raises(Refused, match="nobody at work"), alone(tmp_path, 0.3):
+        with pytest.raises(Refused, match="nobody at work"), locked(tmp_path, 0.3):
             pass
         assert 0.3 <= time.monotonic() - start < 3
 
 
 def test_facts_are_there_while_it_is_held(tmp_path):
     folder = tmp_path / "a" / "log"
-    assert facts_of(folder) is None
+    assert lock_holder(folder) is None
     assert not folder.exists()
-    with alone(folder, address="127.0.0.1:9", insecure=True):
-        found = facts_of(folder)
+    with locked(folder, address="127.0.0.1:9", insecure=True):
+        found = lock_holder(folder)
         assert (found["pid"], found["address"], found["insecure"]) == (
             os.getpid(),
             "127.0.0.1:9",
@@ -103,76 +103,76 @@ def test_facts_are_there_while_it_is_held(tmp_path):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         for name in ("lock", "running.json"):
             assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
-    assert facts_of(folder) is None
+    assert lock_holder(folder) is None
     assert not (folder / "running.json").exists()
 
 
 def test_asking_changes_nothing(tmp_path):
-    with alone(tmp_path):
+    with locked(tmp_path):
         for _ in range(3):
-            assert facts_of(tmp_path)["pid"] == os.getpid()
-        with pytest.raises(Refused), alone(tmp_path):
+            assert lock_holder(tmp_path)["pid"] == os.getpid()
+        with pytest.raises(Refused), locked(tmp_path):
             pass
-        assert facts_of(tmp_path)["pid"] == os.getpid()
+        assert lock_holder(tmp_path)["pid"] == os.getpid()
 
 
 def test_a_lock_is_free_after_an_error(tmp_path):
-    with pytest.raises(ZeroDivisionError), alone(tmp_path):
+    with pytest.raises(ZeroDivisionError), locked(tmp_path):
         _ = 1 / 0
-    assert facts_of(tmp_path) is None
-    with alone(tmp_path):
+    assert lock_holder(tmp_path) is None
+    with locked(tmp_path):
         pass
 
 
 def test_a_look_at_the_same_moment_does_not_stop_a_start(tmp_path):
-    """``facts_of`` holds a shared lock for an instant; ``alone`` without patience meets it."""
+    """``lock_holder`` holds a shared lock for an instant; ``locked`` without patience meets it."""
     (tmp_path / "lock").touch()
     with (tmp_path / "lock").open("rb") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH | fcntl.LOCK_NB)
         threading.Timer(0.1, looking.close).start()
-        with alone(tmp_path):
+        with locked(tmp_path):
             pass
 
 
 def test_the_lock_vanishes_with_a_killed_process(holder, tmp_path):
     process = holder()
-    assert facts_of(tmp_path)["pid"] == process.pid
-    assert facts_of(tmp_path)["what"] == "test"
+    assert lock_holder(tmp_path)["pid"] == process.pid
+    assert lock_holder(tmp_path)["what"] == "test"
     process.send_signal(signal.SIGKILL)
     process.wait(10)
     assert (tmp_path / "running.json").exists()
-    assert facts_of(tmp_path) is None
-    assert end(tmp_path) == []
-    with alone(tmp_path):
-        assert facts_of(tmp_path)["pid"] == os.getpid()
+    assert lock_holder(tmp_path) is None
+    assert terminate(tmp_path) == []
+    with locked(tmp_path):
+        assert lock_holder(tmp_path)["pid"] == os.getpid()
 
 
 def test_end_asks_and_waits(holder, tmp_path):
     process = holder()
-    assert end(tmp_path / "none", tmp_path, patience=10.0) == [tmp_path]
+    assert terminate(tmp_path / "none", tmp_path, patience=10.0) == [tmp_path]
     assert process.wait(10) == 0
-    assert facts_of(tmp_path) is None
-    assert end(tmp_path) == []
+    assert lock_holder(tmp_path) is None
+    assert terminate(tmp_path) == []
 
 
 def test_a_program_that_does_not_end_is_told(holder, tmp_path):
     process = holder(obey=False)
     with pytest.raises(TimeoutError, match=rf"process {process.pid} did not end within 0\.3 s"):
-        end(tmp_path, patience=0.3)
+        terminate(tmp_path, patience=0.3)
     assert process.poll() is None
 
 
 @pytest.mark.parametrize("mark", [b"", b"[", b"[]", b"3", b"\xff", b'"x"', None])
 def test_a_damaged_mark_still_means_that_somebody_is_at_work(mark, tmp_path, monkeypatch):
     monkeypatch.setattr(pidfile.os, "kill", lambda *a: pytest.fail(f"signalled {a}"))
-    with alone(tmp_path):
+    with locked(tmp_path):
         if mark is None:
             (tmp_path / "running.json").unlink()
         else:
             (tmp_path / "running.json").write_bytes(mark)
-        assert facts_of(tmp_path) == {}
-        end(tmp_path, patience=0.1)
-        with pytest.raises(Refused, match="got process unknown"), alone(tmp_path):
+        assert lock_holder(tmp_path) == {}
+        terminate(tmp_path, patience=0.1)
+        with pytest.raises(Refused, match="got process unknown"), locked(tmp_path):
             pass
 
 
@@ -183,14 +183,14 @@ DANGEROUS = [pytest.param(pid) for pid in (0, -1, True)]
 def test_only_a_number_of_a_process_is_ever_signalled(pid, tmp_path, monkeypatch):
     """0 and -1 would mean every process of this group, or of this user."""
     monkeypatch.setattr(pidfile.os, "kill", lambda *a: pytest.fail(f"signalled {a}"))
-    with alone(tmp_path):
+    with locked(tmp_path):
         (tmp_path / "running.json").write_text(json.dumps({"pid": pid}))
-        end(tmp_path, patience=0.1)
+        terminate(tmp_path, patience=0.1)
 
 
 def test_a_program_that_ended_by_itself_meanwhile_is_no_error(tmp_path, monkeypatch):
     gone = subprocess.Popen(["true"])
     gone.wait()
     found = iter([{"pid": gone.pid}])
-    monkeypatch.setattr(pidfile, "facts_of", lambda _: next(found, None))
-    end(tmp_path, patience=1.0)
+    monkeypatch.setattr(pidfile, "lock_holder", lambda _: next(found, None))
+    terminate(tmp_path, patience=1.0)

@@ -12,8 +12,8 @@ pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
 from fedran.federation.ops import flower
-from fedran.federation.ops.nodes import PATIENCE, Registry, active, node_owners, note_of
-from fedran.federation.protocol.paths import ServerPlace
+from fedran.federation.ops.nodes import PATIENCE, Registry, active, note_of
+from fedran.federation.server.settings import ServerPaths
 
 
 class Flower:
@@ -65,7 +65,7 @@ def place(tmp_path):
     (tmp_path / "server.toml").write_text('federation = "trial"\nin_features = 6\n')
     for name in ("nodes", "flower", "state"):
         (tmp_path / name).mkdir()
-    return ServerPlace(tmp_path)
+    return ServerPaths(tmp_path)
 
 
 def key(place, client, text):
@@ -87,7 +87,7 @@ def test_a_new_key_is_registered_once_through_restarts(place, link):
     look(place, 2)
     assert link.how_often("supernode", "register") == 2
     assert [n["key"] for n in link.nodes.values()] == ["A", "B"]
-    assert node_owners(place) == {"1": "site-1", "2": "site-2"}
+    assert place.node_owners() == {"1": "site-1", "2": "site-2"}
     asked = next(words for words in link.asked if words[:2] == ("supernode", "register"))
     assert asked[3:] == (flower.LINK, "--name", "site-1")
 
@@ -99,7 +99,7 @@ def test_a_changed_key_takes_the_place_of_the_old_one(place, link):
     look(place, 3)
     assert [n["key"] for n in link.nodes.values()] == ["B"]
     assert (link.how_often("supernode", "unregister"), link.count) == (1, 2)
-    assert node_owners(place) == {"2": "site-1"}
+    assert place.node_owners() == {"2": "site-1"}
 
 
 def test_a_removed_key_may_no_longer_connect(place, link, caplog):
@@ -120,7 +120,7 @@ def test_a_removed_key_is_forgotten(place, link, caplog):
     (place.nodes / "site-1.pub").unlink()
     look(place, 3)
     assert link.how_often("supernode", "unregister") == 1
-    assert node_owners(place) == {"2": "site-2"}
+    assert place.node_owners() == {"2": "site-2"}
     assert "did not answer" not in caplog.text
 
 
@@ -190,7 +190,7 @@ def test_flower_that_does_not_answer_is_a_warning_and_the_next_look_goes_on(
     assert "looking at nodes and runs" in caplog.text
     link.away = None
     registry.look(catch_up=True)
-    assert node_owners(place) == {"1": "site-1"}
+    assert place.node_owners() == {"1": "site-1"}
 
 
 def test_flowers_command_line_that_hangs_is_a_warning(place, monkeypatch):
@@ -351,11 +351,11 @@ def test_a_crash_between_flower_and_our_file_is_mended(place, link):
     look(place)
     (place.flower / "nodes.json").unlink()  # registered there, not written down here
     look(place)
-    assert node_owners(place) == {"2": "site-1"}
+    assert place.node_owners() == {"2": "site-1"}
     assert list(link.nodes) == ["2"]
     link.nodes.clear()  # Flower's database is a new one
     look(place)
-    assert node_owners(place) == {"3": "site-1"}
+    assert place.node_owners() == {"3": "site-1"}
 
 
 def test_nodes_that_flower_lists_as_unregistered_are_left_alone(place, link):

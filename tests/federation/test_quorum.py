@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.protocol.receipt import Receipt
-from fedran.federation.server.quorum import Quorum
+from fedran.federation.protocol.messages import Receipt
+from fedran.federation.server.round import Quorum
 
 
 def task(least=1):

@@ -23,11 +23,11 @@ from flwr.app import (
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedran
-from fedran.federation.protocol.offer import MOST_EARLIER, Offer
-from fedran.federation.protocol.records import blobs_of, content, fields_of
-from fedran.federation.protocol.settings import ServerSettings
+from fedran.federation.protocol.messages import MOST_EARLIER, Offer
+from fedran.federation.protocol.transport import blobs_of, content, fields_of
 from fedran.federation.server import round as module
 from fedran.federation.server.round import TRIES, Round
+from fedran.federation.server.settings import ServerSettings
 from helpers.made_federation import D, M, Sites, upload
 
 NAMES = ("site-1", "site-2", "site-3")
@@ -117,7 +117,7 @@ def sites():
 
 @pytest.fixture
 def server(sites, tmp_path):
-    """A function that runs one round over nodes; the keeper's folder outlives it."""
+    """A function that runs one round over nodes; the store's folder outlives it."""
     made = []
 
     def run(task, nodes, deadline=0.2, owners=(), **changes):
@@ -125,8 +125,8 @@ def server(sites, tmp_path):
         # Shorter than a file may say: most of these tests wait for it.
         object.__setattr__(settings, "deadline", deadline)
         if not made:
-            made.append(sites.keeper(tmp_path / "state"))
-        run.keeper = made[0]
+            made.append(sites.store(tmp_path / "state"))
+        run.store = made[0]
         run.grid = Fleet(nodes) if isinstance(nodes, dict) else nodes
         run.round = Round(run.grid, settings, made[0], None, lambda: dict(owners))
         start = time.monotonic()
@@ -136,8 +136,8 @@ def server(sites, tmp_path):
 
     run.folder = tmp_path / "state"
     yield run
-    for keeper in made:
-        keeper.close()
+    for store in made:
+        store.close()
 
 
 def served(folder):
@@ -145,7 +145,7 @@ def served(folder):
 
 
 def events(server, event):
-    return [e for e in server.keeper.logbook.read() if e["event"] == event]
+    return [e for e in server.store.events.read() if e["event"] == event]
 
 
 def honest(sites, task="may", names=NAMES):
@@ -333,7 +333,7 @@ def test_sites_that_declined_are_not_waited_for(server, sites):
     assert server("may", nodes, deadline=30.0) == "complete"
     assert server.seconds < 10
     assert [e["client"] for e in events(server, "declined")] == ["site-2", "site-3"]
-    assert "\x1b" not in (server.folder / "logbook.jsonl").read_text()
+    assert "\x1b" not in (server.folder / "events.jsonl").read_text()
     assert nodes[12].head == (server.folder / "head.fedran").read_bytes()
 
 
@@ -345,7 +345,7 @@ def test_only_the_open_tasks_uploads_count_for_it(server, sites):
     assert server("may", nodes) == "quorum"
     assert events(server, "task")[-1]["missing"] == ["site-1"]
     assert [r["outcome"] for r in nodes[11].receipts] == ["accepted", "refused"]
-    assert ("site-1", "april") in server.keeper.aggregator.ledger
+    assert ("site-1", "april") in server.store.aggregator.ledger
 
 
 def test_a_forged_answer_for_another_site_counts_for_nobody(server, sites):
@@ -416,7 +416,7 @@ def test_a_node_cannot_answer_under_anothers_name(server, sites):
     nodes[13] = Site("site-2", stolen)
     assert server("may", nodes, min_clients=2) == "short"
     assert nodes[13].receipts[0]["outcome"] == "refused"
-    assert list(server.keeper.aggregator.ledger) == [("site-1", "may")]
+    assert list(server.store.aggregator.ledger) == [("site-1", "may")]
 
 
 def raw(array):
@@ -464,7 +464,7 @@ def test_a_malformed_answer_costs_that_answer_alone(body, server, sites, caplog)
     assert "node 13: " in caplog.text
     assert "\x1b" not in caplog.text
     assert len(server.grid.of(MessageType.TRAIN, 13)) == 1
-    assert set(server.keeper.aggregator.ledger) == {("site-1", "may"), ("site-2", "may")}
+    assert set(server.store.aggregator.ledger) == {("site-1", "may"), ("site-2", "may")}
     assert sorted(served(server.folder)["nodes"]) == ["11", "12"]
 
 
@@ -487,7 +487,7 @@ def test_a_full_disk_acknowledges_nothing(server, sites, monkeypatch, caplog):
     full = OSError(errno.ENOSPC, "No space left on device")
     nodes = honest(sites)
     with monkeypatch.context() as patch:
-        patch.setattr(server.keeper.journal, "append", lambda _: (_ for _ in ()).throw(full))
+        patch.setattr(server.store.journal, "append", lambda _: (_ for _ in ()).throw(full))
         assert server("may", nodes) == "short"
     assert [site.receipts for site in nodes.values()] == [[], [], []]
     assert "site-1: not taken in, the disk refuses" in caplog.text

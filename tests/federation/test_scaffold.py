@@ -22,10 +22,9 @@ from fedran.federation.ops.scaffold import (
     make_trial,
     remove_site,
 )
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.paths import ServerPlace, SitePlace, trial_sites
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.protocol.settings import ServerSettings
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.server.settings import ServerPaths, ServerSettings
+from fedran.federation.site.settings import SitePaths, trial_sites
 from fedran.federation.site.source import FolderSource
 
 SETTINGS = ServerSettings("trial", 6, 48, address="127.0.0.1:9")
@@ -99,7 +98,7 @@ def test_the_servers_file_says_what_it_was_made_with(changes, tmp_path):
 
 def test_a_site_has_its_keys_and_a_card_of_their_public_halves(join, server, tmp_path):
     card = join("site-1")
-    place = SitePlace.find(tmp_path / "site-1")
+    place = SitePaths.find(tmp_path / "site-1")
     assert Card.load(place.folder / CARD) == card
     assert SiteKey.load(place.folder / "site.key").public == card.key
     found = place.settings()
@@ -245,7 +244,7 @@ def trial(tmp_path_factory):
 
 def test_a_trials_sites_are_those_of_roster_and_nodes(trial):
     folder, places = trial
-    server = ServerPlace.find(folder)
+    server = ServerPaths.find(folder)
     names = [p.settings().client for p in places]
     assert names == ["site-1", "site-2", "site-3"]
     assert [p.folder for p in trial_sites(folder)] == [p.folder for p in places]
@@ -284,14 +283,14 @@ def test_names_of_many_sites_sort_as_they_count(tmp_path):
     assert [p.folder.name for p in places] == [f"site-{i:02d}" for i in range(1, 11)]
     assert trial_sites(tmp_path) == places
     assert not list(tmp_path.rglob("*.npz"))
-    found = ServerPlace.find(tmp_path).settings()
+    found = ServerPaths.find(tmp_path).settings()
     assert (found.in_features, found.source, found.validation) == (6, "", None)
 
 
 def test_a_server_alone_needs_no_sites(tmp_path):
     assert make_trial(tmp_path, Trial(n_sites=0, in_features=6, hosts=("fl.example.org",))) == []
     assert trial_sites(tmp_path) == []
-    assert ServerPlace.find(tmp_path).settings().min_clients == 1
+    assert ServerPaths.find(tmp_path).settings().min_clients == 1
 
 
 @pytest.mark.parametrize(
@@ -319,15 +318,15 @@ def test_a_wrong_trial_leaves_nothing_behind(changes, words, tmp_path):
 
 def test_a_place_is_found_from_inside_and_from_above(trial, tmp_path, monkeypatch):
     folder, places = trial
-    server = ServerPlace(folder / "server")
-    assert ServerPlace.find(folder) == ServerPlace.find(folder / "server") == server
+    server = ServerPaths(folder / "server")
+    assert ServerPaths.find(folder) == ServerPaths.find(folder / "server") == server
     monkeypatch.chdir(folder)
-    assert ServerPlace.find(".") == ServerPlace.find("server") == server
-    assert SitePlace.find("sites/site-2") == places[1]
+    assert ServerPaths.find(".") == ServerPaths.find("server") == server
+    assert SitePaths.find("sites/site-2") == places[1]
     assert server.flower != replace(server, flower_name="simulation").flower
     for find, words in (
-        (ServerPlace.find, "no server.toml here"),
-        (SitePlace.find, "no site.toml"),
+        (ServerPaths.find, "no server.toml here"),
+        (SitePaths.find, "no site.toml"),
     ):
         for wrong in (tmp_path, tmp_path / "none"):
             with pytest.raises(FileNotFoundError, match=words):

@@ -7,8 +7,8 @@ pytest.importorskip("flwr")
 
 import fedran
 from fedran.core.errors import Refused
-from fedran.federation.protocol.settings import ServerSettings
-from fedran.federation.server.app import open_keeper
+from fedran.federation.server.app import open_store
+from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.validation import Validation
 from helpers.made_federation import D, M, Sites, upload
 
@@ -32,12 +32,12 @@ def opened(here):
 
     def make(**changes):
         settings = ServerSettings("trial", D, M, **{"source": "test", **changes})
-        made.append(open_keeper(settings, here))
+        made.append(open_store(settings, here))
         return made[-1]
 
     yield make
-    for keeper in made:
-        keeper.close()
+    for store in made:
+        store.close()
 
 
 def test_the_state_is_where_the_settings_say_and_survives(opened, sites, here):

@@ -5,9 +5,11 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.receipt import Receipt
-from fedran.federation.protocol.settings import ServerSettings, SiteSettings, load_settings
-from fedran.federation.server.quorum import Quorum
+from fedran.federation.protocol.messages import Receipt
+from fedran.federation.protocol.settings import load_settings
+from fedran.federation.server.round import Quorum
+from fedran.federation.server.settings import ServerSettings
+from fedran.federation.site.settings import SiteSettings
 
 SERVER = 'federation = "trial"\nin_features = 6\n'
 SITE = 'federation = "trial"\nclient = "site-1"\nfolder = "data"\n'

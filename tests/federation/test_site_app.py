@@ -13,13 +13,10 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict
 
 import fedran
-from fedran.federation.protocol.envelope import open_envelope
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.offer import Offer
-from fedran.federation.protocol.receipt import Receipt
-from fedran.federation.protocol.records import blobs_of, content, fields_of, receipts_fields
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.store import Keeper, Rules
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.messages import Offer, Receipt, open_envelope
+from fedran.federation.protocol.transport import blobs_of, content, fields_of, receipts_fields
+from fedran.federation.server.store import Rules, Store
 from fedran.federation.site.app import VARIABLE, settle, upload
 from fedran.federation.site.outbox import Outbox
 
@@ -270,10 +267,10 @@ def test_receipts_of_others_and_wrong_ones_change_nothing(place, caplog):
 
 def test_from_a_message_to_the_servers_receipt(place, tmp_path):
     rules = Rules("trial", PHI.fingerprint, 48)
-    keeper = Keeper(tmp_path / "server", rules, Roster({"site-1": place.key.public}))
-    receipt = keeper.receive(call(upload, asked())[1]["may"])
+    store = Store(tmp_path / "server", rules, Roster({"site-1": place.key.public}))
+    receipt = store.receive(call(upload, asked())[1]["may"])
     assert receipt.outcome == "accepted"
     call(settle, content(receipts(receipt), {}))
     assert call(upload, content({"offer": None}, {}))[1] == {}
     assert json.loads((place.outbox.folder / "may.receipt").read_text())["outcome"] == "accepted"
-    keeper.close()
+    store.close()

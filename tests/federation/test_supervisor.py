@@ -253,7 +253,7 @@ def test_a_mark_that_cannot_be_written_leaves_no_unwatched_program(kept, tmp_pat
 
 
 def left_over(tmp_path, command, name=None):
-    """A process of a keeper that was killed: its mark stays."""
+    """A process of a store that was killed: its mark stays."""
     process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
     (tmp_path / "p.pid").write_text(f"{process.pid} {name or Path(command[0]).name}")
     return process

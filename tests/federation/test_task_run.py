@@ -8,12 +8,11 @@ from fedran.core.errors import Refused
 from fedran.federation.ops import flower
 from fedran.federation.ops import task_run as module
 from fedran.federation.ops.task_run import TRIES, run_task
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.lockfile import alone
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_file
-from fedran.federation.protocol.paths import ServerPlace
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.events import Logbook
+from fedran.federation.server.events import EventLog
+from fedran.federation.server.settings import ServerPaths
 
 TRAFFIC = {"inbound-bytes": 3000, "outbound-bytes": 2000, "total-bytes": 5000}
 
@@ -44,8 +43,8 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "state").mkdir()
     monkeypatch.setattr(module, "POLL", 0.0)
     monkeypatch.setattr(flower, "listening", lambda _: True)
-    with alone(tmp_path / "log"):
-        yield ServerPlace(tmp_path)
+    with locked(tmp_path / "log"):
+        yield ServerPaths(tmp_path)
 
 
 @pytest.fixture
@@ -59,7 +58,7 @@ def answering(place, monkeypatch):
 
 
 def book(place):
-    return Logbook(place.state / "logbook.jsonl")
+    return EventLog(place.state / "events.jsonl")
 
 
 def ended(place, state, task="may"):
@@ -70,7 +69,7 @@ def ended(place, state, task="may"):
 def test_a_task_without_a_server_is_refused_with_what_to_do(tmp_path):
     (tmp_path / "server.toml").write_text('federation = "trial"\nin_features = 6\n')
     with pytest.raises(Refused, match="expected a running server, got none; start it with"):
-        run_task(ServerPlace(tmp_path), "may", say=print)
+        run_task(ServerPaths(tmp_path), "may", say=print)
 
 
 @pytest.mark.parametrize("task", ["", "a b", "../x", 'x" other="1', "x" * 65, "a\nb"])
@@ -186,7 +185,7 @@ def test_a_run_is_not_watched_for_ever(place, answering, monkeypatch):
 def test_bytes_of_forwarded_sums_are_told_with_their_task(place, answering):
     answering("finished:completed")
     ended(place, "complete")
-    book = Logbook(place.state / "logbook.jsonl")
+    book = EventLog(place.state / "events.jsonl")
     book.write("upload", task="may.sum-1", client="edge", outcome="accepted", bytes=5_000_000)
     said = []
     run_task(place, "may", say=said.append)

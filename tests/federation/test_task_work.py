@@ -14,14 +14,12 @@ import fedran
 from fedran.backbones.backbone import Backbone
 from fedran.backbones.preprocessing import Preprocessing
 from fedran.core.errors import Refused
-from fedran.federation.protocol.envelope import open_envelope
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.offer import Offer
-from fedran.federation.protocol.receipt import Receipt
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.store import Keeper
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.messages import Offer, Receipt, open_envelope
+from fedran.federation.protocol.rows import Rows
+from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.source import FolderSource, FunctionSource, TaskData, make_source
+from fedran.federation.site.source import FolderSource, FunctionSource
 from fedran.federation.site.task_work import Site
 from helpers.made_federation import RULES
 
@@ -35,7 +33,7 @@ def rows(n=60, classes=3, seed=0):
 
 
 def site_of(tmp_path, X, y, **changes):
-    fields = {"key": SiteKey.generate(), "source": lambda task: TaskData(X, list(y))}
+    fields = {"key": SiteKey.generate(), "source": lambda task: Rows(X, list(y))}
     return Site("site-1", "trial", outbox=Outbox(tmp_path / "outbox"), **(fields | changes))
 
 
@@ -46,13 +44,13 @@ def summary_of(blob):
 def test_from_rows_to_a_head_and_back(tmp_path):
     X, y = rows()
     site = site_of(tmp_path, X, y)
-    keeper = Keeper(tmp_path / "server", RULES, Roster({"site-1": site.key.public}))
-    receipt = keeper.receive(site.prepare(OFFER))
+    store = Store(tmp_path / "server", RULES, Roster({"site-1": site.key.public}))
+    receipt = store.receive(site.prepare(OFFER))
     assert receipt.outcome == "accepted"
     site.outbox.settle(receipt)
     assert site.outbox.pending() == []
-    assert np.mean(keeper.solve().predict(OFFER.features()(X)) == y) > 0.9
-    keeper.close()
+    assert np.mean(store.solve().predict(OFFER.features()(X)) == y) > 0.9
+    store.close()
 
 
 def test_an_upload_is_made_once(tmp_path):
@@ -61,7 +59,7 @@ def test_an_upload_is_made_once(tmp_path):
 
     def source(task):
         calls.append(task)
-        return TaskData(X + 0.01 * len(calls), y)
+        return Rows(X + 0.01 * len(calls), y)
 
     site = site_of(tmp_path, X, y, source=source)
     first = site.prepare(OFFER)
@@ -86,15 +84,15 @@ def test_once_the_server_has_another_upload_this_one_is_sent_no_more(tmp_path):
     first, second = (
         site_of(tmp_path / name, *rows(seed=n), key=key) for n, name in enumerate("ab")
     )
-    keeper = Keeper(tmp_path / "server", RULES, Roster({"site-1": key.public}))
-    assert keeper.receive(first.prepare(OFFER)).outcome == "accepted"
-    conflict = keeper.receive(second.prepare(OFFER))
+    store = Store(tmp_path / "server", RULES, Roster({"site-1": key.public}))
+    assert store.receive(first.prepare(OFFER)).outcome == "accepted"
+    conflict = store.receive(second.prepare(OFFER))
     assert conflict.outcome == "refused"
     second.outbox.settle(conflict)
     assert second.outbox.pending() == []
     second.outbox.retry("may")
     assert second.outbox.pending() == ["may"]
-    keeper.close()
+    store.close()
 
 
 def test_a_damaged_upload_is_put_aside_and_made_again(tmp_path, caplog):
@@ -343,21 +341,14 @@ def test_labels_that_are_missing(tmp_path, monkeypatch):
     sys.modules.pop("half_labelled", None)
 
 
-def test_a_source_is_one_of_two(tmp_path):
-    assert isinstance(make_source(folder=str(tmp_path)), FolderSource)
-    for wrong in ({}, {"folder": "a", "entry": "b:c"}):
-        with pytest.raises(Refused, match="either folder or entry"):
-            make_source(**wrong)
-
-
 @pytest.mark.parametrize(
     ("X", "y", "words"),
     [
         (np.zeros((2, 3, 4)), [0, 1], "rows: expected features"),
         (np.zeros((2, 4, 4, 3)), [0, 1], "rows: expected features"),
-        (np.zeros((2, 3)), [0], "labels: expected 2, one a row"),
+        (np.zeros((2, 3)), [0], "labels: expected 2, one per row"),
     ],
 )
 def test_rows_that_do_not_fit(X, y, words):
     with pytest.raises(Refused, match=words):
-        TaskData(X, y)
+        Rows(X, y)

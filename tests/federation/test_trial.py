@@ -12,7 +12,7 @@ from fedran.federation.ops import flower
 from fedran.federation.ops import trial as module
 from fedran.federation.ops.scaffold import Trial, make_trial
 from fedran.federation.ops.trial import bring_down, bring_up, start, started
-from fedran.federation.protocol.lockfile import alone
+from fedran.federation.protocol.lockfile import locked
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_program_that_says_nothing_is_told_too(tmp_path):
 
 
 def test_what_runs_is_not_started_again(folder):
-    with alone(folder / "server" / "log"):
+    with locked(folder / "server" / "log"):
         assert start("server", folder / "server", insecure=False) is None
         started(None, folder / "server")
 
@@ -61,7 +61,7 @@ def test_a_server_that_does_not_come_is_told_with_its_last_line(folder, monkeypa
     (folder / "server" / "log").mkdir()
     (folder / "server" / "log" / "fedran.log").write_text("first\nSuperLink ended with code 1\n\n")
     with (
-        alone(folder / "server" / "log"),
+        locked(folder / "server" / "log"),
         pytest.raises(TimeoutError, match=r"the server: not there in time; see .*ended with"),
     ):
         bring_up(folder, insecure=False, say=print)
@@ -78,7 +78,7 @@ def test_flower_that_does_not_answer_at_once_is_asked_again(folder, monkeypatch)
 
     monkeypatch.setattr(flower, "ask", ask)
     monkeypatch.setattr(flower, "listening", lambda _: True)
-    with alone(folder / "server" / "log"), alone(folder / "sites" / "site-1" / "log"):
+    with locked(folder / "server" / "log"), locked(folder / "sites" / "site-1" / "log"):
         bring_up(folder, insecure=True, say=lambda _: None)
 
 
@@ -94,9 +94,9 @@ def test_where_nothing_runs_nothing_is_ended(folder, tmp_path):
 def test_what_runs_is_ended_by_name(folder):
     program = (
         "import signal, sys, time; from pathlib import Path\n"
-        "from fedran.federation.protocol.lockfile import alone\n"
+        "from fedran.federation.protocol.lockfile import locked\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-        "with alone(Path(sys.argv[1])):\n    print('up', flush=True); time.sleep(60)"
+        "with locked(Path(sys.argv[1])):\n    print('up', flush=True); time.sleep(60)"
     )
     log = folder / "sites" / "site-1" / "log"
     said = []

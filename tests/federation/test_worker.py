@@ -14,12 +14,12 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.core.errors import Refused
-from fedran.federation.protocol.envelope import open_envelope
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.offer import Offer
-from fedran.federation.protocol.settings import SiteSettings, load_settings
+from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site import worker as module
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.worker import because, site_at, work, work_apart
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the federation runs on Linux")

@@ -3,10 +3,9 @@
 import numpy as np
 
 import fedran
-from fedran.federation.protocol.envelope import seal
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.store import Keeper, Rules
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.messages import seal
+from fedran.federation.server.store import Rules, Store
 
 M, D = 48, 6
 PHI = fedran.RandomFeatures(D, M, seed=0, source="test")
@@ -35,10 +34,10 @@ class Sites:
         signer = self.keys[client] if key is None else key
         return seal(blob, signer, client=client, task=task, **said).to_bytes()
 
-    def keeper(self, folder, **changes):
+    def store(self, folder, **changes):
         from dataclasses import replace
 
-        return Keeper(folder, replace(RULES, **changes), self.roster)
+        return Store(folder, replace(RULES, **changes), self.roster)
 
 
 def same_state(a, b):

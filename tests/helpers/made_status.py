@@ -1,10 +1,10 @@
-"""A federation's folder on disk with a logbook that tests write."""
+"""A federation's folder on disk with an event log that tests write."""
 
 import json
 import time
 
-from fedran.federation.protocol.lockfile import alone
-from fedran.federation.server.events import Logbook
+from fedran.federation.protocol.lockfile import locked
+from fedran.federation.server.events import EventLog
 from helpers.made_federation import Sites
 
 NAMES = ("site-1", "site-2", "site-3")
@@ -21,16 +21,16 @@ class Made:
         (self.server / "server.toml").write_text(toml)
         self.sites = Sites(*NAMES)
         self.sites.roster.save(self.server / "roster.toml")
-        self.book = Logbook(self.state / "logbook.jsonl")
+        self.book = EventLog(self.state / "events.jsonl")
 
-    def keeper(self):
-        return self.sites.keeper(self.state)
+    def store(self):
+        return self.sites.store(self.state)
 
     def at_work(self, task):
-        return alone(self.state, task=task)
+        return locked(self.state, task=task)
 
     def running(self):
-        return alone(self.server / "log")
+        return locked(self.server / "log")
 
     def task(self, task, state="open", **changes):
         told = {"asked": NAMES, "min_clients": 2, "deadline": 60.0, "missing": []}

@@ -16,9 +16,10 @@ from fedran.federation.ops.flower import free_port
 from fedran.federation.ops.scaffold import Trial, make_trial
 from fedran.federation.ops.task_run import run_task
 from fedran.federation.ops.trial import bring_down, bring_up, start, started
-from fedran.federation.protocol.paths import ServerPlace, SitePlace
-from fedran.federation.server.events import Logbook
+from fedran.federation.server.events import EventLog
+from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import SitePaths
 
 WAIT = 240
 
@@ -39,7 +40,7 @@ class Federation:
     def __init__(self, folder, sites=2):
         self.folder, self.said = folder, []
         make_trial(folder, Trial(n_sites=sites, address=f"127.0.0.1:{free_port()}"))
-        self.server = ServerPlace(folder / "server")
+        self.server = ServerPaths(folder / "server")
 
     def set_server(self, **settings):
         """Add or replace lines of server.toml."""
@@ -50,7 +51,7 @@ class Federation:
         _set(self.site(name).settings_file, settings)
 
     def site(self, name):
-        return SitePlace(self.folder / "sites" / name)
+        return SitePaths(self.folder / "sites" / name)
 
     def up(self):
         bring_up(self.folder, insecure=False, say=self.said.append)
@@ -81,7 +82,7 @@ class Federation:
         return fedran.load(path) if path.is_file() else None
 
     def events(self, event, **fields):
-        book = Logbook(self.server.state / "logbook.jsonl").read()
+        book = EventLog(self.server.state / "events.jsonl").read()
         found = [e for e in book if e["event"] == event]
         return [e for e in found if all(e.get(k) == v for k, v in fields.items())]
 

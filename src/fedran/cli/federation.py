@@ -109,14 +109,15 @@ def add(
     from fedran.federation.edge.folder import add_member
     from fedran.federation.ops.enrolment import Card
     from fedran.federation.ops.scaffold import add_site
-    from fedran.federation.protocol.paths import ServerPlace, SitePlace
+    from fedran.federation.server.settings import ServerPaths
+    from fedran.federation.site.settings import SitePaths
 
     found = Card.load(card)
     if (folder / "site.toml").is_file():
-        add_member(SitePlace.find(folder), found)
+        add_member(SitePaths.find(folder), found.federation, found.client, found.key)
         typer.echo(f"{found.client} is in members.toml; its uploads go into {folder / 'inbox'}")
         return
-    add_site(ServerPlace.find(folder), found)
+    add_site(ServerPaths.find(folder), found)
     typer.echo(f"{found.client} is in the roster; its node may connect within a minute")
 
 
@@ -127,9 +128,9 @@ def remove(
 ) -> None:
     """Let a site neither upload nor connect; what it sent before stays in."""
     from fedran.federation.ops.scaffold import remove_site
-    from fedran.federation.protocol.paths import ServerPlace
+    from fedran.federation.server.settings import ServerPaths
 
-    remove_site(ServerPlace.find(folder), client)
+    remove_site(ServerPaths.find(folder), client)
     typer.echo(f"{client} is out of the roster; what it sent before stays in the head")
 
 
@@ -142,9 +143,9 @@ def renew(
 ) -> None:
     """Make a new server certificate of the same authority; restart the server afterwards."""
     from fedran.federation.ops.tls import days_left, renew_server
-    from fedran.federation.protocol.paths import ServerPlace
+    from fedran.federation.server.settings import ServerPaths
 
-    tls = ServerPlace.find(folder).tls
+    tls = ServerPaths.find(folder).tls
     renew_server(tls, host)
     typer.echo(f"{tls / 'server.crt'}: good for {days_left(tls / 'server.crt'):.0f} days")
 

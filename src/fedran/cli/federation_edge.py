@@ -17,9 +17,9 @@ def offer(
 ) -> None:
     """Print what the server asks for a task, as JSON: for `prepare`, at members of an edge."""
     from fedran.federation.protocol.identity import check_task
-    from fedran.federation.protocol.paths import ServerPlace
+    from fedran.federation.server.settings import ServerPaths
 
-    typer.echo(json.dumps(ServerPlace.find(folder).settings().offer(check_task(task)).fields()))
+    typer.echo(json.dumps(ServerPaths.find(folder).settings().offer(check_task(task)).fields()))
 
 
 def prepare(
@@ -31,9 +31,9 @@ def prepare(
 ) -> None:
     """Make a site's upload for a task without a connection: its file goes to an edge's inbox."""
     from fedran.federation.edge.folder import prepare as make
-    from fedran.federation.protocol.paths import SitePlace
+    from fedran.federation.site.settings import SitePaths
 
-    path = make(SitePlace.find(folder), task, asked)
+    path = make(SitePaths.find(folder), task, asked)
     typer.echo(f"{path} ({human_bytes(path.stat().st_size)}); copy it into the edge's inbox/")
 
 
@@ -58,7 +58,7 @@ def forward(
     .envelope and .receipt in the outbox, and forward again --without that member.
     """
     from fedran.federation.edge.folder import forward as run
-    from fedran.federation.protocol.paths import SitePlace
+    from fedran.federation.site.settings import SitePaths
 
     size = None if budget is None else parse_bytes(budget)
-    run(SitePlace.find(folder), task, envelopes or [], size, without or [], typer.echo)
+    run(SitePaths.find(folder), task, envelopes or [], size, without or [], typer.echo)

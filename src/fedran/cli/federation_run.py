@@ -22,17 +22,17 @@ TaskName = Annotated[str, typer.Argument(help="The task's id.", show_default=Fal
 def server(folder: ServerFolder, insecure: Insecure = False) -> None:
     """Run a server until Ctrl-C: Flower's SuperLink, kept running, TLS and node keys."""
     from fedran.federation.ops.programs import run_server
-    from fedran.federation.protocol.paths import ServerPlace
+    from fedran.federation.server.settings import ServerPaths
 
-    run_server(ServerPlace.find(folder), insecure=insecure, say=typer.echo)
+    run_server(ServerPaths.find(folder), insecure=insecure, say=typer.echo)
 
 
 def client(folder: SiteFolder, insecure: Insecure = False) -> None:
     """Run a site until Ctrl-C: Flower's SuperNode, kept running."""
     from fedran.federation.ops.programs import run_site
-    from fedran.federation.protocol.paths import SitePlace
+    from fedran.federation.site.settings import SitePaths
 
-    run_site(SitePlace.find(folder), insecure=insecure, say=typer.echo)
+    run_site(SitePaths.find(folder), insecure=insecure, say=typer.echo)
 
 
 def up(folder: TrialFolder, insecure: Insecure = False) -> None:
@@ -66,9 +66,9 @@ def simulate(
 def task(folder: ServerFolder, task: TaskName) -> None:
     """Run one task: ask all sites, take in what comes, hand back the new head."""
     from fedran.federation.ops.task_run import run_task
-    from fedran.federation.protocol.paths import ServerPlace
+    from fedran.federation.server.settings import ServerPaths
 
-    done = run_task(ServerPlace.find(folder), task, say=typer.echo)
+    done = run_task(ServerPaths.find(folder), task, say=typer.echo)
     if done.verdict not in ("complete", "quorum"):
         raise typer.Exit(1)
 
@@ -79,16 +79,16 @@ def accept(
     task: TaskName,
 ) -> None:
     """Take in an upload that was put aside as unusual."""
-    from fedran.federation.protocol.lockfile import alone
-    from fedran.federation.protocol.paths import ServerPlace
-    from fedran.federation.server.app import open_keeper
+    from fedran.federation.protocol.lockfile import locked
+    from fedran.federation.server.app import open_store
+    from fedran.federation.server.settings import ServerPaths
 
-    place = ServerPlace.find(folder)
-    with alone(place.state, 60.0, task=task):
-        keeper = open_keeper(place.settings(), place.folder)
+    place = ServerPaths.find(folder)
+    with locked(place.state, 60.0, task=task):
+        store = open_store(place.settings(), place.folder)
         try:
-            receipt = keeper.accept(client, task)
+            receipt = store.accept(client, task)
             (place.state / "served.json").write_text('{"head": "an older one", "nodes": []}')
         finally:
-            keeper.close()
+            store.close()
     typer.echo(f"{client}, {task}: {receipt.outcome}; a running server hands out a new head soon")

@@ -174,10 +174,10 @@ def test_identical_refusals_are_counted_and_not_repeated(made):
 
 
 def test_reading_a_running_server_changes_no_file(made):
-    keeper = made.keeper()
-    keeper.receive(made.sites.envelope("site-1", "may", upload(1, classes=("cat", "dog"))))
-    keeper.receive(made.sites.envelope("site-2", "may", upload(2, scale=20.0)))
-    keeper.receive(made.sites.envelope("site-3", "may", key=SiteKey.generate()))
+    store = made.store()
+    store.receive(made.sites.envelope("site-1", "may", upload(1, classes=("cat", "dog"))))
+    store.receive(made.sites.envelope("site-2", "may", upload(2, scale=20.0)))
+    store.receive(made.sites.envelope("site-3", "may", key=SiteKey.generate()))
     with (made.state / "journal").open("ab") as file:
         file.write(b"\x01" * 30)  # a record that is being written
     before = {p: p.read_bytes() for p in made.server.rglob("*") if p.is_file()}
@@ -192,18 +192,18 @@ def test_reading_a_running_server_changes_no_file(made):
     assert "times the median" in waiting.reason
     aside = made.state / "quarantine" / "site-2@may"
     blob = aside.read_bytes()
-    keeper.accept("site-2", "may")
+    store.accept("site-2", "may")
     for name in ("site-2@may", ".site-1@may.x1.part", "a b@c", "nothing"):
         (aside.parent / name).write_bytes(blob)  # accepted already, half-written, foreign
     assert read(made).quarantine == []
-    keeper.close()
+    store.close()
 
 
 def test_uploads_missing_from_the_event_log_are_reported(made):
-    keeper = made.keeper()
-    keeper.receive(made.sites.envelope("site-1", "may"))
-    keeper.receive(made.sites.envelope("site-2", "may", upload(2, scale=20.0)))
-    keeper.close()
+    store = made.store()
+    store.receive(made.sites.envelope("site-1", "may"))
+    store.receive(made.sites.envelope("site-2", "may", upload(2, scale=20.0)))
+    store.close()
     made.book.path.unlink()
     status = read(made)
     assert "The journal contains 1 uploads, the event log 0." in status.notes[0]

@@ -17,20 +17,19 @@ from fedran.core.combine import combine
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.summary import Summary
-from fedran.federation.protocol.envelope import Envelope, open_envelope, seal
 from fedran.federation.protocol.identity import (
     SUM,
-    Key,
+    Roster,
     SiteKey,
     Statement,
+    UploadId,
     base_task,
     check_sum,
     check_task,
 )
-from fedran.federation.protocol.receipt import Receipt
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.protocol.settings import ServerSettings
+from fedran.federation.protocol.messages import Envelope, Receipt, open_envelope, seal
 from fedran.federation.server.journal import Journal
+from fedran.federation.server.settings import ServerSettings
 from fedran.federation.site.outbox import Outbox
 from fedran.wire.codec import decode, encode
 from fedran.wire.files import refusals_name_file
@@ -60,7 +59,7 @@ class Edge:
     """Members' uploads in one folder, and the sums of them that go into an outbox.
 
     Uploads that are sums themselves (of an edge behind this one) are taken in too; their members
-    are listed along. One process at a time: who opens it holds the outbox by ``pidfile.alone``.
+    are listed along. One process at a time: who opens it holds the outbox by ``locked``.
 
     >>> import tempfile, numpy as np, fedran
     >>> member, key, folder = SiteKey.generate(), SiteKey.generate(), Path(tempfile.mkdtemp())
@@ -82,9 +81,9 @@ class Edge:
     ) -> None:
         self.folder, self.rules, self.key = Path(folder), rules, key
         self.members, self.outbox = members, outbox
-        self.taken: dict[Key, str] = {}
+        self.taken: dict[UploadId, str] = {}
         """Uploads that are in -> their digests."""
-        self.covered: dict[Key, Key] = {}
+        self.covered: dict[UploadId, UploadId] = {}
         """Everything that is in, by itself or in a sum -> the upload that brought it."""
         self._checker: Aggregator | None = None
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -156,7 +155,7 @@ class Edge:
             raise Refused("outbox", f"room for {name}", "an upload made meanwhile; forward again")
         return envelope
 
-    def waiting(self, task: str) -> list[Key]:
+    def waiting(self, task: str) -> list[UploadId]:
         """Uploads of a task that were taken in and not forwarded yet."""
         return [e.statement.key for e in self._waiting(task)]
 
@@ -218,8 +217,8 @@ class Edge:
             if base_task(e.statement.task) == task and e.statement.key not in done
         ]
 
-    def _forwarded(self) -> set[Key]:
-        done: set[Key] = set()
+    def _forwarded(self) -> set[UploadId]:
+        done: set[UploadId] = set()
         for path in self.outbox.folder.glob("*.envelope"):
             with refusals_name_file(path):
                 done.update(open_envelope(path.read_bytes(), FILE_LIMITS).statement.members)
@@ -240,6 +239,6 @@ class Edge:
         return encode(combine(summaries, rank), max_bytes=budget)
 
 
-def _keys(said: Statement) -> tuple[Key, ...]:
+def _keys(said: Statement) -> tuple[UploadId, ...]:
     """What an upload brings in: itself and, for a sum, its members."""
     return tuple(dict.fromkeys((said.key, *said.members)))

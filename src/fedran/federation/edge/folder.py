@@ -11,32 +11,30 @@ from pathlib import Path
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.federation.edge.edge import Edge, EdgeRules
-from fedran.federation.ops.enrolment import Card
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.lockfile import alone
-from fedran.federation.protocol.offer import Offer
-from fedran.federation.protocol.paths import SitePlace
-from fedran.federation.protocol.roster import Roster
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.messages import Offer
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.worker import work_apart
 from fedran.wire.sizes import human_bytes
 
 Say = Callable[[str], None]
 
 
-def add_member(place: SitePlace, card: Card) -> None:
-    """List a member of an edge in its ``members.toml``."""
+def add_member(place: SitePaths, federation: str, client: str, public: str) -> None:
+    """List a member of an edge, with its public key, in ``members.toml``."""
     settings, path = place.settings(), place.folder / "members.toml"
-    if card.federation != settings.federation:
-        raise Refused("federation", settings.federation, card.federation)
-    if card.client == settings.client:
-        raise Refused("client", "another site", f"{card.client}, this one itself")
+    if federation != settings.federation:
+        raise Refused("federation", settings.federation, federation)
+    if client == settings.client:
+        raise Refused("client", "another site", f"{client}, this one itself")
     members = Roster.load(path) if path.is_file() else Roster()
-    members.with_site(card.client, card.key).save(path)
+    members.with_site(client, public).save(path)
     (place.folder / "inbox").mkdir(exist_ok=True, mode=0o700)
 
 
-def prepare(place: SitePlace, task: str, asked: Path) -> Path:
+def prepare(place: SitePaths, task: str, asked: Path) -> Path:
     """Make a site's upload for a task without a connection; the file for its edge."""
     if not asked.is_file():
         raise FileNotFoundError(f"{asked}: no such file; expected what the server asks, as JSON")
@@ -52,7 +50,7 @@ def prepare(place: SitePlace, task: str, asked: Path) -> Path:
 
 
 def forward(
-    place: SitePlace,
+    place: SitePaths,
     task: str,
     envelopes: Sequence[Path],
     budget: int | None,
@@ -66,7 +64,7 @@ def forward(
     key, members = SiteKey.load(folder / settings.key), Roster.load(folder / "members.toml")
     outbox = Outbox(state / "outbox")
     with (
-        alone(outbox.folder, settings.seconds),  # the site's client may be putting an upload there
+        locked(outbox.folder, settings.seconds),  # the site's client may be putting an upload there
         closing(Edge(state / "edge", rules, key, members, outbox)) as edge,
     ):
         for path in [*envelopes, *sorted((folder / "inbox").glob("*.envelope"))]:

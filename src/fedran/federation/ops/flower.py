@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.paths import ServerPlace, SitePlace
-from fedran.federation.protocol.private_file import check_private
+from fedran.federation.protocol.identity import check_private
 from fedran.federation.protocol.settings import check_address
+from fedran.federation.server.settings import ServerPaths
+from fedran.federation.site.settings import SitePaths
 from fedran.wire.files import write_atomically
 
 LINK = "fedran"
@@ -64,7 +65,7 @@ def environment(**more: str | Path) -> dict[str, str]:
     return {**os.environ, **OFFLINE, "PATH": path, **{k: str(v) for k, v in more.items()}}
 
 
-def superlink(place: ServerPlace, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
+def superlink(place: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the server's SuperLink; its folder is made ready."""
     host, port = check_address(place.settings().address)
     _make_ready(place, f"{_reachable(host)}:{port}", insecure=insecure)
@@ -82,7 +83,7 @@ def superlink(place: ServerPlace, *, insecure: bool) -> tuple[list[str], dict[st
     return command, environment(**more)
 
 
-def simulator(place: ServerPlace, sites: Path, port: int) -> tuple[list[str], dict[str, str]]:
+def simulator(place: ServerPaths, sites: Path, port: int) -> tuple[list[str], dict[str, str]]:
     """Command and environment of a SuperLink that runs the sites itself, on this machine."""
     _make_ready(place, f"127.0.0.1:{port}", insecure=True)
     command = [program("flower-superlink"), "--simulation", "--insecure", "--host", "127.0.0.1"]
@@ -91,7 +92,7 @@ def simulator(place: ServerPlace, sites: Path, port: int) -> tuple[list[str], di
     return command, environment(**more)
 
 
-def supernode(place: SitePlace, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
+def supernode(place: SitePaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
     """Command and environment of a site's SuperNode."""
     settings, folder = place.settings(), place.folder
     home = folder / "flower"
@@ -107,7 +108,7 @@ def supernode(place: SitePlace, *, insecure: bool) -> tuple[list[str], dict[str,
     return command, environment(FLWR_HOME=home, FEDRAN_SITE=place.settings_file)
 
 
-def ask(place: ServerPlace, *arguments: str, timeout: float = 60.0) -> dict[str, Any]:
+def ask(place: ServerPaths, *arguments: str, timeout: float = 60.0) -> dict[str, Any]:
     """What ``flwr ... --format json`` answers about this server's SuperLink."""
     command = [program("flwr"), *arguments, "--format", "json"]
     question = f"flwr {' '.join(arguments[:2])}"
@@ -153,7 +154,7 @@ def _reachable(host: str) -> str:
     return "127.0.0.1" if host in EVERYWHERE else host
 
 
-def _make_ready(place: ServerPlace, address: str, *, insecure: bool) -> None:
+def _make_ready(place: ServerPaths, address: str, *, insecure: bool) -> None:
     """Write Flower's configuration and our thin app."""
     (place.flower / "app").mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomically(place.flower / "app" / "pyproject.toml", _APP.encode())

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.private_file import write_private
+from fedran.federation.protocol.identity import write_private
 
 
 def make_node_key(path: Path) -> str:

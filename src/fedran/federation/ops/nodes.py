@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import time
-from pathlib import Path
 from typing import Any
 
 from fedran.core.errors import Refused
 from fedran.federation.ops import flower
-from fedran.federation.protocol.paths import ServerPlace
+from fedran.federation.server.settings import ServerPaths
 from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
@@ -23,7 +22,7 @@ PATIENCE = 10
 class Registry:
     """What the server's program looks at from time to time, and writes down for ``status``."""
 
-    def __init__(self, place: ServerPlace, *, named: bool) -> None:
+    def __init__(self, place: ServerPaths, *, named: bool) -> None:
         self.place, self.named = place, named
         self.patience: dict[str, tuple[int, int]] = {}
         """Node -> looks to wait, and how many the next time."""
@@ -51,7 +50,7 @@ class Registry:
 
         A crash between the two, or a new database of Flower's, is mended so.
         """
-        known = read_json_object(_registered(self.place))
+        known = read_json_object(self.place.registered_nodes)
         kept = {client: pair for client, pair in known.items() if pair[0] in listed}
         if kept != known:
             self._remember(kept)
@@ -60,7 +59,7 @@ class Registry:
 
     def register(self) -> None:
         """Let exactly the nodes whose keys lie in ``nodes/`` connect; remember their numbers."""
-        known, keys = read_json_object(_registered(self.place)), self._keys()
+        known, keys = read_json_object(self.place.registered_nodes), self._keys()
         for client, (number, key) in list(known.items()):
             if keys.get(client) != key and self._tell("unregister", number, client):
                 log.info("node of %s may no longer connect", client)
@@ -94,11 +93,11 @@ class Registry:
             return {}
 
     def _remember(self, known: dict[str, Any]) -> None:
-        write_atomically(_registered(self.place), json.dumps(known).encode())
+        write_atomically(self.place.registered_nodes, json.dumps(known).encode())
 
     def note(self, nodes: list[dict[str, Any]], runs: list[dict[str, Any]]) -> None:
         """Write ``state/flower.json``."""
-        owner = node_owners(self.place)
+        owner = self.place.node_owners()
         note = {
             "at": time.time(),
             "nodes": [
@@ -133,15 +132,6 @@ class Registry:
         wait, turn = self.patience.get(node, (0, PATIENCE))
         self.patience[node] = (wait - 1, turn) if wait else (turn, 2 * turn)
         return not wait
-
-
-def node_owners(place: ServerPlace) -> dict[str, str]:
-    """Number of a node at the SuperLink -> the client whose key it has."""
-    return {number: client for client, (number, _) in read_json_object(_registered(place)).items()}
-
-
-def _registered(place: ServerPlace) -> Path:
-    return place.flower / "nodes.json"
 
 
 def active(run: dict[str, Any]) -> bool:

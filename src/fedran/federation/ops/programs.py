@@ -18,9 +18,10 @@ from fedran.federation.ops import flower
 from fedran.federation.ops.nodes import Registry
 from fedran.federation.ops.supervisor import Kept
 from fedran.federation.ops.tls import days_left
-from fedran.federation.protocol.lockfile import alone
+from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import Tail, log_to
-from fedran.federation.protocol.paths import ServerPlace, SitePlace
+from fedran.federation.server.settings import ServerPaths
+from fedran.federation.site.settings import SitePaths
 
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]
@@ -32,7 +33,7 @@ NODE_HINTS = {
 }
 
 
-def run_server(place: ServerPlace, *, insecure: bool, say: Say) -> None:
+def run_server(place: ServerPaths, *, insecure: bool, say: Say) -> None:
     """Run the server until it is asked to end."""
     settings = place.settings()
     make = partial(flower.superlink, place, insecure=insecure)
@@ -59,7 +60,7 @@ def run_server(place: ServerPlace, *, insecure: bool, say: Say) -> None:
             link.stop()
 
 
-def run_site(place: SitePlace, *, insecure: bool, say: Say) -> None:
+def run_site(place: SitePaths, *, insecure: bool, say: Say) -> None:
     """Run a site until it is asked to end."""
     settings = place.settings()
     make = partial(flower.supernode, place, insecure=insecure)
@@ -84,7 +85,7 @@ def _program(folder: Path, say: Say, **facts: Any) -> Iterator[threading.Event]:
     def ask(_number: int, _frame: FrameType | None) -> None:
         asked.set()
 
-    with alone(folder / "log", 2.0, **facts):
+    with locked(folder / "log", 2.0, **facts):
         tail = Tail(log_to(folder))
         before = {s: signal.signal(s, ask) for s in (signal.SIGTERM, signal.SIGINT)}
         echo = threading.Thread(target=_echo, args=(tail, say, asked), daemon=True)
@@ -106,7 +107,7 @@ def _echo(tail: Tail, say: Say, asked: threading.Event) -> None:
         say(line)
 
 
-def _greet(place: ServerPlace, *, insecure: bool) -> None:
+def _greet(place: ServerPaths, *, insecure: bool) -> None:
     settings = place.settings()
     if insecure:
         log.warning("federation %s at %s WITHOUT ENCRYPTION", settings.federation, settings.address)

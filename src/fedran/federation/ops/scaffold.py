@@ -17,10 +17,10 @@ from fedran.data.digits import digits
 from fedran.federation.ops.enrolment import Card
 from fedran.federation.ops.node_key import make_node_key
 from fedran.federation.ops.tls import days_left, make_certificates
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.paths import ServerPlace, SitePlace
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.protocol.settings import ServerSettings, SiteSettings, check_address
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.settings import check_address
+from fedran.federation.server.settings import ServerPaths, ServerSettings
+from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.wire.files import write_atomically
 
 CARD = "card.toml"
@@ -57,9 +57,9 @@ memory_mib = 4096
 
 def make_server(
     folder: Path, settings: ServerSettings, *, hosts: Sequence[str] = ()
-) -> ServerPlace:
+) -> ServerPaths:
     """A server's folder with configuration, an empty roster and certificates."""
-    place = ServerPlace(folder)
+    place = ServerPaths(folder)
     _check_new(folder)
     make_certificates(place.tls, hosts)
     folder.chmod(0o700)
@@ -105,13 +105,13 @@ def make_site(folder: Path, *, federation: str, client: str, server: str, ca: Pa
     shutil.copyfile(ca, folder / SiteSettings.ca)
     said = {"federation": federation, "client": client, "server": server}
     text = _SITE.format(**{name: _toml(value) for name, value in said.items()})
-    write_atomically(SitePlace(folder).settings_file, text.encode())
+    write_atomically(SitePaths(folder).settings_file, text.encode())
     card = Card(federation, client, key.public, node)
     card.save(folder / CARD)
     return card
 
 
-def add_site(place: ServerPlace, card: Card) -> None:
+def add_site(place: ServerPaths, card: Card) -> None:
     """Let a site upload and its node connect; a running server takes note by itself."""
     federation = place.settings().federation
     if card.federation != federation:
@@ -129,7 +129,7 @@ def add_site(place: ServerPlace, card: Card) -> None:
     write_atomically(place.nodes / f"{card.client}.pub", card.node.encode())
 
 
-def remove_site(place: ServerPlace, client: str) -> None:
+def remove_site(place: ServerPaths, client: str) -> None:
     """Let a site neither upload nor connect; what it sent before stays in."""
     roster = Roster.load(place.roster).without(client)
     (place.nodes / f"{client}.pub").unlink(missing_ok=True)
@@ -152,7 +152,7 @@ class Trial:
     """Names by which sites on other machines reach the server."""
 
 
-def make_trial(folder: Path, trial: Trial) -> list[SitePlace]:
+def make_trial(folder: Path, trial: Trial) -> list[SitePaths]:
     """A server and sites in one folder, ready to run on one machine."""
     if not 0 <= trial.n_sites <= MOST_SITES:
         raise Refused("sites", f"from 0 to {MOST_SITES}", trial.n_sites)
@@ -174,7 +174,7 @@ def make_trial(folder: Path, trial: Trial) -> list[SitePlace]:
     sites = []
     for i in range(trial.n_sites):
         name = f"site-{i + 1:0{len(str(trial.n_sites))}d}"
-        place = SitePlace(folder / "sites" / name)
+        place = SitePaths(folder / "sites" / name)
         ca = server.tls / "ca.crt"
         card = make_site(
             place.folder, federation=trial.federation, client=name, server=trial.address, ca=ca
@@ -187,7 +187,7 @@ def make_trial(folder: Path, trial: Trial) -> list[SitePlace]:
 
 
 def _write_sample(
-    data: Dataset, server: ServerPlace, sites: Sequence[SitePlace], tasks: int
+    data: Dataset, server: ServerPaths, sites: Sequence[SitePaths], tasks: int
 ) -> None:
     """Rows of the digits, dealt to the sites; a task is a group of classes."""
     groups = np.array_split(np.unique(data.y_train), tasks)

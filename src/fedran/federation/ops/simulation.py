@@ -14,8 +14,9 @@ from fedran.core.errors import Refused
 from fedran.federation.ops import flower
 from fedran.federation.ops.supervisor import Kept
 from fedran.federation.ops.task_run import TaskRun, follow, report
-from fedran.federation.protocol.lockfile import alone
-from fedran.federation.protocol.paths import ServerPlace, trial_sites
+from fedran.federation.protocol.lockfile import locked
+from fedran.federation.server.settings import ServerPaths
+from fedran.federation.site.settings import trial_sites
 
 Say = Callable[[str], None]
 PATIENCE = 120.0
@@ -32,10 +33,10 @@ def simulate(folder: Path, tasks: list[str], *, cpus: float = 1.0, say: Say) -> 
     sites = trial_sites(folder)
     if not sites:
         raise FileNotFoundError(f"{folder}/sites: no sites; `fedran federation init` makes them")
-    place = replace(ServerPlace.find(folder), flower_name="simulation")
+    place = replace(ServerPaths.find(folder), flower_name="simulation")
     nodes = f"num-supernodes={len(sites)} client-resources-num-cpus={cpus:g}"
     done = []
-    with alone(place.folder / "log", simulation=True), _link(place, Path(folder) / "sites"):
+    with locked(place.folder / "log", simulation=True), _link(place, Path(folder) / "sites"):
         for task in tasks:
             run = follow(place, task, say, "--federation-config", nodes)
             if run["status"] != "finished:completed":
@@ -46,7 +47,7 @@ def simulate(folder: Path, tasks: list[str], *, cpus: float = 1.0, say: Say) -> 
 
 
 @contextmanager
-def _link(place: ServerPlace, sites: Path) -> Iterator[None]:
+def _link(place: ServerPaths, sites: Path) -> Iterator[None]:
     """A SuperLink with the engine, ended afterwards with all it started."""
     port = flower.free_port()
     make = partial(flower.simulator, place, sites.absolute(), port)

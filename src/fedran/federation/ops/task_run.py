@@ -10,13 +10,12 @@ from typing import Any
 from fedran.core.errors import Refused
 from fedran.federation.ops import flower
 from fedran.federation.ops.nodes import active, note_of
-from fedran.federation.protocol.identity import base_task, check_task
-from fedran.federation.protocol.lockfile import facts_of
+from fedran.federation.protocol.identity import Roster, base_task, check_task
+from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.logs import Tail, log_file
-from fedran.federation.protocol.paths import ServerPlace
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.events import Logbook
-from fedran.federation.server.quorum import Quorum
+from fedran.federation.server.events import EventLog
+from fedran.federation.server.round import Quorum
+from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.validation import Validation
 
 Say = Callable[[str], None]
@@ -37,10 +36,10 @@ class TaskRun:
     """Bytes at the transport, both ways, of its last run."""
 
 
-def run_task(place: ServerPlace, task: str, *, say: Say) -> TaskRun:
+def run_task(place: ServerPaths, task: str, *, say: Say) -> TaskRun:
     """Run a task to its end; the server must be running."""
     check_task(task)
-    if facts_of(place.folder / "log") is None:
+    if lock_holder(place.folder / "log") is None:
         raise Refused(
             str(place.folder),
             "a running server",
@@ -48,7 +47,7 @@ def run_task(place: ServerPlace, task: str, *, say: Say) -> TaskRun:
             hint="start it with `fedran federation up` or `fedran federation server`",
         )
     _check(place)
-    other = (facts_of(place.state) or {}).get("task")
+    other = (lock_holder(place.state) or {}).get("task")
     if other:
         raise Refused(
             "task", "no other at work", f"{other}, which is open", hint="wait for its end"
@@ -63,14 +62,14 @@ def run_task(place: ServerPlace, task: str, *, say: Say) -> TaskRun:
     raise Refused(f"task {task}", "a run that completes", f"{TRIES} that did not: {run['status']}")
 
 
-def _check(place: ServerPlace) -> None:
+def _check(place: ServerPaths) -> None:
     """Refuse here what would fail in every run."""
     settings, roster = place.settings(), Roster.load(place.roster)
     Quorum(frozenset(roster.clients), settings.min_clients, settings.deadline)
     Validation.of(settings, place.folder)
 
 
-def follow(place: ServerPlace, task: str, say: Say, *more: str) -> dict[str, Any]:
+def follow(place: ServerPaths, task: str, say: Say, *more: str) -> dict[str, Any]:
     """Start a run and show the server's lines until it ends; Flower's record of it."""
     tail = Tail(log_file(place.folder))
     try:
@@ -81,7 +80,7 @@ def follow(place: ServerPlace, task: str, say: Say, *more: str) -> dict[str, Any
         return {"run-id": "", "status": f"not started ({reason})"}
     number = str(started["run-id"])
     place.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    book = Logbook(place.state / "logbook.jsonl")
+    book = EventLog(place.state / "events.jsonl")
     book.write("run", task=task, run_id=number, status="started")
     deadline = time.monotonic() + place.settings().deadline + SLACK
     run: dict[str, Any] = {"run-id": number, "status": "unknown"}
@@ -100,9 +99,9 @@ def follow(place: ServerPlace, task: str, say: Say, *more: str) -> dict[str, Any
     return run
 
 
-def report(place: ServerPlace, task: str, run: dict[str, Any], say: Say) -> TaskRun:
+def report(place: ServerPaths, task: str, run: dict[str, Any], say: Say) -> TaskRun:
     """Say how a task ended, and note the bytes of its run."""
-    book = Logbook(place.state / "logbook.jsonl")
+    book = EventLog(place.state / "events.jsonl")
     note = note_of(run)
     book.write("run", task=task, **note)
     events = [e for e in book.read() if base_task(str(e.get("task", ""))) == task]
@@ -116,7 +115,7 @@ def report(place: ServerPlace, task: str, run: dict[str, Any], say: Say) -> Task
     return TaskRun(task, verdict, note["transport"])
 
 
-def _wait_for_link(place: ServerPlace) -> None:
+def _wait_for_link(place: ServerPaths) -> None:
     time.sleep(POLL)
     deadline = time.monotonic() + 120
     while not flower.listening(place.settings().address) and time.monotonic() < deadline:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.private_file import check_private, write_private
+from fedran.federation.protocol.identity import check_private, write_private
 from fedran.federation.protocol.settings import is_host
 from fedran.wire.files import write_atomically
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from fedran.core.errors import Refused
 from fedran.federation.ops import flower
-from fedran.federation.ops.nodes import node_owners
-from fedran.federation.protocol.lockfile import end, facts_of
+from fedran.federation.protocol.lockfile import lock_holder, terminate
 from fedran.federation.protocol.logs import log_file
-from fedran.federation.protocol.paths import ServerPlace, SitePlace, trial_sites
+from fedran.federation.server.settings import ServerPaths
+from fedran.federation.site.settings import SitePaths, trial_sites
 
 Say = Callable[[str], None]
 PATIENCE = 120.0
@@ -24,11 +24,11 @@ PATIENCE_SITE = 8.0
 
 def bring_up(folder: Path, *, insecure: bool, say: Say) -> None:
     """Start what does not run yet, each in a process of its own, and wait for the connections."""
-    server, sites = ServerPlace.find(folder), trial_sites(folder)
+    server, sites = ServerPaths.find(folder), trial_sites(folder)
     if not sites:
         raise FileNotFoundError(f"{folder}/sites: no sites; `fedran federation server` runs alone")
     deadline = time.monotonic() + PATIENCE + PATIENCE_SITE * len(sites)
-    if facts_of(server.folder / "log") is not None:
+    if lock_holder(server.folder / "log") is not None:
         say("the server runs already; starting what does not")
     started(start("server", server.folder, insecure=insecure), server.folder)
     _wait(lambda: _registered(server, sites, insecure), deadline, server.folder, "the server")
@@ -46,7 +46,7 @@ def bring_down(folder: Path, *, say: Say) -> list[str]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
     places = [p.folder for p in trial_sites(folder)] + [folder / "server", folder]
-    ended = [p.parent.name for p in end(*(p / "log" for p in places), patience=60.0)]
+    ended = [p.parent.name for p in terminate(*(p / "log" for p in places), patience=60.0)]
     if ended:
         say(f"ended: {', '.join(ended)}")
     return ended
@@ -54,7 +54,7 @@ def bring_down(folder: Path, *, say: Say) -> list[str]:
 
 def start(program: str, folder: Path, *, insecure: bool) -> subprocess.Popen[bytes] | None:
     """Start a program of a folder, unless it runs."""
-    if facts_of(folder / "log") is not None:
+    if lock_holder(folder / "log") is not None:
         return None
     path = log_file(folder)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -72,7 +72,7 @@ def start(program: str, folder: Path, *, insecure: bool) -> subprocess.Popen[byt
 def started(process: subprocess.Popen[bytes] | None, folder: Path) -> None:
     """Wait until a program has its folder's lock; its last words if it has ended."""
     deadline = time.monotonic() + 2 * PATIENCE
-    while facts_of(folder / "log") is None:
+    while lock_holder(folder / "log") is None:
         if process is None or process.poll() is not None or time.monotonic() > deadline:
             raise Refused(str(folder), "one that runs", _last_line(folder / "log" / "start.log"))
         time.sleep(0.1)
@@ -80,16 +80,16 @@ def started(process: subprocess.Popen[bytes] | None, folder: Path) -> None:
         process.returncode = 0  # it lives on: nobody waits for it
 
 
-def _registered(server: ServerPlace, sites: list[SitePlace], insecure: bool) -> bool:
+def _registered(server: ServerPaths, sites: list[SitePaths], insecure: bool) -> bool:
     if not flower.listening(server.settings().address):
         return False
     if insecure:
         return True
-    known = set(node_owners(server).values())
+    known = set(server.node_owners().values())
     return all(s.settings().client in known for s in sites)
 
 
-def _online(server: ServerPlace) -> int:
+def _online(server: ServerPaths) -> int:
     try:
         nodes = flower.ask(server, "supernode", "list", flower.LINK)["nodes"]
     except Refused:

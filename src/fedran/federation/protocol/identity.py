@@ -1,11 +1,13 @@
-"""Who sent an upload: Ed25519 keys, and what exactly is signed."""
+"""Who may send what: Ed25519 keys of sites, the signed statement, and the server's roster."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
-from dataclasses import asdict, dataclass, field
+import os
+import stat
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -18,16 +20,20 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedran.core.aggregator import check_id
-from fedran.core.errors import Refused
-from fedran.federation.protocol.private_file import check_private, write_private
+from fedran.core.errors import Refused, nearest
+from fedran.wire.files import read_toml, write_atomically
 
 PURPOSE = "fedran upload 1"
 """Goes into every signature, so that it can never pass for a signature of something else."""
 SCHEME = "ed25519:"
-Key = tuple[str, str]
+UploadId = tuple[str, str]
 """(client, task): what an upload is known by."""
 SUM = ".sum-"
 """In the task of a forwarded sum, before its number; no task of a federation has it."""
+
+ROSTER_HEADER = (
+    "# Sites of this federation: client id = public key. A site that is removed is refused.\n"
+)
 
 
 def base_task(task: str) -> str:
@@ -57,7 +63,7 @@ class Statement:
     """Hash of the feature map's fingerprint."""
     digest: str
     """SHA-256 of the encoded summary."""
-    members: tuple[Key, ...] = field(default=())
+    members: tuple[UploadId, ...] = field(default=())
     """For a forwarded sum: whose uploads it adds up."""
 
     def __post_init__(self) -> None:
@@ -69,7 +75,7 @@ class Statement:
             raise Refused("members", "each member once", list(self.members))
 
     @property
-    def key(self) -> Key:
+    def key(self) -> UploadId:
         """What the upload is known by."""
         return self.client, self.task
 
@@ -164,3 +170,94 @@ def _raw(text: str, what: str) -> bytes:
     if not text.startswith(SCHEME) or len(raw) != 32:
         raise Refused(what, f"a key of the form {SCHEME} and 44 letters", "something else")
     return raw
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who may send, under which key, and whose uploads an edge may add up."""
+
+    clients: dict[str, str] = field(default_factory=dict)
+    edges: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Edge -> its members. Nobody else's uploads can be in its sums."""
+
+    @classmethod
+    def load(cls, path: str | Path) -> Roster:
+        """Read ``[clients]`` and ``[edges]`` of a TOML file; every id and key is checked."""
+        fields = read_toml(path, "the roster")
+        clients, edges = fields.get("clients"), fields.get("edges", {})
+        if not set(fields) <= {"clients", "edges"} or not isinstance(clients, dict):
+            raise Refused(str(path), "a table [clients], and maybe [edges]", sorted(fields))
+        if not isinstance(edges, dict) or not all(isinstance(m, list) for m in edges.values()):
+            raise Refused(str(path), "[edges] with a list of members for each edge", edges)
+        return cls(
+            {check_id(c, "client"): check_public(k, c) for c, k in clients.items()},
+            {
+                check_id(e, "client"): tuple(check_id(m, "member") for m in members)
+                for e, members in edges.items()
+            },
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write it, crash-safe."""
+        rows = [f'"{c}" = "{k}"\n' for c, k in sorted(self.clients.items())]
+        if self.edges:
+            rows.append("\n[edges]\n")
+            rows += [f'"{e}" = {json.dumps(list(m))}\n' for e, m in sorted(self.edges.items())]
+        write_atomically(path, (ROSTER_HEADER + "[clients]\n" + "".join(rows)).encode())
+
+    def with_site(self, client: str, public: str) -> Roster:
+        """The same with one more site; another key for a known one is refused."""
+        check_id(client, "client")
+        if self.clients.get(client, public) != public:
+            raise Refused("client", f"a new id, or the known key of {client}", "another key")
+        return replace(self, clients={**self.clients, client: check_public(public, client)})
+
+    def without(self, client: str) -> Roster:
+        """The same without a site, and without its rights as an edge."""
+        if client not in self.clients:
+            raise Refused("client", f"a site of the roster{nearest(client, self.clients)}", client)
+        return Roster(
+            {c: k for c, k in self.clients.items() if c != client},
+            {e: m for e, m in self.edges.items() if e != client},
+        )
+
+    def check(self, statement: Statement, signature: bytes) -> None:
+        """Refuse what is not signed by the key of the client it names, or speaks for others."""
+        public = self.clients.get(statement.client)
+        if public is None:
+            raise Refused(
+                "client",
+                f"a site of the roster{nearest(statement.client, self.clients)}",
+                statement.client,
+                hint="add its public key to the server's roster",
+            )
+        verify(public, statement, signature)
+        mine = self.edges.get(statement.client, ())
+        foreign = sorted({c for c, _ in statement.members} - {*mine, statement.client})
+        if foreign:
+            raise Refused(
+                "members",
+                f"members that the roster lists for {statement.client}",
+                foreign[:5],
+                hint="list them under [edges] in the roster",
+            )
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a new file with mode 600, synced; an existing one is not overwritten."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def check_private(path: Path, what: str) -> None:
+    """Refuse a missing file, and one that others than its owner could read."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; expected {what}")
+    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise PermissionError(
+            f"{path}: others can read this private key; run `chmod 600 {path}`, and make a "
+            "new key if they may have"
+        )

@@ -17,10 +17,10 @@ from fedran.wire.files import read_json_object, write_atomically
 
 
 @contextmanager
-def alone(folder: Path, patience: float = 0.3, **facts: Any) -> Iterator[None]:
+def locked(folder: Path, patience: float = 0.3, **facts: Any) -> Iterator[None]:
     """Hold the folder's lock, waiting at most ``patience`` seconds, and say who holds it.
 
-    A look (``facts_of``) holds the lock for an instant too, so a little patience is needed.
+    A look (``lock_holder``) holds the lock for an instant too, so a little patience is needed.
     The lock goes with the process, however it ends; a file that stays behind is no mark.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -49,12 +49,12 @@ def _wait(lock: int, folder: Path, patience: float) -> None:
             if time.monotonic() < deadline:
                 time.sleep(0.1)
                 continue
-            pid = (facts_of(folder) or {}).get("pid", "unknown")
+            pid = (lock_holder(folder) or {}).get("pid", "unknown")
             hint = "wait for its end, or end a server or site with `fedran federation down`"
             raise Refused(str(folder), "nobody at work", f"process {pid}", hint=hint) from None
 
 
-def facts_of(folder: Path) -> dict[str, Any] | None:
+def lock_holder(folder: Path) -> dict[str, Any] | None:
     """Who is at work here, with its ``pid``; None if nobody is."""
     try:
         lock = os.open(folder / "lock", os.O_RDWR)
@@ -69,18 +69,18 @@ def facts_of(folder: Path) -> dict[str, Any] | None:
         os.close(lock)
 
 
-def end(*folders: Path, patience: float = 40.0) -> list[Path]:
+def terminate(*folders: Path, patience: float = 40.0) -> list[Path]:
     """Ask the programs that are at work here to end, and wait for them; the folders of those."""
     asked = {}
     for folder in folders:
-        pid = (facts_of(folder) or {}).get("pid")
+        pid = (lock_holder(folder) or {}).get("pid")
         if isinstance(pid, int) and pid > 1 and not isinstance(pid, bool):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
             asked[folder] = pid
     deadline = time.monotonic() + patience
     for folder, pid in asked.items():
-        while facts_of(folder) is not None:
+        while lock_holder(folder) is not None:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"process {pid} did not end within {patience:g} s")
             time.sleep(0.1)

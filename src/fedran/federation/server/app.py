@@ -8,21 +8,18 @@ the newest head to those that lack it.
 from __future__ import annotations
 
 import logging
-from functools import partial
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedran.federation.ops.nodes import node_owners
-from fedran.federation.protocol.identity import check_task
-from fedran.federation.protocol.lockfile import alone
+from fedran.federation.protocol.identity import Roster, check_task
+from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
-from fedran.federation.protocol.paths import ServerPlace
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.protocol.settings import ServerSettings, configured
+from fedran.federation.protocol.settings import configured
 from fedran.federation.server.round import Round
-from fedran.federation.server.store import Keeper, Rules
+from fedran.federation.server.settings import ServerPaths, ServerSettings
+from fedran.federation.server.store import Rules, Store
 from fedran.federation.server.validation import Validation
 from fedran.wire.validation import Limits
 
@@ -42,21 +39,21 @@ def main(grid: Grid, context: Context) -> None:
         task = str(context.run_config.get("task", ""))
         if task:
             check_task(task)
-        with alone(here / settings.state, PATIENCE, task=task):
-            keeper = open_keeper(settings, here)
+        with locked(here / settings.state, PATIENCE, task=task):
+            store = open_store(settings, here)
             try:
                 validation = Validation.of(settings, here)
-                owners = partial(node_owners, ServerPlace(here))
-                Round(grid, settings, keeper, validation, owners).run(task)
+                owners = ServerPaths(here).node_owners
+                Round(grid, settings, store, validation, owners).run(task)
             finally:
-                keeper.close()
+                store.close()
     except Exception as reason:
         log.exception("the run failed: %s", reason)
         raise
 
 
-def open_keeper(settings: ServerSettings, here: Path) -> Keeper:
-    """The server's state, restored; hold the lock of its folder (``alone``) while it is open."""
+def open_store(settings: ServerSettings, here: Path) -> Store:
+    """The server's state, restored; hold the lock of its folder (``locked``) while it is open."""
     phi = settings.offer("any").features()
     rules = Rules(
         settings.federation,
@@ -66,4 +63,4 @@ def open_keeper(settings: ServerSettings, here: Path) -> Keeper:
         limits=Limits(message=settings.largest_upload),
         snapshot_every=settings.snapshot_every,
     )
-    return Keeper(here / settings.state, rules, Roster.load(here / settings.roster))
+    return Store(here / settings.state, rules, Roster.load(here / settings.roster))

@@ -19,10 +19,10 @@ LONGEST = 600
 MOST = 1000
 """Items of one list: a thousand classes of an upload, and a line of less than a MiB."""
 NEWEST = 16 * 2**20
-"""Bytes of an old, long logbook that are read at first: its end."""
+"""Bytes of an old, long event log that are read at first: its end."""
 
 
-class Logbook:
+class EventLog:
     """A file of events; the journal is what counts, so nothing depends on this one.
 
     An event that cannot be written is a warning, never an error. A line that a crash cut off
@@ -47,7 +47,7 @@ class Logbook:
             finally:
                 os.close(file)
         except OSError as reason:
-            log.warning("logbook: %s not written: %s", event, reason)
+            log.warning("event log: %s not written: %s", event, reason)
 
     def read(self) -> list[dict[str, Any]]:
         """All events, oldest first; a second call reads only what came since the first."""

@@ -11,8 +11,9 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -20,12 +21,10 @@ from flwr.serverapp import Grid
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import base_task
-from fedran.federation.protocol.offer import MOST_EARLIER
-from fedran.federation.protocol.receipt import Receipt
-from fedran.federation.protocol.records import blobs_of, content, fields_of, receipts_fields
-from fedran.federation.protocol.settings import ServerSettings
-from fedran.federation.server.quorum import Quorum, Verdict
-from fedran.federation.server.store import Keeper
+from fedran.federation.protocol.messages import MOST_EARLIER, Receipt
+from fedran.federation.protocol.transport import blobs_of, content, fields_of, receipts_fields
+from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.store import Store
 from fedran.federation.server.validation import Validation
 from fedran.wire.codec import encode
 from fedran.wire.files import read_json_object, write_atomically
@@ -44,6 +43,68 @@ WAITING = 30.0
 HAND_BACK = 90.0
 """Seconds that nodes have to take receipts and head."""
 log = logging.getLogger(__name__)
+Verdict = Literal["wait", "complete", "quorum", "short"]
+
+
+@dataclass
+class Quorum:
+    """The open task: who was asked, who answered, how long it may take.
+
+    ``complete``: everyone asked has answered. ``quorum``: the deadline has passed with enough
+    uploads. ``short``: it has passed with too few; what came is kept all the same, and late
+    uploads are taken in whenever they arrive.
+    """
+
+    asked: frozenset[str]
+    min_clients: int
+    deadline: float
+    """Seconds after the start."""
+    answers: dict[str, Receipt] = field(default_factory=dict)
+    declined: set[str] = field(default_factory=set)
+    """Clients that said they have nothing to send."""
+
+    def __post_init__(self) -> None:
+        if self.min_clients > len(self.asked):
+            who = f"{len(self.asked)} sites" if self.asked else "none"
+            raise ValueError(
+                f"min_clients is {self.min_clients}, but the roster has {who}; "
+                "`fedran federation add` lets a site in"
+            )
+
+    def answer(self, receipt: Receipt) -> None:
+        """Count a receipt; once an upload is in, a refused one does not undo it."""
+        before = self.answers.get(receipt.client)
+        if before is None or receipt.settled or not before.settled:
+            self.answers[receipt.client] = receipt
+
+    def decline(self, client: str) -> None:
+        """A client has nothing for this task: nobody waits for it. Its word is not signed."""
+        self.declined.add(client)
+
+    @property
+    def accepted(self) -> int:
+        """Clients whose upload is in."""
+        good = ("accepted", "duplicate")
+        return sum(r.outcome in good for c, r in self.answers.items() if c in self.asked)
+
+    @property
+    def missing(self) -> list[str]:
+        """Clients that were asked and have not answered."""
+        return sorted(self.asked - self.answers.keys() - self.declined)
+
+    def verdict(self, seconds: float) -> Verdict:
+        """Where the task stands so many seconds after its start.
+
+        >>> q = Quorum(frozenset({"a", "b"}), 1, 60.0)
+        >>> q.answer(Receipt("accepted", "a", "may", "d"))
+        >>> q.verdict(10), q.verdict(60)
+        ('wait', 'quorum')
+        """
+        if not self.missing:
+            return "complete" if self.accepted >= self.min_clients else "short"
+        if seconds < self.deadline:
+            return "wait"
+        return "quorum" if self.accepted >= self.min_clients else "short"
 
 
 class Round:
@@ -56,11 +117,11 @@ class Round:
         self,
         grid: Grid,
         settings: ServerSettings,
-        keeper: Keeper,
+        store: Store,
         validation: Validation | None = None,
         owners: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        self.grid, self.settings, self.keeper = grid, settings, keeper
+        self.grid, self.settings, self.store = grid, settings, store
         self.validation, self.owners = validation, owners
         self.waiting: dict[str, int] = {}
         """Message -> node that it went to."""
@@ -76,11 +137,11 @@ class Round:
 
     def run(self, task: str) -> Verdict:
         """The task to its end: everyone answered, or the deadline passed."""
-        clients = frozenset(self.keeper.roster.clients) if task else frozenset[str]()
+        clients = frozenset(self.store.roster.clients) if task else frozenset[str]()
         least = self.settings.min_clients if task else 0
         deadline = self.settings.deadline if task else CATCH_UP
         quorum = Quorum(clients, least, deadline)
-        for (client, name), digest in self.keeper.aggregator.ledger.items():
+        for (client, name), digest in self.store.aggregator.ledger.items():
             if task and base_task(name) == task:  # of an earlier run of the same task
                 quorum.answer(Receipt("duplicate", client, name, digest))
         self._note(task, "open", quorum)
@@ -113,13 +174,13 @@ class Round:
 
     def _offer(self, task: str) -> dict[str, Any] | None:
         """The task and those before it; without one, the newest again for who missed it."""
-        path = self.keeper.folder / "tasks.json"
+        path = self.store.folder / "tasks.json"
         before = [str(t) for t in read_json_object(path).get("tasks", [])]
-        came = sorted({base_task(t) for _, t in self.keeper.aggregator.ledger})
+        came = sorted({base_task(t) for _, t in self.store.aggregator.ledger})
         tasks = list(dict.fromkeys((*before, *came, *([task] if task else []))))
         if tasks != before:
             _write(path, json.dumps({"tasks": tasks}).encode())
-        self.keeper.tasks = frozenset(tasks)
+        self.store.tasks = frozenset(tasks)
         newest = task or (tasks[-1] if tasks else "")
         earlier = [t for t in tasks if t != newest][-MOST_EARLIER:]
         return self.settings.offer(newest, earlier).fields() if newest else None
@@ -177,7 +238,7 @@ class Round:
             log.warning("node %s: %s", node, reason)
             return
         try:
-            receipts = [self.keeper.receive(blob) for blob in blobs.values()]
+            receipts = [self.store.receive(blob) for blob in blobs.values()]
         except OSError as reason:
             log.error("%s: not taken in, the disk refuses: %s; it is asked again", client, reason)
             self.due[node] = time.monotonic() + AGAIN
@@ -190,10 +251,10 @@ class Round:
             log.info("%s, %s: %s%s", receipt.client, receipt.task, receipt.outcome, why)
             if base_task(receipt.task) == task and receipt.client == client:
                 quorum.answer(receipt)
-        self.keeper.logbook.write("seen", client=client)
+        self.store.events.write("seen", client=client)
         if task and isinstance(told, str) and told and client not in quorum.answers:
             log.warning("%s, %s: nothing sent: %s", client, task, told)
-            self.keeper.logbook.write("declined", client=client, task=task, reason=told)
+            self.store.events.write("declined", client=client, task=task, reason=told)
             quorum.decline(client)
 
     def _hand_back(self, task: str) -> None:
@@ -207,7 +268,7 @@ class Round:
             body = content(fields, {"head": head} if lacks else {})
             kind = MessageType.QUERY
             self._ask([Message(body, dst_node_id=node, message_type=kind, ttl=HAND_BACK)])
-        before = read_json_object(self.keeper.folder / "served.json")
+        before = read_json_object(self.store.folder / "served.json")
         served = set(before.get("nodes", [])) if before.get("head") == digest else set()
         deadline = time.monotonic() + HAND_BACK
         while self.waiting and time.monotonic() < deadline:
@@ -216,27 +277,27 @@ class Round:
                     served.add(str(node))  # others are asked again: they may have rows to send
             time.sleep(POLL / 2)
         note = {"head": digest, "nodes": sorted(served)}
-        _write(self.keeper.folder / "served.json", json.dumps(note).encode())
+        _write(self.store.folder / "served.json", json.dumps(note).encode())
         lacking = {str(n) for n in nodes} - served
         if head and lacking:
             log.warning("%d of %d nodes will be asked again", len(lacking), len(nodes))
 
     def _head(self, task: str) -> tuple[bytes, str]:
         """The newest head as bytes, and their digest; nothing before the first upload."""
-        if not self.keeper.aggregator.ledger:
+        if not self.store.aggregator.ledger:
             return b"", ""
         start = time.monotonic()
-        head = self.keeper.solve()
+        head = self.store.solve()
         seconds = time.monotonic() - start
         blob = encode(head)
         digest = hashlib.sha256(blob).hexdigest()
-        path = self.keeper.folder / "head.fedran"
+        path = self.store.folder / "head.fedran"
         if not path.is_file() or path.read_bytes() != blob:
             _write(path, blob)
             accuracy = self.validation.accuracy(head) if self.validation else None
             shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
             log.info("new head: %d classes%s", len(head.classes), shown)
-            self.keeper.logbook.write(
+            self.store.events.write(
                 "head",
                 task=task,
                 classes=len(head.classes),
@@ -259,7 +320,7 @@ class Round:
             "upload" if quorum.accepted == 1 else "uploads",
             f", missing {', '.join(missing[:10])}" if missing and state != "open" else "",
         )
-        self.keeper.logbook.write(
+        self.store.events.write(
             "task",
             task=task,
             state=state,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
-from fedran.federation.protocol.identity import Key
+from fedran.federation.protocol.identity import UploadId
 from fedran.wire.files import load, save, write_atomically
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class State:
     aggregator: Aggregator
     energies: list[float]
     """Mean row energy of each upload, in their order."""
-    covered: dict[Key, Key]
+    covered: dict[UploadId, UploadId]
     """Members of forwarded sums -> the sum that holds them."""
 
 

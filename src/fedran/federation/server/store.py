@@ -15,11 +15,9 @@ from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.summary import Summary
-from fedran.federation.protocol.envelope import Envelope, open_envelope
-from fedran.federation.protocol.identity import base_task, check_sum
-from fedran.federation.protocol.receipt import Receipt
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.events import Logbook
+from fedran.federation.protocol.identity import Roster, base_task, check_sum
+from fedran.federation.protocol.messages import Envelope, Receipt, open_envelope
+from fedran.federation.server.events import EventLog
 from fedran.federation.server.journal import Journal
 from fedran.federation.server.snapshots import Snapshots, State
 from fedran.wire.codec import decode
@@ -47,7 +45,7 @@ class Rules:
     """Uploads between two snapshots."""
 
 
-class Keeper:
+class Store:
     """An aggregator with a journal, snapshots and a quarantine in one folder.
 
     An upload is checked completely, then written to the journal and synced, then absorbed, then
@@ -63,7 +61,7 @@ class Keeper:
         self.lock = threading.RLock()
         self.tasks: Collection[str] | None = None
         """Tasks that were opened; uploads for others are refused. None: any."""
-        self.logbook = Logbook(self.folder / "logbook.jsonl")
+        self.events = EventLog(self.folder / "events.jsonl")
         self.journal = Journal(self.folder / "journal")
         self._snapshots = Snapshots(self.folder)
         try:
@@ -85,7 +83,7 @@ class Keeper:
             return receipt
 
     def _receive(self, blob: bytes, seen: dict[str, object]) -> Receipt:
-        """As ``receive``; ``seen`` gathers for the logbook what was found on the way."""
+        """As ``receive``; ``seen`` gathers for the event log what was found on the way."""
         key, digest = ("?", "?"), "?"
         try:
             envelope = open_envelope(blob, self.rules.limits)
@@ -159,8 +157,8 @@ class Keeper:
             )
 
     def _note(self, receipt: Receipt, seen: dict[str, object]) -> None:
-        """Tell the logbook; ``verified`` says whether the client named there really sent it."""
-        self.logbook.write("upload", **asdict(receipt), **seen)
+        """Tell the event log; ``verified`` says whether the client named there really sent it."""
+        self.events.write("upload", **asdict(receipt), **seen)
 
     def _checked(self, envelope: Envelope) -> Summary:
         """The summary, after every check that could refuse it: nothing is half-absorbed."""
@@ -261,7 +259,7 @@ def _mean_energy(summary: Summary) -> float:
 
 
 def _contents(blob: bytes, summary: Summary | None = None, members: int = 0) -> dict[str, object]:
-    """What the logbook tells of an upload; of the summary only once it passed every check."""
+    """What the event log tells of an upload; of the summary only once it passed every check."""
     told: dict[str, object] = {"bytes": len(blob), "rows": None, "classes": None}
     if summary is not None:
         told["rows"] = summary.accounts.n_rows

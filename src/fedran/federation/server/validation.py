@@ -11,15 +11,15 @@ from fedran.core._linalg.arrays import require_finite
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
-from fedran.federation.protocol.settings import ServerSettings
-from fedran.federation.site.source import TaskData, read_rows
+from fedran.federation.protocol.rows import Rows, read_rows
+from fedran.federation.server.settings import ServerSettings
 
 
 @dataclass(frozen=True)
 class Validation:
     """Features (n, d) with labels, and the feature map."""
 
-    rows: TaskData
+    rows: Rows
     phi: RandomFeatures
 
     @classmethod

@@ -21,12 +21,13 @@ from flwr.clientapp import ClientApp
 from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
-from fedran.federation.protocol.lockfile import alone
+from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
-from fedran.federation.protocol.offer import Offer
-from fedran.federation.protocol.records import blobs_of, content, fields_of, read_receipts
-from fedran.federation.protocol.settings import SiteSettings, load_settings
+from fedran.federation.protocol.messages import Offer
+from fedran.federation.protocol.settings import load_settings
+from fedran.federation.protocol.transport import blobs_of, content, fields_of, read_receipts
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.worker import because, work, work_apart
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
@@ -106,7 +107,7 @@ class Here:
         """Have the upload for a task in the outbox; why not, in a sentence."""
         offer.require(self.settings.federation, self.settings.source)
         write_atomically(self._state("offer.json"), json.dumps(offer.fields()).encode())
-        with alone(self._state("outbox"), self.settings.seconds):  # one message at a time
+        with locked(self._state("outbox"), self.settings.seconds):  # one message at a time
             if not self.outbox.lost() and all(map(self.outbox.has, (offer.task, *offer.earlier))):
                 return ""
             if self.settings.own_process and not self.simulated:

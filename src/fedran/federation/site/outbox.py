@@ -9,8 +9,7 @@ from pathlib import Path
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
-from fedran.federation.protocol.envelope import Envelope, open_envelope
-from fedran.federation.protocol.receipt import Receipt
+from fedran.federation.protocol.messages import Envelope, Receipt, open_envelope
 from fedran.wire.files import write_atomically
 from fedran.wire.validation import FILE_LIMITS
 

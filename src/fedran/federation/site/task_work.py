@@ -16,11 +16,11 @@ from fedran.core.features import RandomFeatures
 from fedran.core.labels import Label, encode_labels
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.summarize import summarize
-from fedran.federation.protocol.envelope import seal
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.offer import FeatureSource, Offer, require_source
+from fedran.federation.protocol.messages import FeatureSource, Offer, require_source, seal
+from fedran.federation.protocol.rows import Rows
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.source import Source, TaskData
+from fedran.federation.site.source import Source
 from fedran.wire.codec import encode
 from fedran.wire.plan import plan
 
@@ -102,7 +102,7 @@ class Site:
             )
         return H[kept], [y[int(i)] for i in kept]
 
-    def _features(self, data: TaskData, offer: Offer) -> NDArray[Any]:
+    def _features(self, data: Rows, offer: Offer) -> NDArray[Any]:
         if not data.is_images:
             return data.X
         if self.backbone is None:

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 from fedran.core.errors import Refused, printable
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.logs import log_to
-from fedran.federation.protocol.offer import Offer
-from fedran.federation.protocol.settings import SiteSettings, load_settings
+from fedran.federation.protocol.messages import Offer
+from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.source import make_source
+from fedran.federation.site.settings import SiteSettings
+from fedran.federation.site.source import FolderSource, FunctionSource, Source
 from fedran.federation.site.task_work import Site
 
 if TYPE_CHECKING:
@@ -118,12 +119,16 @@ def site_at(path: Path) -> Site:
     settings, here = load_settings(SiteSettings, path), path.parent
     if settings.entry is not None and str(here) not in sys.path:
         sys.path.append(str(here))
-    folder = None if settings.folder is None else str(here / settings.folder)
+    source: Source
+    if settings.folder is not None:
+        source = FolderSource(here / settings.folder)
+    else:
+        source = FunctionSource(settings.entry or "")
     return Site(
         settings.client,
         settings.federation,
         SiteKey.load(here / settings.key),
-        make_source(folder=folder, entry=settings.entry),
+        source,
         Outbox(here / settings.state / "outbox"),
         backbone=_loader(settings.backbone, here) if settings.backbone else None,
         made_by=settings.source,

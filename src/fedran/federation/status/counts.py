@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from fedran.federation.protocol.identity import Key, base_task
+from fedran.federation.protocol.identity import UploadId, base_task
 
 Event = dict[str, Any]
 REQUIRED = {
@@ -30,9 +30,9 @@ class EventCounts:
         """Task -> its latest fields, and when it was ``opened``."""
         self.uploads: dict[str, list[Event]] = {}
         """Task -> signed uploads in the order of arrival, duplicates included."""
-        self.accepted: dict[Key, Event] = {}
+        self.accepted: dict[UploadId, Event] = {}
         """One event per accepted upload: the first that contains its classes."""
-        self.quarantined: dict[Key, Event] = {}
+        self.quarantined: dict[UploadId, Event] = {}
         self.declined: dict[str, dict[str, str]] = {}
         """Task -> client -> reason."""
         self.clients: set[str] = set()

@@ -18,12 +18,11 @@ from typing import Any
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
-from fedran.federation.protocol.identity import Key
-from fedran.federation.protocol.lockfile import facts_of
-from fedran.federation.protocol.paths import ServerPlace
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.events import Logbook, plain
+from fedran.federation.protocol.identity import Roster, UploadId
+from fedran.federation.protocol.lockfile import lock_holder
+from fedran.federation.server.events import EventLog, plain
 from fedran.federation.server.journal import HEADER, MAGIC
+from fedran.federation.server.settings import ServerPaths
 from fedran.federation.status.counts import Event, EventCounts
 from fedran.federation.status.model import HeadStatus, Problem, SiteStatus, Status, TaskStatus
 
@@ -36,19 +35,19 @@ class Reader:
     """Reads the state of one federation, as often as needed; never writes."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.given, place = Path(folder), ServerPlace.find(folder)
+        self.given, place = Path(folder), ServerPaths.find(folder)
         self.folder, self.settings = place.folder, place.settings()
         self.state = self.folder / self.settings.state
-        self.events = Logbook(self.state / "logbook.jsonl")
+        self.events = EventLog(self.state / "events.jsonl")
 
     def read(self, now: float | None = None) -> Status:
         """The state now."""
         now, notes = time.time() if now is None else now, list[str]()
-        active = facts_of(self.state)
+        active = lock_holder(self.state)
         events = self.events.read()
         if active is None:  # a run may have started between the two reads
-            active = facts_of(self.state)
-        running = facts_of(self.folder / "log") is not None
+            active = lock_holder(self.state)
+        running = lock_holder(self.folder / "log") is not None
         oldest = now - (self.settings.catch_up or 3600.0) - GRACE if running else math.inf
         flower = read_flower_state(self.state / "flower.json", oldest, notes)
         counts = EventCounts([*events, *({**run, "event": "run"} for run in flower.runs)])
@@ -185,7 +184,7 @@ def count_records(path: Path, notes: list[str]) -> tuple[int | None, int]:
         return None, 0
 
 
-def quarantined_uploads(folder: Path) -> dict[Key, float]:
+def quarantined_uploads(folder: Path) -> dict[UploadId, float]:
     """The uploads in quarantine by client and task, with the times of their files."""
     found = {}
     for path in sorted(folder.glob("*@*")):

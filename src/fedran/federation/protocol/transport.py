@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.receipt import Receipt
+from fedran.federation.protocol.messages import Receipt
 
 RAW = "fedran.bytes"
 MOST_BLOBS = 256
