@@ -1,8 +1,10 @@
 """Federated continual classification without training.
 
-Clients keep a frozen feature extractor and send one small message per task; a server turns the
-messages into a classifier over all classes seen so far, in closed form.
+Clients keep a frozen feature extractor and send one small message per task. A server turns the
+messages into a classifier for all classes seen so far, in closed form.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from fedran import presets
 from fedran.core.accounts import Accounts
@@ -15,11 +17,13 @@ from fedran.core.pseudo_labels import PseudoLabels, margin_labels, prototype_lab
 from fedran.core.ridge import Ridge
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
-from fedran.estimator import FedRANClassifier
 from fedran.wire.codec import decode, encode
 from fedran.wire.files import load, save
 from fedran.wire.plan import Plan, plan
 from fedran.wire.validation import Limits
+
+if TYPE_CHECKING:
+    from fedran.estimator import FedRANClassifier
 
 __version__ = "0.1.0"
 
@@ -48,3 +52,17 @@ __all__ = [
     "save",
     "summarize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the estimator on first use: scikit-learn takes longer to import than the rest."""
+    if name == "FedRANClassifier":
+        from fedran.estimator import FedRANClassifier
+
+        return FedRANClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All public names, with those that are imported on first use."""
+    return sorted({*globals(), *__all__})

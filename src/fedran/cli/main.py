@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import sys
 import traceback
 from typing import Annotated
@@ -10,33 +11,50 @@ import click
 import typer
 
 import fedran
-from fedran.cli.demo import demo
-from fedran.cli.features import features
-from fedran.cli.federation import app as federation
-from fedran.cli.inspect import inspect
-from fedran.cli.methods import methods
-from fedran.cli.plan import plan
-from fedran.cli.predict import predict
-from fedran.cli.report import report
-from fedran.cli.run import run as run_experiment
-from fedran.core.errors import printable
+from fedran.core.errors import nearest, printable
+
+COMMANDS = {
+    "demo": "fedran.cli.demo:demo",
+    "plan": "fedran.cli.plan:plan",
+    "inspect": "fedran.cli.inspect:inspect",
+    "methods": "fedran.cli.methods:methods",
+    "run": "fedran.cli.run:run",
+    "report": "fedran.cli.report:report",
+    "features": "fedran.cli.features:features",
+    "predict": "fedran.cli.predict:predict",
+    "federation": "fedran.cli.federation:app",
+}
+"""The function or Typer app of each command, in the order of the help page."""
+
+
+class LazyCommands(typer.core.TyperGroup):
+    """Imports the module of a command when it is used, so that every command starts fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """The command of this name."""
+        if cmd_name not in COMMANDS:
+            ctx.fail(f"No such command {cmd_name!r}{nearest(cmd_name, COMMANDS)}")
+        found = pkgutil.resolve_name(COMMANDS[cmd_name])
+        if not isinstance(found, typer.Typer):
+            function, found = found, typer.Typer(add_completion=False)
+            found.command(cmd_name)(function)
+        command = typer.main.get_command(found)
+        command.name = cmd_name
+        return command
+
 
 app = typer.Typer(
     name="fedran",
     help="Federated continual classification without training.",
+    cls=LazyCommands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(demo)
-app.command()(plan)
-app.command()(inspect)
-app.command()(methods)
-app.command(name="run")(run_experiment)
-app.command()(report)
-app.command()(features)
-app.command()(predict)
-app.add_typer(federation)
 
 
 def _version(wanted: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from fedran.data.dataset import Dataset
 from fedran.data.pixel_arrays import ArrayImages
@@ -19,6 +18,8 @@ def digits() -> Dataset:
     >>> d.X_train.shape, d.X_test.shape
     ((1262, 64), (535, 64))
     """
+    from sklearn.datasets import load_digits  # takes a second to import
+
     X, y = load_digits(return_X_y=True)
     X = (X / 16.0).astype(np.float32)
     test = np.zeros(len(y), dtype=bool)
