@@ -8,8 +8,8 @@ from fedran.bench.run.machine import available_memory, free_accelerator_memory
 from fedran.bench.run.progress import Reporter
 from fedran.bench.run.runner import Run
 from fedran.methods.analytic.gram_based import GramMethod
-from fedran.methods.trained.training.memory import footprint
-from fedran.methods.trained.training.trainer import Trained
+from fedran.methods.trained.training.footprint import footprint
+from fedran.methods.trained.training.method import TrainedMethod
 
 BASE_MEMORY = 400 * 2**20
 """Interpreter, libraries, and what the allocator keeps."""
@@ -29,7 +29,7 @@ def estimated_needs(prepared: Run) -> Needs:
     """Data, then three (M, M) matrices and the widest client's rows, or a network in training."""
     data = prepared.dataset
     arrays = 2 * (data.X_train.nbytes + data.X_test.nbytes)
-    if isinstance(prepared.method, Trained):
+    if isinstance(prepared.method, TrainedMethod):
         parts = footprint(prepared.method, data.X_train, prepared.stream)
         if prepared.method.device is None:
             total = parts.tensors + parts.messages

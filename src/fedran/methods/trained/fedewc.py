@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fedran.methods.trained.training import workbench
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran.methods.trained.training.local import batches, prepare_norm
-from fedran.methods.trained.training.losses import all_class_loss, elastic_penalty
-from fedran.methods.trained.training.messages import below, within
-from fedran.methods.trained.training.state import Memory, Work
-from fedran.methods.trained.training.tensors import inputs
-from fedran.methods.trained.training.trainer import Trained
+from fedran.methods.trained.training.local_training import (
+    ClientRound,
+    Memory,
+    Precision,
+    Rows,
+    autocast,
+    batches,
+    cross_entropy,
+    network_input,
+    set_training_mode,
+)
+from fedran.methods.trained.training.messages import add_prefix, strip_prefix
+from fedran.methods.trained.training.method import TrainedMethod
+from fedran.methods.trained.training.weights import student_network
+from fedran.settings import at_least
 
 if TYPE_CHECKING:
     from fedran.methods.trained.training.networks import Network
@@ -21,18 +30,21 @@ LARGEST_FISHER = 1e-4
 
 
 @dataclass(frozen=True)
-class FedEWC(Trained):
+class FedEWC(TrainedMethod):
     """New-class cross-entropy plus strength / 2 x sum F (theta - theta*)^2.
 
     ``corrected``: the penalty acts on the model in training; F and theta* are fixed at the end of
     each task from the final global model. F stays with the client: no extra upload.
-    ``as_published``: the penalty is computed on the model that was received, which is not in
-    training, so it has no gradient; F and theta* are overwritten after every round.
+    ``as_published``: the penalty is computed on the received model, which is not in training, so
+    it has no gradient; F and theta* are overwritten after every round.
     """
 
-    weight_decay: float = 0.0
-    strength: float = 1000.0
+    weight_decay: Annotated[float, at_least(0)] = 0.0
+    """Weight decay of SGD."""
+    strength: Annotated[float, at_least(0)] = 1000.0
+    """Weight of the penalty."""
     flavour: Literal["corrected", "as_published"] = "corrected"
+    """Which version of the method runs."""
 
     title = "FedEWC"
     verified = (
@@ -41,50 +53,72 @@ class FedEWC(Trained):
     )
 
     @property
-    def closes(self) -> bool:  # type: ignore[override]
-        """The anchor is taken from the final model of a task."""
+    def has_closing_round(self) -> bool:  # type: ignore[override]
+        """The corrected anchor is taken from the final model of a task."""
         return self.flavour == "corrected"
 
-    def loss(self, work: Work, X: Tensor, codes: Tensor) -> Tensor:
-        """CE over new-class logits + strength x the penalty."""
-        value = self.classification(work, work.student(inputs(X)), codes)
-        anchor, fisher = within("anchor", work.memory), within("fisher", work.memory)
-        if not work.known or not anchor:
+    def loss(self, client: ClientRound, X: Tensor, codes: Tensor) -> Tensor:
+        """Cross-entropy over the new logits + strength x the penalty."""
+        value = self.classification_loss(client, client.student(network_input(X)), codes)
+        anchor = strip_prefix("anchor", client.memory)
+        if not client.known or not anchor:
             return value
-        trained = dict(work.student.named_parameters())
-        weights = trained if self.flavour == "corrected" else work.weights
+        trained = dict(client.student.named_parameters())
+        weights = trained if self.flavour == "corrected" else client.weights
+        fisher = strip_prefix("fisher", client.memory)
         return value + self.strength * elastic_penalty(weights, anchor, fisher)
 
-    def after_round(self, work: Work) -> None:
-        """As published: anchor and Fisher of the local model, again after every round."""
+    def after_training(self, client: ClientRound) -> None:
+        """As published: anchor and Fisher information of the local model, after every round."""
         if self.flavour == "as_published":
-            self._remember(work, work.student)
+            self._remember(client, client.student)
 
-    def close(self, work: Work) -> Memory:
-        """Anchor and Fisher of the final global model on the client's rows."""
-        if len(work.rows):
-            self._remember(work, workbench.student(self.network, work.weights, self.where))
+    def close_task(self, client: ClientRound) -> Memory:
+        """Keep anchor and Fisher information of the final global model on the client's rows."""
+        if len(client.rows):
+            network = student_network(self.network, client.weights, self.torch_device)
+            self._remember(client, network)
         return {}
 
-    def _remember(self, work: Work, network: Network) -> None:
-        fresh = fisher_information(network, work, self.batch, self.where)
-        old = within("fisher", work.memory)
+    def _remember(self, client: ClientRound, network: Network) -> None:
+        new = fisher_information(
+            network, client.rows, self.batch, client.random, self.torch_device, self.precision
+        )
+        old = strip_prefix("fisher", client.memory)
         anchor = {n: p.detach().clone() for n, p in network.named_parameters()}
-        share = work.known / len(work.classes)
-        work.memory.update(below("fisher", blended(old, fresh, share)))
-        work.memory.update(below("anchor", anchor))
+        old_share = client.known / len(client.classes)
+        client.memory.update(add_prefix("fisher", blend_fisher(old, new, old_share)))
+        client.memory.update(add_prefix("anchor", anchor))
 
 
-def fisher_information(network: Network, work: Work, size: int, device: str) -> Weights:
-    """Mean over batches of the squared gradient of CE over all logits, at most 1e-4 an entry."""
+def elastic_penalty(
+    weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor], fisher: Mapping[str, Tensor]
+) -> Tensor:
+    """1/2 sum F (theta - theta*)^2. Rows that the anchor does not have are left out."""
+    parts = [
+        (fisher[name] * (weights[name][: len(then)] - then) ** 2).sum()
+        for name, then in anchor.items()
+    ]
+    return 0.5 * torch.stack(parts).sum()
+
+
+def fisher_information(
+    network: Network,
+    rows: Rows,
+    batch_size: int,
+    random: Any,
+    device: str,
+    precision: Precision = "float32",
+) -> Weights:
+    """Mean over batches of the squared gradient of the cross-entropy; entries are at most 1e-4."""
     total: Weights = {n: torch.zeros_like(p) for n, p in network.named_parameters()}
-    prepare_norm(network, len(work.rows))
+    set_training_mode(network, len(rows))
     count = 0
-    for batch in batches(len(work.rows), size, work.random):
-        part = work.rows[batch.to(device)]
+    for batch in batches(len(rows), batch_size, random):
+        part = rows[batch.to(device)]
         network.zero_grad(set_to_none=True)
-        with workbench.fast(network, device):
-            value = all_class_loss(network(inputs(part.X)), part.codes)
+        with autocast(device, precision):
+            value = cross_entropy(network(network_input(part.X)), part.codes)
         value.backward()
         for name, parameter in network.named_parameters():
             total[name] += parameter.grad**2
@@ -93,13 +127,13 @@ def fisher_information(network: Network, work: Work, size: int, device: str) -> 
     return {n: (t / max(1, count)).clamp(max=LARGEST_FISHER) for n, t in total.items()}
 
 
-def blended(old: Weights, new: Weights, share: float) -> Weights:
-    """share x old + (1 - share) x new; rows that the old one does not have are the new one's."""
+def blend_fisher(old: Weights, new: Weights, old_share: float) -> Weights:
+    """old_share x old + (1 - old_share) x new; rows that ``old`` does not have are copied."""
     mixed = {}
     for name, fresh in new.items():
         fresh = fresh.clone()
         then = old.get(name)
         if then is not None:
-            fresh[: len(then)] = share * then + (1 - share) * fresh[: len(then)]
+            fresh[: len(then)] = old_share * then + (1 - old_share) * fresh[: len(then)]
         mixed[name] = fresh
     return mixed

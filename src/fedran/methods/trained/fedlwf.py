@@ -1,29 +1,33 @@
-"""FedLwF: learning without forgetting, a frozen copy of the last task's model as teacher."""
+"""FedLwF: learning without forgetting; the teacher is a frozen copy of the last task's model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from fedran.methods.trained.training.lazy_torch import Tensor
-from fedran.methods.trained.training.state import Work
-from fedran.methods.trained.training.trainer import Trained
+from fedran.methods.trained.training.local_training import ClientRound
+from fedran.methods.trained.training.method import TrainedMethod
+from fedran.settings import at_least, positive
 
 
 @dataclass(frozen=True)
-class FedLwF(Trained):
+class FedLwF(TrainedMethod):
     """New-class cross-entropy plus distillation of the old logits on the client's new rows."""
 
-    strength: float = 3.0
-    temperature: float = 2.0
+    strength: Annotated[float, at_least(0)] = 3.0
+    """Weight of the distillation term."""
+    temperature: Annotated[float, positive] = 2.0
+    """Temperature of the distillation."""
 
     title = "FedLwF"
     verified = (
         "partly: loss, frozen teacher and averaging tested; the schedule is that of the published "
         "code, its accuracy was not checked"
     )
-    closes = True
+    has_closing_round = True
     keeps_teacher = True
 
-    def loss(self, work: Work, X: Tensor, codes: Tensor) -> Tensor:
-        """CE over new-class logits + strength x KD of the first ``known`` logits."""
-        return self.taught(work, X, codes, self.strength, self.temperature)
+    def loss(self, client: ClientRound, X: Tensor, codes: Tensor) -> Tensor:
+        """Cross-entropy over the new logits + strength x distillation of the old ones."""
+        return self.distilled_loss(client, X, codes, self.strength, self.temperature)

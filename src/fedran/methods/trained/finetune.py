@@ -1,17 +1,16 @@
-"""Finetune: FedAvg on the new classes alone, with nothing against forgetting."""
+"""Finetune: FedAvg on the classes of the task alone, with nothing against forgetting."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from fedran.methods.trained.training.lazy_torch import Tensor
-from fedran.methods.trained.training.state import Work
-from fedran.methods.trained.training.tensors import inputs
-from fedran.methods.trained.training.trainer import Trained
+from fedran.methods.trained.training.local_training import ClientRound, network_input
+from fedran.methods.trained.training.method import TrainedMethod
 
 
 @dataclass(frozen=True)
-class Finetune(Trained):
+class Finetune(TrainedMethod):
     """Cross-entropy over the logits of the task's own classes."""
 
     title = "Finetune"
@@ -20,6 +19,6 @@ class Finetune(Trained):
         "published code, its accuracy was not checked"
     )
 
-    def loss(self, work: Work, X: Tensor, codes: Tensor) -> Tensor:
-        """CE over new-class logits."""
-        return self.classification(work, work.student(inputs(X)), codes)
+    def loss(self, client: ClientRound, X: Tensor, codes: Tensor) -> Tensor:
+        """Cross-entropy over the logits of the new classes."""
+        return self.classification_loss(client, client.student(network_input(X)), codes)

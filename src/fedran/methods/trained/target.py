@@ -3,53 +3,82 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from fedran.methods.protocol import Spec
-from fedran.methods.trained.training import workbench
 from fedran.methods.trained.training.lazy_torch import Tensor, torch
-from fedran.methods.trained.training.local import stable_seed
-from fedran.methods.trained.training.losses import distillation
-from fedran.methods.trained.training.state import Memory, State, Work
-from fedran.methods.trained.training.tensors import augmented, inputs
-from fedran.methods.trained.training.trainer import Trained
+from fedran.methods.trained.training.local_training import (
+    ClientRound,
+    Memory,
+    augment,
+    distillation,
+    network_input,
+    stable_seed,
+    without_waiting,
+)
+from fedran.methods.trained.training.method import ServerState, TrainedMethod
+from fedran.methods.trained.training.weights import student_network, teacher_network
+from fedran.settings import at_least, positive
 
 PUBLISHED_ROUNDS, CORRECTED_ROUNDS = 10, 40
 PUBLISHED_IMAGES, PUBLISHED_BATCHES = 8000, 16
 """The published code splits its nominal 8,000 images into as many batches as a mean client of
-CIFAR-100 in 5 tasks has; only 2,560 exist, so an epoch ends after 6 of 16."""
+CIFAR-100 in 5 tasks has. Only 2,560 images exist, so an epoch ends after 6 of 16 batches."""
 
 
 @dataclass(frozen=True)
-class TARGET(Trained):
+class TARGET(TrainedMethod):
     """New-class cross-entropy plus distillation on synthetic images of the old classes.
 
-    ``corrected``: synthesis goes on past the warm-up, so that the student is distilled and the
-    adversarial term acts; every real batch comes with a synthetic one of its size.
+    ``corrected``: synthesis continues after the warm-up, so that the student is distilled and the
+    adversarial term acts; every real batch comes with a synthetic one of the same size.
     ``as_published``: 10 synthesis rounds end before the warm-up of 20; an epoch ends with the
     synthetic batches, which are larger and fewer than the real ones.
     """
 
     network: Literal["small", "resnet18", "resnet18-7x7"] = "resnet18"
-    strength: float = 25.0
-    temperature: float = 2.0
-    synthesis_rounds: int | None = None
-    warmup: int = 20
-    generator_steps: int = 10
-    distillation_steps: int = 400
-    synthetic_batch: int = 256
+    """The network that is trained on images."""
+    strength: Annotated[float, at_least(0)] = 25.0
+    """Weight of the distillation term."""
+    temperature: Annotated[float, positive] = 2.0
+    """Temperature of the distillation."""
+    synthesis_rounds: Annotated[int | None, at_least(1)] = None
+    """Synthesis rounds per task; without it 40, or 10 as published."""
+    warmup: Annotated[int, at_least(0)] = 20
+    """Synthesis rounds before the server's student is distilled."""
+    generator_steps: Annotated[int, at_least(1)] = 10
+    """Steps of the generator per synthesis round."""
+    distillation_steps: Annotated[int, at_least(0)] = 400
+    """Steps of the server's student per synthesis round."""
+    synthetic_batch: Annotated[int, at_least(2)] = 256
+    """Synthetic images per synthesis round."""
     flavour: Literal["corrected", "as_published"] = "corrected"
+    """Which version of the method runs."""
 
     title = "TARGET"
     verified = (
         "partly: losses, generator, distillation and replay tested; the schedule is that of the "
         "published code, its accuracy was not checked"
     )
-    closes = True
+    has_closing_round = True
     keeps_teacher = True
 
-    def init(self, spec: Spec, seed: int) -> State:
-        """First weights; refused where the generator cannot make such images."""
+    @property
+    def planned_rounds(self) -> int:
+        """Synthesis rounds per task."""
+        if self.synthesis_rounds is not None:
+            return self.synthesis_rounds
+        return CORRECTED_ROUNDS if self.flavour == "corrected" else PUBLISHED_ROUNDS
+
+    @property
+    def replay_batch(self) -> int:
+        """Synthetic images that accompany one batch of real ones."""
+        if self.flavour == "corrected":
+            return self.batch
+        return PUBLISHED_IMAGES // PUBLISHED_BATCHES
+
+    def init(self, spec: Spec, seed: int) -> ServerState:
+        """The first weights. Images that the generator cannot make are an error."""
         if spec.image_size is None or spec.image_size % 4:
             raise ValueError(
                 "TARGET makes square images whose side is a multiple of 4, these are "
@@ -57,15 +86,8 @@ class TARGET(Trained):
             )
         return super().init(spec, seed)
 
-    @property
-    def planned_rounds(self) -> int:
-        """Synthesis rounds of a task."""
-        if self.synthesis_rounds is not None:
-            return self.synthesis_rounds
-        return CORRECTED_ROUNDS if self.flavour == "corrected" else PUBLISHED_ROUNDS
-
-    def finish_task(self, state: State) -> State:
-        """Synthetic images from the final model, except after the last task."""
+    def finish_training(self, state: ServerState) -> ServerState:
+        """Make synthetic images from the final model, except after the last task."""
         from fedran.methods.trained.training.synthesis import Plan, synthesise
 
         if state.task + 1 >= len(state.spec.task_classes):
@@ -77,46 +99,41 @@ class TARGET(Trained):
             self.generator_steps,
             self.distillation_steps,
             self.synthetic_batch,
+            self.precision,
         )
-        network = workbench.teacher(self.network, state.weights, self.where)
-        student = workbench.student(self.network, state.weights, self.where)
+        teacher = teacher_network(self.network, state.weights, self.torch_device)
+        student = student_network(self.network, state.weights, self.torch_device)
         seed = stable_seed("synthesis", state.seed, state.task)
         assert state.spec.image_size is not None
-        made = synthesise(network, student, state.spec.image_size, plan, seed, self.where)
+        made = synthesise(teacher, student, state.spec.image_size, plan, seed, self.torch_device)
         state.extra["synthetic"] = made.images
         return state
 
-    def handed_out(self, state: State, round_: int) -> Memory:
-        """The synthetic images, once a task: with the final model."""
+    def extra_download(self, state: ServerState, round_: int) -> Memory:
+        """The synthetic images, once per task: with the final model."""
         closing = round_ >= self.n_rounds and "synthetic" in state.extra
         return {"synthetic": state.extra["synthetic"]} if closing else {}
 
-    def close(self, work: Work) -> Memory:
-        """Keep the synthetic images; nothing to send."""
-        work.memory.update(work.extra)
+    def close_task(self, client: ClientRound) -> Memory:
+        """Keep the synthetic images; send nothing."""
+        client.memory.update(client.extra)
         return {}
 
-    def synthetic_size(self) -> int:
-        """Synthetic images beside a batch of real ones."""
-        if self.flavour == "corrected":
-            return self.batch
-        return PUBLISHED_IMAGES // PUBLISHED_BATCHES
-
-    def most_batches(self, work: Work) -> int | None:
+    def max_batches(self, client: ClientRound) -> int | None:
         """As published, an epoch ends with the synthetic batches."""
-        if self.flavour == "corrected" or work.teacher is None:
+        if self.flavour == "corrected" or client.teacher is None:
             return None
-        return -(-len(work.memory["synthetic"]) // self.synthetic_size())
+        return -(-len(client.memory["synthetic"]) // self.replay_batch)
 
-    def loss(self, work: Work, X: Tensor, codes: Tensor) -> Tensor:
-        """CE over new-class logits of real rows + strength x KD on synthetic ones."""
-        value = self.classification(work, work.student(inputs(X)), codes)
-        if work.teacher is None:
+    def loss(self, client: ClientRound, X: Tensor, codes: Tensor) -> Tensor:
+        """Cross-entropy over the new logits of real rows + strength x distillation on synthetic."""
+        value = self.classification_loss(client, client.student(network_input(X)), codes)
+        if client.teacher is None:
             return value
-        images = work.memory["synthetic"]
-        drawn = torch.randint(len(images), (self.synthetic_size(),), generator=work.random)
-        chosen = images[drawn.to(images.device)]
-        x = inputs(augmented(chosen, work.random) if self.augment else chosen)
+        images = client.memory["synthetic"]
+        drawn = torch.randint(len(images), (self.replay_batch,), generator=client.random)
+        chosen = images[without_waiting(drawn, images.device)]
+        x = network_input(augment(chosen, client.random) if self.augment else chosen)
         with torch.no_grad():
-            soft = work.teacher(x)
-        return value + self.strength * distillation(work.student(x), soft, self.temperature)
+            soft = client.teacher(x)
+        return value + self.strength * distillation(client.student(x), soft, self.temperature)

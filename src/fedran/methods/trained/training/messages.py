@@ -1,4 +1,4 @@
-"""Models as messages: plain safetensors with one JSON field that says what they are."""
+"""Models as messages: safetensors with one JSON field of metadata."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Message:
 
 
 def pack_tensors(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """Bytes of a message; the same input gives the same bytes."""
+    """A message as bytes. Equal input gives equal bytes."""
     from safetensors.numpy import save
 
     text = json.dumps({"kind": kind, **fields}, separators=(",", ":"), allow_nan=False)
@@ -36,7 +36,7 @@ def pack_tensors(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Ten
 
 
 def unpack_tensors(kind: str, blob: bytes, device: str) -> Message:
-    """The message, refused unless it is a complete one of this kind."""
+    """The message. An incomplete message or one of another kind is refused."""
     import safetensors
 
     length = int.from_bytes(blob[:8], "little")
@@ -54,13 +54,13 @@ def unpack_tensors(kind: str, blob: bytes, device: str) -> Message:
     return Message(header, {name: _tensor(name, part, device) for name, part in parts})
 
 
-def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors under ``prefix/``."""
+def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, named ``prefix/name``."""
     return {f"{prefix}/{name}": t for name, t in tensors.items()}
 
 
-def within(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Inverse of ``below``: the tensors under ``prefix/``."""
+def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under ``prefix/``, without the prefix."""
     start = f"{prefix}/"
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
 

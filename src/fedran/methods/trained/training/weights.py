@@ -1,34 +1,35 @@
-"""Weights as plain tensors: read from a network, grown, averaged, checked, read from a file."""
+"""Weights as plain tensors: averaged, checked, read from a file, and put into networks."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedran.core.errors import Refused
-from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
+from fedran.methods.trained.training.lazy_torch import Tensor, Weights, load_torch, torch
+from fedran.methods.trained.training.local_training import network_input
 
 if TYPE_CHECKING:
     from fedran.methods.trained.training.networks import Network
 
+Averaging = Literal["unweighted", "weighted"]
 HEAD = ("head.weight", "head.bias")
 COUNTERS = "num_batches_tracked"
-"""BatchNorm's step counters: nothing reads them, so they neither travel nor are averaged."""
+"""Step counters of BatchNorm. Nothing reads them, so they are neither sent nor averaged."""
 NO_FILE = "no such file; expected weights (.safetensors)"
-Averaging = Literal["unweighted", "weighted"]
+ROWS_PER_PASS = 500
 
 
-def weights_of(network: Network) -> Weights:
-    """A copy of everything that travels."""
+def copy_weights(network: Network) -> Weights:
+    """A copy of all parameters and BatchNorm statistics."""
     state = network.state_dict()
     return {n: t.detach().clone() for n, t in state.items() if not n.endswith(COUNTERS)}
 
 
-def put(weights: Mapping[str, Tensor], network: Network) -> Network:
-    """The network, holding these weights."""
+def load_weights(weights: Mapping[str, Tensor], network: Network) -> Network:
+    """The network, with a head of the right size, holding these weights."""
     network.head.resize(len(weights["head.bias"]))
     with torch.no_grad():
         for name, tensor in network.state_dict().items():
@@ -37,10 +38,47 @@ def put(weights: Mapping[str, Tensor], network: Network) -> Network:
     return network
 
 
-def grown(weights: Weights, classes: int, seed: int) -> Weights:
-    """The same with a head of ``classes`` rows: old rows kept, new ones random, bias zero.
+def initial_weights(name: Any, in_features: int, path: str, seed: int, device: str) -> Weights:
+    """Weights of a network without classes: random by the seed, or the body from a file."""
+    load_torch()
+    from fedran.methods.trained.training.networks import build, initialise
 
-    New rows are uniform in +-sqrt(3 / d), Kaiming's rule for a linear layer.
+    network = build(name, in_features)
+    initialise(network, seed)
+    if path:
+        read_weights_file(path, network)
+    return {n: t.to(device) for n, t in copy_weights(network).items()}
+
+
+def read_weights_file(path: str, network: Network) -> None:
+    """Put the body weights of a safetensors file into a network. A head in the file is ignored.
+
+    Names are those of the body, as in common weight files of ResNet-18.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        found = load_file(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: {NO_FILE}") from None
+    except (SafetensorError, OSError) as reason:
+        raise Refused(path, "a safetensors file", str(reason)) from None
+    like = {n: t for n, t in copy_weights(network).items() if n not in HEAD}
+    body = {f"body.{n.removeprefix('body.')}": t.float() for n, t in found.items()}
+    body = {
+        n: t
+        for n, t in body.items()
+        if not n.endswith(COUNTERS) and not n.startswith(("body.fc.", "body.head."))
+    }
+    checked = check_weights(body, like, path)
+    load_weights({**copy_weights(network), **checked}, network)
+
+
+def grow_head(weights: Weights, classes: int, seed: int) -> Weights:
+    """The same weights with a head of at least ``classes`` rows: old rows kept, new ones random.
+
+    New rows are uniform in +-sqrt(3 / d), Kaiming's rule for a linear layer; new biases are 0.
     """
     W, b = weights["head.weight"], weights["head.bias"]
     new = classes - len(b)
@@ -57,10 +95,10 @@ def grown(weights: Weights, classes: int, seed: int) -> Weights:
 
 
 def average(found: Sequence[tuple[Weights, int]], how: Averaging) -> Weights:
-    """FedAvg over (weights, rows): every client the same, or by its rows.
+    """FedAvg over (weights, rows): all clients equally, or in proportion to their rows.
 
-    Sums run in float64, where clients' float32 values times row counts are exact: the average of
-    identical clients is that client, bit for bit. BatchNorm statistics are averaged like weights.
+    Sums run in float64, where float32 values times row counts are exact: the average of identical
+    clients is that client, bit for bit. BatchNorm statistics are averaged like weights.
     """
     counts = [rows if how == "weighted" else 1 for _, rows in found]
     total = sum(counts)
@@ -72,7 +110,7 @@ def average(found: Sequence[tuple[Weights, int]], how: Averaging) -> Weights:
 
 
 def check_weights(weights: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str) -> Weights:
-    """Weights from outside: the same names and shapes as ``like``, float32, finite."""
+    """Weights from outside, refused unless names and shapes equal ``like``, float32 and finite."""
     missing, extra = like.keys() - weights.keys(), weights.keys() - like.keys()
     if missing or extra:
         wrong = f"without {min(missing)}" if missing else f"with {min(extra)}"
@@ -89,33 +127,31 @@ def check_weights(weights: Mapping[str, Tensor], like: Mapping[str, Tensor], wha
     return dict(weights)
 
 
-def read_weights(path: str, network: Network) -> None:
-    """Put a safetensors file of body weights into a network; a head in the file is left out.
+@lru_cache(maxsize=8)
+def _network(name: Any, in_features: int, device: str, trainable: bool) -> Network:
+    """A network that is built once per process and reused with the weights loaded next."""
+    from fedran.methods.trained.training.networks import build
 
-    Names are those of the body, as common weight files of ResNet-18 have them.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        found = load_file(path)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: {NO_FILE}") from None
-    except (SafetensorError, OSError) as reason:
-        raise Refused(path, "a safetensors file", str(reason)) from None
-    like = {n: t for n, t in weights_of(network).items() if n not in HEAD}
-    body = {f"body.{n.removeprefix('body.')}": t.float() for n, t in found.items()}
-    body = {
-        n: t
-        for n, t in body.items()
-        if not n.endswith(COUNTERS) and not n.startswith(("body.fc.", "body.head."))
-    }
-    checked = check_weights(body, like, path)
-    put({**weights_of(network), **checked}, network)
+    network = build(name, in_features).to(device)
+    if name != "head" and device != "cpu":
+        network = network.to(memory_format=torch.channels_last)
+    return network.requires_grad_(trainable)
 
 
-def file_hash(path: str) -> str:
-    """SHA-256 of a file of weights."""
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: {NO_FILE}")
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+def student_network(name: str, weights: Mapping[str, Tensor], device: str) -> Network:
+    """The network to train, in training mode. The next call overwrites it."""
+    network = _network(name, int(weights["head.weight"].shape[1]), device, trainable=True)
+    return load_weights(weights, network).train()
+
+
+def teacher_network(name: str, weights: Mapping[str, Tensor], device: str) -> Network:
+    """A second network for evaluation: no gradients, recorded BatchNorm statistics."""
+    network = _network(name, int(weights["head.weight"].shape[1]), device, trainable=False)
+    return load_weights(weights, network).eval().requires_grad_(False)
+
+
+def evaluate(f: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
+    """f over all rows, ``ROWS_PER_PASS`` at a time, without gradients, in float32."""
+    with torch.inference_mode():
+        parts = [f(network_input(part)).float() for part in X.split(ROWS_PER_PASS)]
+    return torch.cat(parts)

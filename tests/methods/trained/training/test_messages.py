@@ -13,10 +13,10 @@ from safetensors.numpy import save  # noqa: E402
 
 from fedran.core.errors import Refused  # noqa: E402
 from fedran.methods.trained.training.messages import (  # noqa: E402
-    below,
+    add_prefix,
     pack_tensors,
+    strip_prefix,
     unpack_tensors,
-    within,
 )
 
 KINDS = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64}
@@ -88,8 +88,8 @@ def test_what_is_read_can_be_written_to_and_does_not_share():
 @settings(max_examples=50, deadline=None)
 def test_within_undoes_below(tensors, prefix):
     other = {f"{prefix}c/x": 0, "x": 1}
-    assert within(prefix, below(prefix, tensors) | other) == tensors
-    assert within("nothing", below(prefix, tensors)) == {}
+    assert strip_prefix(prefix, add_prefix(prefix, tensors) | other) == tensors
+    assert strip_prefix("nothing", add_prefix(prefix, tensors)) == {}
 
 
 def test_no_nan_in_the_header():

@@ -11,12 +11,20 @@ torch = pytest.importorskip("torch")
 
 from fedran.core.errors import Refused  # noqa: E402
 from fedran.methods.protocol import ClientData, Spec  # noqa: E402
-from fedran.methods.trained.training import workbench  # noqa: E402
-from fedran.methods.trained.training.herding import herd, quotas  # noqa: E402
-from fedran.methods.trained.training.local import generator  # noqa: E402
-from fedran.methods.trained.training.messages import pack_tensors, unpack_tensors  # noqa: E402
-from fedran.methods.trained.training.state import Work  # noqa: E402
-from fedran.methods.trained.training.tensors import Rows  # noqa: E402
+from fedran.methods.trained.fedicarl import herd, quotas  # noqa: E402
+from fedran.methods.trained.training.local_training import (  # noqa: E402
+    ClientRound,
+    Rows,
+    seeded_random,
+)
+from fedran.methods.trained.training.messages import (  # noqa: E402
+    pack_tensors,
+    unpack_tensors,
+)
+from fedran.methods.trained.training.weights import (  # noqa: E402
+    student_network,
+    teacher_network,
+)
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +194,7 @@ def a_work(seed, n_old, n_new=4):
         "exemplars": torch.arange(2.0 * n_old).reshape(n_old, 2),
         "exemplar_codes": torch.arange(n_old),
     }
-    return Work(1, 0, 1, (), {}, {}, new, memory, generator(seed))
+    return ClientRound(1, 0, 1, (), {}, {}, new, memory, seeded_random(seed))
 
 
 @pytest.mark.parametrize("n_old", [3, 8, 9, 50])
@@ -194,7 +202,7 @@ def test_as_published_old_rows_are_drawn_anew_from_all(n_old):
     method = quick("fedicarl", flavour="as_published", memory_size=8)
     drawn = []
     for seed in range(40):
-        rows = method.rows(a_work(seed, n_old))
+        rows = method.training_rows(a_work(seed, n_old))
         assert len(rows) == 4 + min(8, n_old)
         codes = rows.codes[4:].tolist()
         assert len(set(codes)) == len(codes)
@@ -202,11 +210,12 @@ def test_as_published_old_rows_are_drawn_anew_from_all(n_old):
         drawn.append(tuple(sorted(codes)))
     assert set().union(*drawn) == set(range(n_old))
     assert len(set(drawn)) == 1 if n_old <= 8 else len(set(drawn)) > 5
-    assert torch.equal(method.rows(a_work(0, n_old)).X, method.rows(a_work(0, n_old)).X)
+    first, again = (method.training_rows(a_work(0, n_old)).X for _ in range(2))
+    assert torch.equal(first, again)
 
 
 def test_corrected_all_exemplars_are_replayed():
-    rows = quick("fedicarl", memory_size=8).rows(a_work(0, 8))
+    rows = quick("fedicarl", memory_size=8).training_rows(a_work(0, 8))
     assert rows.codes.tolist() == [9] * 4 + list(range(8))
 
 
@@ -247,8 +256,8 @@ def test_the_loss_by_hand(seed):
 
     work = a_work(0, 1)
     work.known = known
-    work.network = workbench.student("head", tensors(classes), "cpu")
-    work.teacher = workbench.teacher("head", tensors(known), "cpu")
+    work.network = student_network("head", tensors(classes), "cpu")
+    work.teacher = teacher_network("head", tensors(known), "cpu")
     method = quick("fedicarl")
     found = method.loss(work, torch.tensor(X, dtype=torch.float32), torch.tensor(y)).detach()
 

@@ -7,14 +7,27 @@ from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
 
 torch = pytest.importorskip("torch")
 
-from fedran.methods.trained.fedewc import LARGEST_FISHER, blended, fisher_information  # noqa: E402
-from fedran.methods.trained.training import workbench  # noqa: E402
-from fedran.methods.trained.training.local import batches, generator  # noqa: E402
-from fedran.methods.trained.training.messages import unpack_tensors, within  # noqa: E402
-from fedran.methods.trained.training.networks import build, initialise  # noqa: E402
-from fedran.methods.trained.training.state import Work  # noqa: E402
-from fedran.methods.trained.training.tensors import Rows, as_tensor, inputs  # noqa: E402
-from fedran.methods.trained.training.weights import grown, weights_of  # noqa: E402
+from fedran.methods.trained.fedewc import LARGEST_FISHER, blend_fisher, fisher_information  # noqa: E402
+from fedran.methods.trained.training.local_training import (  # noqa: E402
+    Rows,
+    as_tensor,
+    batches,
+    network_input,
+    seeded_random,
+)
+from fedran.methods.trained.training.messages import (  # noqa: E402
+    strip_prefix,
+    unpack_tensors,
+)
+from fedran.methods.trained.training.networks import (  # noqa: E402
+    build,
+    initialise,
+)
+from fedran.methods.trained.training.weights import (  # noqa: E402
+    copy_weights,
+    grow_head,
+    student_network,
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +44,6 @@ def copied(tensors):
     return {n: t.clone() for n, t in tensors.items()}
 
 
-def work_on(X, codes, seed):
-    return Work(0, 0, 0, (), {}, {}, Rows(X, codes), {}, generator(seed))
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("n", "batch"), [(1, 4), (9, 4), (12, 4), (20, 128)])
 @pytest.mark.parametrize("scale", [1e-2, 1.0])
@@ -45,11 +54,11 @@ def test_the_fisher_of_a_head_against_numpy(seed, n, batch, scale):
     X, y = scale * rng.standard_normal((n, d)), rng.integers(classes, size=n)
     weights = {"head.weight": W, "head.bias": b}
     weights = {k: torch.tensor(v, dtype=torch.float32) for k, v in weights.items()}
-    network = workbench.student("head", weights, "cpu")
-    work = work_on(torch.tensor(X, dtype=torch.float32), torch.tensor(y), seed)
-    found = fisher_information(network, work, batch, "cpu")
+    network = student_network("head", weights, "cpu")
+    rows = Rows(torch.tensor(X, dtype=torch.float32), torch.tensor(y))
+    found = fisher_information(network, rows, batch, seeded_random(seed), "cpu")
     squares = [np.zeros((classes, d)), np.zeros(classes)]
-    parts = list(batches(n, batch, generator(seed)))
+    parts = list(batches(n, batch, seeded_random(seed)))
     for part in parts:
         i = part.numpy()
         p = np.exp(X[i] @ W.T + b)
@@ -66,23 +75,23 @@ def test_the_fisher_of_a_head_against_numpy(seed, n, batch, scale):
 def test_the_fisher_of_a_network_against_a_slow_loop(dataset):
     network = build("small", 0)
     initialise(network, 1)
-    weights = grown(weights_of(network), 6, 1)
+    weights = grow_head(copy_weights(network), 6, 1)
     X = as_tensor(
         Rounds(quick("finetune", network="small"), dataset, make_tasks(dataset)).data.X_train[:21],
         "cpu",
     )
     y = torch.tensor(dataset.y_train[:21])
-    student = workbench.student("small", weights, "cpu")
-    found = fisher_information(student, work_on(X, y, 3), 8, "cpu")
+    student = student_network("small", weights, "cpu")
+    found = fisher_information(student, Rows(X, y), 8, seeded_random(3), "cpu")
     assert same(
         {n: p.detach() for n, p in student.named_parameters()}, {n: weights[n] for n in found}
     )
-    student = workbench.student("small", weights, "cpu")
+    student = student_network("small", weights, "cpu")
     names, tensors = zip(*student.named_parameters(), strict=True)
     total = [torch.zeros_like(t) for t in tensors]
-    parts = list(batches(21, 8, generator(3)))
+    parts = list(batches(21, 8, seeded_random(3)))
     for part in parts:
-        value = torch.nn.functional.cross_entropy(student(inputs(X[part])), y[part])
+        value = torch.nn.functional.cross_entropy(student(network_input(X[part])), y[part])
         for sum_, slope in zip(total, torch.autograd.grad(value, tensors), strict=True):
             sum_ += slope**2
     capped = 0
@@ -99,11 +108,11 @@ def test_fishers_are_blended_row_by_row(share):
     rng = np.random.default_rng(0)
     old, new = rng.random((2, 3)), rng.random((4, 3))
     tensors = {"w": torch.tensor(new)}
-    found = blended({"w": torch.tensor(old)}, tensors, share)["w"].numpy()
+    found = blend_fisher({"w": torch.tensor(old)}, tensors, share)["w"].numpy()
     np.testing.assert_allclose(found[:2], share * old + (1 - share) * new[:2])
     np.testing.assert_array_equal(found[2:], new[2:])
     np.testing.assert_array_equal(tensors["w"], new)
-    assert torch.equal(blended({}, tensors, share)["w"], tensors["w"])
+    assert torch.equal(blend_fisher({}, tensors, share)["w"], tensors["w"])
 
 
 @pytest.mark.parametrize("network", ["head", "small"])
@@ -118,13 +127,13 @@ def test_anchor_and_fisher_are_fixed_at_the_end_of_a_task(dataset, stream, netwo
         rounds.one(t, method.n_rounds)
         for c in rounds.clients:
             memory = rounds.cstates[c]
-            anchor, fisher = within("anchor", memory), within("fisher", memory)
+            anchor, fisher = strip_prefix("anchor", memory), strip_prefix("fisher", memory)
             assert anchor.keys() == fisher.keys()
             assert all(torch.equal(a, rounds.state.weights[n]) for n, a in anchor.items())
             assert all(bool(((f >= 0) & (f <= 1.0001e-4)).all()) for f in fisher.values())
             assert not same(memory, held[c])
             held[c] = copied(memory)
-    one, other = (within("fisher", m) for m in rounds.cstates.values())
+    one, other = (strip_prefix("fisher", m) for m in rounds.cstates.values())
     assert not same(one, other)
 
 
@@ -134,14 +143,14 @@ def test_the_fisher_of_a_later_task_is_blended_with_the_share_of_old_classes(
 ):
     method = quick("fedewc")
     rounds = Rounds(method, dataset, stream).run(task)
-    old = copied(within("fisher", rounds.cstates["client-0"]))
+    old = copied(strip_prefix("fisher", rounds.cstates["client-0"]))
     rounds.task(task)
     weights, data = rounds.state.weights, rounds.rows(task, 0)
-    network = workbench.student("head", weights, "cpu")
-    work = work_on(torch.tensor(data.X), torch.tensor(data.y), 0)
-    work.random = generator("client", 0, task, method.n_rounds, "client-0")
-    fresh = fisher_information(network, work, method.batch, "cpu")
-    found, known = within("fisher", rounds.cstates["client-0"]), 2 * task
+    network = student_network("head", weights, "cpu")
+    rows = Rows(torch.tensor(data.X), torch.tensor(data.y))
+    random = seeded_random("client", 0, task, method.n_rounds, "client-0")
+    fresh = fisher_information(network, rows, method.batch, random, "cpu")
+    found, known = strip_prefix("fisher", rounds.cstates["client-0"]), 2 * task
     for name, f in fresh.items():
         mixed = share * old[name] + (1 - share) * f[:known]
         np.testing.assert_allclose(found[name][:known], mixed, rtol=1e-5)
@@ -153,7 +162,7 @@ def far(strength, dataset, stream, seed=0):
     method = quick("fedewc", network="small", strength=strength, n_rounds=3, lr=0.02)
     rounds = Rounds(method, dataset, stream, seed).run(1)
     memory = copied(rounds.cstates["client-0"])
-    anchor, fisher = within("anchor", memory), within("fisher", memory)
+    anchor, fisher = strip_prefix("anchor", memory), strip_prefix("fisher", memory)
     rounds.task(1)
     moved = [
         (rounds.state.weights[n][: len(a)] - a)[fisher[n] > 0.9e-4].abs() for n, a in anchor.items()
@@ -216,7 +225,7 @@ def test_as_published_the_anchor_moves_every_round(dataset, stream, network):
         for r in range(method.n_rounds):
             sent = rounds.one(t, r)
             for c, memory in rounds.cstates.items():
-                anchor = within("anchor", memory)
+                anchor = strip_prefix("anchor", memory)
                 own = unpack_tensors("local-model", sent[c], "cpu").tensors
                 assert all(torch.equal(a, own[n]) for n, a in anchor.items())
                 assert c not in last or not same(anchor, last[c])

@@ -15,7 +15,10 @@ from fedran.bench.run.checkpoint import Checkpoint  # noqa: E402
 from fedran.bench.run.runner import Run, run  # noqa: E402
 from fedran.core.errors import Refused  # noqa: E402
 from fedran.data.stream import Stream, Task  # noqa: E402
-from fedran.methods.trained.training.messages import pack_tensors, unpack_tensors  # noqa: E402
+from fedran.methods.trained.training.messages import (  # noqa: E402
+    pack_tensors,
+    unpack_tensors,
+)
 from fedran.wire.container import unpack  # noqa: E402
 from fedran.wire.validation import FILE_LIMITS  # noqa: E402
 

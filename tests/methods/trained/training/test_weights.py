@@ -12,14 +12,17 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import save_file  # noqa: E402
 
 from fedran.core.errors import Refused  # noqa: E402
-from fedran.methods.trained.training.networks import build, initialise  # noqa: E402
+from fedran.methods.trained.training.networks import (  # noqa: E402
+    build,
+    initialise,
+)
 from fedran.methods.trained.training.weights import (  # noqa: E402
     average,
     check_weights,
-    grown,
-    put,
-    read_weights,
-    weights_of,
+    copy_weights,
+    grow_head,
+    load_weights,
+    read_weights_file,
 )
 
 
@@ -36,7 +39,7 @@ def small(seed=0, classes=2):
     """A small network with random weights everywhere, statistics included."""
     network = build("small", 0)
     initialise(network, seed)
-    weights = grown(weights_of(network), classes, seed)
+    weights = grow_head(copy_weights(network), classes, seed)
     random = torch.Generator().manual_seed(seed)
     return {n: t + 0.1 * torch.rand(t.shape, generator=random) for n, t in weights.items()}
 
@@ -91,15 +94,15 @@ def test_batchnorm_statistics_are_averaged_too():
 def test_a_grown_head_keeps_its_rows(seed, before, new, d):
     weights = some_weights(seed, d, before)
     kept = {n: t.clone() for n, t in weights.items()}
-    wide = grown(weights, before + new, seed)
+    wide = grow_head(weights, before + new, seed)
     assert wide["head.weight"].shape == (before + new, d)
     assert torch.equal(wide["head.weight"][:before], kept["head.weight"])
     assert torch.equal(wide["head.bias"][:before], kept["head.bias"])
     assert not wide["head.bias"][before:].any()
     rows = wide["head.weight"][before:].abs()
     assert bool((rows <= np.sqrt(3 / d) * (1 + 1e-6)).all())
-    assert same(wide, grown(weights, before + new, seed))
-    assert not same(wide, grown(weights, before + new, seed + 1))
+    assert same(wide, grow_head(weights, before + new, seed))
+    assert not same(wide, grow_head(weights, before + new, seed + 1))
     assert same(weights, kept)
     others = [n for n in weights if not n.startswith("head.")]
     assert all(torch.equal(wide[n], kept[n]) for n in others)
@@ -107,7 +110,7 @@ def test_a_grown_head_keeps_its_rows(seed, before, new, d):
 
 def test_new_rows_fill_the_range_evenly():
     d, bound = 300, np.sqrt(3 / 300)
-    rows = grown(some_weights(0, d, 2), 202, 7)["head.weight"][2:].numpy()
+    rows = grow_head(some_weights(0, d, 2), 202, 7)["head.weight"][2:].numpy()
     assert abs(rows.mean()) < 0.02 * bound
     assert rows.std() == pytest.approx(bound / np.sqrt(3), rel=0.02)
     assert rows.max() > 0.99 * bound
@@ -117,24 +120,24 @@ def test_new_rows_fill_the_range_evenly():
 @pytest.mark.parametrize("classes", [0, 2, 3])
 def test_a_head_never_shrinks(classes):
     weights = some_weights(0)
-    assert same(grown(weights, classes, 0), weights)
+    assert same(grow_head(weights, classes, 0), weights)
 
 
 def test_what_was_put_is_what_is_read():
     network = build("small", 0)
     for classes in (3, 3, 5, 1, 0):
         weights = small(classes, classes)
-        assert same(weights_of(put(weights, network)), weights)
+        assert same(copy_weights(load_weights(weights, network)), weights)
 
 
 def test_reading_weights_is_a_copy_and_leaves_the_counters_out():
     network = build("small", 0)
-    found = weights_of(network)
+    found = copy_weights(network)
     assert not any("num_batches_tracked" in n for n in found)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter += 1
-    assert not same(found, weights_of(network))
+    assert not same(found, copy_weights(network))
 
 
 def without(weights, name):
@@ -204,9 +207,9 @@ def common_file(weights, prefix=""):
 def test_a_file_of_weights_is_read(tmp_path, prefix, write):
     weights, path = small(3), tmp_path / "w.safetensors"
     save_file(write(weights, prefix), path)
-    network = put(small(4), build("small", 0))
-    read_weights(str(path), network)
-    found = weights_of(network)
+    network = load_weights(small(4), build("small", 0))
+    read_weights_file(str(path), network)
+    found = copy_weights(network)
     for name, tensor in found.items():
         assert torch.equal(tensor, small(4 if name.startswith("head.") else 3)[name]), name
 
@@ -214,20 +217,20 @@ def test_a_file_of_weights_is_read(tmp_path, prefix, write):
 def test_our_own_weights_load_and_keep_the_head_out(tmp_path):
     weights, path = small(3, classes=6), tmp_path / "w.safetensors"
     save_file(weights, path)
-    network = put(small(4), build("small", 0))
-    read_weights(str(path), network)
-    assert torch.equal(weights_of(network)["head.weight"], small(4)["head.weight"])
+    network = load_weights(small(4), build("small", 0))
+    read_weights_file(str(path), network)
+    assert torch.equal(copy_weights(network)["head.weight"], small(4)["head.weight"])
     assert torch.equal(
-        weights_of(network)["body.layers.0.0.weight"], weights["body.layers.0.0.weight"]
+        copy_weights(network)["body.layers.0.0.weight"], weights["body.layers.0.0.weight"]
     )
 
 
 def test_half_precision_files_are_widened(tmp_path):
     weights, path = small(3), tmp_path / "w.safetensors"
     save_file({n: t.half() for n, t in body_of(weights).items()}, path)
-    network = put(small(4), build("small", 0))
-    read_weights(str(path), network)
-    for name, tensor in body_of(weights_of(network)).items():
+    network = load_weights(small(4), build("small", 0))
+    read_weights_file(str(path), network)
+    for name, tensor in body_of(copy_weights(network)).items():
         assert torch.equal(tensor, body_of(weights)[name].half().float())
 
 
@@ -245,22 +248,22 @@ def test_half_precision_files_are_widened(tmp_path):
 def test_files_of_other_networks_are_refused_and_nothing_is_kept(tmp_path, spoil, words):
     path = tmp_path / "other.safetensors"
     save_file(spoil(body_of(small(3))), path)
-    network = put(small(4), build("small", 0))
+    network = load_weights(small(4), build("small", 0))
     with pytest.raises(Refused, match=rf"other.safetensors.*{words}"):
-        read_weights(str(path), network)
-    assert same(weights_of(network), small(4))
+        read_weights_file(str(path), network)
+    assert same(copy_weights(network), small(4))
 
 
 def test_damaged_and_missing_files(tmp_path):
     path = tmp_path / "w.safetensors"
     network = build("small", 0)
     with pytest.raises(FileNotFoundError, match=r"w.safetensors: no such file; expected weights"):
-        read_weights(str(path), network)
+        read_weights_file(str(path), network)
     save_file(body_of(small(3)), path)
     whole = path.read_bytes()
     for content in (b"", b"nonsense", whole[:-1], whole[:200], whole + b"x", b"\xff" * 100):
         path.write_bytes(content)
         with pytest.raises(Refused, match=r"w.safetensors: expected a safetensors file"):
-            read_weights(str(path), network)
+            read_weights_file(str(path), network)
     with pytest.raises(Refused, match="expected a safetensors file"):
-        read_weights(str(tmp_path), network)
+        read_weights_file(str(tmp_path), network)

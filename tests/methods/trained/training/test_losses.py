@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from fedran.methods.trained.training.losses import (  # noqa: E402
-    adversarial_loss,
-    all_class_loss,
+from fedran.methods.trained.fedewc import elastic_penalty  # noqa: E402
+from fedran.methods.trained.training.local_training import (  # noqa: E402
+    cross_entropy,
     distillation,
+)
+from fedran.methods.trained.training.synthesis import (  # noqa: E402
+    adversarial_loss,
     divergence,
-    elastic_penalty,
-    new_class_loss,
     statistics_loss,
 )
 
@@ -61,7 +62,7 @@ def test_cross_entropy_looks_at_the_new_classes_alone(n, c, known):
         return -log_softmax(x[:, known:])[np.arange(n), codes - known].mean()
 
     def ours(x):
-        return new_class_loss(torch.as_tensor(x), torch.tensor(codes), known)
+        return cross_entropy(torch.as_tensor(x), torch.tensor(codes), known)
 
     assert float(ours(logits)) == pytest.approx(by_hand(logits), rel=1e-12, abs=1e-12)
     np.testing.assert_allclose(gradient(ours, logits), slope(by_hand, logits), atol=1e-8)
@@ -71,10 +72,10 @@ def test_cross_entropy_looks_at_the_new_classes_alone(n, c, known):
 @pytest.mark.parametrize(("n", "c"), SHAPES)
 def test_cross_entropy_over_all_classes(n, c):
     logits, codes = draw(n + 100, n, c), np.random.default_rng(c).integers(c, size=n)
-    value = float(all_class_loss(torch.tensor(logits), torch.tensor(codes)))
+    value = float(cross_entropy(torch.tensor(logits), torch.tensor(codes)))
     expected = -log_softmax(logits)[np.arange(n), codes].mean()
     assert value == pytest.approx(expected, rel=1e-12, abs=1e-12)
-    same = new_class_loss(torch.tensor(logits), torch.tensor(codes), 0)
+    same = cross_entropy(torch.tensor(logits), torch.tensor(codes), 0)
     assert float(same) == value
 
 

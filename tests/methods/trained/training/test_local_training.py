@@ -9,26 +9,29 @@ torch = pytest.importorskip("torch")
 
 from fedran.core.errors import Refused  # noqa: E402
 from fedran.methods.protocol import ClientData  # noqa: E402
-from fedran.methods.trained.training.local import (  # noqa: E402
+from fedran.methods.trained.training.local_training import (  # noqa: E402
+    MEAN,
+    STD,
+    Rows,
     Schedule,
+    as_tensor,
+    augment,
     batches,
+    client_rows,
+    cross_entropy,
     fit,
-    generator,
-    prepare_norm,
+    network_input,
+    seeded_random,
+    set_training_mode,
     stable_seed,
 )
-from fedran.methods.trained.training.losses import all_class_loss  # noqa: E402
-from fedran.methods.trained.training.networks import build, initialise  # noqa: E402
-from fedran.methods.trained.training.tensors import (  # noqa: E402
-    MEAN,
-    SPREAD,
-    Rows,
-    as_tensor,
-    augmented,
-    client_rows,
-    inputs,
+from fedran.methods.trained.training.networks import (  # noqa: E402
+    build,
+    initialise,
 )
-from fedran.methods.trained.training.weights import weights_of  # noqa: E402
+from fedran.methods.trained.training.weights import (  # noqa: E402
+    copy_weights,
+)
 
 
 def pictures(seed, n, size):
@@ -57,13 +60,13 @@ def slowly_augmented(X, random):
 def test_crops_and_flips_pixel_by_pixel(seed, n, size):
     X = pictures(seed, n, size)
     before = X.clone()
-    found = augmented(X, torch.Generator().manual_seed(seed))
+    found = augment(X, torch.Generator().manual_seed(seed))
     np.testing.assert_array_equal(
         found.numpy(), slowly_augmented(X, torch.Generator().manual_seed(seed))
     )
     assert found.dtype == torch.uint8
     assert torch.equal(X, before)
-    assert torch.equal(found, augmented(X, torch.Generator().manual_seed(seed)))
+    assert torch.equal(found, augment(X, torch.Generator().manual_seed(seed)))
 
 
 @given(st.integers(0, 10**6), st.sampled_from([8, 16, 32, 40]))
@@ -71,7 +74,7 @@ def test_crops_and_flips_pixel_by_pixel(seed, n, size):
 def test_every_image_is_a_window_of_the_padded_one(seed, size):
     X = pictures(seed, 4, size)
     pad = 4 if size >= 32 else size // 8
-    out = augmented(X, torch.Generator().manual_seed(seed)).numpy()
+    out = augment(X, torch.Generator().manual_seed(seed)).numpy()
     for image, found in zip(X.numpy(), out, strict=True):
         padded = np.pad(image, ((0, 0), (pad, pad), (pad, pad)))
         windows = [
@@ -86,7 +89,7 @@ def test_every_image_is_a_window_of_the_padded_one(seed, size):
 
 def test_every_shift_and_flip_occurs_equally_often():
     X = pictures(0, 1, 8).expand(4000, 3, 8, 8)
-    out = augmented(X, torch.Generator().manual_seed(1)).numpy()
+    out = augment(X, torch.Generator().manual_seed(1)).numpy()
     _, counts = np.unique(out.reshape(4000, -1), axis=0, return_counts=True)
     assert len(counts) == 3 * 3 * 2
     assert counts.min() > 0.75 * 4000 / 18
@@ -95,7 +98,7 @@ def test_every_shift_and_flip_occurs_equally_often():
 
 def test_gradients_flow_through_crops_to_the_pixels_that_are_seen():
     X = torch.rand((6, 3, 8, 8), generator=torch.Generator().manual_seed(0)).requires_grad_()
-    augmented(X, torch.Generator().manual_seed(0)).sum().backward()
+    augment(X, torch.Generator().manual_seed(0)).sum().backward()
     assert set(X.grad.unique().tolist()) <= {0.0, 1.0}
     assert float(X.grad.mean()) > 0.7
 
@@ -103,17 +106,17 @@ def test_gradients_flow_through_crops_to_the_pixels_that_are_seen():
 def test_features_are_left_alone_and_draw_nothing():
     X, random = torch.ones(4, 9), torch.Generator().manual_seed(3)
     before = random.get_state()
-    assert augmented(X, random) is X
+    assert augment(X, random) is X
     assert torch.equal(random.get_state(), before)
 
 
 def test_pixels_become_inputs_of_mean_0_and_spread_1():
     X = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
-    by_hand = (X / 255.0 - np.array(MEAN)) / np.array(SPREAD)
-    found = inputs(as_tensor(X, "cpu")).numpy()
+    by_hand = (X / 255.0 - np.array(MEAN)) / np.array(STD)
+    found = network_input(as_tensor(X, "cpu")).numpy()
     np.testing.assert_allclose(found, by_hand.transpose(0, 3, 1, 2), rtol=1e-5, atol=1e-6)
     features = torch.ones(2, 3)
-    assert inputs(features) is features
+    assert network_input(features) is features
 
 
 def test_rows_of_a_client():
@@ -156,7 +159,7 @@ def test_seeds_depend_on_every_word():
     seeds = [stable_seed(*w) for w in words]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= s < 2**63 for s in seeds)
-    first, second = (torch.rand(4, generator=generator("x", 3)) for _ in range(2))
+    first, second = (torch.rand(4, generator=seeded_random("x", 3)) for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -204,7 +207,7 @@ def test_sgd_against_numpy(seed, n, batch):
     fit(
         network,
         Rows(torch.tensor(X), torch.tensor(y)),
-        lambda x, codes: all_class_loss(network(x), codes),
+        lambda x, codes: cross_entropy(network(x), codes),
         schedule,
         torch.Generator().manual_seed(seed),
         "cpu",
@@ -220,7 +223,7 @@ def test_an_epoch_can_be_cut_short(most, expected):
 
     def loss(x, codes):
         seen.append(len(x))
-        return all_class_loss(network(x), codes)
+        return cross_entropy(network(x), codes)
 
     rows = Rows(torch.ones(12, 2), torch.zeros(12, dtype=torch.long))
     schedule = Schedule(2, 4, 0.1, 0.0, 0.0, False)
@@ -235,7 +238,7 @@ def test_a_learning_rate_that_diverges_is_said():
         fit(
             network,
             rows,
-            lambda x, codes: all_class_loss(network(x), codes),
+            lambda x, codes: cross_entropy(network(x), codes),
             Schedule(2, 4, 1e20, 0.9, 0.1, False),
             torch.Generator().manual_seed(0),
             "cpu",
@@ -246,20 +249,20 @@ def test_a_single_image_leaves_the_statistics_alone():
     network = build("small", 0)
     initialise(network, 0)
     network.head.resize(2)
-    before = weights_of(network)
+    before = copy_weights(network)
     rows = Rows(pictures(0, 1, 8), torch.tensor([1]))
 
     def loss(x, codes):
-        return all_class_loss(network(inputs(x)), codes)
+        return cross_entropy(network(network_input(x)), codes)
 
     schedule = Schedule(2, 4, 0.1, 0.9, 0.0, True)
     fit(network, rows, loss, schedule, torch.Generator().manual_seed(0), "cpu")
-    after = weights_of(network)
+    after = copy_weights(network)
     for name in before:
         if "running_" in name:
             assert torch.equal(before[name], after[name])
     assert not torch.equal(before["head.bias"], after["head.bias"])
-    prepare_norm(network, 2)
+    set_training_mode(network, 2)
     assert all(m.training for m in network.modules())
 
 
@@ -270,12 +273,12 @@ def test_statistics_follow_the_batches():
     network.head.resize(2)
     X = pictures(1, 6, 8)
     with torch.no_grad():
-        seen = network.body.layers[0][0](inputs(X)).numpy()
+        seen = network.body.layers[0][0](network_input(X)).numpy()
     rows = Rows(X, torch.tensor([0, 1] * 3))
     fit(
         network,
         rows,
-        lambda x, codes: all_class_loss(network(inputs(x)), codes),
+        lambda x, codes: cross_entropy(network(network_input(x)), codes),
         Schedule(1, 6, 1e-9, 0.0, 0.0, False),
         torch.Generator().manual_seed(0),
         "cpu",

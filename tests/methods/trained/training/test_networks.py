@@ -8,9 +8,20 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fedran.methods.registry import make_method  # noqa: E402
-from fedran.methods.trained.training import workbench  # noqa: E402
-from fedran.methods.trained.training.networks import Head, build, initialise  # noqa: E402
-from fedran.methods.trained.training.weights import put, weights_of  # noqa: E402
+from fedran.methods.trained.training.networks import (  # noqa: E402
+    Head,
+    build,
+    initialise,
+)
+from fedran.methods.trained.training.weights import (  # noqa: E402
+    ROWS_PER_PASS,
+    copy_weights,
+    evaluate,
+    initial_weights,
+    load_weights,
+    student_network,
+    teacher_network,
+)
 
 MIB = 2**20
 
@@ -133,7 +144,7 @@ def test_a_head_is_a_linear_map(classes, d):
 def test_initial_weights_follow_hes_rule_and_the_seed():
     network = build("resnet18", 0)
     initialise(network, 3)
-    first = weights_of(network)
+    first = copy_weights(network)
     for name, module in network.named_modules():
         if isinstance(module, torch.nn.Conv2d):
             spread = math.sqrt(2 / (module.out_channels * module.kernel_size[0] ** 2))
@@ -144,11 +155,11 @@ def test_initial_weights_follow_hes_rule_and_the_seed():
             assert not module.bias.any()
             assert not module.running_mean.any()
             assert bool((module.running_var == 1).all())
-    put({n: t + 1 for n, t in first.items()}, network)
+    load_weights({n: t + 1 for n, t in first.items()}, network)
     initialise(network, 3)
-    assert all(torch.equal(t, first[n]) for n, t in weights_of(network).items())
+    assert all(torch.equal(t, first[n]) for n, t in copy_weights(network).items())
     initialise(network, 4)
-    assert not torch.equal(weights_of(network)["body.conv1.weight"], first["body.conv1.weight"])
+    assert not torch.equal(copy_weights(network)["body.conv1.weight"], first["body.conv1.weight"])
 
 
 def test_first_weights_do_not_depend_on_torchs_global_seed():
@@ -156,22 +167,22 @@ def test_first_weights_do_not_depend_on_torchs_global_seed():
     for seed in (0, 1):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            found.append(workbench.first_weights("small", 0, "", 7, "cpu"))
+            found.append(initial_weights("small", 0, "", 7, "cpu"))
     assert all(torch.equal(t, found[1][n]) for n, t in found[0].items())
     assert found[0]["head.weight"].shape == (0, 64)
 
 
 def test_student_and_teacher_are_two_networks():
-    weights = workbench.first_weights("small", 0, "", 7, "cpu")
+    weights = initial_weights("small", 0, "", 7, "cpu")
     weights["head.weight"], weights["head.bias"] = torch.ones(3, 64), torch.zeros(3)
-    student = workbench.student("small", weights, "cpu")
-    teacher = workbench.teacher("small", weights, "cpu")
+    student = student_network("small", weights, "cpu")
+    teacher = teacher_network("small", weights, "cpu")
     assert student is not teacher
     assert student.training
     assert not teacher.training
     assert all(p.requires_grad for p in student.parameters())
     assert not any(p.requires_grad for p in teacher.parameters())
-    teacher = workbench.teacher(
+    teacher = teacher_network(
         "small", {**weights, "head.weight": torch.ones(5, 64), "head.bias": torch.zeros(5)}, "cpu"
     )
     assert not any(p.requires_grad for p in teacher.parameters())
@@ -187,6 +198,6 @@ def test_rows_go_through_in_parts(n):
         seen.append(len(x))
         return 2 * x
 
-    assert torch.equal(workbench.in_batches(f, X), 2 * X)
+    assert torch.equal(evaluate(f, X), 2 * X)
     assert sum(seen) == n
-    assert max(seen) <= workbench.ROWS_AT_ONCE
+    assert max(seen) <= ROWS_PER_PASS

@@ -8,12 +8,21 @@ from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
 torch = pytest.importorskip("torch")
 
 from fedran.methods.trained.fedlwf import FedLwF  # noqa: E402
-from fedran.methods.trained.training import workbench  # noqa: E402
-from fedran.methods.trained.training.local import generator  # noqa: E402
-from fedran.methods.trained.training.messages import within  # noqa: E402
-from fedran.methods.trained.training.state import Work  # noqa: E402
-from fedran.methods.trained.training.tensors import Rows, as_tensor  # noqa: E402
-from fedran.methods.trained.training.weights import weights_of  # noqa: E402
+from fedran.methods.trained.training.local_training import (  # noqa: E402
+    ClientRound,
+    Rows,
+    as_tensor,
+    seeded_random,
+)
+from fedran.methods.trained.training.messages import (  # noqa: E402
+    strip_prefix,
+)
+from fedran.methods.trained.training.weights import (  # noqa: E402
+    copy_weights,
+    evaluate,
+    student_network,
+    teacher_network,
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +43,7 @@ def test_the_teacher_is_the_last_tasks_model_and_never_changes(
 
     def look(self, work, X, codes):
         value = plain(self, work, X, codes)
-        teachers.append(None if work.teacher is None else weights_of(work.teacher))
+        teachers.append(None if work.teacher is None else copy_weights(work.teacher))
         return value
 
     monkeypatch.setattr(FedLwF, "loss", look)
@@ -45,13 +54,13 @@ def test_the_teacher_is_the_last_tasks_model_and_never_changes(
         for r in range(rounds.method.n_rounds):
             rounds.one(t, r)
             for memory in rounds.cstates.values():
-                assert same(within("teacher", memory), last or {})
+                assert same(strip_prefix("teacher", memory), last or {})
         assert teachers
         assert all((found is None) if last is None else same(found, last) for found in teachers)
         rounds.one(t, rounds.method.n_rounds)
         last = rounds.state.weights
         for memory in rounds.cstates.values():
-            assert same(within("teacher", memory), last)
+            assert same(strip_prefix("teacher", memory), last)
 
 
 @pytest.mark.parametrize("network", ["head", "small"])
@@ -70,8 +79,8 @@ def test_the_first_task_knows_no_teacher(dataset, stream):
 
 
 def old_logits(weights, X):
-    network = workbench.teacher("small", weights, "cpu")
-    return workbench.in_batches(network, X)[:, :2]
+    network = teacher_network("small", weights, "cpu")
+    return evaluate(network, X)[:, :2]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -106,11 +115,11 @@ def test_the_loss_by_hand(seed):
             "head.bias": torch.tensor(b, dtype=torch.float32),
         }
 
-    work = Work(
-        1, 0, known, (), {}, {}, Rows(torch.zeros(0, d), torch.zeros(0)), {}, generator("x")
+    work = ClientRound(
+        1, 0, known, (), {}, {}, Rows(torch.zeros(0, d), torch.zeros(0)), {}, seeded_random("x")
     )
-    work.network = workbench.student("head", tensors(W, b), "cpu")
-    work.teacher = workbench.teacher("head", tensors(V, c), "cpu")
+    work.network = student_network("head", tensors(W, b), "cpu")
+    work.teacher = teacher_network("head", tensors(V, c), "cpu")
     method = quick("fedlwf", strength=3.0, temperature=2.0)
     found = method.loss(work, torch.tensor(X, dtype=torch.float32), torch.tensor(codes)).detach()
 

@@ -1,0 +1,280 @@
+"""One client's training: rows as tensors, augmentation, batches, losses and plain SGD.
+
+Images are (n, 3, height, width) in uint8 until a network takes them. Random numbers always come
+from a generator on the CPU, so that every device sees the same batches, crops and flips.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core._linalg.arrays import require_finite
+from fedran.core.errors import Refused
+from fedran.core.labels import Label, encode_labels
+from fedran.methods.protocol import ClientData
+from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
+
+if TYPE_CHECKING:
+    from fedran.methods.trained.training.networks import Network
+
+Precision = Literal["float32", "bfloat16"]
+Memory: TypeAlias = dict[str, Tensor]
+"""Named tensors that a client keeps between rounds; ``teacher/...`` is the last task's model."""
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(X of a batch, class numbers) -> the value to minimise."""
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Pixel statistics of ImageNet, used for every dataset, as published weights expect."""
+PADDING = 4
+"""Pixels, for images of 32 pixels and more. Smaller ones are padded by an eighth of their size."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Features (n, d) in float32 or images (n, 3, h, w) in uint8, with class numbers (n,)."""
+
+    X: Tensor
+    codes: Tensor
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __add__(self, other: Rows) -> Rows:
+        return Rows(torch.cat([self.X, other.X]), torch.cat([self.codes, other.codes]))
+
+    def __getitem__(self, which: Tensor) -> Rows:
+        return Rows(self.X[which], self.codes[which])
+
+
+@dataclass
+class ClientRound:
+    """Everything one client works with in one round."""
+
+    task: int
+    round: int
+    known: int
+    """Number of classes of earlier tasks."""
+    classes: tuple[Label, ...]
+    weights: Weights
+    """The global model, as received."""
+    extra: Memory
+    """Other tensors that the server sent."""
+    rows: Rows
+    memory: Memory
+    """Kept from earlier rounds; changes are kept for the next one."""
+    random: Any
+    network: Network | None = None
+    teacher: Network | None = None
+
+    @property
+    def student(self) -> Network:
+        """The network in training."""
+        assert self.network is not None
+        return self.network
+
+
+def stable_seed(*parts: object) -> int:
+    """A seed of 63 bits that depends on these words and numbers only.
+
+    >>> stable_seed("client-0", 3) == stable_seed("client-0", 3) != stable_seed("client-1", 3)
+    True
+    """
+    text = "/".join(map(str, parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def seeded_random(*parts: object) -> Any:
+    """A random number generator on the CPU, seeded with ``stable_seed``."""
+    return torch.Generator().manual_seed(stable_seed(*parts))
+
+
+def as_tensor(X: NDArray[Any], device: str) -> Tensor:
+    """Finite features in float32, or images (n, h, w, 3) as uint8 (n, 3, h, w)."""
+    if X.ndim == 4:
+        return torch.tensor(np.ascontiguousarray(X.transpose(0, 3, 1, 2)), device=device)
+    require_finite(X, "X")
+    return torch.tensor(X, dtype=torch.float32, device=device)
+
+
+_on_device: dict[tuple[str, str, str], tuple[NDArray[Any], Tensor]] = {}
+
+
+def client_tensor(data: ClientData, device: str) -> Tensor:
+    """``as_tensor`` of a client's rows. On an accelerator they stay there for the whole task."""
+    if device == "cpu":
+        return as_tensor(data.X, device)
+    key = (data.client, data.task, device)
+    X, tensor = _on_device.get(key, (None, None))
+    if X is None or not np.array_equal(X, data.X):
+        for other in [k for k in _on_device if k[1] != data.task]:
+            del _on_device[other]
+        tensor = as_tensor(data.X, device)
+        _on_device[key] = (data.X, tensor)
+    return tensor
+
+
+def client_rows(data: ClientData, classes: tuple[Label, ...], device: str) -> Rows:
+    """The labelled rows of a client. A label that is not among ``classes`` is refused."""
+    present, codes = encode_labels(data.y, len(data.X))
+    unknown = set(present) - set(classes)
+    if unknown:
+        raise Refused("labels", "classes that the server announced", sorted(map(str, unknown))[:5])
+    number = np.array([classes.index(c) for c in present], dtype=np.int64)
+    kept = np.flatnonzero(codes >= 0)
+    X = client_tensor(data, device)  # rows without a label are checked too
+    return Rows(
+        X[torch.tensor(kept, device=device)],
+        torch.tensor(number[codes[kept]] if len(kept) else kept, device=device),
+    )
+
+
+def network_input(X: Tensor) -> Tensor:
+    """Features unchanged; images as float32, normalised per channel."""
+    return X if X.dtype != torch.uint8 else normalise(X.float() / 255.0)
+
+
+def normalise(X: Tensor) -> Tensor:
+    """Pixels in 0 .. 1, minus the mean and divided by the deviation; channels last in memory."""
+    mean, std = _pixel_statistics(X.device)
+    return ((X - mean) / std).contiguous(memory_format=torch.channels_last)
+
+
+@lru_cache(maxsize=8)
+def _pixel_statistics(device: Any) -> tuple[Tensor, Tensor]:
+    """Mean and deviation (1, 3, 1, 1), copied to the device once, also for use with gradients."""
+    with torch.inference_mode(False):
+        mean, std = (torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (MEAN, STD))
+    return mean, std
+
+
+def augment(X: Tensor, random: Any) -> Tensor:
+    """Shift each image by a few pixels, filling with black, and flip it with probability 1/2.
+
+    Features are returned unchanged, and no random number is drawn for them.
+    """
+    if X.ndim != 4:
+        return X
+    n, _, h, w = X.shape
+    pad = min(PADDING, h // 8)
+    shifts = [torch.randint(0, 2 * pad + 1, (n, 1), generator=random) for _ in range(2)]
+    flips = torch.rand((n, 1), generator=random) < 0.5
+    dy, dx, flip = without_waiting(torch.stack([*shifts, flips.long()]), X.device)
+    columns = torch.arange(w, device=X.device).expand(n, w)
+    columns = torch.where(flip.bool(), w - 1 - columns, columns) + dx
+    rows = torch.arange(h, device=X.device).expand(n, h) + dy
+    padded = torch.nn.functional.pad(X, (pad, pad, pad, pad))
+    return padded[
+        torch.arange(n, device=X.device)[:, None, None, None],
+        torch.arange(3, device=X.device)[None, :, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]
+
+
+def without_waiting(tensor: Tensor, device: Any) -> Tensor:
+    """A small CPU tensor on the device. A GPU is not interrupted: the copy joins its queue."""
+    if torch.device(device).type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def cross_entropy(logits: Tensor, codes: Tensor, known: int = 0) -> Tensor:
+    """Mean cross-entropy over the logits of the classes from ``known`` on; codes >= known."""
+    return torch.nn.functional.cross_entropy(logits[:, known:], codes - known)
+
+
+def distillation(logits: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
+    """-mean_i sum_c softmax(teacher_i / T)_c log softmax(logits_i / T)_c, without a factor T^2.
+
+    Only the student's first columns are compared, as many as the teacher has.
+    """
+    student = torch.log_softmax(logits[:, : teacher.shape[1]].float() / temperature, 1)
+    return -(torch.softmax(teacher.float() / temperature, 1) * student).sum(1).mean()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a client trains in one round."""
+
+    epochs: int
+    batch: int
+    lr: float
+    momentum: float
+    weight_decay: float
+    augment: bool
+    precision: Precision = "float32"
+
+
+def fit(
+    network: Network,
+    rows: Rows,
+    loss: Loss,
+    schedule: Schedule,
+    random: Any,
+    device: str,
+    max_batches: int | None = None,
+) -> None:
+    """Train in place with a fresh optimiser; ``max_batches`` limits the batches per epoch.
+
+    Raises ValueError if the weights are not finite afterwards.
+    """
+    parameters = list(network.parameters())
+    optimiser = torch.optim.SGD(
+        parameters,
+        lr=schedule.lr,
+        momentum=schedule.momentum,
+        weight_decay=schedule.weight_decay,
+        fused=device.startswith("cuda") or None,
+    )
+    set_training_mode(network, len(rows))
+    for _ in range(schedule.epochs):
+        for number, batch in enumerate(batches(len(rows), schedule.batch, random)):
+            if number == max_batches:
+                break
+            part = rows[without_waiting(batch, device)]
+            X = augment(part.X, random) if schedule.augment else part.X
+            optimiser.zero_grad(set_to_none=True)
+            with autocast(device, schedule.precision):
+                value = loss(X, part.codes)
+            value.backward()
+            optimiser.step()
+    if not bool(torch.stack([p.isfinite().all() for p in parameters]).all()):
+        raise ValueError(
+            f"training diverged: weights are no longer finite at lr = {schedule.lr:g}; lower lr"
+        )
+
+
+def batches(n: int, size: int, random: Any) -> Iterator[Tensor]:
+    """The numbers 0 .. n-1 in random order. A last batch of one row joins the batch before it.
+
+    BatchNorm cannot compute the variance of a single row.
+    """
+    parts = list(torch.randperm(n, generator=random).split(size))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        last = parts.pop()
+        parts[-1] = torch.cat([parts[-1], last])
+    yield from parts
+
+
+def set_training_mode(network: Network, n_rows: int) -> None:
+    """Training mode. With a single row, BatchNorm uses its recorded statistics instead."""
+    network.train()
+    if n_rows == 1:
+        for module in network.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.eval()
+
+
+def autocast(device: str, precision: Precision) -> AbstractContextManager[Any]:
+    """Mixed precision: layers compute in bfloat16, weights and losses stay in float32."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(torch.device(device).type, torch.bfloat16)
