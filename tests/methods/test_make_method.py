@@ -87,3 +87,24 @@ def test_a_device_goes_only_to_methods_that_compute_there(key):
     assert method.device == (None if key in ON_THE_CPU_ONLY else "cpu")
     assert "device" not in method.params()
     assert make_method(key).device is None
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "value"),
+    [
+        ("fedcof", "gamma", -1.0),
+        ("stsa", "lam", -1.0),
+        ("stsa", "lam", float("nan")),
+        ("stsa-e", "lam", 0.0),
+        ("fed3r", "lam", 0.0),
+        ("fedran-paper", "lam", -1.0),
+        ("fedran", "rank", 0),
+        ("fedran", "precision", "float33"),
+        ("fedran-prototype", "tau", 5.0),
+        ("fedran-margin", "margin", -1.0),
+        ("exact", "out_features", 0),
+    ],
+)
+def test_a_value_out_of_range_is_refused(key, name, value):
+    with pytest.raises(ValueError):
+        make_method(key, {name: value})

@@ -88,8 +88,10 @@ class SummaryMethod(HeadMethod, ABC):
         round_: int,
         uploads: dict[str, bytes],
     ) -> ServerState:
-        """Decode every upload, then absorb all, then solve."""
+        """Decode and check every upload, then absorb all, then solve."""
         summaries = {client: decode(blob, Summary) for client, blob in uploads.items()}
+        for client, summary in summaries.items():
+            state.aggregator.check(summary, client=client, task=str(task))
         for client, summary in summaries.items():
             state.aggregator.absorb(summary, client=client, task=str(task))
         state.aggregator.close_task()
