@@ -73,7 +73,7 @@ def test_inspect_covers_the_rarer_states(cli, tmp_path):
     fedran.save(empty, tmp_path / "empty.fedran", "int8")
     code, out, _ = cli("inspect", str(tmp_path / "empty.fedran"))
     assert code == 0
-    assert "nothing says which features" in out
+    assert "none: the features are not identified" in out
     ranked = fedran.Aggregator(32, server_rank=3, order="paper")
     H = np.eye(32)[:20]
     ranked.absorb(fedran.summarize(H, list(range(20)), 4), client="a", task="t")

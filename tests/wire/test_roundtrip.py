@@ -263,7 +263,7 @@ def test_encode_says_what_it_takes():
     for bits in (1.9, 14.1, float("nan")):
         with pytest.raises(ValueError, match=r"bits must lie in 2 \.\. 14"):
             fedran.encode(summary(), bits=bits)
-    with pytest.raises(ValueError, match=r"a head is sent as .*'mixed'"):
+    with pytest.raises(ValueError, match=r"precision of a head must be one of .*'mixed'"):
         fedran.encode(solved_head(), "mixed")
     head = solved_head()
     with pytest.raises(ValueError, match="NaN or infinite weights"):

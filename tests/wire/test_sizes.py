@@ -94,7 +94,7 @@ def test_a_ceiling_in_bytes_holds_whatever_the_data(features):
         assert 0.9 * ceiling - 2000 < len(blob) <= ceiling
         smaller = fedran.decode(blob)
         assert smaller.accounts.cut >= s.accounts.cut
-    with pytest.raises(ValueError, match="max_bytes=1000 does not hold"):
+    with pytest.raises(ValueError, match="max_bytes=1000 is too small: 10 class sums"):
         fedran.encode(s, max_bytes=1000)
 
 

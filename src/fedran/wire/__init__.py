@@ -1,1 +1,1 @@
-"""Summaries, heads and aggregators as bytes and files: encoding, validation, sizes, plans."""
+"""Summaries, heads and aggregators as bytes and files: codecs, validation, sizes, plans."""

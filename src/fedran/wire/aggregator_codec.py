@@ -12,7 +12,6 @@ from fedran.core.errors import Refused
 from fedran.core.exact_sum import pack_lower, unpack_lower
 from fedran.core.truncated_sum import Order
 from fedran.wire.container import Container, pack
-from fedran.wire.summary_codec import read_accounts
 from fedran.wire.validation import Header, Limits
 
 Dtype = Literal["float32", "float64"]
@@ -74,7 +73,7 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
         if not (isinstance(row, list) and len(row) == 3 and isinstance(row[2], str)):
             raise Refused("ledger", "rows of client, task, digest", row)
         ledger[check_id(row[0], "ledger"), check_id(row[1], "ledger")] = row[2]
-    accounts = read_accounts(header.section("accounts"), totals=True)
+    accounts = header.accounts("accounts", totals=True)
     counted = dict(zip(classes, counts, strict=True))
     aggregator.restore(AggregatorState(arrays, accounts, counted, ledger, extra))
     return aggregator
@@ -100,7 +99,7 @@ def _read_ranked(
     extra = {
         "open_task": None if open_task is None else check_id(open_task, "open_task"),
         "closed": [check_id(t, "closed") for t in section.items("closed", limits.classes)],
-        "past_accounts": asdict(read_accounts(section.section("past_accounts"), totals=True)),
-        "open_accounts": asdict(read_accounts(section.section("open_accounts"), totals=True)),
+        "past_accounts": asdict(section.accounts("past_accounts", totals=True)),
+        "open_accounts": asdict(section.accounts("open_accounts", totals=True)),
     }
     return extra, held

@@ -1,4 +1,4 @@
-"""``encode`` and ``decode``: the two functions that stand between objects and bytes."""
+"""``encode`` and ``decode``: objects to bytes and back, for every kind of message."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def encode(
 
 
 def _shrink(s: Summary, blob: bytes, max_bytes: int, precision: Precision, bits: float) -> bytes:
-    """Fewer columns until the message fits: every step aims a little below the budget."""
+    """Remove columns until the message fits. Every step aims slightly below the budget."""
     if len(blob) <= max_bytes:
         return blob
     bare = len(encode_summary(_fewer_columns(s, 1), precision, bits)) if s.rank else len(blob)
@@ -88,14 +88,14 @@ def _shrink(s: Summary, blob: bytes, max_bytes: int, precision: Precision, bits:
         blob = encode_summary(s, precision, bits)
     if len(blob) > max_bytes:
         raise ValueError(
-            f"max_bytes={max_bytes} does not hold {len(s.classes)} class sums and one column of "
-            f"{s.out_features} features: that takes {len(blob)} bytes"
+            f"max_bytes={max_bytes} is too small: {len(s.classes)} class sums and one column of "
+            f"{s.out_features} features take {len(blob)} bytes"
         )
     return blob
 
 
 def _fewer_columns(s: Summary, rank: int) -> Summary:
-    """Truncated by the client itself: a local cut in the accounts, not a merge."""
+    """Truncate a summary at the client: the accounts record a local cut, not a merge."""
     cut = s.truncate(rank)
     local = replace(
         cut.accounts,
@@ -152,7 +152,7 @@ def decode(
     Traceback (most recent call last):
     ...
     fedran.core.errors.Refused: message: expected a header of at most 4 bytes, got \
-8583909746840200552; no fedran file, or damaged
+8583909746840200552; not a fedran file, or a damaged one
     """
     check_kind(kind)
     if limits is None:

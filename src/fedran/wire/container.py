@@ -1,13 +1,14 @@
-"""The container: safetensors with one JSON header and a checksum over everything.
+"""The container of every message: a safetensors file with a JSON header and a checksum.
 
-Written by hand because the order of metadata must not depend on a hash seed; read by the
-safetensors library, which checks offsets, sizes and coverage.
+Written by our own code, because the order of the metadata must not depend on a hash seed. Read by
+the safetensors library, which checks offsets, sizes and coverage.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from fedran.wire.validation import Header, Limits
 
 FORMAT = "fedran"
 MAJOR, MINOR = 1, 0
-AGAIN = "ask for it again"
+DAMAGED = "not a fedran file, or a damaged one"
 LARGEST_DIMENSION = 2**40
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -35,7 +36,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True)
 class Container:
-    """A parsed message: its kind, header fields, tensors (views of one copy) and digest."""
+    """A verified message: its kind, header fields, tensors (views of one copy) and digest."""
 
     kind: str
     header: Header
@@ -47,20 +48,20 @@ class Container:
     """Bytes of its JSON header."""
 
     def check_size(self, limits: Limits) -> None:
-        """Refuse a message that ``unpack`` would not have read within these limits."""
+        """Refuse the message if it exceeds limits that were not known when it was unpacked."""
         if self.size > limits.message:
             raise Refused("message", f"at most {limits.message} bytes", self.size)
         if self.header_size > limits.header:
             raise Refused("message", f"a header of at most {limits.header} bytes", self.header_size)
 
     def of_kind(self, kind: str, hint: str = "") -> Container:
-        """Itself, refused unless it is of this kind."""
+        """Return the message; refuse it if it is of another kind."""
         if self.kind != kind:
             raise Refused("kind", kind, self.kind, hint=hint)
         return self
 
     def tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        """The tensor of that name, refused unless it has this dtype and shape."""
+        """The tensor of this name; refuse the message unless it has this dtype and shape."""
         if name not in self.tensors:
             raise Refused(name, f"a tensor {dtype} {list(shape)}", "none")
         found = self.tensors[name]
@@ -77,7 +78,7 @@ class Container:
         return found.tobytes()
 
     def only(self, *names: str) -> None:
-        """Refuse tensors beyond the named ones."""
+        """Refuse the message if it has tensors with other names."""
         extra = sorted(self.tensors.keys() - set(names))
         if extra:
             raise Refused("tensors", f"only {', '.join(names)}", ", ".join(extra))
@@ -87,10 +88,13 @@ def pack(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any
     """A message as bytes. The same input gives the same bytes on every machine."""
     head = {"format": FORMAT, "version": f"{MAJOR}.{MINOR}", "kind": kind, **fields}
     text = json.dumps(head, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    arrays = {name: _little_endian(a) for name, a in tensors.items()}
+    arrays = {
+        name: np.ascontiguousarray(a, dtype=a.dtype.newbyteorder("<"))
+        for name, a in tensors.items()
+    }
     entries: dict[str, Any] = {"__metadata__": {FORMAT: text, "sha256": _checksum(text, arrays)}}
     offset = 0
-    # Wide types first, as readers that map the file want tensors aligned.
+    # Wide types first: readers that map the file into memory need aligned tensors.
     for name in sorted(arrays, key=lambda n: (-arrays[n].dtype.itemsize, n)):
         a = arrays[name]
         entries[name] = {
@@ -106,55 +110,52 @@ def pack(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any
 
 
 def unpack(blob: bytes, limits: Limits) -> Container:
-    """Parse and verify a message; every failure is a ``Refused``."""
+    """Parse and verify a message from anyone: sizes, layout, dtypes, checksum, version.
+
+    Every failure raises ``Refused``. The fields and shapes of one kind of message are checked by
+    its codec.
+    """
     if not isinstance(blob, (bytes, bytearray, memoryview)):
         raise TypeError(f"a message is bytes, got {type(blob).__name__}")
     blob = bytes(blob)
     if len(blob) > limits.message:
         raise Refused("message", f"at most {limits.message} bytes", len(blob))
     if len(blob) < 8:
-        raise Refused("message", "at least 8 bytes", len(blob), hint=AGAIN)
+        raise Refused("message", "at least 8 bytes", len(blob), hint=DAMAGED)
     length = int.from_bytes(blob[:8], "little")
     if length > min(limits.header, len(blob) - 8):
         expected = f"a header of at most {min(limits.header, len(blob) - 8)} bytes"
-        raise Refused("message", expected, length, hint="no fedran file, or damaged")
+        raise Refused("message", expected, length, hint=DAMAGED)
     try:
         parts = safetensors.deserialize(blob)  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as reason:
         what = str(reason).removeprefix("Error while deserializing: ")
-        raise Refused("message", "a complete safetensors file", what, hint=AGAIN) from None
+        raise Refused("message", "a complete safetensors file", what, hint=DAMAGED) from None
     metadata = json.loads(blob[8 : 8 + length]).get("__metadata__") or {}
     if set(metadata) != {FORMAT, "sha256"}:
         raise Refused("message", "fedran metadata", sorted(metadata) or "none")
-    tensors = {name: _as_array(name, part) for name, part in parts}
+    tensors = {}
+    for name, part in parts:
+        shape, dtype = part["shape"], part["dtype"]
+        if len(shape) > 2 or max(shape, default=0) > LARGEST_DIMENSION:
+            raise Refused(name, f"at most 2 dimensions up to {LARGEST_DIMENSION}", shape)
+        if dtype not in DTYPES:
+            raise Refused(name, f"one of {', '.join(DTYPES)}", dtype)
+        tensors[name] = np.frombuffer(part["data"], dtype=DTYPES[dtype]).reshape(shape)
     if _checksum(metadata[FORMAT], tensors) != metadata["sha256"]:
-        raise Refused("sha256", "the checksum of the contents", "another", hint=f"altered; {AGAIN}")
+        hint = "the message was altered; request it again"
+        raise Refused("sha256", "the checksum of the contents", "another", hint=hint)
     header = Header.parse(metadata[FORMAT])
-    _check_version(header)
-    kind = header.text("kind", 32)
-    digest = hashlib.sha256(blob).hexdigest()
-    return Container(kind, header, tensors, digest, len(blob), length)
-
-
-def _check_version(header: Header) -> None:
     if header.text("format", 32) != FORMAT:
         raise Refused("format", FORMAT, header.text("format", 32))
     version = header.text("version", 16)
-    major, dot, minor = version.partition(".")
-    if not (dot and major.isascii() and major.isdigit() and minor.isascii() and minor.isdigit()):
+    if not re.fullmatch(r"[0-9]+\.[0-9]+", version):
         raise Refused("version", "major.minor", version)
-    if int(major) > MAJOR:
-        raise Refused(
-            "version", f"at most {MAJOR}.x", version, hint="update fedran to read this file"
-        )
-
-
-def _as_array(name: str, part: Mapping[str, Any]) -> NDArray[Any]:
-    if len(part["shape"]) > 2 or max(part["shape"], default=0) > LARGEST_DIMENSION:
-        raise Refused(name, f"at most 2 dimensions up to {LARGEST_DIMENSION}", part["shape"])
-    if part["dtype"] not in DTYPES:
-        raise Refused(name, f"one of {', '.join(DTYPES)}", part["dtype"])
-    return np.frombuffer(part["data"], dtype=DTYPES[part["dtype"]]).reshape(part["shape"])
+    if int(version.partition(".")[0]) > MAJOR:
+        hint = "update fedran to read this file"
+        raise Refused("version", f"at most {MAJOR}.x", version, hint=hint)
+    digest = hashlib.sha256(blob).hexdigest()
+    return Container(header.text("kind", 32), header, tensors, digest, len(blob), length)
 
 
 def _checksum(text: str, tensors: Mapping[str, NDArray[Any]]) -> str:
@@ -165,7 +166,3 @@ def _checksum(text: str, tensors: Mapping[str, NDArray[Any]]) -> str:
         sha.update(f"\n{name} {_NAMES[a.dtype]} {list(a.shape)}\n".encode("utf-8", "replace"))
         sha.update(a.data if a.size else b"")
     return sha.hexdigest()
-
-
-def _little_endian(a: NDArray[Any]) -> NDArray[Any]:
-    return np.ascontiguousarray(a, dtype=a.dtype.newbyteorder("<"))

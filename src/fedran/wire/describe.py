@@ -1,4 +1,4 @@
-"""What is in a file, in words and numbers, for people who look at one."""
+"""The content of a saved file as text and numbers, for ``fedran inspect``."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from fedran.wire.container import Container
 from fedran.wire.files import read_container, refusals_name_file
 
 SHOWN = 8
-"""Classes, clients or tasks listed before the rest is counted."""
+"""At most this many classes, clients or tasks are listed by name."""
 
 Section = dict[str, str | int | float | None]
 
 
 @dataclass(frozen=True)
 class Description:
-    """A title and sections of named values for people; the raw fields for programs."""
+    """A title and sections of named values for people, and the raw fields for programs."""
 
     title: str
     sections: dict[str, Section]
     fields: dict[str, Any]
-    """The file's verified header as it stands, with ``bytes`` and ``digest``."""
+    """The verified header of the file, with ``bytes`` and ``digest`` added."""
 
 
 def describe(path: str | Path) -> Description:
-    """What an upload, a head or an aggregator file holds; refused when it is none or damaged."""
+    """Describe a saved summary, head or aggregator. Any other or damaged file is refused."""
     with refusals_name_file(path):
         message, limits = read_container(path, None, None)
-        thing = decode_container(message, None, limits, None)
+        obj = decode_container(message, None, limits, None)
     file: Section = {
         "bytes": message.size,
         "format version": message.header.text("version"),
         "sha256": message.digest,
     }
-    if isinstance(thing, Summary):
-        title, sections = _summary(thing, message)
-    elif isinstance(thing, Head):
-        title, sections = _head(thing, message)
+    if isinstance(obj, Summary):
+        title, sections = _summary(obj, message)
+    elif isinstance(obj, Head):
+        title, sections = _head(obj, message)
     else:
-        title, sections = _aggregator(thing)
+        title, sections = _aggregator(obj)
     return Description(
         title,
-        {"file": file, **sections, "fingerprint": _fingerprint(thing.fingerprint)},
+        {"file": file, **sections, "fingerprint": _fingerprint(obj.fingerprint)},
         {**message.header.fields, "bytes": message.size, "digest": message.digest},
     )
 
@@ -61,7 +61,7 @@ def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
     precision = message.header.text("precision")
     bits = message.tensors.get("directions_bits")
     width = (
-        f"{bits.mean():.2f} bits a number before coding"
+        f"{bits.mean():.2f} bits per value before compression"
         if bits is not None and bits.size
         else "no column"
         if precision == "mixed"
@@ -137,7 +137,7 @@ def _accounts(accounts: Accounts) -> Section:
 
 def _fingerprint(fingerprint: Fingerprint | None) -> Section:
     if fingerprint is None:
-        return {"fingerprint": "none: nothing says which features these are"}
+        return {"fingerprint": "none: the features are not identified"}
     fields: Section = {
         k: printable(v) if isinstance(v, str) else v for k, v in fingerprint.fields.items()
     }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, printable
 from fedran.core.head import Diagnosis, Head
 from fedran.wire.container import Container, pack
-from fedran.wire.validation import Header, Limits
+from fedran.wire.validation import Limits
 
 HeadPrecision = Literal["float64", "float32", "float16"]
 _DTYPE = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}
@@ -19,10 +19,10 @@ _TENSOR = {"float64": "F64", "float32": "F32", "float16": "F16"}
 
 
 def encode_head(head: Head, precision: HeadPrecision) -> bytes:
-    """A head as a message; what float16 rounds away is added to its bound ``eps_W``."""
+    """A head as a message. The error of rounding to float16 is added to its bound ``eps_W``."""
     if precision not in _DTYPE:
         raise ValueError(
-            f"a head is sent as {', '.join(_DTYPE)}, got {precision!r}; the default is float16"
+            f"precision of a head must be one of {', '.join(_DTYPE)}, got {precision!r}"
         )
     head = head.to(None)
     rows = np.ascontiguousarray(head.weights.T)
@@ -49,7 +49,7 @@ def encode_head(head: Head, precision: HeadPrecision) -> bytes:
 
 
 def decode_head(message: Container, limits: Limits) -> Head:
-    """A head from a parsed message."""
+    """The head in a verified message."""
     header = message.header
     precision = header.one_of("precision", *_DTYPE)
     M = header.integer("out_features", 1, limits.out_features)
@@ -68,22 +68,16 @@ def decode_head(message: Container, limits: Limits) -> Head:
         weights = _weights(stored, scale)
     if not np.all(np.isfinite(weights)):
         raise Refused("weights", "finite values within float32", "NaN, infinity or larger")
-    diagnosis = _read_diagnosis(header.section("diagnosis"))
-    return Head(weights.T, classes, diagnosis, header.fingerprint("fingerprint"), message.digest)
-
-
-def _weights(stored: NDArray[Any], scale: NDArray[np.float64]) -> NDArray[np.float32]:
-    return (stored.astype(np.float64) * scale[:, None]).astype(np.float32)
-
-
-def _read_diagnosis(section: Header) -> Diagnosis:
+    section = header.section("diagnosis")
     numbers: dict[str, Any] = {
         f.name: section.number(f.name)
         for f in fields(Diagnosis)
         if f.name not in ("route", "n_rows")
     }
-    return Diagnosis(
-        route=printable(section.text("route", 1000), 1000),
-        n_rows=section.integer("n_rows"),
-        **numbers,
-    )
+    route = printable(section.text("route", 1000), 1000)
+    diagnosis = Diagnosis(route=route, n_rows=section.integer("n_rows"), **numbers)
+    return Head(weights.T, classes, diagnosis, header.fingerprint("fingerprint"), message.digest)
+
+
+def _weights(stored: NDArray[Any], scale: NDArray[np.float64]) -> NDArray[np.float32]:
+    return (stored.astype(np.float64) * scale[:, None]).astype(np.float32)

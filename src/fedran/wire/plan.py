@@ -1,4 +1,4 @@
-"""What fits a byte budget, and what else could be sent for the same bytes."""
+"""Which rank fits a byte budget, and what the alternatives cost."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from fedran.wire.summary_codec import check_precision
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A feasible rank with its costs per client and task. Sizes in bytes."""
+    """A rank and its costs per client and task. Sizes are in bytes."""
 
     out_features: int
     n_classes: int
     precision: str
     bits: float
     budget: int | None
-    """The budget asked for, None when the rank was given."""
+    """The given budget; None if the rank was given."""
     rank: int
-    """The largest rank whose upload fits (0: not even the class sums fit), or the one given."""
+    """The given rank, or the largest that fits. 0: the class sums alone exceed the budget."""
     upload: int
-    """Bytes of the upload at that rank, with labels of usual length; ``mixed``: an estimate."""
+    """Bytes of the upload at that rank, with labels of usual length. An estimate for ``mixed``."""
     download: int
-    """Bytes of the head in float16, with the classes seen so far."""
+    """Bytes of the head in float16, with all classes seen so far."""
     paper_rank: int
-    """The paper's feasible rank for the same budget (8 bytes a number)."""
+    """The largest rank for the same budget by the paper's formula (8 bytes per value)."""
     paper_upload: int
     """The paper's formula (M r + r + M C) x 8 at ``rank``."""
     paper_download: int
     """The paper's downlink, M C x 8."""
     gram_upload: int
-    """The exact Gram instead, packed symmetric, float32, with float32 class sums."""
+    """Bytes of the exact Gram (packed, float32) with float32 class sums."""
     feature_rows_float32: int | None
-    """Rows below which sending float32 features is smaller than this upload."""
+    """Up to this many rows, float32 features are smaller than this upload."""
     feature_rows_8bit: int | None
-    """The same for features in 8 bits."""
+    """The same for features of 8 bits."""
 
 
 def plan(
@@ -50,12 +50,25 @@ def plan(
     precision: str = "mixed",
     bits: float = DEFAULT_BITS,
 ) -> Plan:
-    """The largest rank that fits ``budget_bytes``, or the costs of a given ``rank``.
+    """Find the largest rank that fits a byte budget, or the costs of a given rank.
 
-    ``n_classes`` are the classes one client holds in one task (only they travel in B);
-    ``classes_seen`` all classes the head knows (default: ``n_classes``). ``in_features`` (d)
-    adds the break-even against sending features.
+    Parameters
+    ----------
+    budget_bytes, rank:
+        Give one of them.
+    out_features:
+        M, the width of the random features.
+    n_classes:
+        The classes that one client holds in one task. Only their sums are sent.
+    in_features:
+        d, the width of the raw features. Adds a comparison with sending features.
+    classes_seen:
+        All classes that the head knows (default: ``n_classes``).
+    precision, bits:
+        As for ``encode``.
 
+    Examples
+    --------
     >>> import fedran
     >>> p = fedran.plan(budget_bytes=2_000_000, out_features=8192, n_classes=20)
     >>> p.rank > 256 and p.upload <= 2_000_000, p.paper_rank

@@ -1,4 +1,4 @@
-"""Rounding rows to few bits, and the entropy coder that packs the result.
+"""Round rows to few bits per value, and compress the result with Huffman codes.
 
 A row x becomes integer codes round(x / max|x| * L) with L = 2^(bits - 1) - 1. The largest entry
 always gets code +-L, so no row of codes is zero.
@@ -16,10 +16,10 @@ from fedran.core.errors import Refused
 
 MIN_BITS, MAX_BITS = 2, 14
 SLOPE = 1.5
-"""Bits a column gains when its singular value doubles.
+"""How many more bits a column gets when its singular value doubles.
 
-The Gram error of a rounded column weighs its error by sigma^2, so 2 would be optimal for the
-Frobenius norm and 1 for the factor itself; 1.5 takes the fewest bytes at the same accuracy
+A slope of 2 minimises the Frobenius error of the Gram, in which a column counts with sigma^2.
+A slope of 1 minimises the error of the factor. 1.5 needs the fewest bytes for the same accuracy
 (results/precision.md).
 """
 
@@ -27,7 +27,7 @@ Codes = NDArray[np.int16]
 
 
 def allocate_bits(sigma: NDArray[np.float64], average: float) -> NDArray[np.uint8]:
-    """Bits for each column: average + SLOPE (log2 sigma - mean log2 sigma), within 2 .. 14.
+    """Bits per column: average + SLOPE (log2 sigma - mean log2 sigma), within 2 .. 14.
 
     >>> allocate_bits(np.array([16.0, 4.0, 1.0]), 5).tolist()
     [8, 5, 2]
@@ -37,7 +37,7 @@ def allocate_bits(sigma: NDArray[np.float64], average: float) -> NDArray[np.uint
     logs = np.log2(np.maximum(sigma, np.finfo(np.float64).tiny))
     wish = SLOPE * (logs - logs.mean())
     offset = average
-    for _ in range(MAX_BITS):  # where many columns sit at the least, the others give way
+    for _ in range(MAX_BITS):  # columns raised to MIN_BITS take bits from the others
         bits = np.clip(np.rint(offset + wish), MIN_BITS, MAX_BITS)
         excess = float(bits.mean()) - average
         if excess <= 0.1:
@@ -58,15 +58,15 @@ def quantise(rows: NDArray[Any], bits: NDArray[np.uint8]) -> tuple[Codes, NDArra
 
 
 def largest_code(bits: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """L = 2^(bits - 1) - 1 for each row."""
+    """L = 2^(bits - 1) - 1 per row."""
     return (1 << (bits.astype(np.int64) - 1)) - 1
 
 
 def pack_codes(codes: Codes, bits: NDArray[np.uint8]) -> bytes:
-    """Codes as one Huffman-only zlib stream.
+    """Compress codes to one zlib stream with Huffman codes only.
 
-    Raw layout before compression: rows of at most 8 bits as int8, in order; then of the wider
-    rows, each code + 32768 as uint16, all high bytes, then all low bytes.
+    Layout before compression: first the rows of at most 8 bits, as int8. Then the wider rows, as
+    code + 32768 in uint16: all high bytes, followed by all low bytes.
     """
     narrow = bits <= 8
     wide = (codes[~narrow].astype(np.int32) + 32768).astype(np.uint16)
@@ -82,12 +82,22 @@ def pack_codes(codes: Codes, bits: NDArray[np.uint8]) -> bytes:
 
 
 def unpack_codes(stream: bytes, bits: NDArray[np.uint8], width: int, name: str) -> Codes:
-    """Inverse of ``pack_codes`` for rows of ``width``; anything else is refused."""
+    """Inverse of ``pack_codes`` for rows of ``width`` values. Refuses every other stream."""
     if bits.size and (bits.min() < MIN_BITS or bits.max() > MAX_BITS):
         raise Refused(f"{name}_bits", f"{MIN_BITS} to {MAX_BITS}", f"{bits.min()}..{bits.max()}")
     narrow = bits <= 8
     n_narrow, n_wide = int(narrow.sum()) * width, int((~narrow).sum()) * width
-    raw = np.frombuffer(_inflate(stream, n_narrow + 2 * n_wide, name), dtype=np.uint8)
+    size = n_narrow + 2 * n_wide
+    decoder = zlib.decompressobj()
+    try:
+        # One byte more than expected is enough to notice a longer stream without holding it.
+        data = decoder.decompress(stream, size + 1)
+    except zlib.error as reason:
+        raise Refused(name, "a zlib stream", str(reason)) from None
+    if len(data) != size or not decoder.eof or decoder.unused_data:
+        got = f"more than {size}" if len(data) > size else f"{len(data)}"
+        raise Refused(name, f"a stream of exactly {size} bytes when decompressed", got)
+    raw = np.frombuffer(data, dtype=np.uint8)
     codes = np.empty((len(bits), width), dtype=np.int16)
     codes[narrow] = raw[:n_narrow].view(np.int8).reshape(-1, width)
     high = raw[n_narrow : n_narrow + n_wide].astype(np.int32).reshape(-1, width)
@@ -99,16 +109,3 @@ def unpack_codes(stream: bytes, bits: NDArray[np.uint8], width: int, name: str) 
             row = int(np.argmax(beyond))
             raise Refused(name, f"codes of {bits[row]} bits in row {row}", "a larger code")
     return codes
-
-
-def _inflate(stream: bytes, size: int, name: str) -> bytes:
-    """Decompress to exactly ``size`` bytes, never holding more."""
-    decoder = zlib.decompressobj()
-    try:
-        raw = decoder.decompress(stream, size + 1)
-    except zlib.error as reason:
-        raise Refused(name, "a zlib stream", str(reason)) from None
-    if len(raw) != size or not decoder.eof or decoder.unused_data:
-        got = f"more than {size}" if len(raw) > size else f"{len(raw)}"
-        raise Refused(name, f"a stream of exactly {size} bytes when unpacked", got)
-    return raw

@@ -1,4 +1,4 @@
-"""How many bytes an upload of given sizes takes: exactly, or as a stated estimate."""
+"""The size of a message before it exists, and sizes in bytes as text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 import re
 
 HEADER = 1200
-"""Typical header: accounts, a fingerprint of a dozen fields, framing."""
+"""Bytes of a typical header: accounts, a fingerprint of a dozen fields, framing."""
 PER_CLASS = 24
-"""Label, count, scale."""
+"""Bytes per class: label, count, scale."""
 SUM_CODED_BITS = 12.0
-"""Coded bits an entry of the class sums: 10 on real features, no gain on normal ones."""
+"""Bits per value of the class sums after compression: 10 on real features, 12 on normal ones."""
 _UNITS = {
     "": 1,
     "b": 1,
@@ -27,12 +27,11 @@ PLAIN_BYTES = {"float64": 8.0, "float32": 4.0, "float16": 2.0, "int8": 1.0}
 def upload_bytes(
     out_features: int, rank: int, n_classes: int, precision: str = "mixed", bits: float = 5.0
 ) -> int:
-    """Bytes of an upload. Exact up to the header for fixed-width precisions.
+    """Bytes of an upload. Exact up to the header, except for ``mixed``.
 
-    For ``mixed`` an estimate: it takes the entries of a direction to be normal. The features of
-    real backbones come out smaller (CIFAR-100: by a sixth), heavy-tailed ones may come out some
-    percent larger, and long labels come on top. Where a ceiling must hold,
-    ``encode(..., max_bytes=...)`` makes it hold.
+    For ``mixed`` it is an estimate that assumes normal entries. Features of real backbones give
+    smaller messages (CIFAR-100: by a sixth). Heavy-tailed features may give messages that are some
+    percent larger. Long labels add to the size. ``encode(..., max_bytes=...)`` guarantees a limit.
     """
     M, r, C = out_features, rank, n_classes
     if precision == "mixed":
@@ -45,10 +44,10 @@ def upload_bytes(
 
 
 def _coding_gain(out_features: int) -> float:
-    """Bits that entropy coding saves on normal entries whose largest of M fills the range.
+    """Bits per value that compression saves on M normal entries.
 
     L = 2^(b - 1) levels span the largest entry m (in standard deviations), so the entropy is
-    log2(sqrt(2 pi e) L / m) = b - 1 + log2(4.13 / m), with m the usual extreme-value estimate.
+    log2(sqrt(2 pi e) L / m) = b - 1 + log2(4.13 / m). m is the usual extreme-value estimate.
     """
     root = math.sqrt(2 * math.log(2 * max(out_features, 2)))
     largest = root - (math.log(root**2 / 2) + math.log(4 * math.pi)) / (2 * root)
@@ -56,12 +55,12 @@ def _coding_gain(out_features: int) -> float:
 
 
 def head_bytes(out_features: int, n_classes: int, precision: str = "float16") -> int:
-    """Bytes of a head on the way down."""
+    """Bytes of a head."""
     return int(out_features * n_classes * PLAIN_BYTES[precision]) + PER_CLASS * n_classes + HEADER
 
 
 def paper_upload_values(out_features: int, rank: int, n_classes: int) -> int:
-    """Numbers in an upload by the paper's formula: M r + r + M C."""
+    """Values in an upload by the paper's formula: M r + r + M C."""
     return out_features * rank + rank + out_features * n_classes
 
 

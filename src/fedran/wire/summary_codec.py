@@ -1,17 +1,20 @@
-"""Summary <-> message: directions, singular values, class sums, accounts."""
+"""Summary <-> message: directions, singular values, class sums, accounts.
+
+The factor F = V diag(sigma) is sent as its singular values in float64 and its directions, the
+columns of V, as rows of few bits. A decoder scales each direction to length 1, so a message
+cannot state a wrong length, and ||F||^2 is the sum of sigma^2 at every precision.
+"""
 
 from __future__ import annotations
 
 import math
-import sys
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused
 from fedran.core.summary import Summary
 from fedran.wire.container import Container, pack
@@ -23,42 +26,53 @@ from fedran.wire.quantisation import (
     quantise,
     unpack_codes,
 )
-from fedran.wire.validation import Header, Limits
+from fedran.wire.validation import MAX_ENERGY, Limits
 
 Precision = Literal["float64", "float32", "float16", "int8", "mixed"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 SUM_BITS = 12
-"""Bits of the class sums under ``mixed``: as accurate as 14 (results/precision.md)."""
+"""Bits per value of the class sums under ``mixed``: as accurate as 14 (results/precision.md)."""
 EXACT_ERROR_RANK = 512
-"""Up to this rank the quantisation error is computed exactly, above it bounded by norms."""
-MOST_ROWS, MOST_ENERGY = 2**40, 1e100
-"""Ceilings of the accounts of one message, so that no sum of messages can overflow."""
+"""Up to this rank the quantisation error is computed exactly; above it, it is bounded by norms."""
 FLOAT32_SIGMA = (1e-18, 1.8e19)
 """Largest singular values whose factor and its squares float32 can hold."""
 TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-3, "int8": 0.25, "mixed": 0.5}
-"""Largest ||V'V - I||_F / sqrt(r) that a message of this precision may show."""
+"""Largest accepted ||V'V - I||_F / sqrt(r) per precision."""
 
 _DTYPE = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}
 _TENSOR = {"float64": "F64", "float32": "F32", "float16": "F16", "int8": "I8"}
+_EXTRA_TENSORS = {
+    "float16": ("sums_scale",),
+    "int8": ("sums_scale",),
+    "mixed": ("directions_bits", "sums_scale"),
+}
+
+
+def check_precision(precision: str, bits: float) -> Precision:
+    """The precision of a summary. Raises ValueError if it or ``bits`` is not a valid choice."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if not MIN_BITS <= bits <= MAX_BITS:
+        raise ValueError(f"bits must lie in {MIN_BITS} .. {MAX_BITS}, got {bits!r}")
+    return precision
 
 
 def encode_summary(summary: Summary, precision: Precision, bits: float) -> bytes:
-    """A summary as an upload; the rounding it causes is added to its accounts."""
-    summary = _orthogonal(summary.to(None).validate())
-    sigma = summary.sigma
-    order = np.argsort(-sigma, kind="stable")
-    order = order[sigma[order] > 0]
-    sigma = sigma[order]
+    """A summary as a message. The error of rounding is added to its accounts."""
+    summary = summary.to(None).validate()
+    sigma, rows = _sorted_directions(summary)
+    if _deviation(rows) > TOLERANCE["float32"] / 2:
+        # Columns of a sum of summaries are not orthogonal: rotate them. What the rotation drops
+        # is zero to rounding, so the accounts of the original stay valid.
+        sigma, rows = _sorted_directions(summary.truncate(None))
     _check_range(sigma, precision)
-    rows = np.ascontiguousarray(summary.factor.T[order])
-    rows = rows / sigma[:, None].astype(rows.dtype)
-    sums = np.ascontiguousarray(summary.class_sums.T, dtype=np.float64)
-    tensors, unit = _encode_directions(rows, sigma, precision, bits)
+    direction_tensors, unit = _encode_directions(rows, sigma, precision, bits)
     _check_orthogonal(unit, precision)
-    sum_tensors, sums_back = _encode_sums(sums, precision)
+    sums = np.ascontiguousarray(summary.class_sums.T, dtype=np.float64)
+    sum_tensors, decoded_sums = _encode_sums(sums, precision)
     spectral, frobenius = _gram_error(rows, unit, sigma)
     accounts = summary.accounts.after_quantisation(
-        spectral, frobenius, float(np.linalg.norm(sums - sums_back))
+        spectral, frobenius, float(np.linalg.norm(sums - decoded_sums))
     )
     header = {
         "precision": precision,
@@ -69,27 +83,36 @@ def encode_summary(summary: Summary, precision: Precision, bits: float) -> bytes
         "accounts": asdict(accounts),
         "fingerprint": dict(summary.fingerprint.fields) if summary.fingerprint else None,
     }
-    return pack("summary", header, {"sigma": sigma, **tensors, **sum_tensors})
+    return pack("summary", header, {"sigma": sigma, **direction_tensors, **sum_tensors})
 
 
 def decode_summary(message: Container, limits: Limits) -> Summary:
-    """A summary from a parsed message, every check of docs/reference/wire-format.md applied."""
+    """The summary in a verified message, after every check of docs/reference/wire-format.md."""
     header = message.header
     precision = header.one_of("precision", *PRECISIONS)
     M = header.integer("out_features", 1, limits.out_features)
     r = header.integer("rank", 0, M)
     classes = header.labels("classes", limits)
     counts = tuple(header.integers("counts", len(classes), 1))
-    accounts = read_accounts(header.section("accounts"))
+    accounts = header.accounts("accounts")
     fingerprint = header.fingerprint("fingerprint")
-    _check_size(M, r, len(classes), precision, limits)
+    # The factor, its codes and its Gram, then the class sums with their codes and squares.
+    size = 8 if precision == "float64" else 4
+    need = r * M * (2 * size + 8) + r * r * size * 2 + len(classes) * M * 24
+    if need > limits.decoded:
+        raise Refused("message", f"at most {limits.decoded} bytes when decoded", need)
     sigma = message.tensor("sigma", "F64", (r,))
     if not np.all(np.isfinite(sigma)) or np.any(sigma <= 0) or np.any(np.diff(sigma) > 0):
-        raise Refused("sigma", "finite, positive, descending values", _brief(sigma))
+        raise Refused("sigma", "finite, positive, descending values", sigma[:8].tolist())
     _check_range(sigma, precision)
-    unit = _decode_directions(message, precision, r, M)
+    if precision == "mixed":
+        widths = message.tensor("directions_bits", "U8", (r,))
+        codes = unpack_codes(message.stream("directions"), widths, M, "directions")
+        unit = _unit_rows(codes)
+    else:
+        unit = _unit_rows(message.tensor("directions", _TENSOR[precision], (r, M)))
     sums = _decode_sums(message, precision, len(classes), M)
-    message.only("sigma", *_tensor_names(precision))
+    message.only("sigma", "directions", "sums", *_EXTRA_TENSORS.get(precision, ()))
     _check_orthogonal(unit, precision)
     unit *= sigma[:, None].astype(unit.dtype)
     summary = Summary(
@@ -98,39 +121,19 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
     return summary.validate()
 
 
-def read_accounts(section: Header, totals: bool = False) -> Accounts:
-    """Accounts from a header section: all fields there, none else, finite, at least 0.
-
-    Those of one message have ceilings; ``totals`` over many messages may exceed them.
-    """
-    rows, energy = (10**30, sys.float_info.max) if totals else (MOST_ROWS, MOST_ENERGY)
-    known = {f.name for f in fields(Accounts)}
-    extra = sorted(section.fields.keys() - known)
-    if extra:
-        raise Refused(section.path, "only known accounts", ", ".join(extra))
-    values: dict[str, Any] = {
-        name: section.integer(name, 0, rows)
-        if name in ("n_rows", "merges")
-        else section.number(name, energy)
-        for name in known
-    }
-    return Accounts(**values)
-
-
-def _orthogonal(summary: Summary) -> Summary:
-    """The same summary with orthogonal columns: as it is, or rotated (sums need it)."""
+def _sorted_directions(summary: Summary) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """The positive singular values, largest first, and their directions as unit rows (r, M)."""
     sigma = summary.sigma
-    good = sigma > 0
-    rows = (summary.factor[:, good] / sigma[good].astype(summary.factor.dtype)).T
-    if _deviation(rows) <= TOLERANCE["float32"] / 2:
-        return summary
-    rotated = summary.truncate(None)
-    # Columns that are zero to rounding are no loss: the accounts stay what they were.
-    return replace(rotated, accounts=summary.accounts)
+    order = np.argsort(-sigma, kind="stable")
+    order = order[sigma[order] > 0]
+    sigma = sigma[order]
+    rows = np.ascontiguousarray(summary.factor.T[order])
+    return sigma, rows / sigma[:, None].astype(rows.dtype)
 
 
 def _check_range(sigma: NDArray[np.float64], precision: str) -> None:
-    low, high = (0.0, math.sqrt(MOST_ENERGY)) if precision == "float64" else FLOAT32_SIGMA
+    """Refuse singular values that the factor's dtype cannot hold."""
+    low, high = (0.0, math.sqrt(MAX_ENERGY)) if precision == "float64" else FLOAT32_SIGMA
     if sigma.size and not low < sigma[0] < high:
         raise Refused(
             "sigma",
@@ -163,55 +166,43 @@ def _check_orthogonal(unit: NDArray[Any], precision: str) -> None:
 def _encode_directions(
     rows: NDArray[Any], sigma: NDArray[np.float64], precision: Precision, bits: float
 ) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
-    """The tensors of the directions, and the unit rows that a decoder will get from them."""
+    """The tensors of the directions, and the unit rows that a decoder makes from them."""
     if precision in _DTYPE:
         peaks = np.max(np.abs(rows), axis=1, keepdims=True) if len(rows) else 1.0
-        # float16 has few exponents: with the largest entry at 1, none is lost to underflow.
+        # float16 has few exponents: with the largest entry at 1, none underflows.
         stored = (rows / peaks if precision == "float16" else rows).astype(_DTYPE[precision])
-        return {"directions": stored}, _unit_rows(stored, "directions")
+        return {"directions": stored}, _unit_rows(stored)
     if precision == "int8":
         codes, _ = quantise(rows, np.full(len(rows), 8, dtype=np.uint8))
-        return {"directions": codes.astype(np.int8)}, _unit_rows(codes, "directions")
+        return {"directions": codes.astype(np.int8)}, _unit_rows(codes)
     average = bits
     while True:
         widths = allocate_bits(sigma, average)
         codes, _ = quantise(rows, widths)
-        unit = _unit_rows(codes, "directions")
-        # Spiky directions need more bits than asked for before a decoder will take them.
+        unit = _unit_rows(codes)
+        # Directions with few large entries need more bits, or the decoder refuses them.
         if _deviation(unit) <= 0.9 * TOLERANCE["mixed"] or average >= 2 * MAX_BITS:
             stream = np.frombuffer(pack_codes(codes, widths), dtype=np.uint8)
             return {"directions": stream, "directions_bits": widths}, unit
         average += 1
 
 
-def _decode_directions(message: Container, precision: str, r: int, M: int) -> NDArray[Any]:
-    if precision == "mixed":
-        widths = message.tensor("directions_bits", "U8", (r,))
-        codes = unpack_codes(message.stream("directions"), widths, M, "directions")
-        return _unit_rows(codes, "directions")
-    stored = message.tensor("directions", _TENSOR[precision], (r, M))
-    return _unit_rows(stored, "directions")
-
-
-def _unit_rows(stored: NDArray[Any], name: str) -> NDArray[Any]:
-    """Rows scaled to norm 1: float64 from float64, float32 from everything else.
-
-    The decoder never trusts a scale: a direction is whatever the codes point at, its length is
-    sigma. So ||F||^2 is the sum of sigma^2 exactly, for every precision.
-    """
+def _unit_rows(stored: NDArray[Any]) -> NDArray[Any]:
+    """Rows scaled to norm 1, in float64 if they are stored as float64, else in float32."""
     dtype = np.float64 if stored.dtype == np.float64 else np.float32
     unit: NDArray[Any] = stored.astype(dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.sqrt(np.sum(unit * unit, axis=1, dtype=np.float64))
     if not np.all(np.isfinite(norms)) or np.any(norms == 0):
-        raise Refused(name, "finite rows that are not all zero", "NaN, infinity or a zero row")
+        got = "NaN, infinity or a zero row"
+        raise Refused("directions", "finite rows that are not all zero", got)
     return np.divide(unit, norms[:, None].astype(dtype), out=unit)
 
 
 def _encode_sums(
     sums: NDArray[np.float64], precision: Precision
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.float64]]:
-    """The tensors of the class sums (C, M), and the float64 rows a decoder will get from them."""
+    """The tensors of the class sums (C, M), and the float64 rows that a decoder makes from them."""
     if precision in ("float64", "float32"):
         with np.errstate(over="ignore"):
             stored = sums.astype(_DTYPE[precision])
@@ -230,12 +221,13 @@ def _encode_sums(
 
 
 def _decode_sums(message: Container, precision: str, C: int, M: int) -> NDArray[np.float64]:
+    """The class sums (C, M) of a message."""
     if precision in ("float64", "float32"):
         sums = message.tensor("sums", _TENSOR[precision], (C, M)).astype(np.float64)
     else:
         scale = message.tensor("sums_scale", "F64", (C,))
         if not np.all(np.isfinite(scale)) or np.any(scale <= 0):
-            raise Refused("sums_scale", "finite, positive values", _brief(scale))
+            raise Refused("sums_scale", "finite, positive values", scale[:8].tolist())
         if precision == "mixed":
             widths = np.full(C, SUM_BITS, dtype=np.uint8)
             stored: NDArray[Any] = unpack_codes(message.stream("sums"), widths, M, "sums")
@@ -248,29 +240,14 @@ def _decode_sums(message: Container, precision: str, C: int, M: int) -> NDArray[
     return sums
 
 
-def _tensor_names(precision: str) -> tuple[str, ...]:
-    names: tuple[str, ...] = ("directions", "sums")
-    if precision == "mixed":
-        return (*names, "directions_bits", "sums_scale")
-    return (*names, "sums_scale") if precision in ("float16", "int8") else names
-
-
-def _check_size(M: int, r: int, C: int, precision: str, limits: Limits) -> None:
-    """Refuse before allocating: factor, its Gram and codes, class sums."""
-    size = 8 if precision == "float64" else 4
-    need = r * M * (2 * size + 8) + r * r * size * 2 + C * M * (8 + 8 + 8)
-    if need > limits.decoded:
-        raise Refused("message", f"at most {limits.decoded} bytes when decoded", need)
-
-
 def _gram_error(
     rows: NDArray[Any], unit: NDArray[Any], sigma: NDArray[np.float64]
 ) -> tuple[float, float]:
     """||FF' - F^F^'|| in the spectral and Frobenius norms, for F^ = F + D.
 
-    The difference is A C A' with A = [F D] = QR and C = [[0 I] [I I]], so both norms are those
-    of the (2r, 2r) matrix R C R'. Above EXACT_ERROR_RANK, 2 ||F||_2 ||D||_F + ||D||_F^2 bounds
-    both.
+    The difference is A C A' with A = [F D] and C = [[0 I] [I I]], so both norms are those of the
+    (2r, 2r) matrix R C R' for any R with R'R = A'A. Above EXACT_ERROR_RANK, 2 ||F||_2 ||D||_F +
+    ||D||_F^2 bounds both.
     """
     r = len(sigma)
     if r == 0:
@@ -281,36 +258,16 @@ def _gram_error(
         size = float(np.linalg.norm(D))
         bound = 2 * float(sigma[0]) * size + size**2
         return bound, bound
-    R = _triangular(np.concatenate([F, D]))
+    A = np.concatenate([F, D])
+    try:
+        R = scipy.linalg.cholesky(A @ A.T, check_finite=False)
+        diagonal = np.abs(np.diagonal(R))
+        well_conditioned = diagonal.min() > 1e-6 * diagonal.max()
+    except np.linalg.LinAlgError:
+        well_conditioned = False
+    if not well_conditioned:
+        R = scipy.linalg.qr(A.T, mode="r", check_finite=False)[0][: 2 * r]
     eye = np.eye(r)
     C = np.block([[np.zeros((r, r)), eye], [eye, eye]])
     errors = scipy.linalg.eigvalsh(R @ C @ R.T, check_finite=False)
     return float(np.max(np.abs(errors))), float(np.linalg.norm(errors))
-
-
-def _triangular(A: NDArray[np.float64]) -> NDArray[np.float64]:
-    """R with R'R = A A': by Cholesky where A A' is well conditioned, else by QR of A'."""
-    S = A @ A.T
-    try:
-        R = scipy.linalg.cholesky(S, check_finite=False)
-        diagonal = np.abs(np.diagonal(R))
-        if diagonal.min() > 1e-6 * diagonal.max():
-            return R
-    except np.linalg.LinAlgError:
-        pass
-    (R,) = scipy.linalg.qr(A.T, mode="r", check_finite=False)
-    return R[: len(A)]
-
-
-def _brief(values: NDArray[Any]) -> str:
-    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
-    return f"{len(values)} values from {low:.3g} to {high:.3g}"
-
-
-def check_precision(precision: str, bits: float) -> Precision:
-    """The precision if it is a known one, with bits in range; ValueError otherwise."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-    if not MIN_BITS <= bits <= MAX_BITS:
-        raise ValueError(f"bits must lie in {MIN_BITS} .. {MAX_BITS}, got {bits!r}")
-    return precision

@@ -8,23 +8,27 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, canonical, sort_key
 
 MIB = 2**20
 _INT64_MAX = 2**63 - 1
+MAX_ROWS, MAX_ENERGY = 2**40, 1e100
+"""Largest accounts of one message, so that no sum over messages can overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ceilings for ``fedran.decode``. Raise them for larger models, lower them for a server.
+    """The largest messages that ``fedran.decode`` accepts, checked before memory is allocated.
 
-    ``decoded`` bounds the arrays that decoding makes. On top come up to three copies of the
-    message and, while its JSON is read, up to 25 times the header.
+    Raise the limits for larger models, lower them for a small server. Decoding takes at most
+    ``decoded`` bytes, plus up to three copies of the message, plus up to 25 times its header while
+    the JSON is parsed.
     """
 
     message: int = 256 * MIB
@@ -32,7 +36,7 @@ class Limits:
     header: int = 2 * MIB
     """Bytes of its JSON header."""
     decoded: int = 1024 * MIB
-    """Bytes of everything that decoding allocates."""
+    """Bytes of all arrays that decoding allocates."""
     out_features: int = 2**17
     classes: int = 20_000
     label_length: int = 256
@@ -41,19 +45,19 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 FILE_LIMITS = Limits(message=2**40, header=256 * MIB, decoded=2**40, classes=10**7)
-"""For the server's own state files, which are as large as its state."""
+"""For a server's own files, which are as large as its state."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """A JSON object from outside, with the path that leads to it for error messages."""
+    """A JSON object from outside. ``path`` is its position in the message, for error messages."""
 
     fields: dict[str, Any]
     path: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Header:
-        """A header from JSON text."""
+        """Parse JSON text. NaN and infinity are refused."""
         try:
             value = json.loads(text, parse_constant=_no_constant)
         except (ValueError, RecursionError) as reason:
@@ -68,7 +72,7 @@ class Header:
         return f"{self.path}.{key}" if self.path else key
 
     def get(self, key: str) -> Any:
-        """The value of a field that must be there."""
+        """The value of a required field."""
         if key not in self.fields:
             raise Refused(self._name(key), "a value", "none")
         return self.fields[key]
@@ -103,7 +107,7 @@ class Header:
         return None if self.get(key) is None else self.text(key, longest)
 
     def one_of(self, key: str, *choices: str) -> str:
-        """One of a few known words."""
+        """One of the given strings."""
         value = self.text(key, 32)
         if value not in choices:
             raise Refused(self._name(key), f"one of {', '.join(choices)}", value)
@@ -138,24 +142,40 @@ class Header:
         for label in labels:
             if not isinstance(label, str):
                 _integer(label, self._name(key), -_INT64_MAX - 1, _INT64_MAX)
-            elif len(label) > limits.label_length:
+                continue
+            if len(label) > limits.label_length:
                 expected = f"labels of at most {limits.label_length} characters"
                 raise Refused(self._name(key), expected, f"one of {len(label)}")
-            else:
-                self._text_label(key, label)
+            try:
+                canonical(label)
+            except ValueError as reason:
+                raise Refused(self._name(key), "labels that are valid text", str(reason)) from None
         if labels != sorted(set(labels), key=sort_key):
             raise Refused(self._name(key), "distinct labels, ints before strs, sorted", labels)
         return tuple(labels)
 
-    def _text_label(self, key: str, label: str) -> None:
-        try:
-            canonical(label)
-        except ValueError as reason:
-            raise Refused(self._name(key), "labels that are valid text", str(reason)) from None
-
     def fingerprint(self, key: str) -> Fingerprint | None:
         """A fingerprint, or null."""
         return None if self.get(key) is None else Fingerprint(self.section(key).fields)
+
+    def accounts(self, key: str, totals: bool = False) -> Accounts:
+        """Accounts: all fields present, no others, finite and at least 0.
+
+        The accounts of one message have ceilings. ``totals`` over many messages may exceed them.
+        """
+        section = self.section(key)
+        rows, energy = (10**30, sys.float_info.max) if totals else (MAX_ROWS, MAX_ENERGY)
+        known = {f.name for f in fields(Accounts)}
+        extra = sorted(section.fields.keys() - known)
+        if extra:
+            raise Refused(section.path, "only known accounts", ", ".join(extra))
+        values: dict[str, Any] = {
+            name: section.integer(name, 0, rows)
+            if name in ("n_rows", "merges")
+            else section.number(name, energy)
+            for name in known
+        }
+        return Accounts(**values)
 
 
 def _integer(value: object, name: str, low: int, high: int) -> int:
