@@ -19,8 +19,8 @@ import numpy as np
 
 import fedran
 from fedran.core.combine import combine
-from fedran.data.digits import digits
-from fedran.data.packed import VARIABLE, data_file, packed_features
+from fedran.data.catalogue import VARIABLE, data_file, digits
+from fedran.data.feature_file import read_feature_file
 from fedran.data.stream import make_stream
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -72,7 +72,7 @@ def benches():
     if os.environ.get(VARIABLE):
         path = data_file("features/cifar100-efficientnet_lite0.npz")
         tries = [(2, r, p) for r, p in forwards((64, 128, 256))]
-        cifar = packed_features(path)
+        cifar = read_feature_file(path)
         title = "CIFAR-100 features, M = 8192, clients send r = 256"
         found.append(Bench(title, cifar, 8192, 256, (1993,), tries))
     return found

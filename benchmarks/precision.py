@@ -15,7 +15,8 @@ from unittest import mock
 import numpy as np
 
 import fedran
-from fedran.data.packed import data_file, packed_features
+from fedran.data.catalogue import data_file
+from fedran.data.feature_file import read_feature_file
 from fedran.data.stream import make_stream
 from fedran.wire import quantisation as quantise
 from fedran.wire import summary_codec
@@ -61,7 +62,7 @@ def evaluate(summaries, stream, dataset, H_test, setting):
 
 
 def main():
-    dataset = packed_features(data_file("features/cifar100-efficientnet_lite0.npz"))
+    dataset = read_feature_file(data_file("features/cifar100-efficientnet_lite0.npz"))
     stream = make_stream(dataset.y_train, n_tasks=5, n_clients=5, beta=0.1, seed=1993)
     phi = fedran.RandomFeatures(dataset.X_train.shape[1], 8192)
     H_test = phi(dataset.X_test)

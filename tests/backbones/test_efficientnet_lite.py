@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedran.backbones.catalogue import load_backbone
-from fedran.data.image_sets import load_images
+from fedran.data.catalogue import load_images
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("PIL")

@@ -8,7 +8,7 @@ import pytest
 
 from fedran.backbones.catalogue import load_backbone
 from fedran.backbones.preprocessing import imagenet
-from fedran.data.decode import decode_image
+from fedran.data.images import decode_image
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from fedran.backbones import store
 from fedran.backbones.store import extract
-from fedran.data.packed import packed_features
+from fedran.data.feature_file import read_feature_file
 from helpers.toy_backbone import Pictures, expected, toy
 
 pytest.importorskip("PIL")
@@ -23,7 +23,7 @@ def chunks(folder):
 def test_the_file_holds_features_labels_and_what_made_them(tmp_path):
     images, (backbone, _) = Pictures(), toy()
     path = extract(images, backbone, tmp_path)
-    data = packed_features(path)
+    data = read_feature_file(path)
     for found, wanted in zip((data.X_train, data.X_test), expected(images), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5)
     np.testing.assert_array_equal(data.y_train, images.y_train)
@@ -37,11 +37,11 @@ def test_the_file_holds_features_labels_and_what_made_them(tmp_path):
 def test_nothing_is_computed_twice(tmp_path):
     images, (backbone, computed) = Pictures(), toy()
     calls = []
-    first = packed_features(extract(images, backbone, tmp_path, 7, lambda *c: calls.append(c)))
+    first = read_feature_file(extract(images, backbone, tmp_path, 7, lambda *c: calls.append(c)))
     assert sum(computed) == images.distinct < len(images.train) + len(images.test)
     assert calls[0] == (0, images.distinct)
     assert calls[-1] == (images.distinct, images.distinct)
-    again = packed_features(extract(images, backbone, tmp_path, out=tmp_path / "again.npz"))
+    again = read_feature_file(extract(images, backbone, tmp_path, out=tmp_path / "again.npz"))
     assert sum(computed) == images.distinct
     np.testing.assert_array_equal(first.X_train, again.X_train)
     assert again.seconds_per_row == pytest.approx(first.seconds_per_row)
@@ -53,7 +53,7 @@ def test_nothing_is_computed_twice(tmp_path):
 @pytest.mark.parametrize("batch_size", [1, 5, 16, 1000])
 def test_chunks_do_not_depend_on_the_batch(tmp_path, batch_size):
     images, (backbone, computed) = Pictures(), toy()
-    data = packed_features(extract(images, backbone, tmp_path, batch_size))
+    data = read_feature_file(extract(images, backbone, tmp_path, batch_size))
     assert len(chunks(tmp_path)) == -(-images.distinct // 16)
     assert max(computed) == min(batch_size, 16)
     np.testing.assert_allclose(data.X_train, expected(images)[0], rtol=1e-5)
@@ -71,7 +71,7 @@ def test_an_interruption_costs_one_chunk_at_most(tmp_path):
     assert len(chunks(tmp_path)) == 2
     assert not list(tmp_path.glob("*.npz"))
     calls = []
-    data = packed_features(extract(images, backbone, tmp_path, 4, lambda *c: calls.append(c)))
+    data = read_feature_file(extract(images, backbone, tmp_path, 4, lambda *c: calls.append(c)))
     assert calls[0] == (32, images.distinct)
     assert sum(computed) == images.distinct + 8
     np.testing.assert_allclose(data.X_train, expected(images)[0], rtol=1e-5)
@@ -87,7 +87,7 @@ def test_a_damaged_chunk_is_computed_again_and_said(tmp_path, damage):
     changed = {"cut": content[: len(content) // 2], "flipped": content, "empty": b""}[damage]
     victim.write_bytes(changed)
     before, said = sum(computed), []
-    data = packed_features(extract(images, backbone, tmp_path, notice=said.append))
+    data = read_feature_file(extract(images, backbone, tmp_path, notice=said.append))
     assert 0 < sum(computed) - before <= 16
     assert len(said) == 1
     assert victim.name in said[0]
@@ -115,8 +115,8 @@ def test_other_weights_have_other_features(tmp_path):
     second = extract(images, other, tmp_path)
     assert first != second
     assert sum(computed) == images.distinct
-    np.testing.assert_allclose(packed_features(second).X_test, expected(images, 2)[1], rtol=1e-5)
-    assert packed_features(second).source["weights"] == "1" * 64
+    np.testing.assert_allclose(read_feature_file(second).X_test, expected(images, 2)[1], rtol=1e-5)
+    assert read_feature_file(second).source["weights"] == "1" * 64
 
 
 def test_half_precision_and_its_range(tmp_path):

@@ -9,8 +9,8 @@ from fedran.bench import demo
 from fedran.bench.results import metrics
 from fedran.bench.results.result import Result, Seconds, TaskRecord
 from fedran.bench.run.runner import Run
+from fedran.data.catalogue import digits
 from fedran.data.dataset import Dataset
-from fedran.data.digits import digits
 from fedran.methods.analytic.fedncm import FedNCM
 from helpers.made_up import made_up
 

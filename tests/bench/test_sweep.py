@@ -20,7 +20,7 @@ from fedran.bench.run.config import load_config, parse_config
 from fedran.bench.run.job import jobs
 from fedran.bench.run.sweep import execute
 from fedran.bench.run.workers import THREADS
-from fedran.data.digits import digits
+from fedran.data.catalogue import digits
 from fedran.data.stream import make_stream
 from fedran.data.stream_file import load_stream, save_stream
 from helpers.made_up import made_up

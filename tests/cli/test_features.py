@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from fedran.cli.main import run
-from fedran.data.catalogue import load_dataset
-from fedran.data.image_sets import load_images
-from fedran.data.packed import packed_features
+from fedran.data.catalogue import load_dataset, load_images
+from fedran.data.feature_file import read_feature_file
 
 Image = pytest.importorskip("PIL.Image")
 onnx = pytest.importorskip("onnx")
@@ -61,7 +60,7 @@ def test_from_a_folder_of_images_to_features(cli, images, model, tmp_path):
     assert "12/12" in err
     assert "insects-onnx.npz" in out
     assert "fedran run CONFIG.toml --set dataset=insects-onnx.npz" in out
-    data = packed_features(tmp_path / "insects-onnx.npz")
+    data = read_feature_file(tmp_path / "insects-onnx.npz")
     assert data.X_train.shape == (8, 3)
     assert data.y_train.tolist() == ["ant"] * 4 + ["bee"] * 4
     assert data.source["preprocessing"].startswith("bicubic 8x8, (x - [123.675")

@@ -1,17 +1,24 @@
-"""Datasets by name and by path: what arrives, and what is said when something is missing."""
+"""Datasets and image sets by name and by path, and what is said when something is missing."""
 
-import gc
-import warnings
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedran.data.catalogue import DATASETS, load_dataset
-from fedran.data.har import TEST_FROM, har
-from fedran.data.packed import data_file, packed_features
-
-LABELS = {"train_labels": [0, 1], "test_labels": [1, 0]}
-ROWS = np.array([[0.0, 1.0], [2.0, 3.0]])
+from fedran.core.errors import Refused
+from fedran.data.catalogue import (
+    DATASETS,
+    HAR_TEST_FROM,
+    data_file,
+    digits,
+    har,
+    load_dataset,
+    load_images,
+)
+from fedran.data.dataset import as_images
+from fedran.data.feature_file import read_feature_file
+from helpers.image_files import pack, picture, write_binary, write_folder, write_python
 
 
 @pytest.fixture
@@ -20,139 +27,14 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def write(path, **arrays):
+def write(path, **fields):
+    """A feature file with two rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, **{"train": ROWS, "test": ROWS, **LABELS, **arrays})
-    return path
+    rows = {"train": np.eye(2), "test": np.eye(2), "train_labels": [0, 1], "test_labels": [1, 0]}
+    np.savez(path, **rows, **fields)
 
 
-def test_packed_features_in_both_layouts(tmp_path):
-    codes = np.array([[0, 255], [128, 64]], dtype=np.uint8)
-    scale = np.array([2.0, 3.0], dtype=np.float32)
-    np.savez(tmp_path / "a.npz", train_codes=codes, test_codes=codes, scale=scale, **LABELS)
-    expected = (codes / 255.0 * scale) ** 2
-    assert np.allclose(packed_features(tmp_path / "a.npz").X_train, expected, rtol=1e-6)
-    np.savez(tmp_path / "b.npz", train=expected, test=expected.astype(np.float16), **LABELS)
-    assert packed_features(tmp_path / "b.npz").X_test.dtype == np.float32
-
-
-def test_what_the_file_says_of_its_features_arrives(tmp_path):
-    path = write(
-        tmp_path / "x.npz",
-        train_groups=["ann", "bob"],
-        backbone="net",
-        weights="abc123",
-        preprocessing="resize 224",
-        seconds_per_row=0.25,
-    )
-    d = packed_features(path)
-    assert d.name == "x"
-    assert d.groups.tolist() == ["ann", "bob"]
-    assert d.source == {"backbone": "net", "weights": "abc123", "preprocessing": "resize 224"}
-    assert d.seconds_per_row == 0.25
-    assert packed_features(path, "other").name == "other"
-
-
-def test_what_the_file_does_not_say_is_absent(tmp_path):
-    d = packed_features(write(tmp_path / "x.npz"))
-    assert (d.groups, dict(d.source), d.seconds_per_row) == (None, {}, None)
-    unknown = write(tmp_path / "y.npz", seconds_per_row=np.nan)
-    assert packed_features(unknown).seconds_per_row is None
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("part", ["train", "test"])
-def test_features_that_are_not_finite_are_refused(part, bad, tmp_path):
-    rows = ROWS.copy()
-    rows[1, 0] = bad
-    path = write(tmp_path / "x.npz", **{part: rows})
-    with pytest.raises(ValueError, match=rf"x\.npz: {part} holds NaN or infinite"):
-        packed_features(path)
-
-
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        ({"train": np.zeros(3)}, r"train must be \(rows, features\), got shape \(3,\)"),
-        ({"test": np.zeros((2, 2, 2))}, r"test must be \(rows, features\)"),
-        ({"train_labels": [0, 1, 1]}, "2 train rows but 3 labels"),
-        ({"test_labels": [0]}, "2 test rows but 1 labels"),
-        ({"test_labels": [0, 9]}, "test labels without training rows"),
-        ({"train_groups": ["a"]}, "1 groups for 2 training rows"),
-    ],
-)
-def test_parts_that_do_not_fit_together_are_refused(arrays, words, tmp_path):
-    with pytest.raises(ValueError, match=words):
-        packed_features(write(tmp_path / "x.npz", **arrays))
-
-
-def test_bad_feature_files_say_what_is_wrong(tmp_path):
-    np.savez(tmp_path / "c.npz", train=np.zeros((1, 1)))
-    with pytest.raises(ValueError, match="expected an array 'test_codes'"):
-        packed_features(tmp_path / "c.npz")
-    np.savez(tmp_path / "f.npz", train=ROWS, test=ROWS)
-    with pytest.raises(ValueError, match="expected an array 'train_labels', found"):
-        packed_features(tmp_path / "f.npz")
-    np.savez(tmp_path / "e.npz", train=np.array([None], dtype=object))
-    with pytest.raises(ValueError, match="plain arrays"):
-        packed_features(tmp_path / "e.npz")
-    with pytest.raises(FileNotFoundError, match=r"expected an \.npz file of features"):
-        packed_features(tmp_path / "nowhere.npz")
-
-
-def test_damaged_feature_files_are_named(tmp_path):
-    whole = write(tmp_path / "x.npz").read_bytes()
-    half = bytearray(whole)
-    half[len(half) // 4] ^= 1
-    for name, blob in (("d", b"not a zip file"), ("e", b""), ("f", half)):
-        (tmp_path / f"{name}.npz").write_bytes(blob)
-        with pytest.raises(ValueError, match=rf"{name}\.npz: expected an \.npz"):
-            packed_features(tmp_path / f"{name}.npz")
-
-
-def test_a_feature_file_that_was_cut_off_is_named_and_closed(tmp_path):
-    path = write(tmp_path / "x.npz")
-    path.write_bytes(path.read_bytes()[:-40])
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        with pytest.raises(ValueError, match=r"x\.npz: expected an \.npz"):
-            packed_features(path)
-        gc.collect()
-    assert [str(w.message) for w in seen] == []
-
-
-@pytest.mark.parametrize("kind", ["npy", "deflate"])
-def test_other_files_named_npz_are_refused_in_a_sentence(kind, tmp_path):
-    path = tmp_path / "x.npz"
-    if kind == "npy":
-        with path.open("wb") as file:
-            np.save(file, ROWS)
-    else:
-        np.savez_compressed(path, train=np.arange(1000.0).reshape(10, 100))
-        blob = bytearray(path.read_bytes())
-        blob[60:120] = bytes(b ^ 0xFF for b in blob[60:120])
-        path.write_bytes(blob)
-    with pytest.raises(ValueError, match=r"x\.npz: expected an \.npz"):
-        packed_features(path)
-
-
-@pytest.mark.parametrize(
-    "arrays",
-    [
-        {"test": np.zeros((2, 3))},
-        {"train_labels": [[0], [1]]},
-        {"train_labels": [[0, 1], [1, 0]]},
-        {"test_labels": [[0], [1]]},
-        {"train_groups": [["a"], ["b"]]},
-        {"seconds_per_row": -1.0},
-    ],
-)
-def test_arrays_of_the_wrong_shape_are_refused(arrays, tmp_path):
-    with pytest.raises(ValueError):
-        packed_features(write(tmp_path / "x.npz", **arrays))
-
-
-def test_a_missing_data_folder_says_what_and_where(monkeypatch, tmp_path):
+def test_data_file_says_what_is_missing_and_where(monkeypatch, tmp_path):
     monkeypatch.delenv("FEDRAN_DATA", raising=False)
     with pytest.raises(FileNotFoundError, match="FEDRAN_DATA is not set; set it to the folder"):
         data_file("x.npz")
@@ -164,7 +46,7 @@ def test_a_missing_data_folder_says_what_and_where(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", [n for n in DATASETS if n not in ("digits", "cifar100")])
-def test_every_dataset_that_is_not_here_says_how_to_get_it(name, folder, monkeypatch):
+def test_a_missing_dataset_says_how_to_get_it(name, folder, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"\.npz \(.{20,}\) below FEDRAN_DATA="):
         load_dataset(name)
     monkeypatch.delenv("FEDRAN_DATA")
@@ -176,18 +58,18 @@ def test_every_dataset_that_is_not_here_says_how_to_get_it(name, folder, monkeyp
     ("name", "meant"),
     [("digit", "digits"), ("har-dsa", "har-dsa19"), ("vtab50-vits14", "vtab50-vit_s14")],
 )
-def test_an_unknown_name_suggests_the_nearest(name, meant):
+def test_load_dataset_suggests_the_nearest_name(name, meant):
     with pytest.raises(ValueError, match=rf"no dataset '{name}' \(did you mean '{meant}'\?\)"):
         load_dataset(name)
 
 
-def test_a_name_like_no_other_lists_them_all():
+def test_a_name_without_a_near_match_lists_all_datasets():
     with pytest.raises(ValueError, match=r"expected one of digits, .*har-dsa19 or the path") as e:
         load_dataset("zzz")
     assert "did you mean" not in str(e.value)
 
 
-def test_a_relative_path_is_looked_up_here_then_below_the_data_folder(folder, monkeypatch):
+def test_a_relative_path_is_looked_up_in_the_current_folder_first(folder, monkeypatch):
     here = folder / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -200,6 +82,25 @@ def test_a_relative_path_is_looked_up_here_then_below_the_data_folder(folder, mo
         load_dataset("y.npz")
     with pytest.raises(FileNotFoundError, match="expected an"):
         load_dataset(str(folder / "y.npz"))
+
+
+def test_digits_split_is_fixed_and_stratified():
+    first, second = digits(), digits()
+    assert first.hash == second.hash
+    assert first.X_train.max() <= 1.0
+    shares = np.bincount(first.y_test) / np.bincount(np.r_[first.y_train, first.y_test])
+    assert np.all(np.abs(shares - 0.3) < 0.01)
+
+
+def test_the_images_of_digits_are_their_features():
+    dataset = digits()
+    found = as_images(dataset)
+    assert found.X_train.shape == (1262, 8, 8, 3)
+    for X, images in ((dataset.X_train, found.X_train), (dataset.X_test, found.X_test)):
+        grey = images[..., 0].reshape(len(X), 64).astype(float)
+        assert (images == images[..., :1]).all()
+        np.testing.assert_array_equal(np.rint(grey * 16 / 255), 16 * X)
+        np.testing.assert_allclose(grey / 255, X, atol=0.5 / 255 + 1e-6)
 
 
 def har_arrays(n_columns=3):
@@ -219,7 +120,7 @@ def test_har_is_split_by_segment_and_standardised_on_the_training_rows(folder):
     path.parent.mkdir(parents=True)
     np.savez(path, **arrays)
     d = load_dataset("har-dsa19")
-    late = arrays["segments"] >= TEST_FROM
+    late = arrays["segments"] >= HAR_TEST_FROM
     assert (len(d.X_train), len(d.X_test)) == (4 * 45, 4 * 15)
     assert np.array_equal(d.y_test, arrays["labels"][late])
     assert np.array_equal(d.groups, arrays["subjects"][~late])
@@ -232,11 +133,11 @@ def test_har_is_split_by_segment_and_standardised_on_the_training_rows(folder):
     assert np.allclose(d.X_test[:, 0], expected, atol=1e-4)
 
 
-def test_a_har_file_without_an_array_says_which(tmp_path):
+def test_a_har_file_without_a_required_array_is_refused(tmp_path):
     arrays = har_arrays()
     del arrays["segments"]
     np.savez(tmp_path / "h.npz", **arrays)
-    with pytest.raises(ValueError, match="expected an array 'segments', found"):
+    with pytest.raises(Refused, match="an array 'segments', got features, labels, subjects"):
         har(tmp_path / "h.npz")
 
 
@@ -244,7 +145,7 @@ def test_har_features_that_are_not_finite_are_refused(tmp_path):
     arrays = har_arrays()
     arrays["features"][3, 0] = np.nan
     np.savez(tmp_path / "h.npz", **arrays)
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(ValueError, match="features: expected finite values, got NaN"):
         har(tmp_path / "h.npz")
 
 
@@ -255,3 +156,50 @@ def test_har_arrays_of_other_lengths_are_refused(name, tmp_path):
     np.savez(tmp_path / "h.npz", **arrays)
     with pytest.raises(ValueError, match=r"h\.npz"):
         har(tmp_path / "h.npz")
+
+
+def test_load_images_recognises_the_layout_of_a_folder(tmp_path, monkeypatch):
+    pytest.importorskip("PIL")
+    monkeypatch.delenv("FEDRAN_DATA", raising=False)
+    write_binary(tmp_path / "x" / "cifar-100-binary")
+    write_python(tmp_path / "y")
+    (tmp_path / "z").mkdir()
+    for k in range(11):
+        pack(tmp_path / "z" / f"train_{k}.npz", [k], [0])
+    pack(tmp_path / "z" / "test.npz", [0], [1])
+    assert load_images(write_folder(tmp_path / "pets")).name == "pets"
+    assert len(load_images(tmp_path / "x").train) == 5
+    assert len(load_images(tmp_path / "y").train) == 5
+    packed = load_images(str(tmp_path / "z"))
+    np.testing.assert_array_equal(packed.train.pixels(10), picture(10))
+    with pytest.raises(Refused, match="expected folders train"):
+        load_images(tmp_path)
+    with pytest.raises(ValueError, match="the folder that holds the images, got a file"):
+        load_images(tmp_path / "z" / "test.npz")
+
+
+@pytest.mark.parametrize("place", ["data/cifar-100-binary", "cifar-100-binary"])
+def test_cifar100_is_found_below_the_data_folder(tmp_path, monkeypatch, place):
+    monkeypatch.setenv("FEDRAN_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"holds none of them; download 'CIFAR-100 binary"):
+        load_images("cifar100")
+    write_binary(tmp_path / place)
+    assert len(load_images("cifar100").test) == 3
+
+
+def test_load_images_suggests_the_nearest_name(monkeypatch):
+    monkeypatch.delenv("FEDRAN_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match="did you mean 'cifar100'"):
+        load_images("CIFAR-100")
+    with pytest.raises(FileNotFoundError, match=r"FEDRAN_DATA is not set; .*toronto.edu"):
+        load_images("cifar100")
+
+
+@pytest.mark.skipif("FEDRAN_DATA" not in os.environ, reason="needs the data below FEDRAN_DATA")
+def test_stored_images_and_stored_features_have_the_same_labels():
+    images = load_images("cifar100")
+    stored = Path(os.environ["FEDRAN_DATA"]) / "features" / "cifar100-efficientnet_lite0.npz"
+    features = read_feature_file(stored)
+    np.testing.assert_array_equal(images.y_train, features.y_train)
+    np.testing.assert_array_equal(images.y_test, features.y_test)
+    assert images.train.pixels(len(images.train) - 1).shape == (32, 32, 3)

@@ -5,8 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran.data.dataset import Dataset
-from fedran.data.digits import digits
 from fedran.data.stream import Stream, Task, make_stream
 
 LABELS = np.repeat(np.arange(7), [40, 11, 25, 60, 3, 18, 31])
@@ -246,29 +244,3 @@ def test_more_tasks_than_classes_is_refused(n_tasks):
 def test_streams_that_cannot_be_made_say_why(more, words):
     with pytest.raises(ValueError, match=words):
         stream_of(**more)
-
-
-def test_digits_split_is_fixed_and_stratified():
-    first, second = digits(), digits()
-    assert first.hash == second.hash
-    assert first.X_train.max() <= 1.0
-    shares = np.bincount(first.y_test) / np.bincount(np.r_[first.y_train, first.y_test])
-    assert np.all(np.abs(shares - 0.3) < 0.01)
-
-
-def test_datasets_with_mismatched_parts_are_refused():
-    X, y = np.zeros((3, 2)), np.array([0, 1, 1])
-    with pytest.raises(ValueError, match="3 train rows but 2 labels"):
-        Dataset("d", "features", X, y[:2], X, y)
-    with pytest.raises(ValueError, match="without training rows"):
-        Dataset("d", "features", X, y, X, y + 1)
-    with pytest.raises(ValueError, match="2 groups for 3 training rows"):
-        Dataset("d", "features", X, y, X, y, groups=np.array([1, 2]))
-
-
-def test_the_hash_of_a_dataset_knows_rows_and_labels():
-    X, y = np.zeros((3, 2)), np.array(["a", "b", "b"])
-    base = Dataset("d", "features", X, y, X, y)
-    assert base.hash == Dataset("other name", "features", X.copy(), y, X, y).hash
-    assert base.hash != Dataset("d", "features", X + 1, y, X, y).hash
-    assert base.hash != Dataset("d", "features", X, y, X, y[::-1]).hash

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.data.digits import digits
+from fedran.data.catalogue import digits
 from fedran.federation.ops.enrolment import Card
 from fedran.federation.ops.node_key import make_node_key
 from fedran.federation.ops.scaffold import (

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedran.data.dataset import Dataset
-from fedran.data.pixel_arrays import ArrayImages, as_images
+from fedran.data.dataset import Dataset, as_images
+from fedran.data.images import ArrayImages
 from fedran.data.stream import Stream, Task
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import make_method, settings

@@ -9,8 +9,7 @@ import pytest
 from fedran.bench.run.checkpoint import Checkpoint
 from fedran.bench.run.client_images import Encoded, cached_backbone
 from fedran.bench.run.runner import Run, run
-from fedran.data.dataset import Dataset
-from fedran.data.pixel_arrays import as_images
+from fedran.data.dataset import Dataset, as_images
 from fedran.data.stream import Stream, Task, make_stream
 from fedran.methods.analytic.class_sums import ClassSumsClient
 from fedran.methods.protocol import ClientData, Spec

@@ -90,8 +90,8 @@ def extract(
     What the store in ``folder`` has is read, the rest is computed and added chunk by chunk: after
     an interruption call it again. ``progress(done, total)`` counts distinct images, ``notice``
     gets a sentence when a damaged chunk was found, ``half`` writes float16. The file is ``out``,
-    or lies in ``folder``; ``fedran.data.packed.packed_features`` reads it. ``where`` is noted in
-    it: the name or folder of the images, for those who want both.
+    or lies in ``folder``; ``fedran.data.feature_file.read_feature_file`` reads it. ``where`` is
+    noted in it: the name or folder of the images, for those who want both.
     """
     batch_size = backbone.batch_size if batch_size is None else batch_size
     if batch_size < 1:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedran.bench.results.result import Result
 from fedran.bench.run.runner import Run, run
-from fedran.data.digits import digits
+from fedran.data.catalogue import digits
 from fedran.data.stream import Stream, make_stream
 from fedran.methods.registry import make_method
 

@@ -21,7 +21,7 @@ from rich.progress import (
 from fedran.backbones.catalogue import load_backbone
 from fedran.backbones.store import extract
 from fedran.core.errors import printable
-from fedran.data.image_sets import load_images
+from fedran.data.catalogue import load_images
 from fedran.wire.sizes import human_bytes
 
 

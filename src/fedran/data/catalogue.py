@@ -1,20 +1,30 @@
-"""Datasets by name or path, as a configuration or a command line gives them."""
+"""Datasets by name or path: ``load_dataset`` for any dataset, ``load_images`` for images."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from fedran.core.errors import nearest
-from fedran.data.dataset import Dataset
-from fedran.data.digits import digits
-from fedran.data.har import har
-from fedran.data.image_sets import load_images
-from fedran.data.packed import data_file, packed_features
-from fedran.data.pixel_arrays import image_dataset
+from fedran.core.errors import Refused, nearest
+from fedran.data.cifar import cifar100_binary, cifar100_python
+from fedran.data.dataset import Dataset, image_dataset
+from fedran.data.feature_file import images_of, load_arrays, read_feature_file, require
+from fedran.data.image_files import PackedImages, image_folder
+from fedran.data.images import ArrayImages, ImageSet
+
+VARIABLE = "FEDRAN_DATA"
+"""The environment variable that names the folder with all datasets."""
+IMAGE_SETS = ("cifar100",)
+CIFAR_FOLDERS = ("cifar100", "cifar-100-binary", "cifar-100-python")
+DIGITS_TEST_SHARE, DIGITS_SEED = 0.3, 0
+HAR_TEST_FROM = 45
+"""Segments 0 .. 44 of each person and activity are for training, 45 .. 59 for testing: the same
+person at a later time."""
 
 CIFAR = "features of CIFAR-100: make them with `fedran features cifar100`"
 VTAB = "features of 50 classes of 5 VTAB domains: make them with `fedran features FOLDER`"
@@ -24,61 +34,188 @@ DSA = (
 )
 
 
-def _below(relative: str, what: str) -> Callable[[], Dataset]:
-    return lambda: packed_features(data_file(relative, what))
-
-
-DATASETS: dict[str, Callable[[], Dataset]] = {
-    "digits": digits,
-    "cifar100-efficientnet_lite0": lambda: with_images(
-        packed_features(data_file("features/cifar100-efficientnet_lite0.npz", CIFAR)), "cifar100"
-    ),
-    "vtab50-efficientnet_lite0": _below("features/vtab50-efficientnet_lite0.npz", VTAB),
-    "vtab50-vit_s14": _below("features/vtab50-vit_s14.npz", VTAB),
-    "cifar100": lambda: image_dataset(load_images("cifar100")),
-    "har-dsa19": lambda: har(data_file("data/har_dsa19/features.npz", DSA)),
-}
-
-
-def with_images(dataset: Dataset, images: str | None) -> Dataset:
-    """The same with the images beside the features, where they are on this machine."""
-    if images is None:
-        return dataset
-    try:
-        found = load_images(images)
-    except (ValueError, OSError, ImportError):
-        return dataset
-    if not np.array_equal(found.y_train, dataset.y_train):
-        return dataset  # other images, or another order: they do not belong together
-    test = found.test if np.array_equal(found.y_test, dataset.y_test) else None
-    return replace(dataset, images=found.train, test_images=test)
-
-
-def _images_of(path: Path) -> str | None:
-    """The images that a feature file says it was made from."""
-    with path.open("rb") as raw:
-        file = np.load(raw, allow_pickle=False)
-        return str(file["images"]) if "images" in file.files else None
-
-
 def load_dataset(name: str) -> Dataset:
-    """A dataset of the catalogue, the feature file at a path that ends in ``.npz``, or a folder.
+    """A dataset of ``DATASETS``, a feature file (``.npz``), or a folder of images.
 
-    A relative file is looked for here, then below FEDRAN_DATA. A folder holds images without
-    features (``load_images`` says how): for methods that train a network.
+    A relative file is looked up in the current folder, then below FEDRAN_DATA. A folder holds
+    images without features (see ``load_images``) for methods that train a network.
 
     >>> load_dataset("digits").name
     'digits'
     """
     if name in DATASETS:
         return DATASETS[name]()
-    if Path(name).suffix == ".npz":
-        here = Path(name).is_file() or Path(name).is_absolute()
-        path = Path(name) if here else data_file(name, "made by `fedran features`")
-        return with_images(packed_features(path), _images_of(path))
-    if Path(name).is_dir():
+    path = Path(name)
+    if path.suffix == ".npz":
+        if not path.is_file() and not path.is_absolute():
+            path = data_file(name, "made by `fedran features`")
+        dataset, images = read_feature_file(path), images_of(path)
+        return dataset if images is None else _with_images(dataset, images)
+    if path.is_dir():
         return image_dataset(load_images(name))
     raise ValueError(
         f"no dataset {name!r}{nearest(name, DATASETS)}; expected one of {', '.join(DATASETS)} "
         "or the path of a feature file (.npz) or of a folder of images"
+    )
+
+
+def load_images(name_or_path: str | Path) -> ImageSet:
+    """The images of a known dataset (``"cifar100"``) or of a folder.
+
+    A known dataset is looked up below the folder that FEDRAN_DATA names. A folder may hold
+    ``train/<class>/`` and ``test/<class>/``, packed ``train*.npz`` and ``test.npz``, or CIFAR-100
+    in either of its published layouts.
+    """
+    name = str(name_or_path)
+    if name in IMAGE_SETS:
+        return _cifar100()
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        for folder in (path, *(path / below for below in CIFAR_FOLDERS)):
+            found = _images_in(folder)
+            if found is not None:
+                return found
+        return image_folder(path)  # says what is missing
+    if path.is_file():
+        raise ValueError(f"{path}: expected the folder that holds the images, got a file")
+    raise FileNotFoundError(
+        f"{name}: no such folder, and no dataset of that name{nearest(name.lower(), IMAGE_SETS)}; "
+        f"known: {', '.join(IMAGE_SETS)}"
+    )
+
+
+def data_file(relative: str, what: str = "") -> Path:
+    """The file below FEDRAN_DATA, or a FileNotFoundError that says how to provide it."""
+    folder = os.environ.get(VARIABLE)
+    note = f" ({what})" if what else ""
+    if not folder:
+        raise FileNotFoundError(
+            f"{VARIABLE} is not set; set it to the folder that holds {relative}{note}, "
+            f"for example {VARIABLE}=~/fedran-data"
+        )
+    path = Path(folder).expanduser() / relative
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} does not exist; put {relative}{note} below {VARIABLE}={folder}"
+        )
+    return path
+
+
+def digits() -> Dataset:
+    """The handwritten digits of scikit-learn: 1,797 images of 8 x 8 pixels, used as features.
+
+    Pixels are in 0 .. 1. Three in ten images of each class are for testing.
+
+    >>> d = digits()
+    >>> d.X_train.shape, d.X_test.shape
+    ((1262, 64), (535, 64))
+    """
+    from sklearn.datasets import load_digits  # slow to import
+
+    X, y = load_digits(return_X_y=True)
+    X = (X / 16.0).astype(np.float32)
+    test = np.zeros(len(y), dtype=bool)
+    rng = np.random.default_rng(DIGITS_SEED)
+    for c in np.unique(y):
+        rows = rng.permutation(np.flatnonzero(y == c))
+        test[rows[: int(DIGITS_TEST_SHARE * len(rows))]] = True
+    pixels = np.rint(255 * X).astype(np.uint8).reshape(-1, 8, 8)
+    return Dataset(
+        "digits",
+        "features",
+        X[~test],
+        y[~test],
+        X[test],
+        y[test],
+        images=ArrayImages(pixels[~test]),
+        test_images=ArrayImages(pixels[test]),
+    )
+
+
+def har(path: str | Path) -> Dataset:
+    """Daily and Sports Activities (UCI): 19 activities of 8 people, who are the natural clients.
+
+    The file holds statistics of 5-second segments: ``features`` (n, 450), ``labels``,
+    ``subjects`` and ``segments``. Each column is standardised with the mean and deviation of all
+    training rows. In a federation this takes one more exchange of 900 numbers before the first
+    task, which the benchmark does not count.
+    """
+    path = Path(path)
+    arrays = load_arrays(path)
+    X = require(arrays, "features", path).astype(np.float32)
+    y, people, segment = (require(arrays, n, path) for n in ("labels", "subjects", "segments"))
+    if X.ndim != 2 or any(a.shape != X.shape[:1] for a in (y, people, segment)):
+        shapes = ", ".join(str(a.shape) for a in (X, y, people, segment))
+        raise Refused(
+            f"{path}", "features (rows, columns) and one entry per row in the others", shapes
+        )
+    if not np.all(np.isfinite(X)):
+        raise Refused(f"{path}: features", "finite values", "NaN or infinity", "repair such rows")
+    test = segment >= HAR_TEST_FROM
+    mean, deviation = X[~test].mean(axis=0), X[~test].std(axis=0)
+    X = (X - mean) / np.where(deviation > 0, deviation, 1.0)
+    return Dataset(
+        "har-dsa19", "features", X[~test], y[~test], X[test], y[test], groups=people[~test]
+    )
+
+
+def _below_data_folder(relative: str, what: str) -> Callable[[], Dataset]:
+    return lambda: read_feature_file(data_file(relative, what))
+
+
+DATASETS: dict[str, Callable[[], Dataset]] = {
+    "digits": digits,
+    "cifar100-efficientnet_lite0": lambda: _with_images(
+        read_feature_file(data_file("features/cifar100-efficientnet_lite0.npz", CIFAR)), "cifar100"
+    ),
+    "vtab50-efficientnet_lite0": _below_data_folder("features/vtab50-efficientnet_lite0.npz", VTAB),
+    "vtab50-vit_s14": _below_data_folder("features/vtab50-vit_s14.npz", VTAB),
+    "cifar100": lambda: image_dataset(load_images("cifar100")),
+    "har-dsa19": lambda: har(data_file("data/har_dsa19/features.npz", DSA)),
+}
+
+
+def _with_images(dataset: Dataset, images: str) -> Dataset:
+    """The dataset with the images of its features, if they are on this machine."""
+    try:
+        found = load_images(images)
+    except (ValueError, OSError, ImportError):
+        return dataset
+    if not np.array_equal(found.y_train, dataset.y_train):
+        return dataset  # other images, or the same in another order
+    test = found.test if np.array_equal(found.y_test, dataset.y_test) else None
+    return replace(dataset, images=found.train, test_images=test)
+
+
+def _images_in(folder: Path) -> ImageSet | None:
+    """The images in a folder with one of the known layouts."""
+    if (folder / "train").is_dir():
+        return image_folder(folder)
+    if (folder / "train.bin").is_file() and (folder / "test.bin").is_file():
+        return cifar100_binary(folder)
+    if (folder / "train").is_file() and (folder / "test").is_file():
+        return cifar100_python(folder)
+    packed = [p for p in folder.glob("train*.npz") if re.fullmatch(r"train(_\d+)?", p.stem)]
+    if packed and (folder / "test.npz").is_file():
+        packed.sort(key=lambda p: (len(p.stem), p.stem))  # train_10 after train_9
+        train = PackedImages(packed)
+        test = PackedImages([folder / "test.npz"])
+        return ImageSet(folder.resolve().name, train, train.labels, test, test.labels)
+    return None
+
+
+def _cifar100() -> ImageSet:
+    root = os.environ.get(VARIABLE)
+    if root:
+        for name in CIFAR_FOLDERS:
+            for folder in (Path(root).expanduser() / "data" / name, Path(root).expanduser() / name):
+                found = _images_in(folder)
+                if found is not None:
+                    return found
+    state = f"{VARIABLE}={root} holds none of them" if root else f"{VARIABLE} is not set"
+    raise FileNotFoundError(
+        "cifar100: expected data/cifar100/train_0.npz, cifar-100-binary or cifar-100-python below "
+        f"the folder that {VARIABLE} names, but {state}; download 'CIFAR-100 binary version' "
+        "from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it there and set "
+        f"{VARIABLE} to that folder"
     )

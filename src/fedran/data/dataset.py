@@ -1,17 +1,20 @@
-"""A dataset in memory: rows and labels, split into training and test."""
+"""A dataset in memory: rows and labels, split into training and test.
+
+Rows are features, or images that a method trains a network on.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.data.images import Images
+from fedran.data.images import Images, ImageSet, stack_images
 
 Kind = Literal["features", "images"]
 
@@ -27,21 +30,23 @@ class Dataset:
     X_test: NDArray[Any]
     y_test: NDArray[Any]
     groups: NDArray[Any] | None = None
-    """Whom each training row belongs to, where clients are given by nature."""
+    """The owner of each training row (a person, a device), for natural clients."""
     images: Images | None = None
-    """The training images behind the features, row by row."""
+    """The images from which the training rows were computed."""
     test_images: Images | None = None
-    """Those of the test rows."""
+    """The images from which the test rows were computed."""
     source: Mapping[str, str] = field(default_factory=dict)
-    """What made the features: backbone, weights (a hash), preprocessing."""
+    """How the features were made: backbone, weights (a hash), preprocessing."""
     seconds_per_row: float | None = None
-    """The backbone's forward pass, as measured when the features were made."""
+    """Duration of the backbone's forward pass, measured when the features were made."""
 
     def __post_init__(self) -> None:
         for part in ("train", "test"):
             X, y = getattr(self, f"X_{part}"), getattr(self, f"y_{part}")
             if y.ndim != 1:
-                raise ValueError(f"{self.name}: {part} labels must be a row, got shape {y.shape}")
+                raise ValueError(
+                    f"{self.name}: {part} labels must have one dimension, got shape {y.shape}"
+                )
             if len(X) != len(y):
                 raise ValueError(f"{self.name}: {len(X)} {part} rows but {len(y)} labels")
         if self.X_train.shape[1:] != self.X_test.shape[1:]:
@@ -50,7 +55,9 @@ class Dataset:
                 f"shape {self.X_test.shape[1:]}"
             )
         if self.groups is not None and self.groups.ndim != 1:
-            raise ValueError(f"{self.name}: groups must be a row, got shape {self.groups.shape}")
+            raise ValueError(
+                f"{self.name}: groups must have one dimension, got shape {self.groups.shape}"
+            )
         for name in ("groups", "images", "test_images"):
             rows = getattr(self, name)
             part = "test" if name == "test_images" else "training"
@@ -71,3 +78,39 @@ class Dataset:
             sha.update(f"{array.dtype} {array.shape}".encode())
             sha.update(np.ascontiguousarray(array).data)
         return sha.hexdigest()
+
+
+def image_dataset(images: ImageSet) -> Dataset:
+    """A dataset whose rows are the images themselves."""
+    return Dataset(
+        images.name,
+        "images",
+        stack_images(images.train),
+        images.y_train,
+        stack_images(images.test),
+        images.y_test,
+        images=images.train,
+        test_images=images.test,
+    )
+
+
+def as_images(dataset: Dataset, size: int | None = None) -> Dataset:
+    """The same dataset with images as rows, resized to squares of ``size`` pixels if given.
+
+    A dataset of features without its images is a ValueError.
+    """
+    if dataset.kind == "images" and (size is None or dataset.X_train.shape[1:3] == (size, size)):
+        return dataset
+    if dataset.images is None or dataset.test_images is None:
+        raise ValueError(
+            f"{dataset.name} has no images beside its features, and a network is trained on "
+            "images: use a dataset that has them (docs/how-to/features.md), or network = 'head'"
+        )
+    return replace(
+        dataset,
+        kind="images",
+        X_train=stack_images(dataset.images, size),
+        X_test=stack_images(dataset.test_images, size),
+        source={},
+        seconds_per_row=None,
+    )

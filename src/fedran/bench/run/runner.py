@@ -24,8 +24,7 @@ from fedran.bench.run.checkpoint import Checkpoint, OpenTask, Position, SoFar
 from fedran.bench.run.client_images import Encoded, cached_backbone
 from fedran.bench.run.gram_error import ExactGrams
 from fedran.bench.run.machine import machine, peak_rss, reset_peak
-from fedran.data.dataset import Dataset
-from fedran.data.pixel_arrays import as_images
+from fedran.data.dataset import Dataset, as_images
 from fedran.data.stream import Stream
 from fedran.methods.protocol import ClientData, Method, Spec
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
+from fedran.data.catalogue import digits
 from fedran.data.dataset import Dataset
-from fedran.data.digits import digits
 from fedran.federation.ops.enrolment import Card
 from fedran.federation.ops.node_key import make_node_key
 from fedran.federation.ops.tls import days_left, make_certificates

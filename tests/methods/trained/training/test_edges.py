@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 
 from fedran.bench.run.runner import Run, run  # noqa: E402
 from fedran.core.errors import Refused  # noqa: E402
-from fedran.data.images import ImageSet  # noqa: E402
-from fedran.data.pixel_arrays import ArrayImages, as_images, image_dataset  # noqa: E402
+from fedran.data.dataset import as_images, image_dataset  # noqa: E402
+from fedran.data.images import ArrayImages, ImageSet  # noqa: E402
 from fedran.methods.protocol import ClientData, Spec  # noqa: E402
 from fedran.methods.trained.training.messages import (  # noqa: E402
     pack_tensors,

@@ -1,0 +1,98 @@
+"""Feature files: .npz archives of features and labels, with a note on how they were made.
+
+``fedran.backbones.store.extract`` writes them.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused
+from fedran.data.dataset import Dataset
+
+SOURCE = ("backbone", "weights", "preprocessing")
+
+
+def read_feature_file(path: str | Path, name: str | None = None) -> Dataset:
+    """The dataset in a feature file.
+
+    Required arrays: ``train`` (n, d) and ``test`` (m, d) with numbers, or ``train_codes`` and
+    ``test_codes`` in uint8 with ``scale`` (d,), which stand for (code / 255 * scale)^2; and
+    ``train_labels`` and ``test_labels``. Optional: ``train_groups`` (natural clients),
+    ``backbone``, ``weights``, ``preprocessing`` and ``seconds_per_row``.
+    """
+    path = Path(path)
+    arrays = load_arrays(path)
+    train, test = (_features(arrays, part, path) for part in ("train", "test"))
+    y_train, y_test = (require(arrays, f"{part}_labels", path) for part in ("train", "test"))
+    seconds = arrays.get("seconds_per_row", np.array(np.nan))
+    if seconds.shape != () or seconds.dtype.kind != "f" or seconds < 0:
+        raise Refused(f"{path}: seconds_per_row", "one number, at least 0", seconds)
+    return Dataset(
+        name or path.stem,
+        "features",
+        train,
+        y_train,
+        test,
+        y_test,
+        groups=arrays.get("train_groups"),
+        source={k: str(arrays[k]) for k in SOURCE if k in arrays},
+        seconds_per_row=None if np.isnan(seconds) else float(seconds),
+    )
+
+
+def images_of(path: Path) -> str | None:
+    """The name or folder of the images that a feature file was made from, where it names them."""
+    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        return str(file["images"]) if "images" in file.files else None
+
+
+def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an .npz file. Nothing in the file is executed."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; expected an .npz file of features")
+    try:
+        with path.open("rb") as raw:
+            file = np.load(raw, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("a single array")
+            return {name: file[name] for name in file.files}
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as reason:
+        raise Refused(f"{path}", "an .npz file of plain arrays", f"{reason}") from None
+
+
+def require(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> NDArray[Any]:
+    """The array with this name. A missing array is refused, with a list of those found."""
+    if name not in arrays:
+        found = ", ".join(sorted(arrays)) or "no array"
+        raise Refused(f"{path}", f"an array {name!r}", found)
+    return arrays[name]
+
+
+def _features(arrays: dict[str, NDArray[Any]], part: str, path: Path) -> NDArray[np.float32]:
+    """The rows of ``train`` or ``test``, decoded where they are stored as 8-bit codes."""
+    if part in arrays:
+        if arrays[part].dtype.kind not in "fiub":
+            raise Refused(f"{path}: {part}", "numbers", arrays[part].dtype)
+        values = arrays[part].astype(np.float32)
+    else:
+        codes = require(arrays, f"{part}_codes", path)
+        scale = require(arrays, "scale", path).astype(np.float32)
+        if scale.shape != codes.shape[1:]:
+            raise Refused(f"{path}: scale", f"shape {codes.shape[1:]}", f"shape {scale.shape}")
+        values = codes.astype(np.float32)
+        values *= scale / np.float32(255)
+        values = np.square(values, out=values)
+    if values.ndim != 2:
+        raise Refused(f"{path}: {part}", "an array (rows, features)", f"shape {values.shape}")
+    if not np.all(np.isfinite(values)):
+        raise Refused(
+            f"{path}: {part}", "finite values", "NaN or infinity", "remove or repair such rows"
+        )
+    return values

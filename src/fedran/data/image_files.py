@@ -1,0 +1,225 @@
+"""Image files on disk: folders with one folder per class, and images packed into .npz files."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused
+from fedran.data.images import ImageSet, decode_image
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+TEST_NAMES = ("test", "val")
+
+
+class FolderImages:
+    """A list of image files, which are read when they are asked for."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def encoded(self, i: int) -> bytes:
+        """The bytes of file i."""
+        return self.paths[i].read_bytes()
+
+    def pixels(self, i: int) -> NDArray[np.uint8]:
+        """File i as (height, width, 3)."""
+        return decode_image(self.encoded(i), str(self.paths[i]))
+
+
+def image_folder(folder: str | Path) -> ImageSet:
+    """Images below ``train/<class>/`` and ``test/<class>/`` (or ``val/<class>/``).
+
+    The names of the class folders are the labels. Files are taken in sorted order, also from
+    folders inside a class folder. Hidden files and files with other suffixes are ignored.
+    """
+    folder = Path(folder)
+    test = next((folder / name for name in TEST_NAMES if (folder / name).is_dir()), None)
+    if not (folder / "train").is_dir() or test is None:
+        raise Refused(
+            str(folder),
+            "folders train/<class>/ and test/<class>/ (or val/<class>/)",
+            f"{sorted(p.name for p in folder.iterdir())[:10]}",
+            hint="move some images of every class to test",
+        )
+    train_images, y_train = _labelled_files(folder / "train")
+    test_images, y_test = _labelled_files(test)
+    unknown = sorted(set(y_test.tolist()) - set(y_train.tolist()))
+    if unknown:
+        raise Refused(str(test), "classes that train has too", f"{unknown[:5]}")
+    return ImageSet(folder.resolve().name, train_images, y_train, test_images, y_test)
+
+
+def _labelled_files(part: Path) -> tuple[FolderImages, NDArray[np.str_]]:
+    classes = sorted(p for p in part.iterdir() if not p.name.startswith(".") and p.is_dir())
+    if not classes:
+        raise Refused(str(part), "one folder per class", "none", hint="sort the images by class")
+    paths: list[Path] = []
+    labels: list[str] = []
+    for folder in classes:
+        found = _image_paths(folder)
+        if not found:
+            raise Refused(
+                str(folder),
+                f"images ({' '.join(SUFFIXES)})",
+                "none",
+                hint="remove the folder or put images into it",
+            )
+        paths += found
+        labels += [folder.name] * len(found)
+    return FolderImages(paths), np.array(labels)
+
+
+def _image_paths(folder: Path) -> list[Path]:
+    """Image files in a folder and the folders inside it.
+
+    A link to a folder is refused. Following it might never end, and skipping it would leave images
+    out without a message.
+    """
+    found = []
+    for parent, folders, names in os.walk(folder):
+        for name in folders:
+            if (Path(parent) / name).is_symlink():
+                raise Refused(f"{parent}/{name}", "a folder", "a link to one", hint="copy it here")
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        visible = [name for name in names if not name.startswith(".")]
+        found += [Path(parent) / name for name in visible if name.lower().endswith(SUFFIXES)]
+    for path in found:
+        if not path.is_file():
+            raise Refused(str(path), "an image file", "a link to a missing file", hint="remove it")
+    return sorted(found)
+
+
+class PackedFile:
+    """One file with ``blob`` (bytes), ``offsets`` (n + 1), ``labels`` (n) and ``classes``.
+
+    Image i is ``blob[offsets[i]:offsets[i + 1]]``. The small arrays are read and checked at once,
+    the blob when the first image is asked for.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.offsets = self._array("offsets")
+        labels = self._array("labels")
+        if labels.dtype.kind == "u":  # differences of unsigned labels would wrap around
+            labels = labels.astype(np.promote_types(labels.dtype, np.int8))
+        self.labels = labels
+        self.classes = self._array("classes")
+        self._check_offsets()
+        if labels.dtype.kind == "i" and len(labels):
+            low, high, last = labels.min(), labels.max(), len(self.classes) - 1
+            if low < 0 or high > last:
+                raise self._refused("labels", f"0 to {last}, the classes named", f"{low} to {high}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def encoded(self, i: int) -> bytes:
+        """Image i as it is stored."""
+        return self._blob[self.offsets[i] : self.offsets[i + 1]].tobytes()
+
+    @cached_property
+    def _blob(self) -> NDArray[np.uint8]:
+        return self._array("blob")
+
+    def _array(self, name: str) -> NDArray[Any]:
+        try:
+            with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+                return file[name]
+        except KeyError:
+            found = f"a file without {name!r}"
+        except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as reason:
+            found = f"{reason}"
+        raise Refused(str(self.path), "an .npz file of packed images", found)
+
+    def _check_offsets(self) -> None:
+        n, offsets = len(self.labels), self.offsets
+        if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) != n + 1:
+            raise self._refused(
+                "offsets", f"{n + 1} whole numbers", f"{offsets.dtype} {offsets.shape}"
+            )
+        size = self._blob_size()
+        steps = np.diff(offsets.astype(np.int64))
+        if offsets[0] != 0 or offsets[-1] > size or (steps <= 0).any():
+            raise self._refused(
+                "offsets",
+                f"increasing numbers from 0 to at most the {size} bytes of the blob",
+                f"{offsets[0]} to {offsets[-1]}, smallest step {steps.min(initial=0)}",
+            )
+
+    def _blob_size(self) -> int:
+        """The blob's length from the header of its .npy file, without reading the blob."""
+        readers = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }
+        with zipfile.ZipFile(self.path) as archive:
+            if "blob.npy" not in archive.namelist():
+                found = "a file without 'blob'"
+                raise Refused(str(self.path), "an .npz file of packed images", found)
+            with archive.open("blob.npy") as file:
+                version = np.lib.format.read_magic(file)
+                if version not in readers:
+                    raise self._refused("blob", ".npy version 1.0 or 2.0", f"{version}")
+                shape, _, dtype = readers[version](file)
+        if len(shape) != 1 or dtype != np.uint8:
+            raise self._refused("blob", "one dimension of uint8", f"{dtype} {shape}")
+        return int(shape[0])
+
+    def _refused(self, name: str, expected: str, got: str) -> Refused:
+        return Refused(f"{self.path}: {name}", expected, got, hint="download the file again")
+
+
+class PackedImages:
+    """The images of several packed files, one file after the other."""
+
+    def __init__(self, paths: Sequence[str | Path]) -> None:
+        if not paths:
+            raise ValueError("expected at least one packed image file, got none")
+        self.files = [PackedFile(p) for p in paths]
+        self._ends = list(accumulate(len(f) for f in self.files))
+        for file in self.files[1:]:
+            if not np.array_equal(file.classes, self.files[0].classes):
+                raise Refused(
+                    f"{file.path}: classes",
+                    f"those of {self.files[0].path}",
+                    "others",
+                    hint="pack both files with the same list of classes",
+                )
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """The label of each image."""
+        return np.concatenate([f.labels for f in self.files])
+
+    def encoded(self, i: int) -> bytes:
+        """Image i as it is stored."""
+        file, row = self._locate(i)
+        return file.encoded(row)
+
+    def pixels(self, i: int) -> NDArray[np.uint8]:
+        """Image i as (height, width, 3)."""
+        file, row = self._locate(i)
+        return decode_image(file.encoded(row), f"{file.path}: image {row}")
+
+    def _locate(self, i: int) -> tuple[PackedFile, int]:
+        if not 0 <= i < len(self):
+            raise IndexError(f"image {i} of {len(self)}")
+        k = bisect_right(self._ends, i)
+        return self.files[k], i - (self._ends[k - 1] if k else 0)

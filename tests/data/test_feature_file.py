@@ -1,0 +1,145 @@
+"""Feature files: what is read, and which files are refused."""
+
+import gc
+import warnings
+
+import numpy as np
+import pytest
+
+from fedran.core.errors import Refused
+from fedran.data.feature_file import read_feature_file
+
+LABELS = {"train_labels": [0, 1], "test_labels": [1, 0]}
+ROWS = np.array([[0.0, 1.0], [2.0, 3.0]])
+
+
+def write(path, **arrays):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **{"train": ROWS, "test": ROWS, **LABELS, **arrays})
+    return path
+
+
+def test_feature_files_hold_numbers_or_8_bit_codes(tmp_path):
+    codes = np.array([[0, 255], [128, 64]], dtype=np.uint8)
+    scale = np.array([2.0, 3.0], dtype=np.float32)
+    np.savez(tmp_path / "a.npz", train_codes=codes, test_codes=codes, scale=scale, **LABELS)
+    expected = (codes / 255.0 * scale) ** 2
+    assert np.allclose(read_feature_file(tmp_path / "a.npz").X_train, expected, rtol=1e-6)
+    np.savez(tmp_path / "b.npz", train=expected, test=expected.astype(np.float16), **LABELS)
+    assert read_feature_file(tmp_path / "b.npz").X_test.dtype == np.float32
+
+
+def test_optional_fields_of_a_feature_file_are_read(tmp_path):
+    path = write(
+        tmp_path / "x.npz",
+        train_groups=["ann", "bob"],
+        backbone="net",
+        weights="abc123",
+        preprocessing="resize 224",
+        seconds_per_row=0.25,
+    )
+    d = read_feature_file(path)
+    assert d.name == "x"
+    assert d.groups.tolist() == ["ann", "bob"]
+    assert d.source == {"backbone": "net", "weights": "abc123", "preprocessing": "resize 224"}
+    assert d.seconds_per_row == 0.25
+    assert read_feature_file(path, "other").name == "other"
+
+
+def test_missing_optional_fields_of_a_feature_file_are_none(tmp_path):
+    d = read_feature_file(write(tmp_path / "x.npz"))
+    assert (d.groups, dict(d.source), d.seconds_per_row) == (None, {}, None)
+    unknown = write(tmp_path / "y.npz", seconds_per_row=np.nan)
+    assert read_feature_file(unknown).seconds_per_row is None
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_features_that_are_not_finite_are_refused(part, bad, tmp_path):
+    rows = ROWS.copy()
+    rows[1, 0] = bad
+    path = write(tmp_path / "x.npz", **{part: rows})
+    with pytest.raises(Refused, match=rf"x\.npz: {part}: expected finite values, got NaN or inf"):
+        read_feature_file(path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"train": np.zeros(3)}, r"train: expected an array \(rows, features\), got shape \(3,\)"),
+        ({"test": np.zeros((2, 2, 2))}, r"test: expected an array \(rows, features\)"),
+        ({"train_labels": [0, 1, 1]}, "2 train rows but 3 labels"),
+        ({"test_labels": [0]}, "2 test rows but 1 labels"),
+        ({"test_labels": [0, 9]}, "test labels without training rows"),
+        ({"train_groups": ["a"]}, "1 groups for 2 training rows"),
+    ],
+)
+def test_feature_files_whose_parts_do_not_match_are_refused(arrays, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        read_feature_file(write(tmp_path / "x.npz", **arrays))
+
+
+def test_feature_files_without_a_required_array_are_refused(tmp_path):
+    np.savez(tmp_path / "c.npz", train=np.zeros((1, 1)))
+    with pytest.raises(ValueError, match="expected an array 'test_codes'"):
+        read_feature_file(tmp_path / "c.npz")
+    np.savez(tmp_path / "f.npz", train=ROWS, test=ROWS)
+    with pytest.raises(ValueError, match="expected an array 'train_labels', got test, train"):
+        read_feature_file(tmp_path / "f.npz")
+    np.savez(tmp_path / "e.npz", train=np.array([None], dtype=object))
+    with pytest.raises(ValueError, match="plain arrays"):
+        read_feature_file(tmp_path / "e.npz")
+    with pytest.raises(FileNotFoundError, match=r"expected an \.npz file of features"):
+        read_feature_file(tmp_path / "nowhere.npz")
+
+
+def test_damaged_feature_files_are_refused_with_their_name(tmp_path):
+    whole = write(tmp_path / "x.npz").read_bytes()
+    half = bytearray(whole)
+    half[len(half) // 4] ^= 1
+    for name, blob in (("d", b"not a zip file"), ("e", b""), ("f", half)):
+        (tmp_path / f"{name}.npz").write_bytes(blob)
+        with pytest.raises(ValueError, match=rf"{name}\.npz: expected an \.npz"):
+            read_feature_file(tmp_path / f"{name}.npz")
+
+
+def test_a_truncated_feature_file_is_refused_and_closed(tmp_path):
+    path = write(tmp_path / "x.npz")
+    path.write_bytes(path.read_bytes()[:-40])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match=r"x\.npz: expected an \.npz"):
+            read_feature_file(path)
+        gc.collect()
+    assert [str(w.message) for w in seen] == []
+
+
+@pytest.mark.parametrize("kind", ["npy", "deflate"])
+def test_other_files_named_npz_are_refused_in_one_sentence(kind, tmp_path):
+    path = tmp_path / "x.npz"
+    if kind == "npy":
+        with path.open("wb") as file:
+            np.save(file, ROWS)
+    else:
+        np.savez_compressed(path, train=np.arange(1000.0).reshape(10, 100))
+        blob = bytearray(path.read_bytes())
+        blob[60:120] = bytes(b ^ 0xFF for b in blob[60:120])
+        path.write_bytes(blob)
+    with pytest.raises(ValueError, match=r"x\.npz: expected an \.npz"):
+        read_feature_file(path)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"test": np.zeros((2, 3))},
+        {"train_labels": [[0], [1]]},
+        {"train_labels": [[0, 1], [1, 0]]},
+        {"test_labels": [[0], [1]]},
+        {"train_groups": [["a"], ["b"]]},
+        {"seconds_per_row": -1.0},
+    ],
+)
+def test_feature_files_with_arrays_of_the_wrong_shape_are_refused(arrays, tmp_path):
+    with pytest.raises(ValueError):
+        read_feature_file(write(tmp_path / "x.npz", **arrays))

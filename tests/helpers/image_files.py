@@ -1,0 +1,70 @@
+"""Small image files in every layout that the loaders know."""
+
+import io
+import pickle
+
+import numpy as np
+
+from fedran.data.cifar import PIXELS
+
+
+def picture(seed, size=(8, 6)):
+    """Random pixels."""
+    return np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+
+
+def encode(pixels, kind="PNG", **options):
+    """Pixels as the bytes of an image file."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
+
+
+def pack(path, seeds, numbers, **changes):
+    """A packed file of random images; returns the encoded images. ``changes`` replace arrays."""
+    blobs = [encode(picture(s), "WEBP", lossless=True) for s in seeds]
+    arrays = {
+        "blob": np.frombuffer(b"".join(blobs), np.uint8),
+        "offsets": np.cumsum([0, *map(len, blobs)]),
+        "labels": np.array(numbers, np.uint8),
+        "classes": np.array(["ant", "bee", "cat"]),
+    }
+    np.savez(path, **{k: v for k, v in {**arrays, **changes}.items() if v is not None})
+    return blobs
+
+
+def cifar_arrays(n, seed):
+    """Random rows and fine labels."""
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, 256, (n, PIXELS), dtype=np.uint8)
+    return rows, rng.integers(0, 100, n)
+
+
+def write_binary(folder):
+    """A folder ``cifar-100-binary``."""
+    folder.mkdir(parents=True)
+    for part, n in (("train", 5), ("test", 3)):
+        rows, fine = cifar_arrays(n, n)
+        records = np.column_stack([np.zeros(n), fine, rows]).astype(np.uint8)
+        (folder / f"{part}.bin").write_bytes(records.tobytes())
+
+
+def write_python(folder, protocol=2):
+    """A folder ``cifar-100-python``."""
+    folder.mkdir(parents=True)
+    for part, n in (("train", 5), ("test", 3)):
+        rows, fine = cifar_arrays(n, n)
+        content = {b"data": rows, b"fine_labels": fine.tolist(), b"filenames": [b"a.png"] * n}
+        (folder / part).write_bytes(pickle.dumps(content, protocol))
+
+
+def write_folder(root):
+    """A folder of images: three per class for training and one for validation."""
+    for part, n in (("train", 3), ("val", 1)):
+        for k, name in enumerate(("cat", "dog")):
+            (root / part / name).mkdir(parents=True)
+            for i in range(n):
+                (root / part / name / f"{i}.PNG").write_bytes(encode(picture(10 * k + i)))
+    return root
