@@ -11,7 +11,7 @@ from fedran.bench.run.client_images import Encoded, cached_backbone
 from fedran.bench.run.runner import Run, run
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.stream import Stream, Task, make_stream
-from fedran.methods.analytic.class_sums import ClassSumsClient
+from fedran.methods.analytic.fedncm import ClassSumsClient
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import METHODS, make_method, settings
 

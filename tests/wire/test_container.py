@@ -156,8 +156,8 @@ class TestGolden:
         np.testing.assert_array_equal(read(agg.state().arrays), uploads * (F @ F.T))
         assert agg.counts == {c: uploads * n for c, n in zip(CLASSES, COUNTS, strict=True)}
         np.testing.assert_array_equal(agg.state().arrays["class_sums"], uploads * class_sums(16).T)
-        assert list(agg.ledger) == [(w["client"], w["task"]) for w in WHO[:uploads]]
-        assert agg.ledger["site-1", "may"] == hashlib.sha256(fixture("float32")).hexdigest()
+        assert list(agg.absorbed) == [(w["client"], w["task"]) for w in WHO[:uploads]]
+        assert agg.absorbed["site-1", "may"] == hashlib.sha256(fixture("float32")).hexdigest()
         assert agg.accounts.energy == uploads * 337.0
         assert agg.fingerprint == PRINT
         assert fedran.encode(agg) == fixture(f"aggregator_{form}")

@@ -64,7 +64,7 @@ class TestAggregators:
         loaded = fedran.load(tmp_path / "a")
         for name in ("out_features", "server_rank", "order", "dtype", "fingerprint", "classes"):
             assert getattr(loaded, name) == getattr(agg, name)
-        for name in ("counts", "accounts", "ledger", "rank", "bounds"):
+        for name in ("counts", "accounts", "absorbed", "rank", "bounds"):
             assert getattr(loaded, name) == getattr(agg, name)
         assert not loaded.absorb(upload(1), client="c1", task="t0")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedran.core._linalg.arrays import namespace, to_device
-from fedran.core.exact_sum import ExactSum, symmetric
+from fedran.core.exact import ExactSum
 from fedran.data.dataset import Dataset
 from fedran.data.stream import Stream
 
@@ -29,9 +29,9 @@ class ExactGrams:
         for t in range(self.done, task + 1):
             for rows in self._rows(t):
                 for part in np.array_split(rows, max(1, len(rows) // 4096)):
-                    self.total.add(phi(to_device(self.dataset.X_train[part], device)).T)
+                    self.total.add_factor(phi(to_device(self.dataset.X_train[part], device)).T)
         self.done = task + 1
-        exact = symmetric(self.total.gram())
+        exact = self.total.gram()
         norm = namespace(exact).linalg.vector_norm
         return float(norm(found - exact)) / (float(norm(exact)) or 1.0)
 

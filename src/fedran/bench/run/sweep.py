@@ -20,7 +20,7 @@ from fedran.bench.run.progress import Reporter
 from fedran.bench.run.runner import Run
 from fedran.bench.run.workers import Planned, run_all, sentence
 from fedran.data.stream_file import save_stream
-from fedran.methods.analytic.one_round import OneRound
+from fedran.methods.analytic.base import OneRound
 
 
 @dataclass(frozen=True)

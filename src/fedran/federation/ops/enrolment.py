@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
+from fedran.core.ids import check_id
 from fedran.federation.ops.node_key import check_node_public
 from fedran.federation.protocol.identity import check_public
 from fedran.wire.files import read_toml, write_atomically

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
+from fedran.core.ids import check_id
 from fedran.data.catalogue import digits
 from fedran.data.dataset import Dataset
 from fedran.federation.ops.enrolment import Card
