@@ -1,4 +1,4 @@
-"""Programs that are kept running: restarts, groups of processes, their output."""
+"""Supervised programs: restarts, ending whole process trees, logs of their output."""
 
 import logging
 import os
@@ -7,14 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.ops import supervisor as keeping
-from fedran.federation.ops.supervisor import Kept, end_group
+from fedran.federation.ops import supervisor
+from fedran.federation.ops.supervisor import MARKER, SupervisedProcess
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 # A shell whose child ignores SIGTERM, as does its child.
@@ -38,10 +38,9 @@ def until(ready, seconds=10.0):
 
 def alive(pid):
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
-    return state not in "ZX"
 
 
 def text(path):
@@ -49,15 +48,15 @@ def text(path):
 
 
 def threads():
-    return [t for t in threading.enumerate() if "_keep_output" in t.name]
+    return [t for t in threading.enumerate() if "_copy_output" in t.name]
 
 
 @pytest.fixture
-def kept(tmp_path):
+def supervise(tmp_path):
     made = []
 
     def make(*command, **environment):
-        found = Kept(
+        found = SupervisedProcess(
             "program", lambda: (list(command), {**os.environ, **environment}), tmp_path / "p.log"
         )
         made.append(found)
@@ -100,62 +99,62 @@ class FakeProcess:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    monkeypatch.setattr(keeping, "time", found)
+    monkeypatch.setattr(supervisor, "time", found)
     return found
 
 
 @pytest.fixture
 def fake(monkeypatch, clock):
-    monkeypatch.setattr(keeping.subprocess, "Popen", FakeProcess)
-    monkeypatch.setattr(keeping, "_keep_output", lambda *_: None)
-    monkeypatch.setattr(keeping, "end_group", lambda *_: None)
+    monkeypatch.setattr(supervisor.subprocess, "Popen", FakeProcess)
+    monkeypatch.setattr(supervisor, "_copy_output", lambda *_: None)
+    monkeypatch.setattr(supervisor, "end_processes", lambda *_: None)
 
 
 def delay_until_start(program, clock):
     """Seconds from its end until it runs again."""
     program.process.code = 7
-    program.tend()
+    program.check()
     assert program.process is None
     start = clock.now
     while program.process is None:
         clock.now += 0.5
-        program.tend()
+        program.check()
     return clock.now - start
 
 
-def test_restarts_come_after_growing_delays_up_to_a_minute(fake, clock, kept):
-    program = kept("x")
-    program.tend()
+def test_delays_between_restarts_double_up_to_a_minute(fake, clock, supervise):
+    program = supervise("x")
+    program.check()
     assert program.running
     found = [delay_until_start(program, clock) for _ in range(9)]
     assert found == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_a_program_that_ran_well_is_started_again_quickly(fake, clock, kept):
-    program = kept("x")
-    program.tend()
+def test_a_program_that_was_healthy_is_restarted_quickly(fake, clock, supervise):
+    program = supervise("x")
+    program.check()
     assert [delay_until_start(program, clock) for _ in range(4)] == [1, 2, 4, 8]
-    clock.now += keeping.HEALTHY - 1
-    program.tend()
+    clock.now += supervisor.HEALTHY_SECONDS - 1
+    program.check()
     assert delay_until_start(program, clock) == 16
-    clock.now += keeping.HEALTHY + 1
-    program.tend()
+    clock.now += supervisor.HEALTHY_SECONDS + 1
+    program.check()
     assert [delay_until_start(program, clock) for _ in range(2)] == [1, 2]
 
 
-def test_an_end_is_told_with_its_code_and_where_to_look(kept, caplog, tmp_path):
-    program = kept("sh", "-c", "exit 3")
+def test_a_dead_program_is_logged_with_its_exit_code_and_log_file(supervise, caplog, tmp_path):
+    program = supervise("sh", "-c", "exit 3")
     program.start()
     until(lambda: not program.running)
-    program.tend()
-    assert "program ended with code 3; starting it again in 1 s" in caplog.text
+    program.check()
+    assert "program ended with code 3; it is restarted in 1 s" in caplog.text
     assert str(tmp_path / "p.log") in caplog.text
     assert not (tmp_path / "p.pid").exists()
 
 
 def test_the_command_is_made_anew_for_every_start(tmp_path):
     numbers = iter(range(9))
-    program = Kept(
+    program = SupervisedProcess(
         "p",
         lambda: (["sh", "-c", f"echo run {next(numbers)}"], dict(os.environ)),
         tmp_path / "p.log",
@@ -168,8 +167,8 @@ def test_the_command_is_made_anew_for_every_start(tmp_path):
     until(lambda: not threads())
 
 
-def test_stopping_ends_children_that_ignore_it(kept, tmp_path):
-    program = kept(sys.executable, "-S", "-c", STUBBORN)
+def test_stopping_ends_descendants_that_ignore_sigterm(supervise, tmp_path):
+    program = supervise(sys.executable, "-S", "-c", STUBBORN)
     program.start()
     words = until(lambda: len(found := text(tmp_path / "p.log").split()) == 3 and found)
     pids = [int(word) for word in words if word != "up"]
@@ -184,27 +183,27 @@ def test_stopping_ends_children_that_ignore_it(kept, tmp_path):
     program.stop()
 
 
-def test_children_of_a_program_that_died_are_ended_before_its_restart(kept, tmp_path):
-    program = kept("sh", "-c", "sleep 61 & echo $!; exec true")
+def test_children_of_a_program_that_died_are_ended_before_its_restart(supervise, tmp_path):
+    program = supervise("sh", "-c", "sleep 61 & echo $!; exec true")
     program.start()
     until(lambda: not program.running)
     child = int(until(lambda: text(tmp_path / "p.log")))
     assert alive(child)
-    program.tend()
+    program.check()
     until(lambda: not alive(child))
 
 
-def test_a_program_that_ends_when_asked_is_not_waited_for(kept):
-    program = kept("sleep", "60")
+def test_stopping_takes_no_longer_than_the_program_needs(supervise):
+    program = supervise("sleep", "60")
     program.start()
     start = time.monotonic()
     program.stop(30.0)
     assert time.monotonic() - start < 5
 
 
-def test_output_is_kept_twice_over_and_no_more(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping, "OUTPUT_BYTES", 2000)
-    program = kept("sh", "-c", "i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done")
+def test_the_log_is_rotated_and_one_old_file_is_kept(supervise, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "MAX_LOG_BYTES", 2000)
+    program = supervise("sh", "-c", "i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done")
     program.start()
     until(lambda: not threads())
     new, old = tmp_path / "p.log", tmp_path / "p.log.1"
@@ -214,30 +213,30 @@ def test_output_is_kept_twice_over_and_no_more(kept, tmp_path, monkeypatch):
     assert lines == [f"line {n}" for n in range(1000 - len(lines), 1000)]
 
 
-def test_a_full_disk_does_not_end_the_program(kept, tmp_path, monkeypatch):
+def test_a_full_disk_does_not_end_the_program(supervise, tmp_path, monkeypatch):
     """Its output is dropped, and the pipe stays open: it can go on writing."""
-    monkeypatch.setattr(keeping, "OUTPUT_BYTES", 100)
+    monkeypatch.setattr(supervisor, "MAX_LOG_BYTES", 100)
     (tmp_path / "p.log.1").mkdir()
     (tmp_path / "p.log.1" / "x").write_text("in the way: the rotation fails")
     many = "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done"
-    program = kept("sh", "-c", f"set -e; {many}; touch {tmp_path}/done")
+    program = supervise("sh", "-c", f"set -e; {many}; touch {tmp_path}/done")
     program.start()
     assert until(lambda: program.process.poll() is not None or None, 20) is True
     assert (program.process.returncode, (tmp_path / "done").exists()) == (0, True)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_output_file_that_cannot_be_opened_does_not_end_the_program(kept, tmp_path):
+def test_an_output_file_that_cannot_be_opened_does_not_end_the_program(supervise, tmp_path):
     (tmp_path / "p.log").mkdir()
-    program = kept("sh", "-c", f"set -e; sleep 0.3; echo a; echo b; touch {tmp_path}/done")
+    program = supervise("sh", "-c", f"set -e; sleep 0.3; echo a; echo b; touch {tmp_path}/done")
     program.start()
     until(lambda: not program.running)
     assert program.process.returncode == 0
 
 
-def test_a_mark_that_cannot_be_written_leaves_no_unwatched_program(kept, tmp_path):
+def test_a_pid_file_that_cannot_be_written_leaves_no_unsupervised_program(supervise, tmp_path):
     (tmp_path / "p.pid").mkdir()
-    program = kept("sleep", "60")
+    program = supervise("sleep", "60")
     try:
         program.start()
     except OSError:
@@ -252,67 +251,64 @@ def test_a_mark_that_cannot_be_written_leaves_no_unwatched_program(kept, tmp_pat
             program.process = None
 
 
-def left_over(tmp_path, command, name=None):
-    """A process of a store that was killed: its mark stays."""
-    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-    (tmp_path / "p.pid").write_text(f"{process.pid} {name or Path(command[0]).name}")
-    return process
-
-
 @pytest.fixture
-def reaped():
-    found = []
-    yield found
-    for process in found:
+def leave_over(tmp_path):
+    """A process whose supervisor was killed: its pid file is still there."""
+    made = []
+
+    def start(*command, marker="a" * 32, environment=None):
+        process = subprocess.Popen(
+            command,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **({MARKER: marker} if environment is None else environment)},
+        )
+        made.append(process)
+        threading.Thread(target=process.wait, daemon=True).start()  # reap it, as init would
+        (tmp_path / "p.pid").write_text(f"{process.pid} {marker}")
+        return process
+
+    yield start
+    for process in made:
         process.kill()
         process.wait()
+        process.stdout.close()
 
 
-def in_background(process):
-    """Reap it as init would."""
-    threading.Thread(target=process.wait, daemon=True).start()
-
-
-def test_what_a_killed_keeper_left_running_is_ended(kept, tmp_path, reaped, caplog):
-    process = left_over(tmp_path, ["sleep", "62"])
-    reaped.append(process)
-    in_background(process)
-    kept("sleep", "62").end_left_over()
+def test_processes_of_a_killed_supervisor_are_ended(supervise, leave_over, caplog):
+    process = leave_over("sleep", "62")
+    supervise("sleep", "62").end_leftover()
     assert process.wait(5) == -signal.SIGTERM
-    assert f"program still ran as process {process.pid}; ending it" in caplog.text
+    assert "program is still running from an earlier start; ending it" in caplog.text
 
 
-def test_a_number_that_went_to_another_program_is_left_alone(kept, tmp_path, reaped, caplog):
-    process = left_over(tmp_path, ["sleep", "63"], "flower-superlink")
-    reaped.append(process)
+def test_orphans_of_a_dead_program_are_ended_even_in_their_own_session(supervise, leave_over):
+    process = leave_over("sh", "-c", "setsid sleep 65 & echo $!")
+    child = int(process.stdout.readline())
+    process.wait(5)
+    assert alive(child)
+    supervise("sleep", "62").end_leftover()
+    until(lambda: not alive(child))
+
+
+@pytest.mark.parametrize("environment", [{}, {MARKER: "b" * 32}], ids=["none", "another"])
+def test_a_process_id_that_now_belongs_to_another_program_is_left_alone(
+    environment, supervise, leave_over, caplog
+):
+    process = leave_over("sleep", "63", environment=environment)
     with caplog.at_level(logging.WARNING):
-        kept("flower-superlink").end_left_over()
+        supervise("sleep").end_leftover()
     time.sleep(0.1)
-    assert process.poll() is None
+    assert alive(process.pid)
     assert caplog.text == ""
 
 
-def test_another_program_that_only_mentions_the_name_is_left_alone(kept, tmp_path, reaped):
-    command = ["sh", "-c", "sleep 64; true", "editor", "notes-on-flower-superlink.txt"]
-    process = left_over(tmp_path, command, "flower-superlink")
-    reaped.append(process)
-    in_background(process)
-    try:
-        kept("flower-superlink").end_left_over()
-        time.sleep(0.1)
-        assert alive(process.pid)
-    finally:
-        end_group(process.pid, lambda: not alive(process.pid), 5.0)
-
-
 @pytest.mark.parametrize(
-    "mark", [b"", b"x", b"12", b"-1 sleep", b"0 sleep", b"a b c", b"\xff\xfe 3", b"self sleep"]
+    "text",
+    [None, b"", b"x", b"12", b"-1 sleep", b"0 sleep", b"a b c", b"\xff\xfe 3", b"self sleep"],
 )
-def test_a_damaged_mark_ends_nothing(mark, kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping, "end_group", lambda *a: pytest.fail(f"ended {a}"))
-    (tmp_path / "p.pid").write_bytes(mark)
-    kept("sleep").end_left_over()
-
-
-def test_no_mark_ends_nothing(kept):
-    kept("sleep").end_left_over()
+def test_a_missing_or_damaged_pid_file_ends_nothing(text, supervise, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "end_processes", lambda *a: pytest.fail(f"ended {a}"))
+    if text is not None:
+        (tmp_path / "p.pid").write_bytes(text)
+    supervise("sleep").end_leftover()

@@ -1,13 +1,18 @@
-"""A task from its owner's chair: Flower may lose runs, or be away."""
+"""Running a task while Flower loses runs or does not answer. Flower is simulated."""
 
 import pytest
 
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation.ops import flower
-from fedran.federation.ops import task_run as module
-from fedran.federation.ops.task_run import TRIES, run_task
+from fedran.federation.ops import flower, tasks
+from fedran.federation.ops.tasks import (
+    MAX_RUNS,
+    RunFailed,
+    ServerNotRunning,
+    TaskInProgress,
+    run_task,
+)
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_file
@@ -27,7 +32,7 @@ class Flower:
         if words[0] == "run":
             self.started.append(words)
             return {"run-id": 100 + len(self.started)}
-        assert words == ("list", flower.LINK, "--run-id", str(100 + len(self.started)))
+        assert words == ("list", flower.CONNECTION, "--run-id", str(100 + len(self.started)))
         found = self.answers.pop(0)
         if isinstance(found, Exception):
             raise found
@@ -41,8 +46,8 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "server.toml").write_text('federation = "trial"\nin_features = 6\n')
     Roster({"site-1": SiteKey.generate().public}).save(tmp_path / "roster.toml")
     (tmp_path / "state").mkdir()
-    monkeypatch.setattr(module, "POLL", 0.0)
-    monkeypatch.setattr(flower, "listening", lambda _: True)
+    monkeypatch.setattr(tasks, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(flower, "is_listening", lambda _: True)
     with locked(tmp_path / "log"):
         yield ServerPaths(tmp_path)
 
@@ -51,7 +56,7 @@ def place(tmp_path, monkeypatch):
 def answering(place, monkeypatch):
     def make(*answers):
         found = Flower(place, *answers)
-        monkeypatch.setattr(flower, "ask", found)
+        monkeypatch.setattr(flower, "flwr", found)
         return found
 
     return make
@@ -66,37 +71,36 @@ def ended(place, state, task="may"):
     book(place).write("task", task=task, state=state)
 
 
-def test_a_task_without_a_server_is_refused_with_what_to_do(tmp_path):
+def test_a_task_without_a_running_server_is_an_error_with_advice(tmp_path):
     (tmp_path / "server.toml").write_text('federation = "trial"\nin_features = 6\n')
-    with pytest.raises(Refused, match="expected a running server, got none; start it with"):
+    with pytest.raises(ServerNotRunning, match="not running; start it with `fedran federation up`"):
         run_task(ServerPaths(tmp_path), "may", say=print)
 
 
 @pytest.mark.parametrize("task", ["", "a b", "../x", 'x" other="1', "x" * 65, "a\nb"])
-def test_a_name_that_is_none_never_reaches_flower(task, place, answering):
+def test_an_invalid_task_id_never_reaches_flower(task, place, answering):
     link = answering()
     with pytest.raises(Refused, match="task: expected"):
         run_task(place, task, say=print)
     assert link.started == []
 
 
-@pytest.mark.parametrize("verdict", ["complete", "quorum", "short"])
-def test_the_verdict_is_the_servers_own(verdict, place, answering):
+@pytest.mark.parametrize("state", ["complete", "quorum", "short"])
+def test_the_state_of_a_task_is_what_the_server_recorded(state, place, answering):
     link = answering("pending", "running", "finished:completed")
     book(place).write("task", task="may", state="short")
     book(place).write("task", task="june", state="complete")
-    ended(place, verdict)
+    ended(place, state)
     upload = {"client": "site-1", "outcome": "accepted", "bytes": 2_500_000}
     book(place).write("upload", task="may", **upload)
     book(place).write("upload", task="may", **{**upload, "outcome": "refused"})
     book(place).write("upload", task="june", **upload)
     said = []
     done = run_task(place, "may", say=said.append)
-    assert (done.task, done.verdict, done.transport) == ("may", verdict, 5000)
-    assert said[-1] == (
-        f"task may: {verdict}; uploads 2.500 MB, at the transport 0.003 MB in and 0.002 MB out"
-    )
-    assert link.started == [("run", ".", flower.LINK, "--run-config", 'task="may"')]
+    assert (done.task, done.state, done.transport) == ("may", state, 5000)
+    assert done.successful == (state != "short")
+    assert said[-1] == (f"task may: {state}; uploads 2.500 MB; transport 0.003 MB in, 0.002 MB out")
+    assert link.started == [("run", ".", flower.CONNECTION, "--run-config", 'task="may"')]
     noted = [e for e in book(place).read() if e["event"] == "run"][-1]
     assert (noted["task"], noted["transport"], noted["status"]) == (
         "may",
@@ -105,12 +109,13 @@ def test_the_verdict_is_the_servers_own(verdict, place, answering):
     )
 
 
-def test_a_run_that_told_nothing_is_no_success(place, answering):
+def test_a_task_without_a_recorded_state_is_not_successful(place, answering):
     answering("finished:completed")
-    assert run_task(place, "may", say=print).verdict == "unknown"
+    done = run_task(place, "may", say=print)
+    assert (done.state, done.successful) == ("unknown", False)
 
 
-def test_the_servers_lines_are_shown_as_they_come(place, answering, monkeypatch):
+def test_lines_of_the_server_log_are_passed_on_during_the_run(place, answering, monkeypatch):
     path = log_file(place.folder)
     path.write_text("before\n")
     answering("running", "running", "finished:completed")
@@ -120,7 +125,7 @@ def test_the_servers_lines_are_shown_as_they_come(place, answering, monkeypatch)
         with path.open("a") as file:
             file.write(next(lines))
 
-    monkeypatch.setattr(module.time, "sleep", sleep)
+    monkeypatch.setattr(tasks.time, "sleep", sleep)
     said = []
     run_task(place, "may", say=said.append)
     assert said[:-1] == ["one", "two", "three"]
@@ -130,43 +135,45 @@ def test_a_run_that_failed_is_started_again(place, answering):
     link = answering("finished:failed", "running", "finished:stopped", "finished:completed")
     ended(place, "complete")
     said = []
-    assert run_task(place, "may", say=said.append).verdict == "complete"
+    assert run_task(place, "may", say=said.append).state == "complete"
     assert len(link.started) == 3
-    assert sum("starting it again" in line for line in said) == 2
+    assert sum("it is started again" in line for line in said) == 2
 
 
-def test_but_not_for_ever(place, answering):
+def test_a_task_whose_runs_all_fail_is_an_error(place, answering):
     link = answering(*["finished:failed"] * 50)
     said = []
-    with pytest.raises(Refused, match=f"got {TRIES} that did not: finished:failed"):
+    with pytest.raises(
+        RunFailed, match=f"{MAX_RUNS} runs did not complete; the last is finished:failed"
+    ):
         run_task(place, "may", say=said.append)
-    assert len(link.started) == TRIES
-    assert sum("starting it again" in line for line in said) == TRIES - 1
+    assert len(link.started) == MAX_RUNS
+    assert sum("it is started again" in line for line in said) == MAX_RUNS - 1
 
 
-AWAY = [Refused("flwr list", "an answer", "none"), OSError(111, "refused"), TimeoutError()]
+AWAY = [flower.FlowerError("flwr list failed: no answer"), OSError(111, "refused"), TimeoutError()]
 
 
 @pytest.mark.parametrize("reason", AWAY, ids=lambda r: type(r).__name__)
-def test_a_superlink_that_is_away_is_waited_for(reason, place, answering):
+def test_a_superlink_that_does_not_answer_is_waited_for(reason, place, answering):
     link = answering("running", reason, reason, [], "finished:completed")
     ended(place, "complete")
-    assert run_task(place, "may", say=print).verdict == "complete"
+    assert run_task(place, "may", say=print).state == "complete"
     assert len(link.started) == 1
 
 
-def test_a_restart_waits_until_the_link_listens(place, answering, monkeypatch):
+def test_a_new_run_waits_until_the_superlink_listens(place, answering, monkeypatch):
     looks = iter([False, False, True])
     slept = []
-    monkeypatch.setattr(flower, "listening", lambda _: next(looks))
-    monkeypatch.setattr(module.time, "sleep", slept.append)
+    monkeypatch.setattr(flower, "is_listening", lambda _: next(looks))
+    monkeypatch.setattr(tasks.time, "sleep", slept.append)
     answering("finished:failed", "finished:completed")
     ended(place, "complete")
     run_task(place, "may", say=print)
     assert slept.count(1) == 2
 
 
-def test_a_run_is_not_watched_for_ever(place, answering, monkeypatch):
+def test_a_run_that_never_ends_is_an_error(place, answering, monkeypatch):
     class Clock:
         now = 0.0
 
@@ -176,13 +183,13 @@ def test_a_run_is_not_watched_for_ever(place, answering, monkeypatch):
         def sleep(self, _):
             self.now += 100.0
 
-    monkeypatch.setattr(module, "time", Clock())
+    monkeypatch.setattr(tasks, "time", Clock())
     answering(*["running"] * 500)
-    with pytest.raises(Refused, match="that did not: running"):
+    with pytest.raises(RunFailed, match="the last is running"):
         run_task(place, "may", say=lambda _: None)
 
 
-def test_bytes_of_forwarded_sums_are_told_with_their_task(place, answering):
+def test_bytes_of_forwarded_sums_count_for_their_task(place, answering):
     answering("finished:completed")
     ended(place, "complete")
     book = EventLog(place.state / "events.jsonl")
@@ -192,11 +199,18 @@ def test_bytes_of_forwarded_sums_are_told_with_their_task(place, answering):
     assert "uploads 5.000 MB" in said[-1]
 
 
-def test_what_would_fail_in_every_run_is_refused_before_the_first(place, answering):
+def test_settings_that_would_fail_in_every_run_are_checked_before_the_first(place, answering):
     link = answering()
     settings = place.settings_file.read_text()
     for wrong, words in (("min_clients = 2", "min_clients is 2"), ('validation = "v"', "v")):
         place.settings_file.write_text(f"{settings}{wrong}\n")
         with pytest.raises((ValueError, OSError), match=words):
             run_task(place, "may", say=print)
+    assert not link.started
+
+
+def test_a_second_task_at_the_same_time_is_an_error(place, answering):
+    link = answering()
+    with locked(place.state, task="may"), pytest.raises(TaskInProgress, match="task may is open"):
+        run_task(place, "june", say=print)
     assert not link.started

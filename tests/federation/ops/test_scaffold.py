@@ -1,4 +1,4 @@
-"""Folders of a server, of sites and of a trial: complete, private, and never half-made."""
+"""Folders of a server, of a site and of a federation: complete, private, never half-made."""
 
 import os
 import stat
@@ -11,16 +11,12 @@ pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
 from fedran.data.catalogue import digits
-from fedran.federation.ops.enrolment import Card
-from fedran.federation.ops.node_key import make_node_key
+from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment
 from fedran.federation.ops.scaffold import (
-    CARD,
-    Trial,
-    add_site,
+    FederationOptions,
+    make_federation,
     make_server,
     make_site,
-    make_trial,
-    remove_site,
 )
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.server.settings import ServerPaths, ServerSettings
@@ -58,7 +54,7 @@ def nodes(place):
     return {p.stem: p.read_text() for p in place.nodes.iterdir()}
 
 
-def test_a_server_is_ready_to_run(server):
+def test_a_new_server_has_settings_roster_and_certificates(server):
     assert server.settings() == SETTINGS
     assert Roster.load(server.roster).clients == {}
     assert {p.name for p in server.tls.iterdir()} == {
@@ -91,16 +87,16 @@ def test_a_server_is_ready_to_run(server):
         ),
     ],
 )
-def test_the_servers_file_says_what_it_was_made_with(changes, tmp_path):
+def test_server_toml_contains_the_settings_it_was_created_with(changes, tmp_path):
     settings = replace(SETTINGS, **changes)
     assert make_server(tmp_path / "server", settings).settings() == settings
 
 
-def test_a_site_has_its_keys_and_a_card_of_their_public_halves(join, server, tmp_path):
-    card = join("site-1")
+def test_a_new_site_has_keys_and_an_enrolment_file_with_their_public_halves(join, server, tmp_path):
+    enrolment = join("site-1")
     place = SitePaths.find(tmp_path / "site-1")
-    assert Card.load(place.folder / CARD) == card
-    assert SiteKey.load(place.folder / "site.key").public == card.key
+    assert Enrolment.load(place.folder / ENROLMENT_FILE) == enrolment
+    assert SiteKey.load(place.folder / "site.key").public == enrolment.key
     found = place.settings()
     assert (found.federation, found.client, found.server) == (
         "trial",
@@ -112,18 +108,18 @@ def test_a_site_has_its_keys_and_a_card_of_their_public_halves(join, server, tmp
     assert mode(place.folder) == 0o700
     assert mode(place.folder / "site.key") == mode(place.folder / "node.key") == 0o600
     secret = (place.folder / "site.key").read_text().strip()
-    assert secret not in (place.folder / CARD).read_text()
+    assert secret not in (place.folder / ENROLMENT_FILE).read_text()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes")
-def test_an_empty_folder_that_others_could_read_is_made_private(join, tmp_path):
+def test_an_existing_empty_folder_becomes_private(join, tmp_path):
     (tmp_path / "site-1").mkdir()
     (tmp_path / "site-1").chmod(0o755)
     join("site-1")
     assert mode(tmp_path / "site-1") == 0o700
 
 
-def test_a_folder_with_something_in_it_is_refused_and_left_alone(join, server, tmp_path):
+def test_a_folder_that_is_not_empty_is_refused_and_unchanged(join, server, tmp_path):
     (tmp_path / "site-1").mkdir()
     (tmp_path / "site-1" / ".hidden").write_text("mine")
     with pytest.raises(FileExistsError, match="site-1: is not empty; name a new folder"):
@@ -143,7 +139,7 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone(join, server, t
         ({"server": "nowhere:0x1"}, "address: expected host:port"),
     ],
 )
-def test_a_site_with_wrong_words_is_not_begun(changes, words, join, tmp_path):
+def test_wrong_arguments_create_no_site(changes, words, join, tmp_path):
     with pytest.raises(Refused, match=words):
         join("site-1", **changes)
     with pytest.raises(Refused, match="client: expected"):
@@ -154,95 +150,25 @@ def test_a_site_with_wrong_words_is_not_begun(changes, words, join, tmp_path):
     join("site-1")
 
 
-def test_a_site_refuses_an_authority_that_is_no_certificate(join, server, tmp_path):
+def test_a_ca_file_that_is_not_a_certificate_creates_no_site(join, server, tmp_path):
     with pytest.raises(Refused, match="a certificate"):
         join("site-1", ca=server.tls / "server.key")
     assert not (tmp_path / "site-1").exists()
 
 
-def test_after_a_wrong_host_the_same_command_works_with_the_right_one(tmp_path):
+def test_a_wrong_host_leaves_nothing_in_the_way_of_a_second_try(tmp_path):
     with pytest.raises(Refused, match="host"):
         make_server(tmp_path / "server", SETTINGS, hosts=("bücher.example",))
     make_server(tmp_path / "server", SETTINGS, hosts=("buecher.example",))
 
 
-def test_roster_and_nodes_agree_through_adding_and_removing(join, server):
-    cards = [join(name) for name in ("site-1", "site-2", ".dot", "a.pub")]
-    for card in (*cards, cards[0]):
-        add_site(server, card)
-    assert Roster.load(server.roster).clients == {c.client: c.key for c in cards}
-    assert nodes(server) == {c.client: c.node for c in cards}
-    remove_site(server, "site-1")
-    assert Roster.load(server.roster).clients.keys() == nodes(server).keys()
-    assert "site-1" not in nodes(server)
-    with pytest.raises(Refused, match="a site of the roster"):
-        remove_site(server, "site-1")
-    remove_site(server, "site-2")
-    add_site(server, cards[0])
-    assert nodes(server)["site-1"] == cards[0].node
-
-
-def test_a_site_without_a_node_key_can_still_be_removed(join, server):
-    add_site(server, join("site-1"))
-    (server.nodes / "site-1.pub").unlink()
-    remove_site(server, "site-1")
-    assert Roster.load(server.roster).clients == {}
-
-
-def test_a_site_cannot_be_removed_by_the_name_of_a_file(join, server):
-    add_site(server, join("site-1"))
-    (server.folder / "keep.pub").write_text("x")
-    for name in ("../keep", "", "site", "site-1.pub"):
-        with pytest.raises(Refused, match="a site of the roster"):
-            remove_site(server, name)
-    assert (server.folder / "keep.pub").exists()
-
-
-def test_a_card_of_another_federation_changes_nothing(join, server):
-    add_site(server, join("site-1"))
-    before = tree(server.folder)
-    with pytest.raises(Refused, match="federation: expected trial, got elsewhere"):
-        add_site(server, join("site-2", federation="elsewhere"))
-    assert tree(server.folder) == before
-
-
-def test_a_known_client_with_another_key_changes_nothing(join, server, tmp_path):
-    card = join("site-1")
-    add_site(server, card)
-    before = tree(server.folder)
-    thief = replace(card, key=SiteKey.generate().public, node=make_node_key(tmp_path / "thief.key"))
-    with pytest.raises(Refused, match="a new id, or the known key of site-1"):
-        add_site(server, thief)
-    assert tree(server.folder) == before
-
-
-def test_a_roster_that_cannot_be_written_lets_no_node_in(join, server, monkeypatch):
-    """Not half-changed: connecting without being able to upload helps nobody."""
-    card = join("site-1")
-    monkeypatch.setattr(Roster, "save", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
-    with pytest.raises(OSError, match="No space"):
-        add_site(server, card)
-    monkeypatch.undo()
-    assert (Roster.load(server.roster).clients, nodes(server)) == ({}, {})
-    add_site(server, card)
-    assert nodes(server) == {"site-1": card.node}
-
-
-def test_the_node_key_of_another_site_is_refused(join, server):
-    first, second = join("site-1"), join("site-2")
-    add_site(server, first)
-    with pytest.raises(Refused):
-        add_site(server, replace(second, node=first.node))
-    assert set(nodes(server)) == {"site-1"}
-
-
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trial")
-    return folder, make_trial(folder, Trial(n_sites=3, tasks=4))
+    return folder, make_federation(folder, FederationOptions(n_sites=3, tasks=4))
 
 
-def test_a_trials_sites_are_those_of_roster_and_nodes(trial):
+def test_sites_roster_and_node_keys_of_a_new_federation_agree(trial):
     folder, places = trial
     server = ServerPaths.find(folder)
     names = [p.settings().client for p in places]
@@ -250,16 +176,20 @@ def test_a_trials_sites_are_those_of_roster_and_nodes(trial):
     assert [p.folder for p in trial_sites(folder)] == [p.folder for p in places]
     roster = Roster.load(server.roster).clients
     for place in places:
-        card = Card.load(place.folder / CARD)
-        assert roster[card.client] == card.key == SiteKey.load(place.folder / "site.key").public
-        assert nodes(server)[card.client] == card.node
+        enrolment = Enrolment.load(place.folder / ENROLMENT_FILE)
+        assert (
+            roster[enrolment.client]
+            == enrolment.key
+            == SiteKey.load(place.folder / "site.key").public
+        )
+        assert nodes(server)[enrolment.client] == enrolment.node
         assert mode(place.folder) == 0o700
         assert place.settings().server == server.settings().address
     assert set(roster) == set(nodes(server)) == set(names)
     assert server.settings().min_clients <= len(names)
 
 
-def test_the_samples_rows_are_dealt_completely_and_none_twice(trial):
+def test_each_row_of_the_sample_data_is_at_exactly_one_site(trial):
     folder, places = trial
     data, dealt, seen = digits(), [], []
     for number in range(1, 5):
@@ -278,8 +208,8 @@ def test_the_samples_rows_are_dealt_completely_and_none_twice(trial):
         assert (file["labels"] == data.y_test).all()
 
 
-def test_names_of_many_sites_sort_as_they_count(tmp_path):
-    places = make_trial(tmp_path, Trial(n_sites=10, in_features=6))
+def test_names_of_many_sites_sort_by_their_numbers(tmp_path):
+    places = make_federation(tmp_path, FederationOptions(n_sites=10, in_features=6))
     assert [p.folder.name for p in places] == [f"site-{i:02d}" for i in range(1, 11)]
     assert trial_sites(tmp_path) == places
     assert not list(tmp_path.rglob("*.npz"))
@@ -287,8 +217,13 @@ def test_names_of_many_sites_sort_as_they_count(tmp_path):
     assert (found.in_features, found.source, found.validation) == (6, "", None)
 
 
-def test_a_server_alone_needs_no_sites(tmp_path):
-    assert make_trial(tmp_path, Trial(n_sites=0, in_features=6, hosts=("fl.example.org",))) == []
+def test_a_federation_without_sites_is_a_server_alone(tmp_path):
+    assert (
+        make_federation(
+            tmp_path, FederationOptions(n_sites=0, in_features=6, hosts=("fl.example.org",))
+        )
+        == []
+    )
     assert trial_sites(tmp_path) == []
     assert ServerPaths.find(tmp_path).settings().min_clients == 1
 
@@ -310,13 +245,13 @@ def test_a_server_alone_needs_no_sites(tmp_path):
         ),
     ],
 )
-def test_a_wrong_trial_leaves_nothing_behind(changes, words, tmp_path):
-    with pytest.raises(Refused, match=words):
-        make_trial(tmp_path / "trial", Trial(**changes))
+def test_wrong_options_create_no_federation(changes, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        make_federation(tmp_path / "trial", FederationOptions(**changes))
     assert not (tmp_path / "trial").exists()
 
 
-def test_a_place_is_found_from_inside_and_from_above(trial, tmp_path, monkeypatch):
+def test_folders_are_found_from_inside_and_from_above(trial, tmp_path, monkeypatch):
     folder, places = trial
     server = ServerPaths(folder / "server")
     assert ServerPaths.find(folder) == ServerPaths.find(folder / "server") == server
@@ -333,7 +268,7 @@ def test_a_place_is_found_from_inside_and_from_above(trial, tmp_path, monkeypatc
                 find(wrong)
 
 
-def test_a_places_folders_follow_its_settings(server):
+def test_state_and_roster_paths_follow_the_settings(server):
     with server.settings_file.open("a") as file:
         file.write('state = "memory"\nroster = "who.toml"\n')
     assert (server.state, server.roster) == (server.folder / "memory", server.folder / "who.toml")

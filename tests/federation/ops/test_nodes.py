@@ -1,18 +1,15 @@
-"""Nodes at the SuperLink: who may connect, who lacks the newest head. Flower is made up here."""
+"""Nodes of the SuperLink: who may connect, who lacks the newest head. Flower is simulated."""
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.core.errors import Refused
 from fedran.federation.ops import flower
-from fedran.federation.ops.nodes import PATIENCE, Registry, active, note_of
+from fedran.federation.ops.nodes import FIRST_WAIT, NodeRegistry
 from fedran.federation.server.settings import ServerPaths
 
 
@@ -30,13 +27,15 @@ class Flower:
         if words[:2] == ("supernode", "register"):
             key = Path(words[2]).read_text()
             if key in [n["key"] for n in self.nodes.values()]:
-                raise Refused("flwr supernode register", "an answer", "Public key already in use")
+                raise flower.FlowerError(
+                    "flwr supernode register failed: Public key already in use"
+                )
             self.count += 1
             self.nodes[str(self.count)] = {"key": key, "status": "registered"}
             return {"success": True, "node-id": self.count}
         if words[:2] == ("supernode", "unregister"):
             if words[2] not in self.nodes:
-                raise Refused("flwr supernode unregister", "an answer", "Node not found")
+                raise flower.FlowerError("flwr supernode unregister failed: Node not found")
             del self.nodes[words[2]]
             return {"success": True}
         if words[:2] == ("supernode", "list"):
@@ -56,7 +55,7 @@ class Flower:
 @pytest.fixture
 def link(monkeypatch):
     found = Flower()
-    monkeypatch.setattr(flower, "ask", found)
+    monkeypatch.setattr(flower, "flwr", found)
     return found
 
 
@@ -72,88 +71,80 @@ def key(place, client, text):
     (place.nodes / f"{client}.pub").write_text(text)
 
 
-def look(place, times=1, *, catch_up=False, registry=None):
-    found = registry or Registry(place, named=True)
+def update(place, times=1, *, catch_up=False, registry=None):
+    found = registry or NodeRegistry(place, authenticated=True)
     for _ in range(times):
-        found.look(catch_up=catch_up)
+        found.update(catch_up=catch_up)
     return found
 
 
 def test_a_new_key_is_registered_once_through_restarts(place, link):
     key(place, "site-1", "A")
     for _ in range(3):
-        look(place, 2)
+        update(place, 2)
     key(place, "site-2", "B")
-    look(place, 2)
+    update(place, 2)
     assert link.how_often("supernode", "register") == 2
     assert [n["key"] for n in link.nodes.values()] == ["A", "B"]
     assert place.node_owners() == {"1": "site-1", "2": "site-2"}
     asked = next(words for words in link.asked if words[:2] == ("supernode", "register"))
-    assert asked[3:] == (flower.LINK, "--name", "site-1")
+    assert asked[3:] == (flower.CONNECTION, "--name", "site-1")
 
 
-def test_a_changed_key_takes_the_place_of_the_old_one(place, link):
+def test_a_changed_node_key_replaces_the_old_one(place, link):
     key(place, "site-1", "A")
-    look(place)
+    update(place)
     key(place, "site-1", "B")
-    look(place, 3)
+    update(place, 3)
     assert [n["key"] for n in link.nodes.values()] == ["B"]
     assert (link.how_often("supernode", "unregister"), link.count) == (1, 2)
     assert place.node_owners() == {"2": "site-1"}
 
 
-def test_a_removed_key_may_no_longer_connect(place, link, caplog):
+def test_a_removed_key_may_no_longer_connect_and_is_forgotten(place, link, caplog):
     for client in ("site-1", "site-2"):
         key(place, client, client)
-    look(place)
+    update(place)
     (place.nodes / "site-1.pub").unlink()
     with caplog.at_level(logging.INFO):
-        look(place)
+        update(place, 3)
     assert [n["key"] for n in link.nodes.values()] == ["site-2"]
-    assert "node of site-1 may no longer connect" in caplog.text
-
-
-def test_a_removed_key_is_forgotten(place, link, caplog):
-    for client in ("site-1", "site-2"):
-        key(place, client, client)
-    look(place)
-    (place.nodes / "site-1.pub").unlink()
-    look(place, 3)
     assert link.how_often("supernode", "unregister") == 1
     assert place.node_owners() == {"2": "site-2"}
-    assert "did not answer" not in caplog.text
+    assert "the node of site-1 may no longer connect" in caplog.text
+    assert "not updated" not in caplog.text
 
 
-def test_one_key_that_flower_refuses_does_not_keep_others_out(place, link):
+def test_a_key_that_flower_refuses_does_not_keep_others_out(place, link):
     key(place, "site-1", "A")
     key(place, "site-2", "A")
     key(place, "site-3", "C")
-    look(place, 2)
+    update(place, 2)
     assert {n["key"] for n in link.nodes.values()} == {"A", "C"}
     assert (place.state / "flower.json").exists()
 
 
 def test_a_key_file_that_is_no_text_is_a_warning(place, link):
     (place.nodes / "site-1.pub").write_bytes(b"\xff\xfe\x00")
-    look(place)
+    update(place)
 
 
-def test_without_node_keys_nothing_is_registered(place, link):
+def test_without_authentication_nothing_is_registered(place, link):
     key(place, "site-1", "A")
-    look(place, registry=Registry(place, named=False))
+    update(place, registry=NodeRegistry(place, authenticated=False))
     assert link.how_often("supernode", "register") == 0
     assert link.how_often("supernode", "list") == 1
 
 
-def test_what_status_needs_is_noted(place, link):
+def test_nodes_and_runs_are_recorded_for_the_status(place, link):
     for client in ("site-1", "site-2"):
         key(place, client, client)
     link.runs = [{"run-id": 9, "status": "running", "network-traffic": {"inbound-bytes": 5}}] * 300
-    look(place)
+    update(place)
     link.nodes["1"]["status"] = "online"
     link.nodes["2"]["status"] = "offline"
     link.nodes["77"] = {"key": "?", "status": "online"}
-    look(place)
+    update(place)
     note = json.loads((place.state / "flower.json").read_text())
     assert [(n["node_id"], n["client"], n["status"]) for n in note["nodes"]] == [
         ("1", "site-1", "online"),
@@ -165,14 +156,14 @@ def test_what_status_needs_is_noted(place, link):
     assert (note["runs"][0]["run_id"], note["runs"][0]["transport_up"]) == ("9", 5)
 
 
-def test_the_state_folder_is_made_when_it_is_missing(place, link):
+def test_a_missing_state_folder_is_created(place, link):
     place.state.rmdir()
-    look(place)
+    update(place)
     assert place.state.stat().st_mode & 0o077 == 0
 
 
 GONE = [
-    Refused("flwr list", "an answer", "none"),
+    flower.FlowerError("flwr list failed: no answer"),
     OSError(111, "refused"),
     TimeoutError("x"),
     KeyError("nodes"),
@@ -180,30 +171,15 @@ GONE = [
 
 
 @pytest.mark.parametrize("reason", GONE, ids=lambda r: type(r).__name__)
-def test_flower_that_does_not_answer_is_a_warning_and_the_next_look_goes_on(
-    reason, place, link, caplog
-):
+def test_no_answer_of_flower_is_a_warning_and_the_next_update_goes_on(reason, place, link, caplog):
     key(place, "site-1", "A")
-    registry = Registry(place, named=True)
+    registry = NodeRegistry(place, authenticated=True)
     link.away = reason
-    registry.look(catch_up=True)
-    assert "looking at nodes and runs" in caplog.text
+    registry.update(catch_up=True)
+    assert "nodes and runs were not updated" in caplog.text
     link.away = None
-    registry.look(catch_up=True)
+    registry.update(catch_up=True)
     assert place.node_owners() == {"1": "site-1"}
-
-
-def test_flowers_command_line_that_hangs_is_a_warning(place, monkeypatch):
-    hanging = [sys.executable, "-c", "import time; time.sleep(30)"]
-    (place.flower / "app").mkdir()
-    run = subprocess.run
-
-    def slow(command, **how):
-        return run(hanging, **{**how, "timeout": 0.2})
-
-    monkeypatch.setattr(flower, "program", lambda name: name)
-    monkeypatch.setattr(flower.subprocess, "run", slow)
-    look(place)
 
 
 def serve(place, *nodes, head="abc"):
@@ -214,22 +190,22 @@ def serve(place, *nodes, head="abc"):
 def three(place, link):
     for client in ("site-1", "site-2", "site-3"):
         key(place, client, client)
-    look(place)
+    update(place)
     for node in link.nodes.values():
         node["status"] = "online"
-    return Registry(place, named=True)
+    return NodeRegistry(place, authenticated=True)
 
 
-def test_one_run_for_all_that_lack_the_newest_head(three, place, link):
+def test_all_nodes_without_the_newest_head_get_it_in_one_run(three, place, link):
     serve(place, "1")
-    three.look(catch_up=True)
-    assert [a for a in link.asked if a[0] == "run"] == [("run", ".", flower.LINK)]
+    three.update(catch_up=True)
+    assert [a for a in link.asked if a[0] == "run"] == [("run", ".", flower.CONNECTION)]
 
 
 @pytest.mark.parametrize(
-    "why", ["all have it", "no head", "no file", "damaged", "away", "told not"]
+    "why", ["all have it", "no head", "no file", "damaged", "away", "not wanted"]
 )
-def test_no_run_where_there_is_nothing_to_catch_up(why, three, place, link):
+def test_no_catch_up_run_is_started_without_need(why, three, place, link):
     if why == "all have it":
         serve(place, "1", "2", "3")
     elif why == "no head":
@@ -240,127 +216,72 @@ def test_no_run_where_there_is_nothing_to_catch_up(why, three, place, link):
         serve(place, "1")
         for number in "23":
             link.nodes[number]["status"] = "offline"
-    elif why == "told not":
+    elif why == "not wanted":
         serve(place)
-    three.look(catch_up=why != "told not")
+    three.update(catch_up=why != "not wanted")
     assert link.how_often("run") == 0
 
 
 @pytest.mark.parametrize("status", ["pending", "starting", "running"])
-def test_no_run_beside_another(status, three, place, link):
+def test_no_catch_up_run_is_started_while_another_run_is_active(status, three, place, link):
     serve(place)
     link.runs = [
         {"run-id": 1, "status": "finished:completed"},
         {"run-id": 2, "status": status},
     ]
-    three.look(catch_up=True)
+    three.update(catch_up=True)
     assert link.how_often("run") == 0
     link.runs[1]["status"] = "finished:failed"
-    three.look(catch_up=True)
+    three.update(catch_up=True)
     assert link.how_often("run") == 1
 
 
-def test_a_node_that_never_takes_the_head_is_asked_ever_more_rarely(three, place, link):
+def test_a_node_that_never_accepts_the_head_is_asked_ever_more_rarely(three, place, link):
     serve(place, "1", "2")
     found = []
-    for n in range(8 * PATIENCE):
+    for n in range(8 * FIRST_WAIT):
         before = link.how_often("run")
-        three.look(catch_up=True)
+        three.update(catch_up=True)
         if link.how_often("run") > before:
             found.append(n)
-    assert found == [0, PATIENCE + 1, 3 * PATIENCE + 2, 7 * PATIENCE + 3]
+    assert found == [0, FIRST_WAIT + 1, 3 * FIRST_WAIT + 2, 7 * FIRST_WAIT + 3]
 
 
-def test_patience_with_one_node_is_not_held_against_another(three, place, link):
+def test_waiting_for_one_node_does_not_delay_another(three, place, link):
     serve(place, "1", "2")
-    three.look(catch_up=True)
-    three.look(catch_up=True)
+    three.update(catch_up=True)
+    three.update(catch_up=True)
     assert link.how_often("run") == 1
     serve(place, "1")
-    three.look(catch_up=True)
+    three.update(catch_up=True)
     assert link.how_often("run") == 2
 
 
-def test_a_node_that_took_the_head_is_served_at_once_the_next_time(three, place, link):
+def test_a_node_that_accepted_the_head_is_served_at_once_the_next_time(three, place, link):
     """As the how-to says: within ``catch_up`` seconds of coming back, every time."""
     for head in ("first", "second", "third"):
         serve(place, "1", "2", head=head)
-        three.look(catch_up=True)
+        three.update(catch_up=True)
         serve(place, "1", "2", "3", head=head)
-        three.look(catch_up=True)
+        three.update(catch_up=True)
     assert link.how_often("run") == 3
 
 
-def test_runs_end_in_one_of_flowers_ways():
-    for status in ("finished:completed", "finished:failed", "finished:stopped"):
-        assert not active({"status": status})
-    for status in ("pending", "starting", "running"):
-        assert active({"status": status})
-
-
-def test_a_run_without_traffic_has_none():
-    note = note_of({"run-id": 3, "status": "running"})
-    assert (note["run_id"], note["transport"], note["transport_up"]) == ("3", 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("said", "code", "words"),
-    [
-        ('print(\'{"success": false, "error-message": "no\\\\n such"}\')', 1, "got no such"),
-        ("import sys; sys.stderr.write('cannot\\nconnect')", 1, "got cannot connect"),
-        ("print('nothing like it')", 0, "got nothing like it"),
-        ("print('')", 0, "got none"),
-        pytest.param(
-            "print('[1]')",
-            0,
-            "an answer",
-        ),
-        ("print('{\"nodes\": []}')", 0, "an answer"),
-    ],
-)
-def test_what_is_no_answer_of_flower_is_one_sentence(said, code, words, place, monkeypatch):
-    (place.flower / "app").mkdir()
-    run = subprocess.run
-
-    def fake(command, **how):
-        return run([sys.executable, "-S", "-c", f"{said}\nraise SystemExit({code})"], **how)
-
-    monkeypatch.setattr(flower, "program", lambda name: name)
-    monkeypatch.setattr(flower.subprocess, "run", fake)
-    with pytest.raises(Refused, match=words) as caught:
-        flower.ask(place, "supernode", "list", flower.LINK)
-    assert str(caught.value).startswith("flwr supernode list: expected an answer")
-    assert "\n" not in str(caught.value)
-
-
-def test_words_before_flowers_answer_are_skipped(place, monkeypatch):
-    (place.flower / "app").mkdir()
-    run = subprocess.run
-
-    def fake(command, **how):
-        said = "print('Loading ...'); print('{\"success\": true, \"runs\": [1]}'); print('done')"
-        return run([sys.executable, "-S", "-c", said], **how)
-
-    monkeypatch.setattr(flower, "program", lambda name: name)
-    monkeypatch.setattr(flower.subprocess, "run", fake)
-    assert flower.ask(place, "list")["runs"] == [1]
-
-
-def test_a_crash_between_flower_and_our_file_is_mended(place, link):
+def test_nodes_are_registered_again_after_a_crash_or_with_a_new_database(place, link):
     key(place, "site-1", "A")
-    look(place)
+    update(place)
     (place.flower / "nodes.json").unlink()  # registered there, not written down here
-    look(place)
+    update(place)
     assert place.node_owners() == {"2": "site-1"}
     assert list(link.nodes) == ["2"]
     link.nodes.clear()  # Flower's database is a new one
-    look(place)
+    update(place)
     assert place.node_owners() == {"3": "site-1"}
 
 
-def test_nodes_that_flower_lists_as_unregistered_are_left_alone(place, link):
+def test_nodes_that_flower_lists_as_unregistered_are_ignored(place, link):
     link.nodes["9"] = {"key": "Z", "status": "unregistered"}
     key(place, "site-1", "A")
-    look(place, 3)
+    update(place, 3)
     assert link.how_often("supernode", "unregister") == 0
     assert link.how_often("supernode", "register") == 1
