@@ -10,6 +10,7 @@ results/federation.md.
 from __future__ import annotations
 
 import argparse
+import datetime
 import hashlib
 import multiprocessing
 import os
@@ -258,7 +259,8 @@ def write(lines):
     head = [
         "# What one server needs",
         "",
-        f"`python benchmarks/federation.py` at {version or 'no commit'}, {platform.system()}, "
+        f"`python benchmarks/federation.py` at {version or 'no commit'} on "
+        f"{datetime.date.today().isoformat()}, {platform.system()}, "
         f"{os.cpu_count()} cores; M = {M}, r = {RANK}, {CLASSES} classes. The sites' uploads were",
         "ready in their outboxes: the server's work is measured, not theirs. Peaks are the largest",
         "resident sets of the named process.",

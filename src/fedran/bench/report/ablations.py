@@ -1,4 +1,4 @@
-"""The three studies that vary one thing: label rate, rank and width, components."""
+"""Results of the ablations, arranged by what they vary: label rate, rank and width, components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accuracy against the largest upload, with the front of methods that none beats in both."""
+"""Accuracy against the largest upload, with the Pareto front: methods that none beats in both."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fedran.bench.report.figures.chart import (
     ACCENT,
     INK,
     Chart,
-    Line,
-    line_styles,
+    Style,
     log_ticks,
+    method_styles,
     short,
     slug,
     unique,
 )
-from fedran.bench.report.figures.label_layout import Box, along, place
-from fedran.bench.report.tables.bytes import largest_upload
+from fedran.bench.report.figures.label_layout import Box, Point, along, place
+from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import MIB
 from fedran.bench.results.grouping import Group, Setting, by_place, comparisons, groups, place_title
 from fedran.bench.results.result import Result
@@ -33,15 +33,15 @@ MEASURES: tuple[tuple[str, Callable[[Result], float]], ...] = (
 )
 
 
-def front_charts(results: Sequence[Result]) -> list[Chart]:
-    """One figure for each setting and beta with two methods or more."""
-    styles, charts = line_styles(results), []
+def pareto_charts(results: Sequence[Result]) -> list[Chart]:
+    """One figure per setting and beta with at least two methods."""
+    styles, charts = method_styles(results), []
     seen: set[Setting] = set()
     for (setting, beta), found in by_place(groups(comparisons(results))).items():
         shown = [g for g in found if largest_upload(g) > 0]
         if len(shown) < 2:
             continue
-        name = slug("front", setting.dataset, setting.frame, "" if beta is None else beta)
+        name = slug("pareto", setting.dataset, setting.frame, "" if beta is None else beta)
         size = (9.2, max(3.7, 0.21 * len(shown) + 0.7))
         draw = partial(_draw, shown, styles)
         charts.append(Chart(name, place_title(setting, beta), size, draw, setting in seen))
@@ -49,20 +49,20 @@ def front_charts(results: Sequence[Result]) -> list[Chart]:
     return unique(charts)
 
 
-def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of (bytes, accuracy): those for which nothing cheaper or equal is better or equal.
+def pareto_front(points: Sequence[Point]) -> list[Point]:
+    """The (bytes, accuracy) points for which no other is as cheap and as accurate.
 
-    >>> front([(1, 50), (2, 40), (3, 60), (3, 55)])
+    >>> pareto_front([(1, 50), (2, 40), (3, 60), (3, 55)])
     [(1, 50), (3, 60)]
     """
-    kept: list[tuple[float, float]] = []
+    kept: list[Point] = []
     for size, accuracy in sorted(points, key=lambda p: (p[0], -p[1])):
         if not kept or accuracy > kept[-1][1]:
             kept.append((size, accuracy))
     return kept
 
 
-def _draw(found: list[Group], styles: dict[str, Line], figure: Figure) -> None:
+def _draw(found: list[Group], styles: dict[str, Style], figure: Figure) -> None:
     axes = figure.subplots(1, len(MEASURES))
     for ax, (title, measure) in zip(axes, MEASURES, strict=True):
         _panel(ax, found, styles, measure)
@@ -70,31 +70,31 @@ def _draw(found: list[Group], styles: dict[str, Line], figure: Figure) -> None:
         ax.set_xlabel("largest upload of a client and task, MiB")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", handletextpad=0.3)
-    # The layout is final before labels are placed: their places are in dots.
+    # Label positions are in dots, so the layout must be final before they are chosen.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for ax, (_, measure) in zip(axes, MEASURES, strict=True):
         _number(figure, ax, [_point(g, measure) for g in found], found)
 
 
-def _point(g: Group, measure: Callable[[Result], float]) -> tuple[float, float]:
+def _point(g: Group, measure: Callable[[Result], float]) -> Point:
     s = g.stat(measure)
     assert s is not None
     return largest_upload(g) / MIB, s.mean
 
 
-def _front_of(found: list[Group], points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    return front([p for g, p in zip(found, points, strict=True) if g.competes])
+def _front_of(found: list[Group], points: list[Point]) -> list[Point]:
+    return pareto_front([p for g, p in zip(found, points, strict=True) if g.competes])
 
 
-def _dots(ax: Axes, points: list[tuple[float, float]], scale: float) -> list[tuple[float, float]]:
-    """Data as places in the figure, in points of 1/72 inch."""
+def _dots(ax: Axes, points: list[Point], scale: float) -> list[Point]:
+    """Data coordinates as positions in the figure, in points of 1/72 inch."""
     placed = [ax.transData.transform(p) for p in points]
     return [(scale * float(x), scale * float(y)) for x, y in placed]
 
 
 def _panel(
-    ax: Axes, found: list[Group], styles: dict[str, Line], measure: Callable[[Result], float]
+    ax: Axes, found: list[Group], styles: dict[str, Style], measure: Callable[[Result], float]
 ) -> None:
     for i, g in enumerate(found, 1):
         x, y = _point(g, measure)
@@ -110,9 +110,7 @@ def _panel(
     ax.margins(0.09, 0.12)
 
 
-def _number(
-    figure: Figure, ax: Axes, points: list[tuple[float, float]], found: list[Group]
-) -> None:
+def _number(figure: Figure, ax: Axes, points: list[Point], found: list[Group]) -> None:
     scale = 72.0 / figure.dpi
     spots, joined = _dots(ax, points, scale), _dots(ax, _front_of(found, points), scale)
     bounds = ax.bbox
