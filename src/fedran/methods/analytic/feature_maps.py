@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from fedran.core._linalg.arrays import Array, as_matrix, cast, device, like, namespace
+from fedran.core._linalg.arrays import Array, as_matrix, cast, device, namespace
 from fedran.core._linalg.blas import matmul
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
@@ -95,4 +95,4 @@ class Projection(Raw):
     def __call__(self, Z: Array) -> Array:
         """Z P in float32."""
         Z = super().__call__(Z)
-        return matmul(Z, like(self.random.projection, Z))
+        return matmul(Z, self.random.projection_like(Z))
