@@ -143,6 +143,7 @@ def test_an_interrupt_says_stopped(cli, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedran.cli.run.execute", stop)
-    code, _, err = cli("run", DIGITS)
+    code, out, err = cli("run", DIGITS)
     assert code == 130
+    assert "Stopped: the same command continues from here." in out
     assert err.strip() == "fedran: stopped"

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from fedran.bench.run.checkpoint import Checkpoint
-from fedran.bench.run.client_images import Encoded, cached_backbone
-from fedran.bench.run.runner import Run, run
+from fedran.bench.run.runner import EncodedImages, Run, cached_backbone, run
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.stream import Stream, Task, make_stream
-from fedran.methods.analytic.fedncm import ClassSumsClient
+from fedran.methods.analytic.class_sums import ClassSumsClient
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import METHODS, make_method, settings
 
@@ -107,7 +106,7 @@ def spec_of(method, dataset, stream):
 
 def data_of(method, dataset, rows, client="c", task="0"):
     X, y = rows_of(method, dataset).X_train[rows], dataset.y_train[rows]
-    return ClientData(client, task, X, y, Encoded(dataset.images, rows))
+    return ClientData(client, task, X, y, EncodedImages(dataset.images, rows))
 
 
 def one_round(method, state, cstates, dataset, stream, t, round_, seed=0):

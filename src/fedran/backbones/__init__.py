@@ -1,4 +1,4 @@
-"""Frozen feature extractors, the feature store, and the export of heads to PyTorch."""
+"""Frozen extractors and the export of heads to other frameworks."""
 
 from fedran.backbones.torch_export import to_torch
 

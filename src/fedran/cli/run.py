@@ -13,17 +13,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fedran.bench.results.result import Result
-from fedran.bench.run.__main__ import OUT
 from fedran.bench.run.config import load_config
-from fedran.bench.run.job import jobs
-from fedran.bench.run.progress import summary
-from fedran.bench.run.sweep import execute
-from fedran.bench.run.time_left import Clock, Planned, duration
+from fedran.bench.run.progress import Clock, PlannedJob, duration, summary
+from fedran.bench.run.sweep import CONTINUE, OUT, execute, listing
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="The experiment (.toml).")],
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = OUT,
+    config: Annotated[Path, typer.Argument(help="Configuration of the experiment (.toml).")],
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = OUT,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -34,25 +31,32 @@ def run(
         str | None, typer.Option(help="Accelerator for methods that can use one, e.g. cuda.")
     ] = None,
     workers: Annotated[
-        int, typer.Option("--jobs", min=1, help="Processes side by side, as memory allows.")
+        int, typer.Option("--jobs", min=1, help="Runs side by side, as far as memory allows.")
     ] = 1,
     streams: Annotated[
-        Path | None, typer.Option(help="Folder to keep the streams in, as files.")
+        Path | None, typer.Option(help="Folder to which the streams are written.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Open the data and list the runs, run nothing.")
+    ] = False,
 ) -> None:
-    """Run an experiment or a sweep; what is done already is not run again."""
+    """Run an experiment or a sweep. Runs that are already done are skipped."""
     experiment = load_config(config, overrides or [])
     console = Console()
     if dry_run:
-        for job in jobs(experiment):
-            console.print(escape(str(job)), highlight=False, soft_wrap=True)
-        return
+        lines, possible = listing(experiment, device)
+        for line in lines:
+            console.print(escape(line), highlight=False, soft_wrap=True)
+        raise typer.Exit(0 if possible else 1)
     console.print(f"[bold]{escape(experiment.name)}[/bold]", highlight=False)
-    with BarReporter(console) as reporter:
-        outcome = execute(
-            experiment, out, reporter, device=device, workers=workers, streams=streams
-        )
+    try:
+        with BarReporter(console) as reporter:
+            outcome = execute(
+                experiment, out, reporter, device=device, workers=workers, streams=streams
+            )
+    except KeyboardInterrupt:
+        console.print(f"Stopped: {CONTINUE}.", highlight=False)
+        raise
     console.print(
         f"{outcome.done} runs done, {outcome.skipped} before, {len(outcome.failed)} failed. "
         f"Results: {escape(str(outcome.file))}\nLook at them: fedran report {escape(str(out))}",
@@ -64,7 +68,7 @@ def run(
 
 
 class BarReporter:
-    """A bar over all steps, a line for each finished run, and the time left."""
+    """A progress bar over all steps with the time left, and one line per finished run."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.clock = console, Clock()
@@ -77,9 +81,9 @@ class BarReporter:
             console=console,
             transient=True,
         )
-        self.job = self.bar.add_task("starting", total=None, left="")
+        self.row = self.bar.add_task("starting", total=None, left="")
         self.steps: dict[str, int] = {}
-        self.behind: dict[str, int] = {}
+        self.completed: dict[str, int] = {}
         self.labels: dict[str, str] = {}
 
     def __enter__(self) -> BarReporter:
@@ -94,13 +98,13 @@ class BarReporter:
     ) -> None:
         self.bar.stop()
 
-    def begin(self, planned: Sequence[Planned], skipped: int, workers: int) -> None:
-        """Size the bar."""
+    def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:
+        """Set the length of the bar."""
         self.clock.plan(planned, workers)
-        for run, label, steps in planned:
-            self.labels[run] = label
-            self.steps[run] = self.steps.get(run, 0) + steps
-        self.bar.update(self.job, total=sum(self.steps.values()))
+        for job in planned:
+            self.labels[job.name] = job.label
+            self.steps[job.name] = self.steps.get(job.name, 0) + job.steps
+        self.bar.update(self.row, total=sum(self.steps.values()))
         if skipped:
             self.note(f"{skipped} runs were done before")
 
@@ -109,39 +113,39 @@ class BarReporter:
         self.clock.learn(result)
 
     def start(self, run: str) -> None:
-        """Name the run beside the bar."""
+        """Show the run beside the bar."""
         self.clock.start(run)
-        self.bar.update(self.job, description=escape(self.labels.get(run, run)))
+        self.bar.update(self.row, description=escape(self.labels.get(run, run)))
 
     def step(self, run: str, what: str) -> None:
         """Move the bar."""
         self.clock.step(run)
-        self.behind[run] = self.behind.get(run, 0) + 1
+        self.completed[run] = min(self.completed.get(run, 0) + 1, self.steps.get(run, 0))
         self._move(f"{self.labels.get(run, run)}, {what}")
 
     def finished(self, run: str, result: Result) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         self._over(run, f"{escape(run)}: {summary(result)}")
 
     def failed(self, run: str, reason: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         self._over(run, f"[red]failed[/red] {escape(run)}: {escape(reason)}")
 
     def note(self, text: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         self.bar.console.print(escape(text), highlight=False, soft_wrap=True)
 
     def _over(self, run: str, line: str) -> None:
         self.clock.done(run)
-        self.behind[run] = self.steps.get(run, 0)
+        self.completed[run] = self.steps.get(run, 0)
         self._move("")
         self.bar.console.print(line, highlight=False, soft_wrap=True)
 
     def _move(self, what: str) -> None:
         seconds = self.clock.seconds_left()
         self.bar.update(
-            self.job,
-            completed=sum(self.behind.values()),
+            self.row,
+            completed=sum(self.completed.values()),
             description=escape(what),
             left=f"{duration(seconds)} left" if seconds else "",
         )

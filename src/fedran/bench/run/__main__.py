@@ -1,4 +1,4 @@
-"""``python -m fedran.bench.run CONFIG.toml``: experiments where typer and rich are absent."""
+"""``python -m fedran.bench.run CONFIG.toml``: experiments on machines without typer and rich."""
 
 from __future__ import annotations
 
@@ -8,31 +8,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedran.bench.run.config import load_config
-from fedran.bench.run.job import jobs
 from fedran.bench.run.progress import PlainReporter
-from fedran.bench.run.sweep import execute
-
-OUT = Path("runs")
+from fedran.bench.run.sweep import CONTINUE, OUT, execute, listing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 when all runs are done, 1 when some failed, 2 for a wrong configuration."""
     parser = argparse.ArgumentParser(prog="python -m fedran.bench.run", description=__doc__)
-    parser.add_argument("config", type=Path, help="the experiment (.toml)")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of the results")
+    parser.add_argument("config", type=Path, help="configuration of the experiment (.toml)")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder for the results")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     parser.add_argument("--device", help="accelerator for methods that can use one, e.g. cuda")
-    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
-    parser.add_argument("--streams", type=Path, help="folder to keep the streams in, as files")
-    parser.add_argument("--dry-run", action="store_true", help="only list the runs")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
+    parser.add_argument("--streams", type=Path, help="folder to which the streams are written")
+    parser.add_argument("--dry-run", action="store_true", help="open the data and list the runs")
     options = parser.parse_args(arguments)
     try:
         if options.jobs < 1:
             raise ValueError(f"--jobs must be at least 1, got {options.jobs}")
         experiment = load_config(options.config, options.overrides)
         if options.dry_run:
-            print("\n".join(str(job) for job in jobs(experiment)))
-            return 0
+            lines, possible = listing(experiment, options.device)
+            print("\n".join(lines))
+            return 0 if possible else 1
         outcome = execute(
             experiment,
             options.out,
@@ -42,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             streams=options.streams,
         )
     except KeyboardInterrupt:
-        print("fedran: stopped; the same command goes on from here", file=sys.stderr)
+        print(f"fedran: stopped; {CONTINUE}", file=sys.stderr)
         return 130
     except (ValueError, OSError) as reason:
         print(f"fedran: {' '.join(str(reason).split())}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""One file that a run leaves on disk as it goes, so that it can resume after an interruption."""
+"""The state of a run in one file, so that it can continue after an interruption."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fedran.wire.files import write_atomically
 from fedran.wire.validation import FILE_LIMITS
 
 SECONDS = 30.0
-"""Between two saves; a run that is done sooner writes nothing."""
+"""Seconds between two saves. A run that is done sooner writes nothing."""
 
 
 @dataclass
 class OpenTask:
-    """Measurements of the task under way, one entry a client, over the rounds done."""
+    """Measurements of the task under way over its finished rounds, one entry per client."""
 
     bytes_up: list[int]
     bytes_down: list[int]
@@ -39,7 +39,7 @@ class OpenTask:
 
 @dataclass
 class SoFar:
-    """What a run has measured."""
+    """Measurements of a run so far."""
 
     acc: list[list[float]] = field(default_factory=list)
     class_right: list[list[int]] = field(default_factory=list)
@@ -47,13 +47,13 @@ class SoFar:
     drift: list[float] = field(default_factory=list)
     reference_acc: list[float] = field(default_factory=list)
     reference: NDArray[Any] | None = None
-    """Where the reference rows of the drift were first."""
+    """The first features of the reference rows, from which the drift is measured."""
     open_task: OpenTask | None = None
 
 
 @dataclass
 class Position:
-    """Where a run stands: the method's states and what was measured."""
+    """Where a run stands: the states of server and clients, and the measurements."""
 
     state: Any
     clients: dict[str, Any]
@@ -61,14 +61,14 @@ class Position:
 
 
 class Checkpoint:
-    """Saves and finds a position; ``path=None`` keeps nothing."""
+    """Saves and loads a position. With ``path=None`` nothing is saved."""
 
     def __init__(self, path: Path | None = None, seconds: float = SECONDS) -> None:
         self.path, self.seconds = path, seconds
         self._last = time.monotonic()
 
     def load(self, method: Method[Any], spec: Spec, seed: int) -> Position | None:
-        """The saved position; None where there is none, or none that can be read."""
+        """The saved position, or None where there is no readable one."""
         if self.path is None or not self.path.exists():
             return None
         try:
@@ -77,7 +77,7 @@ class Checkpoint:
             clients = {c: method.load_client(message.stream(f"client {c}")) for c in spec.clients}
             return Position(state, clients, _read(message.header.fields, message.tensors))
         except (ValueError, KeyError, TypeError, AttributeError):
-            return None  # cut off, altered or not ours: the run starts anew
+            return None  # cut off, damaged or of another kind: the run starts anew
 
     def save(self, method: Method[Any], position: Position) -> None:
         """Write the position, unless the last save is too recent."""
@@ -104,9 +104,11 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def remove(self) -> None:
-        """The run is done."""
+        """Delete the file, and what is left of a save during which the process was killed."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
+            for unfinished in self.path.parent.glob(f".{self.path.name}.*.part"):
+                unfinished.unlink(missing_ok=True)
 
 
 def _read(fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> SoFar:

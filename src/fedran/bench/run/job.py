@@ -1,4 +1,4 @@
-"""One run by its settings alone: it can be listed, compared and sent to another process."""
+"""One run described by its settings: it can be listed, compared and sent to another process."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fedran.data.stream import Stream, make_stream
 from fedran.data.stream_file import load_stream
 from fedran.methods.registry import make_method
 
-Settings = tuple[tuple[str, Any], ...]
+StreamSettings = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A dataset, a stream, a method and what to measure."""
+    """A dataset, a stream, a method, and what to measure."""
 
     dataset: str
-    stream: Settings
+    stream: StreamSettings
     choice: MethodChoice
     projection_seed: int
     study: str
@@ -45,12 +45,12 @@ class Job:
         return Path(self.dataset).stem
 
     def prepare(self) -> Run:
-        """Dataset, stream and method, ready to run."""
+        """Load the dataset and make stream and method."""
         return Run(
             self.choice.key,
             make_method(self.choice.key, self.choice.params, self.device),
-            dataset(self.dataset),
-            stream(self.dataset, self.stream),
+            _dataset(self.dataset),
+            _stream(self.dataset, self.stream),
             self.projection_seed,
             self.choice.label,
             self.study,
@@ -87,42 +87,48 @@ def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:
     return found
 
 
+def forget_data() -> None:
+    """Release the datasets and streams that ``prepare`` keeps for further jobs."""
+    _dataset.cache_clear()
+    _made_stream.cache_clear()
+
+
 @lru_cache(maxsize=2)
-def dataset(name: str) -> Dataset:
-    """Loaded once a process."""
+def _dataset(name: str) -> Dataset:
     return load_dataset(name)
 
 
-def stream(name: str, settings: Settings) -> Stream:
-    """Read from its file, or made once a process."""
-    given = dict(settings)
-    if "file" in given:
-        return load_stream(given["file"], dataset(name).y_train)
-    return _made(name, settings)
+def _stream(dataset: str, settings: StreamSettings) -> Stream:
+    file = dict(settings).get("file")
+    if file is None:
+        return _made_stream(dataset, settings)
+    if not Path(file).is_file():
+        raise FileNotFoundError(f"{file}: no such file; expected a stream (.json)")
+    return load_stream(file, _dataset(dataset).y_train)
 
 
 @lru_cache(maxsize=16)
-def _made(name: str, settings: Settings) -> Stream:
-    data, given = dataset(name), dict(settings)
+def _made_stream(dataset: str, settings: StreamSettings) -> Stream:
+    data = _dataset(dataset)
     names = {"tasks": "n_tasks", "clients": "n_clients"}
-    options = {names.get(k, k): v for k, v in given.items()}
+    options = {names.get(k, k): v for k, v in settings}
     return make_stream(data.y_train, groups=data.groups, **options)
 
 
-def _shown(settings: Settings) -> str:
-    """The settings of a stream in words.
+def _shown(settings: StreamSettings) -> str:
+    """The settings of a stream as text.
 
     >>> _shown((("tasks", 5), ("partitioner", "iid"), ("label_rate", 0.2), ("seed", 7)))
     '5 tasks, iid, label rate 0.2, seed 7'
     """
-    words = []
+    parts = []
     for name, value in settings:
         if value is None or (name, value) == ("partitioner", "dirichlet"):
             continue
         if name in ("tasks", "clients"):
-            words.append(f"{value} {name}")
+            parts.append(f"{value} {name}")
         elif name == "partitioner":
-            words.append(str(value))
+            parts.append(str(value))
         else:
-            words.append(f"{name.replace('_', ' ')} {value}")
-    return ", ".join(words)
+            parts.append(f"{name.replace('_', ' ')} {value}")
+    return ", ".join(parts)

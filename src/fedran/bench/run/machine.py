@@ -1,36 +1,76 @@
-"""What a run ran on, and how much memory it took."""
+"""The machine that runs the benchmark: cores, threads, memory and accelerator."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-_STATUS = Path("/proc/self/status")
-_CLEAR = Path("/proc/self/clear_refs")
-_MEMORY = Path("/proc/meminfo")
+import joblib
+import threadpoolctl
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Environment variables that linear algebra libraries read when they are loaded."""
 
 
-def machine(device: str | None) -> str:
+def describe_machine(device: str | None) -> str:
     """System, processor family, cores and, where one was used, the accelerator."""
-    where = f"{platform.system()} {platform.machine()}, {cores()} cores"
-    return f"{where}, {_accelerator(device)}" if device else where
+    where = f"{platform.system()} {platform.machine()}, {usable_cores()} cores"
+    if device is None:
+        return where
+    if device.startswith("cuda"):
+        try:
+            import torch
+
+            return f"{where}, {torch.cuda.get_device_name(device)}"
+        except (ImportError, RuntimeError, AssertionError):
+            pass
+    return f"{where}, {device}"
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def usable_cores() -> int:
+    """Cores that this process may use, with the limits of containers taken into account."""
+    return int(joblib.cpu_count())
 
 
-def peak_rss() -> int | None:
-    """Peak resident memory of this process in bytes since ``reset_peak``, where known."""
-    if _STATUS.exists():
-        for line in _STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
+def threads_per_run(side_by_side: int) -> int:
+    """An equal share of the cores. Environment variables may ask for fewer threads."""
+    share = max(1, usable_cores() // max(1, side_by_side))
+    asked = [os.environ.get(name, "") for name in THREAD_VARIABLES]
+    return min([share, *(int(n) for n in asked if n.isdecimal() and int(n) > 0)])
+
+
+@contextmanager
+def limited_threads(n: int) -> Iterator[None]:
+    """Linear algebra uses at most ``n`` threads, here and in processes that are started within.
+
+    Each library would otherwise start one thread per core in every process. Such threads wait
+    actively, so that runs side by side slow each other down far more than they share the cores.
+    """
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(n)))
+    torch = sys.modules.get("torch")  # where it is imported later, it reads the environment
+    torch_before = None if torch is None else torch.get_num_threads()
+    try:
+        with threadpoolctl.threadpool_limits(n):
+            if torch is not None:
+                torch.set_num_threads(n)
+            yield
+    finally:
+        if torch is not None:
+            torch.set_num_threads(torch_before)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def peak_memory() -> int | None:
+    """Peak resident memory of this process in bytes since ``reset_peak_memory``, where known."""
     if sys.platform == "win32":
         return None
     import resource
@@ -39,27 +79,25 @@ def peak_rss() -> int | None:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def reset_peak() -> None:
-    """Start the peak anew; where the system cannot, it stays that of the whole process."""
-    if _CLEAR.exists():
-        try:
-            _CLEAR.write_text("5")
-        except OSError:
-            return
+def reset_peak_memory() -> None:
+    """Start the peak anew where the system can do that. Otherwise it is that of the process."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
 
 
 def available_memory() -> int | None:
-    """Bytes that can be taken without swapping, where known."""
-    if not _MEMORY.exists():
+    """Bytes that can be taken without swapping, or None where psutil is not installed."""
+    try:
+        import psutil
+    except ImportError:
         return None
-    for line in _MEMORY.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    return None
+    return int(psutil.virtual_memory().available)
 
 
 def free_accelerator_memory(device: str | None) -> int | None:
-    """Bytes free on an accelerator, where known."""
+    """Bytes that are free on an accelerator, where known."""
     if device is None or not device.startswith("cuda"):
         return None
     try:
@@ -68,14 +106,3 @@ def free_accelerator_memory(device: str | None) -> int | None:
         return int(torch.cuda.mem_get_info(device)[0])
     except (ImportError, RuntimeError, AssertionError):
         return None
-
-
-def _accelerator(device: str) -> str:
-    if device.startswith("cuda"):
-        try:
-            import torch
-
-            return str(torch.cuda.get_device_name(device))
-        except (ImportError, RuntimeError, AssertionError):
-            return device
-    return device

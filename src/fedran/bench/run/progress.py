@@ -1,29 +1,57 @@
-"""How a sweep tells what it does: lines of text here, a progress bar in the command line."""
+"""Progress of a sweep: runs to come, time left, and lines of text for logs.
+
+The command line shows a progress bar instead (``fedran.cli.run``).
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TextIO
 
 from fedran.bench.results.metrics import task_seconds
 from fedran.bench.results.result import Result
-from fedran.bench.run.time_left import Clock, Planned, duration
+from fedran.bench.run.job import Job
+from fedran.bench.run.memory import Needs
 
 QUIET = 60.0
 """Seconds after which a log gets a line from within a run."""
 
 
-class Reporter(Protocol):
-    """What a sweep calls as it goes."""
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job of a sweep that is still to be run."""
 
-    def begin(self, planned: Sequence[Planned], skipped: int, workers: int) -> None:
-        """Before the first run; ``workers`` run side by side."""
+    job: Job
+    steps: int = 0
+    checkpoint: Path | None = None
+    needs: Needs | None = None
+    problem: str = ""
+    """Why it cannot run, or '' where it can."""
+
+    @property
+    def name(self) -> str:
+        """Method, settings, dataset and stream in one line."""
+        return str(self.job)
+
+    @property
+    def label(self) -> str:
+        """The method's name in tables."""
+        return self.job.choice.label
+
+
+class Reporter(Protocol):
+    """What a sweep calls as it goes. Runs are identified by the names of their jobs."""
+
+    def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:
+        """Before the first run. ``workers`` run side by side."""
         ...
 
     def learn(self, result: Result) -> None:
-        """A result of an earlier sweep: how long such runs take."""
+        """A result of an earlier sweep shows how long such runs take."""
         ...
 
     def start(self, run: str) -> None:
@@ -35,11 +63,11 @@ class Reporter(Protocol):
         ...
 
     def finished(self, run: str, result: Result) -> None:
-        """A run is done and its result on disk."""
+        """A run is done and its result is on disk."""
         ...
 
     def failed(self, run: str, reason: str) -> None:
-        """A run could not be done."""
+        """A run failed or could not start."""
         ...
 
     def note(self, text: str) -> None:
@@ -47,63 +75,144 @@ class Reporter(Protocol):
         ...
 
 
+@dataclass
+class _Pace:
+    """A run under way: when it began and how many steps it has done."""
+
+    since: float
+    steps: int = 0
+
+
+class Clock:
+    """Estimates the time left.
+
+    A run under way continues at its own pace. A run to come takes as long as other runs of its
+    method; where there are none, as long as the mean run, finished or under way.
+    """
+
+    def __init__(self) -> None:
+        self.left: list[PlannedJob] = []
+        self.took: dict[str, list[float]] = {}
+        self.going: dict[str, _Pace] = {}
+        self.workers = 1
+
+    def plan(self, planned: Sequence[PlannedJob], workers: int = 1) -> None:
+        """Runs to come, and how many of them go side by side."""
+        self.left, self.workers = list(planned), max(1, workers)
+
+    def learn(self, result: Result) -> None:
+        """An earlier run shows about how long its method takes."""
+        seconds = sum(sum(t.seconds.client) + t.seconds.server for t in result.tasks)
+        self.took.setdefault(result.label, []).append(seconds)
+
+    def start(self, run: str) -> None:
+        """A run begins."""
+        self.going.setdefault(run, _Pace(time.monotonic()))
+
+    def step(self, run: str) -> None:
+        """A step of a run is done."""
+        self.start(run)
+        self.going[run].steps += 1
+
+    def done(self, run: str) -> None:
+        """A run is over or could not start."""
+        found = next((p for p in self.left if p.name == run), None)
+        pace = self.going.pop(run, None)
+        if found is not None:
+            self.left.remove(found)
+            if pace is not None:
+                self.took.setdefault(found.label, []).append(time.monotonic() - pace.since)
+
+    def seconds_left(self) -> float | None:
+        """None before anything is known."""
+        under_way: dict[str, float] = {}
+        for planned in self.left:
+            pace = self.going.get(planned.name)
+            if pace is not None and pace.steps:
+                per_step = (time.monotonic() - pace.since) / pace.steps
+                under_way[planned.name] = per_step * max(planned.steps, pace.steps)
+        known = [s for times in self.took.values() for s in times] + list(under_way.values())
+        if not known:
+            return None if self.left else 0.0
+        mean, total, seen = sum(known) / len(known), 0.0, set()
+        for planned in self.left:
+            times = self.took.get(planned.label)
+            whole = sum(times) / len(times) if times else mean
+            if planned.name in self.going and planned.name not in seen:
+                seen.add(planned.name)
+                passed = time.monotonic() - self.going[planned.name].since
+                whole = max(0.0, under_way.get(planned.name, whole) - passed)
+            total += whole
+        return total / min(self.workers, max(1, len(self.left)))
+
+
 class PlainReporter:
-    """One line a run, and one a minute within it, with time left; for logs."""
+    """Lines of text for logs: one per run, and one per minute within a run."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self.out = out or sys.stderr
         self.clock = Clock()
         self.total = self.count = 0
-        self.said = time.monotonic()
+        self.last_line = time.monotonic()
 
-    def begin(self, planned: Sequence[Planned], skipped: int, workers: int) -> None:
-        """Say how much there is to do."""
+    def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:
+        """Print how many runs there are."""
         self.clock.plan(planned, workers)
         self.total = len(planned)
-        self._say(f"{self.total} runs to do, {skipped} done before")
+        self.note(f"{self.total} runs to do, {skipped} done before")
 
     def learn(self, result: Result) -> None:
         """Remember how long it took."""
         self.clock.learn(result)
 
     def start(self, run: str) -> None:
-        """Nothing to say yet."""
+        """Print nothing yet."""
         self.clock.start(run)
 
     def step(self, run: str, what: str) -> None:
-        """A line, where the last one is a minute old."""
+        """Print a line if the last one is a minute old."""
         self.clock.step(run)
-        if time.monotonic() - self.said >= QUIET:
-            self._say(f"{self.count}/{self.total} done; {run}: {what}{self._left()}")
+        if time.monotonic() - self.last_line >= QUIET:
+            self.note(f"{self.count}/{self.total} done; {run}: {what}{self._left()}")
 
     def finished(self, run: str, result: Result) -> None:
-        """Accuracy, bytes, seconds, time left."""
-        self.count += 1
-        self.clock.done(run)
-        self._say(f"[{self.count}/{self.total}] {run}: {summary(result)}{self._left()}")
+        """Print accuracy, bytes, seconds and the time left."""
+        self._over(run, summary(result))
 
     def failed(self, run: str, reason: str) -> None:
-        """What went wrong."""
-        self.count += 1
-        self.clock.done(run)
-        self._say(f"[{self.count}/{self.total}] {run}: FAILED: {reason}{self._left()}")
+        """Print the reason."""
+        self._over(run, f"FAILED: {reason}")
 
     def note(self, text: str) -> None:
-        """A line."""
-        self._say(text)
+        """Print a line."""
+        self.last_line = time.monotonic()
+        print(text, file=self.out, flush=True)
+
+    def _over(self, run: str, what: str) -> None:
+        self.count += 1
+        self.clock.done(run)
+        self.note(f"[{self.count}/{self.total}] {run}: {what}{self._left()}")
 
     def _left(self) -> str:
         seconds = self.clock.seconds_left()
-        return "" if not seconds else f"; about {duration(seconds)} left"
-
-    def _say(self, text: str) -> None:
-        self.said = time.monotonic()
-        print(text, file=self.out, flush=True)
+        return f"; about {duration(seconds)} left" if seconds else ""
 
 
 def summary(result: Result) -> str:
-    """A result in one phrase."""
+    """Accuracy, largest upload and seconds of a result, in one line."""
     return (
         f"A_avg {result.A_avg:.2f}, A_T {result.A_T:.2f}, "
-        f"{result.max_upload / 2**20:.2f} MiB, {task_seconds(result):.2f} s a task"
+        f"{result.max_upload / 2**20:.2f} MiB, {task_seconds(result):.2f} s per task"
     )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as readers would say them.
+
+    >>> duration(42), duration(600), duration(9000)
+    ('42 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

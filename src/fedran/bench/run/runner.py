@@ -1,8 +1,9 @@
-"""Runs one method over one stream, measuring bytes and seconds around its calls."""
+"""Runs one method over one stream and measures bytes and seconds around its calls."""
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,68 +22,69 @@ from fedran.bench.results.result import (
     run_id,
 )
 from fedran.bench.run.checkpoint import Checkpoint, OpenTask, Position, SoFar
-from fedran.bench.run.client_images import Encoded, cached_backbone
-from fedran.bench.run.gram_error import ExactGrams
-from fedran.bench.run.machine import machine, peak_rss, reset_peak
+from fedran.bench.run.machine import describe_machine, peak_memory, reset_peak_memory
+from fedran.core._linalg.arrays import namespace, to_device
+from fedran.core.exact_sum import ExactSum, symmetric
 from fedran.data.dataset import Dataset, as_images
+from fedran.data.images import Images
 from fedran.data.stream import Stream
 from fedran.methods.protocol import ClientData, Method, Spec
 
 Progress = Callable[[str], None]
-"""Called after each step with what was done."""
+"""Called after each step with a description of the step."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One method on one stream of one dataset, with what names it in a table."""
+    """One method on one stream of one dataset, ready to run, and its names in tables."""
 
     key: str
     method: Method[Any]
     dataset: Dataset
     stream: Stream
     seed: int = 0
-    """Of the random features, and of whatever a client draws."""
+    """Of the random features, and of everything that a client draws."""
     label: str = ""
     study: str = DEFAULT_STUDY
     config: str = ""
     budgets: dict[str, float] = field(default_factory=dict)
     gram_error: bool = False
     seconds_per_row: float | None = None
-    """The backbone's forward pass, where the dataset does not know it."""
+    """Forward pass of the backbone, where the dataset does not know it."""
     side_by_side: int = 1
     """Runs that share the machine."""
 
     def __post_init__(self) -> None:
         if self.method.input == "images":
             size = getattr(self.method, "image_size", None)
-            object.__setattr__(self, "dataset", pixels_of(self.dataset, size))
+            object.__setattr__(self, "dataset", _with_pixels(self.dataset, size))
         elif self.dataset.kind != "features":
             raise ValueError(
-                f"{self.method.name} takes features, {self.dataset.name} holds images: make "
+                f"{self.method.name} takes features, but {self.dataset.name} holds images: make "
                 "features with `fedran features`"
             )
         for t, task in enumerate(self.stream.tasks, 1):
             if not len(_rows_of(self.dataset.y_test, task.classes)):
                 raise ValueError(
-                    f"{self.dataset.name}: task {t} cannot be tested, no test row has one of its "
-                    f"classes {list(task.classes)[:5]}"
+                    f"{self.dataset.name}: task {t} cannot be tested, because no test row has one "
+                    f"of its classes {list(task.classes)[:5]}"
                 )
 
     @property
     def seeds(self) -> dict[str, int]:
-        """Of the class order, the partition, the label mask and the projection."""
+        """Seeds of the class order, the partition, the label mask and the projection."""
         return {**self.stream.seeds, "projection": self.seed}
 
     @property
     def hashes(self) -> dict[str, str]:
-        """What the run depends on besides its settings."""
+        """Hashes of the stream, of the features or images, and of the weights where known."""
         weights = self.dataset.source.get("weights") or getattr(self.method, "weights_hash", None)
         known = {"stream": self.stream.hash, self.dataset.kind: self.dataset.hash}
         return {**known, "weights": weights} if weights else known
 
     @property
     def run_id(self) -> str:
-        """The result's id, before there is a result."""
+        """The id of the result, before there is a result."""
         version = library_versions()["fedran"]
         return run_id(self.key, self.method.params(), self.seeds, self.hashes, version)
 
@@ -94,57 +96,59 @@ class Run:
 
 
 def run(
-    job: Run, *, progress: Progress = lambda _: None, checkpoint: Checkpoint | None = None
+    prepared: Run, *, progress: Progress = lambda _: None, checkpoint: Checkpoint | None = None
 ) -> Result:
-    """Every task: clients one after the other, then the server, then a test over all classes.
+    """In every task: the clients one after the other, then the server, then a test.
 
-    With a ``checkpoint`` the run goes on where it was interrupted, after any round; remove it
-    once the result is safe.
+    The test covers all classes seen so far. With a ``checkpoint`` the run continues where it was
+    interrupted, after any round. Remove the checkpoint once the result is on disk.
     """
-    return _Runner(job, progress, checkpoint or Checkpoint()).run()
+    return _Runner(prepared, progress, checkpoint or Checkpoint()).run()
 
 
 class _Runner:
     """The loop over tasks, rounds and clients."""
 
-    def __init__(self, job: Run, progress: Progress, checkpoint: Checkpoint) -> None:
-        self.job, self.method = job, job.method
+    def __init__(self, prepared: Run, progress: Progress, checkpoint: Checkpoint) -> None:
+        self.prepared, self.method = prepared, prepared.method
+        self.data, self.stream = prepared.dataset, prepared.stream
         self.progress, self.checkpoint = progress, checkpoint
-        self.clients = tuple(f"client-{k}" for k in range(job.stream.n_clients))
-        data = job.dataset
+        self.clients = tuple(f"client-{k}" for k in range(self.stream.n_clients))
+        backbone = image_side = None
+        if self.data.kind == "images":
+            height, width = self.data.X_train.shape[1:3]
+            image_side = int(height) if height == width else None
+        elif self.data.images is not None:
+            backbone = cached_backbone(self.data.images, self.data.X_train)
         self.spec = Spec(
-            data.X_train.shape[-1],
-            tuple(t.classes for t in job.stream.tasks),
+            self.data.X_train.shape[-1],
+            tuple(t.classes for t in self.stream.tasks),
             self.clients,
-            None
-            if data.images is None or data.kind == "images"
-            else cached_backbone(data.images, data.X_train),
-            _side(data.X_train) if data.kind == "images" else None,
+            backbone,
+            image_side,
         )
-        self.test = [_rows_of(data.y_test, t.classes) for t in job.stream.tasks]
-        self.exact = ExactGrams(data, job.stream) if job.gram_error else None
+        self.test = [_rows_of(self.data.y_test, t.classes) for t in self.stream.tasks]
+        self.exact = _ExactGrams(self.data, self.stream) if prepared.gram_error else None
 
     def run(self) -> Result:
-        reset_peak()
-        at = self.checkpoint.load(self.method, self.spec, self.job.seed)
+        reset_peak_memory()
+        at = self.checkpoint.load(self.method, self.spec, self.prepared.seed)
         if at is None:
-            state = self.method.init(self.spec, self.job.seed)
+            state = self.method.init(self.spec, self.prepared.seed)
             at = Position(state, dict.fromkeys(self.clients), SoFar())
-        for t in range(len(self.job.stream.tasks)):
+        for t in range(len(self.stream.tasks)):
             if t < len(at.so_far.tasks):
-                self._skipped(t)
+                for _ in range(self.method.rounds(t) * len(self.clients) + 1):
+                    self.progress(f"task {t + 1}: done before")
                 continue
             self._rounds(at, t)
             at.so_far.tasks.append(self._record(at, t))
             at.so_far.open_task = None
             self._test(at, t)
+            self._drift(at, t)
             self.checkpoint.save(self.method, at)
             self.progress(f"task {t + 1}: solved and tested")
         return self._result(at)
-
-    def _skipped(self, t: int) -> None:
-        for _ in range(self.method.rounds(t) * len(self.clients) + 1):
-            self.progress(f"task {t + 1}: done before")
 
     def _rounds(self, at: Position, t: int) -> None:
         task = at.so_far.open_task = at.so_far.open_task or OpenTask.start(len(self.clients))
@@ -155,15 +159,15 @@ class _Runner:
                 self.checkpoint.save(self.method, at)
             message = self.method.broadcast(at.state, t, round_)
             uploads = {}
-            asked = self.method.participants(t, round_, self.clients, self.job.seed)
+            asked = self.method.participants(t, round_, self.clients, self.prepared.seed)
             for k, name in enumerate(self.clients):
                 if name not in asked:
                     self.progress(f"task {t + 1}: {name} does not take part in this round")
                     continue
-                data = self._data(t, k)
+                data = self._client_data(t, k)
                 start = time.perf_counter()
                 at.clients[name], uploads[name] = self.method.client(
-                    at.clients[name], message, data, self.job.seed
+                    at.clients[name], message, data, self.prepared.seed
                 )
                 task.busy[k] += time.perf_counter() - start
                 task.bytes_up[k] += len(uploads[name])
@@ -176,81 +180,82 @@ class _Runner:
             task.server += time.perf_counter() - start
             task.rounds += 1
 
+    def _client_data(self, t: int, k: int) -> ClientData:
+        task = self.stream.tasks[t]
+        rows = task.rows[k]
+        y: Any = self.data.y_train[rows]
+        if task.labelled:
+            y = [c if has else None for c, has in zip(y.tolist(), task.labelled[k], strict=True)]
+        images = None if self.data.images is None else EncodedImages(self.data.images, rows)
+        return ClientData(self.clients[k], str(t), self.data.X_train[rows], y, images)
+
     def _record(self, at: Position, t: int) -> TaskRecord:
-        measured, task = at.so_far.open_task, self.job.stream.tasks[t]
+        measured, task = at.so_far.open_task, self.stream.tasks[t]
         assert measured is not None
-        per_row = self.job.dataset.seconds_per_row
-        per_row = self.job.seconds_per_row if per_row is None else per_row
-        frozen = self.method.input == "features"
-        extraction = (
-            None if per_row is None or not frozen else [per_row * len(r) for r in task.rows]
-        )
+        per_row = self.data.seconds_per_row
+        per_row = self.prepared.seconds_per_row if per_row is None else per_row
+        timed = per_row is not None and self.method.input == "features"
         rates = [
             float(task.has_label(k).mean()) if len(r) else None for k, r in enumerate(task.rows)
         ]
+        found = None if self.exact is None else self.method.gram(at.state)
+        diagnosis = getattr(getattr(at.state, "head", None), "diagnosis", None)
         return TaskRecord(
             measured.bytes_up,
             measured.bytes_down,
-            Seconds(measured.busy, measured.server, extraction),
+            Seconds(
+                measured.busy,
+                measured.server,
+                [(per_row or 0.0) * len(r) for r in task.rows] if timed else None,
+            ),
             measured.rounds,
-            formula_bytes=self.method.formula(self.spec.in_features, len(self.job.stream.seen(t))),
-            peak_rss=peak_rss(),
+            formula_bytes=self.method.formula(self.spec.in_features, len(self.stream.seen(t))),
+            peak_rss=peak_memory(),
+            f=getattr(diagnosis, "f", None),
+            lam=getattr(diagnosis, "lam", None),
             label_rate=rates,
-            gram_error=self._gram_error(at.state, t),
-            **_diagnosis(at.state),
+            gram_error=None
+            if self.exact is None or found is None
+            else self.exact.error(*found, t, getattr(self.method, "device", None)),
             **self._pseudo_labels(at.clients, t),
         )
 
-    def _data(self, t: int, k: int) -> ClientData:
-        data, task = self.job.dataset, self.job.stream.tasks[t]
-        rows = task.rows[k]
-        y: Any = data.y_train[rows]
-        if task.labelled:
-            y = [c if has else None for c, has in zip(y.tolist(), task.labelled[k], strict=True)]
-        images = None if data.images is None else Encoded(data.images, rows)
-        return ClientData(self.clients[k], str(t), data.X_train[rows], y, images)
-
-    def _pseudo_labels(self, cstates: dict[str, Any], t: int) -> dict[str, Any]:
-        found = [getattr(cstates[name], "pseudo", None) for name in self.clients]
-        accepted: list[float | None] = [None] * len(found)
-        precision: list[float | None] = [None] * len(found)
-        for k, pseudo in enumerate(found):
+    def _pseudo_labels(self, client_states: dict[str, Any], t: int) -> dict[str, Any]:
+        """Acceptance and precision of the clients' pseudo-labels, where there are any."""
+        accepted: list[float | None] = [None] * len(self.clients)
+        precision: list[float | None] = [None] * len(self.clients)
+        for k, name in enumerate(self.clients):
+            pseudo = getattr(client_states[name], "pseudo", None)
             if pseudo is None or not pseudo.n_candidates:
                 continue
             accepted[k] = pseudo.acceptance
             rows = np.flatnonzero(pseudo.accepted)
             if len(rows):
-                truth = self.job.dataset.y_train[self.job.stream.tasks[t].rows[k]]
+                truth = self.data.y_train[self.stream.tasks[t].rows[k]]
                 precision[k] = float(np.mean([pseudo.labels[i] == truth[i] for i in rows]))
         figures = {"accepted": accepted, "precision": precision}
         return {name: v for name, v in figures.items() if any(x is not None for x in v)}
 
-    def _gram_error(self, state: Any, t: int) -> float | None:
-        if self.exact is None:
-            return None
-        found = self.method.gram(state)
-        return None if found is None else self.exact.error(*found, t, self.method)
-
     def _test(self, at: Position, t: int) -> None:
-        data, stream, so_far = self.job.dataset, self.job.stream, at.so_far
+        """Accuracy on the classes of every task so far, and right rows of every class."""
         rows = np.concatenate(self.test[: t + 1])
-        right = self.method.predict(at.state, data.X_test[rows]) == data.y_test[rows]
+        truth = self.data.y_test[rows]
+        right = self.method.predict(at.state, self.data.X_test[rows]) == truth
         parts = np.split(right, np.cumsum([len(r) for r in self.test[:t]]))
-        so_far.acc.append([float(p.mean()) if len(p) else 0.0 for p in parts])
-        truth = data.y_test[rows]
-        classes = [c for task in stream.tasks[: t + 1] for c in task.classes]
-        so_far.class_right.append([int(np.sum(right[truth == c])) for c in classes])
-        self._drift(at, t)
+        at.so_far.acc.append([float(p.mean()) if len(p) else 0.0 for p in parts])
+        classes = [c for task in self.stream.tasks[: t + 1] for c in task.classes]
+        at.so_far.class_right.append([int(np.sum(right[truth == c])) for c in classes])
 
     def _drift(self, at: Position, t: int) -> None:
-        """On client 1's task-2 rows: accuracy, and mean distance from where they were first."""
-        tasks, data = self.job.stream.tasks, self.job.dataset
+        """On client 1's rows of task 2: accuracy, and mean distance from their first features."""
+        tasks = self.stream.tasks
         rows = tasks[min(1, len(tasks) - 1)].rows[0]
         if t < min(1, len(tasks) - 1) or not len(rows):
             return
-        right = self.method.predict(at.state, data.X_train[rows]) == data.y_train[rows]
+        X = self.data.X_train[rows]
+        right = self.method.predict(at.state, X) == self.data.y_train[rows]
         at.so_far.reference_acc.append(float(right.mean()))
-        now = self.method.embed(at.state, data.X_train[rows])
+        now = self.method.embed(at.state, X)
         if now is None:
             return
         first = at.so_far.reference = now if at.so_far.reference is None else at.so_far.reference
@@ -260,54 +265,99 @@ class _Runner:
         at.so_far.drift.append(drift)
 
     def _result(self, at: Position) -> Result:
-        job = self.job
-        classes = [c for t in job.stream.tasks for c in t.classes]
-        last = self.method.broadcast(at.state, len(job.stream.tasks), 0)
+        prepared = self.prepared
+        classes = [c for t in self.stream.tasks for c in t.classes]
+        last = self.method.broadcast(at.state, len(self.stream.tasks), 0)
         return Result(
-            key=job.key,
-            label=job.label or self.method.name,
+            key=prepared.key,
+            label=prepared.label or self.method.name,
             family=self.method.family,
             params=self.method.params(),
             claims=asdict(self.method.claims),
             sends=self.method.sends,
-            dataset=job.dataset.name,
-            stream=dict(job.stream.settings),
-            seeds=job.seeds,
-            hashes=job.hashes,
+            dataset=self.data.name,
+            stream=dict(self.stream.settings),
+            seeds=prepared.seeds,
+            hashes=prepared.hashes,
             acc=at.so_far.acc,
             test_rows=[len(r) for r in self.test],
             class_right=at.so_far.class_right,
             classes=classes,
-            class_rows=[int(np.sum(job.dataset.y_test == c)) for c in classes],
+            class_rows=[int(np.sum(self.data.y_test == c)) for c in classes],
             tasks=at.so_far.tasks,
             bytes_down_final=len(last),
-            machine=machine(getattr(self.method, "device", None)),
+            machine=describe_machine(getattr(self.method, "device", None)),
             date=datetime.date.today().isoformat(),
-            side_by_side=job.side_by_side,
-            study=job.study,
-            config=job.config,
+            side_by_side=prepared.side_by_side,
+            study=prepared.study,
+            config=prepared.config,
             drift=at.so_far.drift,
             reference_acc=at.so_far.reference_acc,
-            budgets=job.budgets,
+            budgets=prepared.budgets,
         )
 
 
+class _ExactGrams:
+    """The exact Gram matrix of all labelled rows so far, grown task by task."""
+
+    def __init__(self, dataset: Dataset, stream: Stream) -> None:
+        self.dataset, self.stream = dataset, stream
+        self.total: ExactSum | None = None
+        self.done = 0
+
+    def error(self, phi: Callable[[Any], Any], found: Any, task: int, device: str | None) -> float:
+        """||G_found - G||_F / ||G||_F over tasks 0 .. ``task``; M^2 n operations per task."""
+        if self.total is None:
+            self.total = ExactSum(int(found.shape[0]), device=device, stack=False)
+        for t in range(self.done, task + 1):
+            for k, rows in enumerate(self.stream.tasks[t].rows):
+                labelled = rows[self.stream.tasks[t].has_label(k)]
+                for i in range(0, len(labelled), 4096):
+                    X = to_device(self.dataset.X_train[labelled[i : i + 4096]], device)
+                    self.total.add(phi(X).T)
+        self.done = task + 1
+        exact = symmetric(self.total.gram())
+        norm = namespace(exact).linalg.vector_norm
+        return float(norm(found - exact)) / (float(norm(exact)) or 1.0)
+
+
+class EncodedImages(Sequence[bytes]):
+    """The encoded images of some rows, read when they are needed."""
+
+    def __init__(self, images: Images, rows: NDArray[np.int64]) -> None:
+        self.images, self.rows = images, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self.images.encoded(int(r)) for r in self.rows[i]]
+        return self.images.encoded(int(self.rows[i]))
+
+
+def cached_backbone(
+    images: Images, features: NDArray[Any]
+) -> Callable[[Sequence[bytes]], NDArray[Any]]:
+    """A backbone that finds an image among ``images`` and returns its stored features."""
+    index: dict[bytes, int] = {}
+
+    def digest(image: bytes) -> bytes:
+        return hashlib.sha256(image).digest()
+
+    def extract(batch: Sequence[bytes]) -> NDArray[Any]:
+        if not index:
+            index.update((digest(images.encoded(i)), i) for i in range(len(images)))
+        return features[[index[digest(image)] for image in batch]]
+
+    return extract
+
+
 @lru_cache(maxsize=2)
-def pixels_of(dataset: Dataset, size: int | None) -> Dataset:
-    """The images of a dataset, decoded once a process."""
+def _with_pixels(dataset: Dataset, size: int | None) -> Dataset:
+    """A dataset with its images decoded, once per process."""
     return as_images(dataset, size)
-
-
-def _side(images: NDArray[Any]) -> int | None:
-    """Height and width of square images."""
-    height, width = images.shape[1:3]
-    return int(height) if height == width else None
 
 
 def _rows_of(labels: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.int64]:
     return np.flatnonzero(np.isin(labels, list(classes)))
-
-
-def _diagnosis(state: Any) -> dict[str, Any]:
-    diagnosis = getattr(getattr(state, "head", None), "diagnosis", None)
-    return {"f": getattr(diagnosis, "f", None), "lam": getattr(diagnosis, "lam", None)}

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.bench.results.result import Result, append, finished
 from fedran.bench.run.checkpoint import Checkpoint
 from fedran.bench.run.config import Experiment
-from fedran.bench.run.job import Job, jobs
-from fedran.bench.run.memory import (
-    BASE_MEMORY,
-    Needs,
-    affordable,
-    estimated_needs,
-    require_fit,
-)
-from fedran.bench.run.progress import Reporter
+from fedran.bench.run.job import Job, forget_data, jobs
+from fedran.bench.run.memory import BASE_MEMORY, Needs, affordable, estimated_needs, require_fit
+from fedran.bench.run.progress import PlannedJob, Reporter
 from fedran.bench.run.runner import Run
-from fedran.bench.run.workers import Planned, run_all, sentence
+from fedran.bench.run.workers import one_line, run_here, run_in_processes
 from fedran.data.stream_file import save_stream
-from fedran.methods.analytic.base import OneRound
+from fedran.methods.analytic.one_round import OneRound
+
+OUT = Path("runs")
+"""Default folder of the results."""
+CONTINUE = "the same command continues from here"
+"""What a user needs to know after an interrupt."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a sweep left behind."""
+    """The results file of a sweep, and how many runs were done, skipped, or failed and why."""
 
     file: Path
     done: int
@@ -39,60 +39,83 @@ def execute(
     reporter: Reporter,
     *,
     device: str | None = None,
-    workers: int = 1,
+    workers: int = 0,
     streams: Path | None = None,
 ) -> Outcome:
-    """Run what is not done yet; every result is on disk before the next run starts.
+    """Run what is not done yet. Every result is on disk before the next run starts.
 
-    A run that fails is reported and the others go on. ``streams`` is a folder for the streams,
-    one file each, so that others can run on the same rows.
+    A run that fails is reported and the others go on. ``workers`` is the number of processes that
+    compute side by side; with 0 the runs are done in this process, where neither a lack of memory
+    nor an interrupt during a long computation can be handled. ``streams`` is a folder to which
+    each stream is written as a file, so that others can run on the same rows.
     """
     for folder in (out, streams):
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder}: expected a folder for the results, found a file")
         if folder is not None:
-            _make_folder(folder)
+            folder.mkdir(parents=True, exist_ok=True)
     file = out / f"{Path(experiment.source).stem or experiment.name}.jsonl"
     known = finished(file)
-    todo, impossible, skipped = _plan(jobs(experiment, device), known, file, streams)
-    largest = Needs(
-        max([BASE_MEMORY, *(p.needs.host for p in todo)]), max([0, *(p.needs.device for p in todo)])
-    )
-    workers = affordable(workers, largest, device, reporter)
-    listed = [(str(p.job), p.job.choice.label, p.steps) for p in todo]
-    listed += [(str(job), job.choice.label, 0) for job, _ in impossible]
-    reporter.begin(listed, skipped, workers)
+    planned, skipped = _plan(jobs(experiment, device), known, file, streams)
+    todo = [p for p in planned if not p.problem]
+    needs = [Needs(BASE_MEMORY), *(p.needs for p in todo if p.needs)]
+    largest = Needs(max(n.host for n in needs), max(n.device for n in needs))
+    workers = affordable(workers, largest, device, reporter.note)
+    reporter.begin(planned, skipped, workers)
     for result in known.values():
         reporter.learn(result)
-    failed = [f"{job}: {reason}" for job, reason in impossible]
-    for job, reason in impossible:
-        reporter.failed(str(job), reason)
+    failed = []
+    for impossible in (p for p in planned if p.problem):
+        failed.append(f"{impossible.name}: {impossible.problem}")
+        reporter.failed(impossible.name, impossible.problem)
     done = 0
-    for planned, outcome in run_all(todo, workers, reporter):
+    if workers:
+        forget_data()  # its processes load what they need, and inherit this one's peak of memory
+    runs = run_in_processes(todo, workers, reporter) if workers else run_here(todo, reporter)
+    for job, outcome in runs:
         if isinstance(outcome, Result):
             append(file, outcome)
-            Checkpoint(planned.checkpoint).remove()
-            reporter.finished(str(planned.job), outcome)
+            Checkpoint(job.checkpoint).remove()
+            reporter.finished(job.name, outcome)
             done += 1
         else:
-            failed.append(f"{planned.job}: {outcome}")
-            reporter.failed(str(planned.job), outcome)
+            failed.append(f"{job.name}: {outcome}")
+            reporter.failed(job.name, outcome)
     return Outcome(file, done, skipped, tuple(failed))
 
 
+def listing(experiment: Experiment, device: str | None = None) -> tuple[list[str], bool]:
+    """One line per run without running anything, and whether all of them can run.
+
+    Data is opened and every stream is made, so that a missing file or an impossible split is
+    found here. ValueError where no run is possible.
+    """
+    planned = []
+    for job in jobs(experiment, device):
+        try:
+            job.prepare()
+            planned.append(PlannedJob(job))
+        except Exception as error:
+            planned.append(PlannedJob(job, problem=one_line(error)))
+    _require_one(planned)
+    lines = [p.name + (f": cannot run: {p.problem}" if p.problem else "") for p in planned]
+    return lines, not any(p.problem for p in planned)
+
+
 def _plan(
-    wanted: list[Job], known: dict[str, Result], file: Path, streams: Path | None
-) -> tuple[list[Planned], list[tuple[Job, str]], int]:
-    """What to run, what cannot be run and why, and how much is done already.
+    wanted: Sequence[Job], known: dict[str, Result], file: Path, streams: Path | None
+) -> tuple[list[PlannedJob], int]:
+    """The jobs that are not done yet, and the number of those that are.
 
     A finished run that now belongs to another study is written again under that study.
     """
-    todo: dict[str, Planned] = {}
-    impossible: list[tuple[Job, str]] = []
+    planned: dict[str, PlannedJob] = {}
     skipped = 0
     for job in wanted:
         try:
             prepared = job.prepare()
             name = prepared.run_id
-            if name in todo or (name in known and _complete(known[name], prepared)):
+            if name in planned or (name in known and _complete(known[name], prepared)):
                 skipped += 1
                 if name in known and known[name].study != job.study:
                     known[name] = replace(known[name], study=job.study)
@@ -100,33 +123,29 @@ def _plan(
             else:
                 needs = estimated_needs(prepared)
                 require_fit(needs, job.device)
-                place = file.parent / "checkpoints" / name
-                todo[name] = Planned(job, place, prepared.steps, needs)
-        except Exception as reason:
-            impossible.append((job, sentence(reason)))
+                checkpoint = file.parent / "checkpoints" / name
+                planned[name] = PlannedJob(job, prepared.steps, checkpoint, needs)
+        except Exception as error:
+            planned[str(job)] = PlannedJob(job, problem=one_line(error))
             continue
         if streams is not None:
-            _keep(prepared, streams / f"{job.dataset_name}-{prepared.stream.hash[:12]}.json")
-    if wanted and len(impossible) == len(wanted):
-        raise ValueError(impossible[0][1])  # nothing can run: one reason is enough
-    return list(todo.values()), impossible, skipped
+            path = streams / f"{job.dataset_name}-{prepared.stream.hash[:12]}.json"
+            if not path.exists():
+                save_stream(prepared.stream, path)
+    if not skipped:
+        _require_one(list(planned.values()))
+    return list(planned.values()), skipped
+
+
+def _require_one(planned: Sequence[PlannedJob]) -> None:
+    if planned and all(p.problem for p in planned):
+        raise ValueError(planned[0].problem)  # nothing can run: one reason is enough
 
 
 def _complete(result: Result, prepared: Run) -> bool:
-    """Whether a result of the same run also holds all that is to be measured now."""
+    """Whether a result of the same run also holds everything that is to be measured now."""
     has_gram = getattr(type(prepared.method), "gram", None) is not OneRound.gram
     gram = not (prepared.gram_error and has_gram) or result.tasks[0].gram_error is not None
     timed = prepared.seconds_per_row is not None and prepared.method.input == "features"
     seconds = not timed or result.tasks[0].seconds.extraction is not None
     return gram and seconds and result.budgets == prepared.budgets
-
-
-def _keep(prepared: Run, path: Path) -> None:
-    if not path.exists():
-        save_stream(prepared.stream, path)
-
-
-def _make_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder}: this is a file; expected a folder for the results")
-    folder.mkdir(parents=True, exist_ok=True)

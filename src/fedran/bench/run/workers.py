@@ -1,150 +1,162 @@
-"""Runs one after the other in this process, or side by side in several."""
+"""Runs one after the other in this process, or in processes of their own, also side by side."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import queue
+import signal
 import threading
-import time
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from multiprocessing.connection import Connection, wait
 
 from fedran.bench.results.result import Result
 from fedran.bench.run.checkpoint import Checkpoint
-from fedran.bench.run.job import Job
-from fedran.bench.run.machine import cores
-from fedran.bench.run.memory import Needs
-from fedran.bench.run.progress import Reporter
+from fedran.bench.run.machine import limited_threads, threads_per_run
+from fedran.bench.run.progress import PlannedJob, Reporter
 from fedran.bench.run.runner import run
 
-Steps: TypeAlias = "multiprocessing.Queue[Any]"
-"""Pairs of a run and what it did; a run that begins has done nothing."""
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+RunOutcome = tuple[PlannedJob, Result | str]
+"""A job with its result, or with a sentence that says why there is none."""
 
 
-class Planned(NamedTuple):
-    """A run to do: its settings, where it saves itself, its steps, the memory it may need."""
-
-    job: Job
-    checkpoint: Path
-    steps: int
-    needs: Needs
-
-
-def run_all(
-    todo: list[Planned], workers: int, reporter: Reporter
-) -> Iterator[tuple[Planned, Result | str]]:
-    """Each run with its result, or with a sentence that says why there is none."""
-    if workers <= 1 or len(todo) <= 1:
-        yield from _one_by_one(todo, reporter)
-    else:
-        yield from _side_by_side(todo, workers, reporter)
-
-
-def _one_by_one(todo: list[Planned], reporter: Reporter) -> Iterator[tuple[Planned, Result | str]]:
+def run_here(todo: list[PlannedJob], reporter: Reporter) -> Iterator[RunOutcome]:
+    """Do the runs one after the other in this process."""
     for planned in todo:
-        reporter.start(str(planned.job))
+        reporter.start(planned.name)
         outcome: Result | str
         try:
-            checkpoint = Checkpoint(planned.checkpoint)
-            progress = partial(reporter.step, str(planned.job))
-            outcome = run(planned.job.prepare(), progress=progress, checkpoint=checkpoint)
-        except Exception as reason:  # whatever it is, the other runs go on
-            outcome = sentence(reason)
+            with limited_threads(threads_per_run(1)):
+                outcome = run(
+                    planned.job.prepare(),
+                    progress=partial(reporter.step, planned.name),
+                    checkpoint=Checkpoint(planned.checkpoint),
+                )
+        except Exception as error:  # whatever it is, the other runs go on
+            outcome = one_line(error)
         yield planned, outcome
 
 
-def _side_by_side(
-    todo: list[Planned], workers: int, reporter: Reporter
-) -> Iterator[tuple[Planned, Result | str]]:
-    with _few_threads(max(1, cores() // workers)):
-        context = multiprocessing.get_context("spawn")
-        steps: Steps = context.Queue()
-        pool = ProcessPoolExecutor(workers, context, _begin_worker, (os.getpid(), steps))
-        try:
-            futures: dict[Future[str], Planned] = {
-                pool.submit(_work, p.job, p.checkpoint, workers): p for p in todo
-            }
-            open_ = set(futures)
-            while open_:
-                over, open_ = wait(open_, timeout=0.2, return_when=FIRST_COMPLETED)
-                _pass_on(steps, reporter)
-                for future in over:
-                    outcome: Result | str
-                    try:
-                        outcome = Result.from_json(future.result())
-                    except Exception as reason:
-                        outcome = sentence(reason)
-                    yield futures[future], outcome
-        finally:
-            # After an interruption nothing new starts; what is done is on disk already.
-            pool.shutdown(wait=True, cancel_futures=True)
+def run_in_processes(
+    todo: list[PlannedJob], workers: int, reporter: Reporter
+) -> Iterator[RunOutcome]:
+    """Do ``workers`` runs at a time, each in a process of its own.
+
+    A process that is killed, for instance for lack of memory, takes only its own run with it.
+    That run is tried once more when nothing else runs. An interrupt ends all processes at once.
+    """
+    killed = yield from _run_in_pool(todo, workers, reporter)
+    for planned, _ in killed:
+        reporter.note(f"{planned.name}: its process was killed; it is tried once more, alone")
+        for _, reason in (yield from _run_in_pool([planned], 1, reporter)):
+            yield planned, reason
 
 
-def _pass_on(steps: Steps, reporter: Reporter) -> None:
-    """Tell the reporter what the workers have done since the last time."""
-    while True:
-        try:
-            run_, what = steps.get_nowait()
-        except queue.Empty:
-            return
-        reporter.step(run_, what) if what else reporter.start(run_)
-
-
-_steps: Steps | None = None
-"""In a worker: where it tells its steps."""
-
-
-def _begin_worker(parent: int, steps: Steps) -> None:
-    """A worker whose parent was killed would compute on for nobody."""
-    global _steps
-    _steps = steps
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(2)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _work(job: Job, checkpoint: Path, side_by_side: int) -> str:
-    name, steps = str(job), _steps
-    assert steps is not None
-    steps.put((name, ""))
-    prepared = replace(job.prepare(), side_by_side=side_by_side)
-    found = run(
-        prepared,
-        progress=lambda what: steps.put((name, what)),
-        checkpoint=Checkpoint(checkpoint),
-    )
-    return found.to_json()
-
-
-def sentence(reason: BaseException) -> str:
-    """What went wrong, in one line."""
-    text = " ".join(str(reason).split())
-    if isinstance(reason, (ValueError, OSError, ImportError)) and text:
-        return text
-    return f"{type(reason).__name__}: {text}" if text else type(reason).__name__
-
-
-@contextmanager
-def _few_threads(n: int) -> Iterator[None]:
-    """Processes started within get n threads of linear algebra each."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, str(n)))
+def _run_in_pool(
+    todo: list[PlannedJob], workers: int, reporter: Reporter
+) -> Generator[RunOutcome, None, list[tuple[PlannedJob, str]]]:
+    """Yield outcomes; return the jobs whose processes were killed, each with the reason."""
+    waiting, killed = deque(todo), []
+    workers = min(workers, len(todo))
+    pool = [_Worker(workers) for _ in range(workers)]
     try:
-        yield
+        while waiting or any(w.planned for w in pool):
+            for worker in pool:
+                if worker.planned is None and waiting:
+                    worker.begin(waiting.popleft())
+            ready = wait([w.connection for w in pool if w.planned])
+            for worker in [w for w in pool if w.connection in ready]:
+                planned = worker.planned
+                assert planned is not None
+                try:
+                    kind, content = worker.connection.recv()
+                except (EOFError, OSError):
+                    killed.append((planned, worker.end(wait=2)))
+                    pool[pool.index(worker)] = _Worker(workers)
+                    continue
+                if kind == "start":
+                    reporter.start(planned.name)
+                elif kind == "step":
+                    reporter.step(planned.name, content)
+                else:
+                    worker.planned = None
+                    yield planned, Result.from_json(content) if kind == "result" else content
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for worker in pool:
+            worker.end()
+    return killed
+
+
+class _Worker:
+    """A process that does one run at a time. ``planned`` is the run under way."""
+
+    def __init__(self, side_by_side: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.side_by_side = side_by_side
+        self.planned: PlannedJob | None = None
+        self.connection, theirs = context.Pipe()
+        threads = threads_per_run(side_by_side)
+        self.process = context.Process(target=_serve, args=(theirs, threads), daemon=True)
+        with limited_threads(threads):
+            self.process.start()
+        theirs.close()  # so that the end of the process closes the pipe
+
+    def begin(self, planned: PlannedJob) -> None:
+        """Start a run."""
+        self.planned = planned
+        try:
+            self.connection.send((planned, self.side_by_side))
+        except OSError:
+            return  # the process has ended, which reading from the pipe will show
+
+    def end(self, wait: float = 0.0) -> str:
+        """Kill the process, unless it ends within ``wait`` seconds, and say how it ended."""
+        self.process.join(wait)
+        code = self.process.exitcode
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+        if code is None or code >= 0:
+            return f"its process ended without a result (exit code {code})"
+        return f"its process was killed ({signal.Signals(-code).name}), perhaps for lack of memory"
+
+
+def _serve(connection: Connection, threads: int) -> None:
+    """The work of a process: receive jobs, send steps and outcomes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
+    threading.Thread(target=_end_with_main_process, daemon=True).start()
+    with limited_threads(threads):
+        while True:
+            try:
+                planned, side_by_side = connection.recv()
+            except EOFError:
+                return
+            connection.send(("start", ""))
+            try:
+                found = run(
+                    replace(planned.job.prepare(), side_by_side=side_by_side),
+                    progress=lambda what: connection.send(("step", what)),
+                    checkpoint=Checkpoint(planned.checkpoint),
+                )
+                outcome = ("result", found.to_json())
+            except Exception as error:
+                outcome = ("failed", one_line(error))
+            connection.send(outcome)
+
+
+def _end_with_main_process() -> None:
+    """A process whose main process was killed would otherwise compute for nobody."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, in one line. Exceptions that are not ours are named by their type."""
+    text = " ".join(str(error).split())
+    if isinstance(error, (ValueError, OSError, ImportError)) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

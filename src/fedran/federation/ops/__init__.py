@@ -1,1 +1,1 @@
-"""Operates a federation: folders, keys, enrolment, processes, tasks."""
+"""Operating a federation: folders, keys, processes."""

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from fedran.core.head import Head
 from fedran.core.ridge import Ridge
-from fedran.methods.analytic.base import Positive, unit_columns
-from fedran.methods.analytic.feature_maps import FeatureMap, WithBias
-from fedran.methods.analytic.gram_based import GramMethod
+from fedran.methods.analytic.gram_based import GramMethod, unit_columns
+from fedran.methods.analytic.maps import FeatureMap, WithBias
 from fedran.methods.protocol import Claims
 
 
@@ -16,8 +15,7 @@ from fedran.methods.protocol import Claims
 class Fed3R(GramMethod):
     """A = lambda I + sum F'F, b = sum F'Y, W = A^-1 b, each class divided by its norm."""
 
-    lam: Positive = 0.01
-    """The ridge parameter."""
+    lam: float = 0.01
     device: str | None = None
 
     name = "Fed3R"
@@ -34,5 +32,5 @@ class Fed3R(GramMethod):
         return Ridge.absolute(self.lam)
 
     def finish(self, head: Head) -> Head:
-        """The weights of each class, its bias included, divided by their norm."""
+        """Each class column, its bias included, divided by its norm."""
         return unit_columns(head)

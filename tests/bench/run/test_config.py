@@ -1,0 +1,352 @@
+"""Experiment files: what they expand to, and what a wrong one is told."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedran.bench.run.config import LARGEST_SWEEP, load_config, parse_config
+from fedran.bench.run.job import jobs
+
+ROOT = Path(__file__).parents[3]
+COMMITTED = {
+    "digits": 2 * 2 * (14 + 4 + 5),
+    "har": 3 * 14,
+    "clients100": 3 * 10,
+    "paper/accuracy": 9 * 15,
+    "paper/communication": 7,
+    "paper/components": 3 * (9 + 3),
+    "paper/imagenet_r": 9 * 14,
+    "paper/labels": 8 * 3 * 3,
+    "paper/scratch": 3 * 6,
+    "paper/scratch_full": 5,
+    "paper/speedup": 10,
+    "paper/rank": 3 * (18 + 12),
+    "paper/runtime": 15,
+    "paper/task_accuracy": 3 * 5,
+    "paper/trained": 9 * 5,
+    "paper/trained_vtab": 9 * 5,
+    "paper/vit": 9 * 5,
+    "paper/vtab": 9 * 14,
+}
+BASE = """
+dataset = "digits"
+[stream]
+tasks = 5
+clients = 5
+beta = 0.1
+[[method]]
+key = "fedran"
+rank = 8
+[[method]]
+key = "fedncm"
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(text=BASE, *overrides):
+        path = tmp_path / "c.toml"
+        path.write_text(text)
+        return load_config(path, overrides)
+
+    return write
+
+
+def fields(**more):
+    stream = {"tasks": 5, "clients": 5, "beta": 0.1}
+    return {"dataset": "digits", "stream": stream, "method": [{"key": "fedncm"}], **more}
+
+
+def with_stream(**more):
+    found = fields()
+    found["stream"] = {k: v for k, v in {**found["stream"], **more}.items() if v is not None}
+    return found
+
+
+def test_every_committed_configuration_is_listed_here():
+    found = {p.relative_to(ROOT / "configs").with_suffix("").as_posix() for p in committed()}
+    assert found == set(COMMITTED)
+
+
+def committed():
+    return (ROOT / "configs").rglob("*.toml")
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_committed_configurations_expand_to_what_their_lists_say(name):
+    experiment = load_config(ROOT / "configs" / f"{name}.toml")
+    found = jobs(experiment)
+    assert len(found) == COMMITTED[name]
+    assert len({(j.dataset, j.stream, j.choice.label, str(j.choice.params)) for j in found}) == len(
+        found
+    )
+    assert experiment.name != name
+
+
+def test_lists_multiply(config):
+    experiment = config(
+        BASE.replace("beta = 0.1", "beta = [0.1, 1]\nseed = [1, 2, 3]")
+        .replace("rank = 8", "rank = [8, 16]\nout_features = [32, 64]")
+        .replace('"digits"', '["digits", "har-dsa19"]')
+        + "[run]\nprojection_seed = [0, 1]\n"
+    )
+    found = jobs(experiment)
+    assert len(found) == 2 * (2 * 3) * 2 * (4 + 1)
+    assert len({str(j) for j in found}) == len(found)
+    assert {j.projection_seed for j in found} == {0, 1}
+    ranks = [j.choice.params["rank"] for j in found if j.choice.key == "fedran"]
+    assert set(ranks) == {8, 16}
+
+
+def test_defaults_of_a_short_configuration(config):
+    experiment = config()
+    assert experiment.name == "c"
+    assert experiment.projection_seeds == (0,)
+    assert not experiment.gram_error
+    assert experiment.budgets == {}
+    assert dict(experiment.streams[0]) == {
+        "tasks": 5,
+        "clients": 5,
+        "beta": 0.1,
+        "seed": 1993,
+        "partitioner": "dirichlet",
+    }
+    assert [m.label for m in experiment.methods] == ["FedRAN", "FedNCM"]
+
+
+def test_only_restricts_a_method_to_some_streams():
+    experiment = parse_config(
+        fields(
+            stream={"tasks": 5, "clients": 5, "beta": [0.1, 0.5, 1.0], "seed": [1, 2]},
+            method=[
+                {"key": "fedncm"},
+                {"key": "afl", "only": {"beta": 0.5}},
+                {"key": "fed3r", "only": {"beta": [0.1, 1.0], "seed": 2}},
+            ],
+        )
+    )
+    found = [
+        (j.choice.key, dict(j.stream)["beta"], dict(j.stream)["seed"]) for j in jobs(experiment)
+    ]
+    assert len(found) == 6 + 2 + 2
+    assert {f for f in found if f[0] == "afl"} == {("afl", 0.5, 1), ("afl", 0.5, 2)}
+    assert {f for f in found if f[0] == "fed3r"} == {("fed3r", 0.1, 2), ("fed3r", 1.0, 2)}
+
+
+def test_labels_name_methods_in_tables():
+    method = {"key": "fedran", "label": "ours", "rank": [4, 8]}
+    assert [m.label for m in parse_config(fields(method=[method])).methods] == ["ours", "ours"]
+
+
+def test_budgets_are_numbers():
+    experiment = parse_config(fields(budgets={"bytes": 1000, "drift": 0.5}))
+    assert experiment.budgets == {"bytes": 1000.0, "drift": 0.5}
+    assert jobs(experiment)[0].budgets == experiment.budgets
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        {"tasks": 5, "partitioner": "natural"},
+        {"tasks": 5, "partitioner": "iid", "clients": 3},
+        {"file": "s.json"},
+        {"file": ["s.json", "t.json"]},
+    ],
+)
+def test_settings_that_a_stream_does_not_need_may_be_left_out(stream):
+    experiment = parse_config(fields(stream=stream))
+    assert len(experiment.streams) == (2 if isinstance(stream.get("file"), list) else 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({}, "expected a key 'dataset', found nothing"),
+        ({"dataset": "digits"}, "expected a key 'method', found dataset"),
+        (fields(datset="x"), "the configuration has no key 'datset' (did you mean 'dataset'?)"),
+        (fields(dataset=3), "dataset must be text, got 3"),
+        (fields(dataset=["digits", 3]), "dataset must be text, got 3"),
+        (fields(name=""), "name must be text"),
+        (fields(stream=[]), "[stream] must be a section"),
+        (fields(stream={}), "expected stream.tasks for partitioner 'dirichlet'"),
+        (with_stream(clients=None), "expected stream.clients for partitioner 'dirichlet'"),
+        (with_stream(beta=None), "expected stream.beta for partitioner 'dirichlet'"),
+        (with_stream(bta=1), "[stream] has no key 'bta' (did you mean 'beta'?)"),
+        (with_stream(beta="0.1"), "stream.beta must be a number, got 0.1"),
+        (with_stream(beta=True), "stream.beta must be a number, got True"),
+        (with_stream(beta=[0.1, "x"]), "stream.beta must be a number, got x"),
+        (with_stream(beta=[[0.1]]), "stream.beta must be a number, got [0.1]"),
+        (with_stream(beta=[]), "beta is an empty list"),
+        (with_stream(tasks=5.0), "stream.tasks must be an integer, got 5.0"),
+        (with_stream(tasks=True), "stream.tasks must be an integer, got True"),
+        (with_stream(seed="1993"), "stream.seed must be an integer"),
+        (with_stream(partitioner="drichlet"), "got 'drichlet' (did you mean 'dirichlet'?)"),
+        (with_stream(partitioner=3), "stream.partitioner must be text"),
+        (with_stream(file="s.json"), "stream.file stands alone"),
+        (fields(run={"gram_eror": True}), "(did you mean 'gram_error'?)"),
+        (fields(run={"gram_error": 1}), "run.gram_error must be true or false, got 1"),
+        (fields(run={"gram_error": [True]}), "run.gram_error takes one value, not a list"),
+        (fields(run={"projection_seed": 0.5}), "run.projection_seed must be an integer"),
+        (fields(budgets={"byte": 1}), "[budgets] has no key 'byte' (did you mean 'bytes'?)"),
+        (fields(budgets={"bytes": "1MB"}), "budgets.bytes must be a number, got 1MB"),
+        (fields(budgets={"bytes": [1]}), "budgets.bytes takes one value, not a list"),
+        (fields(budgets={"bytes": float("inf")}), "budgets.bytes must be finite and at least 0"),
+        (fields(budgets={"drift": float("nan")}), "budgets.drift must be finite and at least 0"),
+        (fields(budgets={"seconds": -1}), "budgets.seconds must be finite and at least 0, got -1"),
+        (fields(run={"seconds_per_row": [1, 2]}), "run.seconds_per_row takes one value"),
+        (fields(run={"seconds_per_row": -1}), "run.seconds_per_row must be finite"),
+        (fields(run={"seconds_per_row": "x"}), "run.seconds_per_row must be a number, got x"),
+        (fields(method={"key": "afl"}), "methods are written as [[method]] sections"),
+        (fields(method=["afl"]), "methods are written as [[method]] sections"),
+        (fields(method=[]), "expected at least one [[method]]"),
+        (fields(method=[{"rank": 3}]), "a [[method]] needs a key; one of fedran, "),
+        (fields(method=[{"key": "fedrun"}]), "no method 'fedrun' (did you mean 'fedran'?)"),
+        (fields(method=[{"key": 3}]), "no method '3'"),
+        (fields(method=[{"key": "fedran", "rnk": 3}]), "no setting 'rnk' (did you mean 'rank'?)"),
+        (fields(method=[{"key": "fedran", "rank": "3"}]), "fedran.rank must be int, got '3'"),
+        (fields(method=[{"key": "fedran", "rank": [8, 0.5]}]), "fedran.rank must be int, got 0.5"),
+        (fields(method=[{"key": "fedran", "rank": []}]), "rank is an empty list"),
+        (fields(method=[{"key": "exact", "features": "rlu"}]), "exact.features must be one of"),
+        (fields(method=[{"key": "afl", "label": 3}]), "method.label must be text"),
+        (fields(method=[{"key": "afl", "only": 0.1}]), "method.only is a table such as"),
+        (
+            fields(method=[{"key": "afl", "only": {"bta": 0.1}}]),
+            "only of method 'afl' has no key 'bta' (did you mean 'beta'?)",
+        ),
+    ],
+)
+def test_wrong_keys_and_values_are_named(wrong, words):
+    with pytest.raises(ValueError, match=re.escape(words)) as refusal:
+        parse_config(wrong)
+    assert "\n" not in str(refusal.value)
+
+
+def test_sweeps_that_are_too_large_are_refused_before_they_are_made():
+    seeds = list(range(1000))
+    with pytest.raises(ValueError, match=f"sweep has 1000000 .* at most {LARGEST_SWEEP}"):
+        parse_config(with_stream(seed=seeds, partition_seed=seeds))
+    method = {"key": "fedran", "rank": list(range(1, 1001)), "out_features": seeds[1:]}
+    with pytest.raises(ValueError, match="the sweep has"):
+        parse_config(fields(method=[method]))
+
+
+@pytest.mark.parametrize(
+    ("override", "check"),
+    [
+        ("stream.beta=0.5", lambda e: e.streams[0]["beta"] == 0.5),
+        (" stream.beta = 0.5 ", lambda e: e.streams[0]["beta"] == 0.5),
+        ("stream.beta=[0.5, 1]", lambda e: [s["beta"] for s in e.streams] == [0.5, 1]),
+        ("stream.partitioner=iid", lambda e: e.streams[0]["partitioner"] == "iid"),
+        ('stream.partitioner="iid"', lambda e: e.streams[0]["partitioner"] == "iid"),
+        ("dataset=har-dsa19", lambda e: e.datasets == ("har-dsa19",)),
+        ("name=a name = b", lambda e: e.name == "a name = b"),
+        ("run.gram_error=true", lambda e: e.gram_error is True),
+        ("budgets.bytes=1_000", lambda e: e.budgets == {"bytes": 1000.0}),
+        ("method.rank=64", lambda e: [m.params.get("rank") for m in e.methods] == [64, None]),
+        (
+            "method.rank=[64,128]",
+            lambda e: [m.params.get("rank") for m in e.methods][:2] == [64, 128],
+        ),
+        ("methods=fedncm", lambda e: [m.key for m in e.methods] == ["fedncm"]),
+        ("methods=exact,fedran", lambda e: [m.key for m in e.methods] == ["fedran", "exact"]),
+        ("methods= afl , exact", lambda e: [m.key for m in e.methods] == ["afl", "exact"]),
+    ],
+)
+def test_overrides(override, check, config):
+    assert check(config(BASE, override))
+
+
+def test_kept_methods_keep_their_settings_and_later_overrides_reach_new_ones(config):
+    kept = config(BASE, "methods=fedran,exact", "method.out_features=64").methods
+    assert [(m.key, dict(m.params)) for m in kept] == [
+        ("fedran", {"rank": 8, "out_features": 64}),
+        ("exact", {"out_features": 64}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("stream.beta", "--set expects key=value, got 'stream.beta'"),
+        ("=3", "--set expects key=value"),
+        ("", "--set expects key=value"),
+        ("\x1b[31m", "--set expects key=value, got '\\\\x1b[31m'"),
+        ("stream.bta=1", "[stream] has no key 'bta' (did you mean 'beta'?)"),
+        ("stream.beta=many", "stream.beta must be a number, got many"),
+        ("stream.seed=1993,7", "stream.seed must be an integer, got 1993,7"),
+        ("sream.beta=1", "no key 'sream' (did you mean 'stream'?)"),
+        ("dataset.x=1", "'dataset' is not a section"),
+        ("stream=5", "[stream] must be a section"),
+        ("methods=fedrun", "no method 'fedrun' (did you mean 'fedran'?)"),
+        ("methods=", "--set methods: no method ''"),
+        ("method.rnk=3", "no method here has this setting (did you mean 'rank'?)"),
+        ("method.rank=x", "fedran.rank must be int, got 'x'"),
+        ("method=afl", "methods are written as [[method]] sections"),
+    ],
+)
+def test_bad_overrides_say_what_was_expected(override, words, config):
+    with pytest.raises(ValueError, match=re.escape(words)) as refusal:
+        config(BASE, override)
+    assert "\n" not in str(refusal.value)
+
+
+def test_errors_name_the_file(config, tmp_path):
+    with pytest.raises(ValueError, match=r"c\.toml: not valid TOML: "):
+        config("dataset = ")
+    with pytest.raises(ValueError, match=r"c\.toml: the configuration has no key"):
+        config(BASE, "x=1")
+    (tmp_path / "b.toml").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"b\.toml: not valid TOML"):
+        load_config(tmp_path / "b.toml")
+    with pytest.raises(FileNotFoundError, match=r"n\.toml: no such file; expected a config"):
+        load_config(tmp_path / "n.toml")
+    with pytest.raises(FileNotFoundError, match="this is a folder"):
+        load_config(tmp_path)
+
+
+def test_results_name_the_configuration_relative_to_here(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "d.toml").write_text(BASE)
+    assert load_config(tmp_path / "sub" / "d.toml").source == "sub/d.toml"
+    assert load_config("sub/../c.toml").source == "c.toml"
+    monkeypatch.chdir(tmp_path / "sub")
+    assert load_config("../c.toml").source == "c.toml"
+    assert jobs(load_config("d.toml"))[0].config == "d.toml"
+
+
+@pytest.mark.parametrize("wrong", [fields(dataset=[]), fields(run={"projection_seed": []})])
+def test_empty_lists_are_refused_everywhere(wrong):
+    with pytest.raises(ValueError, match="empty list"):
+        parse_config(wrong)
+
+
+def test_keeping_methods_of_a_single_table_is_refused_in_a_sentence(config):
+    with pytest.raises(ValueError, match=r"\[\[method\]\]"):
+        config(BASE.split("[[method]]")[0] + '[method]\nkey = "afl"\n', "methods=fedncm")
+
+
+def test_the_partitioner_that_lacks_a_setting_is_named():
+    with pytest.raises(ValueError, match="for partitioner 'dirichlet'"):
+        parse_config(with_stream(partitioner=["natural", "dirichlet"], clients=None))
+
+
+def test_only_with_a_value_of_the_wrong_type_is_refused():
+    with pytest.raises(ValueError):
+        parse_config(fields(method=[{"key": "afl", "only": {"beta": "0.1"}}]))
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        {"partitioner": ["dirichlet", "capped"]},
+        {"tasks": [2, 5]},
+        {"partition_seed": [1, 2]},
+        {"label_rate": 0.5, "mask_seed": [1, 2]},
+    ],
+)
+def test_every_run_has_a_description_of_its_own(stream):
+    found = jobs(parse_config(with_stream(**stream)))
+    assert len({str(j) for j in found}) == len(found)

@@ -1,0 +1,46 @@
+"""The relative error of a method's Gram matrix."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import fedran
+from fedran.bench.run.runner import Run, run
+from fedran.methods.registry import make_method
+from helpers.wanderer import Wanderer
+
+
+def test_the_gram_error_is_zero_for_exact_and_falls_with_the_rank(dataset, stream):
+    def errors(key, **params):
+        method = make_method(key, {"out_features": 48, **params})
+        return [t.gram_error for t in run(Run(key, method, dataset, stream, gram_error=True)).tasks]
+
+    assert errors("exact") == pytest.approx([0.0] * 3, abs=1e-6)
+    by_rank = [errors("fedran", rank=r, precision="float64") for r in (1, 2, 4, 8, 48)]
+    for lower, higher in pairwise(by_rank):
+        assert all(a > b for a, b in zip(lower, higher, strict=True))
+    assert by_rank[0][0] > 0.005
+    assert by_rank[-1] == pytest.approx([0.0] * 3, abs=1e-5)
+
+
+def test_the_gram_error_is_that_of_the_definition(dataset, stream):
+    method = make_method("fedran", {"out_features": 48, "rank": 2, "precision": "float64"})
+    found = run(Run("fedran", method, dataset, stream, seed=5, gram_error=True))
+    phi = fedran.RandomFeatures(5, 48, seed=5)
+    exact, low = np.zeros((48, 48)), np.zeros((48, 48))
+    for task, record in zip(stream.tasks, found.tasks, strict=True):
+        for k, rows in enumerate(task.rows):
+            H = phi(dataset.X_train[rows][task.has_label(k)]).astype(np.float64)
+            exact += H.T @ H
+            _, s, V = np.linalg.svd(H, full_matrices=False)
+            low += (V[:2].T * s[:2] ** 2) @ V[:2]
+        expected = np.linalg.norm(low - exact) / np.linalg.norm(exact)
+        assert record.gram_error == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_gram_error_is_absent_unless_asked_for_and_where_there_is_no_gram(dataset, stream):
+    exact = make_method("exact", {"out_features": 16})
+    assert run(Run("exact", exact, dataset, stream)).tasks[0].gram_error is None
+    found = run(Run("wanderer", Wanderer(), dataset, stream, gram_error=True))
+    assert found.tasks[0].gram_error is None

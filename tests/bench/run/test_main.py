@@ -1,0 +1,83 @@
+"""``python -m fedran.bench.run``: lines, exit codes, dry runs."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fedran.bench.run.__main__ import main
+from helpers.small_sweep import BROKEN, CONFIG
+
+
+def run_without_terminal_libraries(*arguments):
+    code = (
+        "import sys; sys.modules['typer'] = sys.modules['rich'] = sys.modules['flwr'] = None\n"
+        "from fedran.bench.run.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_sweeps_run_without_typer_and_rich(config, tmp_path):
+    config()
+    done = run_without_terminal_libraries("c.toml", "--out", "here", "--set", "stream.seed=1")
+    assert done.returncode == 0, done.stderr
+    assert "2 runs done, 0 before, 0 failed" in done.stdout
+    assert "fedran report here" in done.stdout
+    assert len((tmp_path / "here" / "c.jsonl").read_text().splitlines()) == 2
+    assert "[2/2] FedRAN" in done.stderr
+
+
+def test_exit_codes_of_the_module(config, tmp_path, capsys):
+    config()
+    only = ("--set", "methods=fedncm", "--out", str(tmp_path / "out"))
+    assert main(["c.toml", *only]) == 0
+    assert "2 runs done" in capsys.readouterr().out
+    assert main(["c.toml", *only]) == 0
+    assert "0 runs done, 2 before" in capsys.readouterr().out
+    config(CONFIG + BROKEN.replace("broken", "none"))
+    assert main(["c.toml", "--out", str(tmp_path / "out")]) == 1
+    assert "FAILED: none.safetensors: no such file" in capsys.readouterr().err
+    for wrong in (["c.toml", "--set", "stream.bta=1"], ["nowhere.toml"]):
+        assert main(wrong) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("fedran: ")
+        assert err.count("\n") == 1
+
+
+def test_a_dry_run_lists_and_runs_nothing(config, tmp_path, capsys):
+    config()
+    assert main(["c.toml", "--dry-run", "--out", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert lines[1].startswith("FedRAN, out features 32, rank 4 on digits (")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("dataset=digit", "no dataset 'digit' (did you mean 'digits'?)"),
+        ("dataset=none.npz", "none.npz"),
+        ("stream.tasks=11", "n_tasks must lie in 1 .. 10"),
+        ("stream.partitioner=natural", "needs a group for every row"),
+        ('stream={file="none.json"}', "none.json: no such file"),
+    ],
+)
+def test_a_dry_run_finds_data_and_streams_that_are_not_possible(override, reason, config, capsys):
+    config()
+    assert main(["c.toml", "--dry-run", "--set", override]) == 2
+    captured = capsys.readouterr()
+    assert reason in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_a_dry_run_marks_the_runs_that_are_not_possible(config, capsys):
+    config()
+    assert main(["c.toml", "--dry-run", "--set", "stream.tasks=[2,99]"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 8
+    assert [("cannot run: n_tasks" in x) == ("99 tasks" in x) for x in lines] == [True] * 8

@@ -1,0 +1,172 @@
+"""What the runner measures equals what plain loops over the protocol give."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedran.bench.results import metrics
+from fedran.bench.run.runner import Run, run
+from fedran.core.pseudo_labels import prototype_labels
+from fedran.data.stream import Stream, Task, make_stream
+from fedran.methods.protocol import ClientData, Spec
+from fedran.methods.registry import make_method
+from helpers.wanderer import CLIENTS, ROUNDS, Wanderer, labels_of
+
+
+def by_hand(method, dataset, stream, seed):
+    """The protocol in plain loops: the server's state after each task."""
+    clients = [f"client-{k}" for k in range(stream.n_clients)]
+    classes = tuple(t.classes for t in stream.tasks)
+    state = method.init(Spec(dataset.X_train.shape[1], classes, tuple(clients)), seed)
+    memory, after = dict.fromkeys(clients), []
+    for t, task in enumerate(stream.tasks):
+        for round_ in range(method.rounds(t)):
+            message, uploads = method.broadcast(state, t, round_), {}
+            for k, name in enumerate(clients):
+                X = dataset.X_train[task.rows[k]]
+                data = ClientData(name, str(t), X, labels_of(dataset, task, k))
+                memory[name], uploads[name] = method.client(memory[name], message, data, seed)
+            state = method.aggregate(state, t, round_, uploads)
+        after.append(state)
+    return after
+
+
+def test_accuracy_is_that_of_plain_loops(dataset, stream, result):
+    method = Wanderer()
+    for t, state in enumerate(by_hand(method, dataset, stream, 2)):
+        for j in range(t + 1):
+            rows = np.isin(dataset.y_test, stream.tasks[j].classes)
+            right = method.predict(state, dataset.X_test[rows]) == dataset.y_test[rows]
+            assert result.acc[t][j] == pytest.approx(right.mean())
+    assert [len(row) for row in result.acc] == [1, 2, 3]
+
+
+def test_drift_is_the_mean_distance_of_client_1s_rows_of_task_2_from_where_they_were(
+    dataset, stream, result
+):
+    method, rows = Wanderer(), stream.tasks[1].rows[0]
+    X = dataset.X_train[rows]
+    first, second = (method.embed(s, X) for s in by_hand(method, dataset, stream, 2)[1:])
+    moved = np.mean([np.linalg.norm(b - a) for a, b in zip(first, second, strict=True)])
+    assert result.drift == [0.0, pytest.approx(moved)]
+    assert moved > 0.1
+
+
+def test_drift_of_a_single_task_is_zero(dataset):
+    one = make_stream(dataset.y_train, n_tasks=1, n_clients=2, beta=1.0, seed=0)
+    assert run(Run("wanderer", Wanderer(), dataset, one)).drift == [0.0]
+
+
+def test_frozen_methods_report_no_drift(dataset, stream):
+    assert run(Run("fedncm", make_method("fedncm"), dataset, stream)).drift == []
+
+
+def test_bytes_are_summed_over_rounds(dataset, stream):
+    method = Wanderer()
+    found = run(Run("wanderer", method, dataset, stream, seed=2))
+    for t, record in enumerate(found.tasks):
+        for k in range(CLIENTS):
+            calls = [c for c in method.carried if c[:2] == (f"client-{k}", str(t))]
+            assert len(calls) == ROUNDS == record.rounds
+            assert record.bytes_up[k] == sum(c[2] for c in calls)
+            assert record.bytes_down[k] == sum(c[3] for c in calls)
+        assert record.formula_bytes == 10 * 2 * (t + 1)
+    last = by_hand(method, dataset, stream, 2)[-1]
+    assert found.bytes_down_final == len(method.broadcast(last, 3, 0))
+
+
+def test_class_counts_agree_with_accuracies(dataset, stream, result):
+    assert result.classes == [c for t in stream.tasks for c in t.classes]
+    assert result.class_rows == [int(np.sum(dataset.y_test == c)) for c in result.classes]
+    assert sum(result.test_rows) == len(dataset.y_test)
+    for t, right in enumerate(result.class_right):
+        assert len(right) == 2 * (t + 1)
+        for j in range(t + 1):
+            share = sum(right[2 * j : 2 * j + 2]) / result.test_rows[j]
+            assert result.acc[t][j] == pytest.approx(share)
+
+
+def test_label_rates_are_those_of_the_masks(stream, result):
+    for task, record in zip(stream.tasks, result.tasks, strict=True):
+        shares = [pytest.approx(m.mean()) if len(m) else None for m in task.labelled]
+        assert record.label_rate == shares
+        assert record.accepted is None
+        assert record.precision is None
+
+
+def test_pseudo_labels_are_counted_against_the_truth(dataset, stream):
+    found = run(Run("p", make_method("fedran-prototype", {"out_features": 32}), dataset, stream))
+    for task, record in zip(stream.tasks, found.tasks, strict=True):
+        accepted, precision = [], []
+        for k, rows in enumerate(task.rows):
+            if task.has_label(k).all():
+                continue
+            labels = labels_of(dataset, task, k)
+            given = prototype_labels(dataset.X_train[rows], labels, 0.5)
+            accepted.append(given.acceptance)
+            taken = np.flatnonzero(given.accepted)
+            right = [given.labels[i] == dataset.y_train[rows[i]] for i in taken]
+            precision += [np.mean(right)] if right else []
+        assert [v for v in record.accepted if v is not None] == pytest.approx(accepted)
+        assert [v for v in record.precision if v is not None] == pytest.approx(precision)
+        assert 0 < np.mean(precision) <= 1
+
+
+def test_extraction_seconds_are_rows_times_seconds_per_row(dataset, stream, result):
+    for task, record in zip(stream.tasks, result.tasks, strict=True):
+        assert record.seconds.extraction == [0.5 * len(r) for r in task.rows]
+    untimed = replace(dataset, seconds_per_row=None)
+    found = run(Run("fedncm", make_method("fedncm"), untimed, stream))
+    assert found.tasks[0].seconds.extraction is None
+    told = run(Run("fedncm", make_method("fedncm"), untimed, stream, seconds_per_row=2.0))
+    assert told.tasks[0].seconds.extraction == [2.0 * len(r) for r in stream.tasks[0].rows]
+    measured = run(Run("fedncm", make_method("fedncm"), dataset, stream, seconds_per_row=2.0))
+    assert measured.tasks[0].seconds.extraction == [0.5 * len(r) for r in stream.tasks[0].rows]
+
+
+def test_seconds_and_memory_are_measured(result):
+    for record in result.tasks:
+        assert len(record.seconds.client) == CLIENTS
+        assert all(0 < s < 10 for s in record.seconds.client)
+        assert 0 < record.seconds.server < 10
+        assert record.peak_rss > 10 * 2**20
+
+
+def test_the_ridge_of_each_task_is_recorded(dataset, stream, result):
+    method = make_method("fedran", {"out_features": 32, "rank": 2})
+    records = run(Run("fedran", method, dataset, stream)).tasks
+    assert all(t.lam > 0 and 0 < t.f < 1 for t in records)
+    assert all(t.lam is None and t.f is None for t in result.tasks)
+
+
+def test_budgets_are_kept_and_checked(dataset, stream):
+    def met(**budgets):
+        job = Run("wanderer", Wanderer(), dataset, stream, budgets=budgets)
+        return metrics.budgets_met(run(job))
+
+    assert met(bytes=1.0, seconds=1000.0, drift=0.0) == {
+        "bytes": False,
+        "seconds": True,
+        "drift": False,
+    }
+    assert met(bytes=1e9, drift=1e9) == {"bytes": True, "drift": True}
+    assert met() == {}
+
+
+def test_a_method_that_diverges_says_so(dataset, stream):
+    class Diverging(Wanderer):
+        def embed(self, state, X):
+            return super().embed(state, X) * (np.nan if len(state["means"]) > 4 else 1.0)
+
+    with pytest.raises(ValueError, match="diverged"):
+        run(Run("wanderer", Diverging(), dataset, stream))
+
+
+def test_a_drift_that_was_not_measured_does_not_meet_a_budget(dataset, stream):
+    empty = np.zeros(0, dtype=np.int64)
+    tasks = [Task(t.classes, (empty, np.concatenate(t.rows))) for t in stream.tasks]
+    job = Run("w", Wanderer(), dataset, Stream(tuple(tasks), {}), budgets={"drift": 0.01})
+    found = run(job)
+    assert found.drift == []
+    assert not metrics.budgets_met(found).get("drift", False)

@@ -1,0 +1,108 @@
+"""Results name everything needed to repeat a run; unusual clients and labels run too."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedran
+from fedran.bench.results.result import Result, code_hash
+from fedran.bench.run.runner import Run, run
+from fedran.data.catalogue import digits
+from fedran.data.dataset import Dataset
+from fedran.data.stream import Stream, Task, make_stream
+from fedran.methods.registry import make_method
+from helpers.wanderer import CLIENTS, Wanderer
+
+
+def test_a_run_says_what_is_needed_to_repeat_it(dataset, stream):
+    job = Run(
+        *("wanderer", Wanderer(), dataset, stream, 2, "label"),
+        study="runtime",
+        config="c.toml",
+        budgets={"drift": 1.0},
+    )
+    found = run(job)
+    assert found.run_id == job.run_id
+    assert (found.key, found.label, found.config) == ("wanderer", "label", "c.toml")
+    assert found.study == "runtime"
+    assert (found.family, found.params) == ("trained", {"step": 0.3})
+    assert found.seeds == {"order": 3, "partition": 3, "mask": 3, "projection": 2}
+    assert found.hashes == {"stream": stream.hash, "features": dataset.hash}
+    assert found.stream == stream.settings
+    assert found.versions["fedran"] == f"{fedran.__version__}+{code_hash()}"
+    assert found.side_by_side == 1
+    assert Result.from_json(found.to_json()) == found
+
+
+def test_the_run_id_knows_method_settings_seeds_and_data(dataset, stream):
+    base = Run("wanderer", Wanderer(), dataset, stream)
+    others = [
+        replace(base, key="other"),
+        replace(base, method=Wanderer(0.4)),
+        replace(base, seed=1),
+        replace(base, dataset=replace(dataset, source={"weights": "abc"})),
+        replace(base, dataset=replace(dataset, X_train=dataset.X_train + 1)),
+        replace(base, stream=make_stream(dataset.y_train, n_tasks=3, n_clients=3, beta=1, seed=3)),
+    ]
+    assert len({base.run_id, *(o.run_id for o in others)}) == len(others) + 1
+    assert replace(base, label="x", config="y", study="rank").run_id == base.run_id
+
+
+def test_clients_without_rows_take_part(dataset):
+    rows = np.flatnonzero(np.isin(dataset.y_train, [0, 1]))
+    empty = np.zeros(0, dtype=np.int64)
+    found = run(Run("wanderer", Wanderer(), dataset, Stream((Task((0, 1), (rows, empty)),), {})))
+    assert found.tasks[0].label_rate == [1.0, None]
+    assert found.tasks[0].seconds.extraction == [0.5 * len(rows), 0.0]
+    assert all(b > 0 for b in found.tasks[0].bytes_up)
+
+
+def test_string_labels_run_like_numbers(dataset, stream):
+    names = np.array(["ant", "bee", "cat", "dog", "eel", "fly"])
+    named = replace(dataset, y_train=names[dataset.y_train], y_test=names[dataset.y_test])
+    again = make_stream(
+        named.y_train, n_tasks=3, n_clients=CLIENTS, beta=1.0, seed=3, label_rate=0.6
+    )
+    method = make_method("fedran", {"out_features": 32, "rank": 8})
+    by_name = run(Run("fedran", method, named, again))
+    by_number = run(Run("fedran", method, dataset, stream))
+    assert by_name.acc == by_number.acc
+    assert by_name.classes == [str(names[c]) for c in by_number.classes]
+    assert Result.from_json(by_name.to_json()) == by_name
+
+
+@pytest.mark.parametrize("key", ["exact", "fedran", "fedran-margin", "fedran-prototype", "fedcof"])
+def test_a_client_whose_rows_all_lack_labels_takes_part(key, dataset, stream):
+    first = stream.tasks[0]
+    hidden = (np.zeros(len(first.rows[0]), dtype=bool), *first.labelled[1:])
+    odd = replace(stream, tasks=(replace(first, labelled=hidden), *stream.tasks[1:]))
+    params = {"out_features": 32} if key != "fedcof" else {}
+    found = run(Run(key, make_method(key, params), dataset, odd, gram_error=True))
+    assert found.tasks[0].label_rate[0] == 0.0
+    assert found.A_T > 60
+
+
+def test_natural_clients_run(dataset):
+    stream = make_stream(
+        dataset.y_train, n_tasks=2, seed=0, partitioner="natural", groups=dataset.groups
+    )
+    found = run(Run("fedncm", make_method("fedncm"), dataset, stream))
+    assert len(found.tasks[0].bytes_up) == 4
+
+
+def test_a_task_that_cannot_be_tested_is_refused_before_it_starts(dataset):
+    seen = dataset.y_test > 0
+    untested = replace(dataset, X_test=dataset.X_test[seen], y_test=dataset.y_test[seen])
+    rows = [np.flatnonzero(dataset.y_train == c) for c in (0, 1)]
+    stream = Stream((Task((0,), (rows[0],)), Task((1,), (rows[1],))), {})
+    with pytest.raises(ValueError, match="task 1 cannot be tested"):
+        Run("fedncm", make_method("fedncm"), untested, stream)
+
+
+def test_a_method_for_images_does_not_run_on_features():
+    d = digits()
+    images = Dataset("i", "images", d.X_train, d.y_train, d.X_test, d.y_test)
+    stream = make_stream(d.y_train, n_tasks=2, n_clients=2, beta=1.0, seed=0)
+    with pytest.raises(ValueError, match="takes features, but i holds images"):
+        Run("fedncm", make_method("fedncm"), images, stream)

@@ -1,0 +1,102 @@
+"""Streams and options of a sweep; one failure does not stop the other runs."""
+
+import numpy as np
+import pytest
+
+from fedran.bench.results.result import read_results
+from fedran.bench.run import workers
+from fedran.bench.run.sweep import execute
+from fedran.data.catalogue import digits
+from fedran.data.stream import make_stream
+from fedran.data.stream_file import load_stream, save_stream
+from helpers.listener import Listener
+from helpers.small_sweep import BROKEN, CONFIG, measured
+
+
+def test_a_run_that_fails_is_reported_and_the_others_go_on(config, tmp_path):
+    pytest.importorskip("torch")
+    text = CONFIG.replace("[[method]]", BROKEN + "[[method]]", 1)
+    listener = Listener()
+    outcome = execute(config(text), tmp_path / "out", listener)
+    assert outcome.done == 4
+    assert len(outcome.failed) == 2
+    assert all("Finetune" in f and "a safetensors file" in f for f in outcome.failed)
+    assert len(listener.of("failed")) == 2
+    assert len(read_results([outcome.file])) == 4
+    again = execute(config(text), tmp_path / "out", Listener())
+    assert (again.done, again.skipped, len(again.failed)) == (0, 4, 2)
+
+
+def test_running_out_of_memory_is_a_failure_of_that_run_only(config, tmp_path, monkeypatch):
+    real = workers.run
+
+    def greedy(job, **more):
+        if job.key == "fedran":
+            raise MemoryError
+        return real(job, **more)
+
+    monkeypatch.setattr(workers, "run", greedy)
+    outcome = execute(config(), tmp_path / "out", Listener())
+    assert outcome.done == 2
+    assert all(f.endswith(": MemoryError") for f in outcome.failed)
+
+
+def test_an_accelerator_out_of_memory_is_a_failure_of_that_run_only(config, tmp_path, monkeypatch):
+    """As torch reports it; side by side such a run is reported and the others go on."""
+
+    def broken(job, **more):
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(workers, "run", broken)
+    assert len(execute(config(), tmp_path / "out", Listener()).failed) == 4
+
+
+def test_a_stream_that_cannot_be_made_does_not_stop_the_others(config, tmp_path):
+    text = CONFIG.replace("tasks = 2", "tasks = [2, 99]")
+    outcome = execute(config(text), tmp_path / "out", Listener())
+    assert outcome.done == 4
+    assert len(outcome.failed) == 4
+
+
+def test_a_stream_file_takes_the_place_of_settings(config, tmp_path):
+    made = make_stream(digits().y_train, n_tasks=2, n_clients=2, beta=0.5, seed=1)
+    save_stream(made, tmp_path / "s.json")
+    text = 'dataset = "digits"\n[stream]\nfile = "s.json"\n[[method]]\nkey = "fedncm"\n'
+    by_file = measured(execute(config(text), tmp_path / "file", Listener()).file)
+    text = CONFIG.replace("seed = [1, 2]", "seed = 1")
+    by_settings = measured(execute(config(text), tmp_path / "settings", Listener()).file)
+    assert by_file["fedncm", 1] == by_settings["fedncm", 1]
+
+
+def test_streams_are_kept_as_files_that_can_be_run_again(config, tmp_path):
+    folder = tmp_path / "new" / "streams"
+    outcome = execute(config(), tmp_path / "out", Listener(), streams=folder)
+    kept = sorted(folder.iterdir())
+    results = {r.hashes["stream"]: r for r in read_results([outcome.file])}
+    assert [p.name for p in kept] == sorted(f"digits-{h[:12]}.json" for h in results)
+    assert {load_stream(p).hash for p in kept} == set(results)
+    before = [p.stat().st_mtime_ns for p in kept]
+    execute(config(), tmp_path / "out", Listener(), streams=folder)
+    assert [p.stat().st_mtime_ns for p in sorted(folder.iterdir())] == before
+
+
+def test_a_stream_made_for_other_labels_is_refused(config, tmp_path):
+    other = make_stream(np.repeat([0, 1, 2], 30), n_tasks=2, n_clients=2, beta=0.5, seed=1)
+    save_stream(other, tmp_path / "s.json")
+    text = 'dataset = "digits"\n[stream]\nfile = "s.json"\n[[method]]\nkey = "fedncm"\n'
+    with pytest.raises(ValueError, match="another dataset"):
+        execute(config(text), tmp_path / "out", Listener())
+
+
+def test_seconds_per_row_come_from_the_configuration_where_the_dataset_knows_none(config, tmp_path):
+    experiment = config(CONFIG, "run.seconds_per_row=0.5", "methods=fedncm")
+    outcome = execute(experiment, tmp_path / "out", Listener())
+    for r in read_results([outcome.file]):
+        total = sum(sum(t.seconds.extraction) for t in r.tasks)
+        assert total == pytest.approx(0.5 * len(digits().y_train))
+
+
+def test_the_gram_error_is_recorded_where_asked_for(config, tmp_path):
+    outcome = execute(config(CONFIG, "run.gram_error=true"), tmp_path / "out", Listener())
+    for r in read_results([outcome.file]):
+        assert all((t.gram_error is None) == (r.key == "fedncm") for t in r.tasks)

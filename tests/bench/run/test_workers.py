@@ -1,0 +1,213 @@
+"""Runs in processes: same results, killed processes, threads, interrupts."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import threadpoolctl
+
+from fedran.bench.results.result import read_results
+from fedran.bench.run import machine
+from fedran.bench.run.machine import THREAD_VARIABLES, usable_cores
+from fedran.bench.run.sweep import execute
+from helpers.listener import Listener, Stopper
+from helpers.small_sweep import BROKEN, CONFIG, measured
+
+
+def test_side_by_side_gives_the_same_results_and_says_so(config, tmp_path):
+    pytest.importorskip("torch")
+    text = CONFIG.replace("seed = [1, 2]", "seed = 1") + BROKEN
+    alone = execute(config(text), tmp_path / "alone", Listener())
+    threads = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    listener = Listener()
+    both = execute(config(text), tmp_path / "both", listener, workers=2)
+    assert measured(both.file) == measured(alone.file)
+    assert {r.side_by_side for r in read_results([both.file])} == {2}
+    assert {r.side_by_side for r in read_results([alone.file])} == {1}
+    assert both.done == 2
+    assert sorted(both.failed) == sorted(alone.failed)
+    assert len(both.failed) == 1
+    assert len(listener.of("start")) == 3
+    steps = {p.name: p.steps for p in listener.planned if "Finetune" not in p.label}
+    assert Counter(run for run, _ in listener.of("step")) == steps
+    assert len(listener.of("finished")) == 2
+    assert {name: os.environ.get(name) for name in THREAD_VARIABLES} == threads
+
+
+@pytest.fixture
+def patched_processes(tmp_path, monkeypatch):
+    """Runs some code at the start of every process that is started from now on."""
+
+    def patch(code):
+        folder = tmp_path / "site"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(textwrap.dedent(code))
+        path = os.pathsep.join([str(folder), *sys.path])
+        monkeypatch.setenv("PYTHONPATH", path)
+
+    return patch
+
+
+KILL = """
+    import os, pathlib, signal
+    from fedran.methods.analytic.afl import AFL
+
+    client = AFL.client
+
+    def killed(self, *given):
+        marker = pathlib.Path("killed")
+        if {condition}:
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return client(self, *given)
+
+    AFL.client = killed
+"""
+
+
+def test_a_killed_process_fails_its_own_run_and_the_others_go_on(
+    config, tmp_path, patched_processes
+):
+    """As the kernel does when memory runs out."""
+    patched_processes(KILL.format(condition="True"))
+    listener = Listener()
+    outcome = execute(config(CONFIG, "methods=afl,fedncm"), tmp_path / "out", listener, workers=2)
+    assert outcome.done == 2
+    assert {r.key for r in read_results([outcome.file])} == {"fedncm"}
+    assert len(outcome.failed) == len(listener.of("failed")) == 2
+    assert all("AFL" in f and "was killed (SIGKILL)" in f for f in outcome.failed)
+
+
+def test_a_run_whose_process_was_killed_once_is_tried_again(config, tmp_path, patched_processes):
+    patched_processes(KILL.format(condition="not marker.exists()"))
+    listener = Listener()
+    experiment = config(CONFIG, "methods=afl,fedncm", "stream.seed=1")
+    outcome = execute(experiment, tmp_path / "out", listener, workers=1)
+    assert (outcome.done, outcome.failed) == (2, ())
+    assert [note for (note,) in listener.of("note") if "tried once more" in note]
+
+
+@pytest.mark.parametrize(("workers", "cores"), [(2, None), (1, 1)])
+def test_linear_algebra_in_a_process_uses_its_share_of_the_cores(
+    workers, cores, config, tmp_path, patched_processes, monkeypatch
+):
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    if cores:
+        monkeypatch.setenv("LOKY_MAX_CPU_COUNT", str(cores))
+    patched_processes("""
+        import json, os, pathlib, threadpoolctl
+        from fedran.methods.analytic.fedncm import FedNCM
+
+        client = FedNCM.client
+
+        def noting(self, *given):
+            pools = [p["num_threads"] for p in threadpoolctl.threadpool_info()]
+            found = {"pools": pools, "environment": os.environ["OMP_NUM_THREADS"]}
+            pathlib.Path(f"threads-{os.getpid()}").write_text(json.dumps(found))
+            return client(self, *given)
+
+        FedNCM.client = noting
+    """)
+    experiment = config(CONFIG, "methods=fedncm")
+    assert execute(experiment, tmp_path / "out", Listener(), workers=workers).done == 2
+    share = max(1, (cores or usable_cores()) // workers)
+    notes = [json.loads(p.read_text()) for p in tmp_path.glob("threads-*")]
+    assert len(notes) == workers
+    for note in notes:
+        assert set(note["pools"]) == {share}
+        assert note["environment"] == str(share)
+    assert not set(THREAD_VARIABLES) & set(os.environ)
+
+
+def test_fewer_threads_than_the_share_can_be_asked_for(monkeypatch):
+    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert [machine.threads_per_run(n) for n in (0, 1, 2, 3, 16)] == [8, 8, 4, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert [machine.threads_per_run(n) for n in (1, 2, 4)] == [3, 3, 2]
+
+
+def test_limited_threads_hold_inside_and_are_undone_after():
+    def pools():
+        return [p["num_threads"] for p in threadpoolctl.threadpool_info()]
+
+    before, environment = pools(), dict(os.environ)
+    with machine.limited_threads(1):
+        assert set(pools()) == {1}
+        assert {os.environ[name] for name in THREAD_VARIABLES} == {"1"}
+    assert pools() == before
+    assert dict(os.environ) == environment
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize(("jobs", "whole_group"), [(1, True), (2, False)])
+def test_an_interrupt_ends_a_long_computation_within_two_seconds(
+    jobs, whole_group, config, tmp_path, patched_processes
+):
+    """A LAPACK call that holds the interpreter for minutes; the terminal signals the group."""
+    patched_processes("""
+        import os, pathlib, numpy as np, scipy.linalg
+        from fedran.methods.analytic.afl import AFL
+
+        def client(self, *given):
+            pathlib.Path(f"pid-{os.getpid()}").touch()
+            scipy.linalg.eigh(np.random.default_rng(0).random((6000, 6000)), driver="ev")
+
+        AFL.client = client
+    """)
+    config(CONFIG, "methods=afl")
+    command = ["-m", "fedran.bench.run", "c.toml", "--set", "methods=afl", "--jobs", str(jobs)]
+    process = subprocess.Popen(
+        [sys.executable, *command], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("pid-*"))) < jobs and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    start = time.monotonic()
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - start < 2
+    assert process.returncode == 130
+    assert "fedran: stopped; the same command continues from here" in err
+    for path in tmp_path.glob("pid-*"):
+        assert not Path(f"/proc/{path.name[4:]}").exists()
+
+
+def test_an_interrupt_starts_no_more_runs(config, tmp_path):
+    text = CONFIG.replace("seed = [1, 2]", f"seed = {list(range(10))}")
+    listener = Stopper("finished", 0)
+    with pytest.raises(KeyboardInterrupt):
+        execute(config(text, "methods=fedncm"), tmp_path / "out", listener, workers=2)
+    assert len(listener.of("start")) < 10
+    assert multiprocessing.active_children() == []
+
+
+def test_available_memory_is_unknown_without_psutil(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert machine.available_memory() is None
+    monkeypatch.undo()
+    pytest.importorskip("psutil")
+    assert machine.available_memory() > 2**20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the peak")
+def test_peak_memory_starts_anew():
+    machine.reset_peak_memory()
+    before = machine.peak_memory()
+    block = np.ones(2**25)
+    assert machine.peak_memory() > before + 2**27
+    del block
+    machine.reset_peak_memory()
+    assert machine.peak_memory() < before + 2**26

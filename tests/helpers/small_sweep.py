@@ -1,0 +1,30 @@
+"""A sweep of four small runs, and the figures of its results that do not depend on time."""
+
+from fedran.bench.results.result import read_results
+
+CONFIG = """
+dataset = "digits"
+[stream]
+tasks = 2
+clients = 2
+beta = 0.5
+seed = [1, 2]
+[budgets]
+bytes = 1e6
+[[method]]
+key = "fedncm"
+[[method]]
+key = "fedran"
+out_features = 32
+rank = 4
+"""
+BROKEN = '\n[[method]]\nkey = "finetune"\nnetwork = "small"\nweights = "broken.safetensors"\n'
+"""A method that fails when it runs: the fixture ``config`` writes a file that holds no weights."""
+
+
+def measured(file):
+    """Accuracies, bytes and id of each run."""
+    return {
+        (r.key, r.seeds["order"]): (r.acc, [t.bytes_up for t in r.tasks], r.run_id)
+        for r in read_results([file])
+    }
