@@ -1,40 +1,254 @@
-"""docs/results.md from the files of results/: ``python benchmarks/collect.py``."""
+"""Generate docs/results.md and docs/results/*.md: ``python benchmarks/collect.py``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedran.bench.report.build import load_results
-from fedran.bench.report.markdown import markdown_page
-from targets import minutes, table
+from fedran.bench.report.markdown import markdown_section, markdown_table, text
+from fedran.bench.report.sections import sections, terms
+from fedran.bench.report.tables.communication import group_of, largest_upload
+from fedran.bench.report.tables.table import (
+    NOTHING,
+    Block,
+    Cell,
+    Table,
+    beta_text,
+    date_range,
+    mib,
+    number,
+    number_columns,
+    results_of,
+    text_columns,
+)
+from fedran.bench.results.grouping import (
+    Group,
+    Setting,
+    by_place,
+    comparisons,
+    groups,
+    mean_of,
+)
+from fedran.bench.results.result import Result
+from targets import CIFAR, VTAB, minutes, table
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = ("speed", "precision", "federation", "edge")
-INTRO = """# Results
+COMPARISON = ("accuracy", "communication", "forgetting", "drift", "training", "provenance")
+COMPARED = {"fedran": "FedRAN", "fedran-paper": "FedRAN-paper", "exact": "Exact Gram"}
 
-*Reference. Generated from `results/` by `python benchmarks/collect.py`; never edited by hand. The
-figures come from `fedran run` on the files of `configs/`; the last section names command, date,
-machine and seeds of every row. `fedran report results` makes a page with figures of the same.*
+
+@dataclass(frozen=True)
+class Page:
+    """A page about the results that ``keep`` selects, with some sections of the report."""
+
+    slug: str
+    title: str
+    about: str
+    keep: Callable[[Result], bool]
+    sections: Sequence[str] = COMPARISON
+
+
+def _compares(dataset: str, clients: int) -> Callable[[Result], bool]:
+    """Select the comparisons of methods on a dataset; runs for their seconds have another page."""
+    return lambda r: (
+        (r.dataset, Setting.of(r).clients) == (dataset, clients)
+        and r.study in {"accuracy", "communication", "training"}
+    )
+
+
+def _is_study(*names: str) -> Callable[[Result], bool]:
+    return lambda r: r.study in names
+
+
+PAGES = (
+    Page(
+        "cifar100",
+        "CIFAR-100",
+        "All methods on CIFAR-100, 5 tasks of 20 classes, 5 clients, at three skews.",
+        _compares(CIFAR, 5),
+    ),
+    Page(
+        "clients100",
+        "CIFAR-100 with 100 clients",
+        "The same tasks with 100 clients, so that each client has few rows.",
+        _compares(CIFAR, 100),
+    ),
+    Page(
+        "vtab50",
+        "VTAB-50",
+        "50 classes from five image domains, 5 tasks, 5 clients, at three skews.",
+        _compares(VTAB, 5),
+    ),
+    Page(
+        "har",
+        "Activity recognition",
+        "Motion sensors of 8 people; each person is one client.",
+        _compares("har-dsa19", 8),
+    ),
+    Page(
+        "digits",
+        "Digits",
+        "The small data set of scikit-learn. This comparison runs without downloads.",
+        _compares("digits", 5),
+    ),
+    Page(
+        "labels",
+        "Few labels",
+        "FedRAN when only a share of the rows is labelled, with and without pseudo-labels.",
+        _is_study("labels"),
+        ("labels", "provenance"),
+    ),
+    Page(
+        "rank",
+        "Rank and width",
+        "How rank and number of random features change accuracy and bytes.",
+        _is_study("rank"),
+        ("rank", "provenance"),
+    ),
+    Page(
+        "components",
+        "Components of the feature map",
+        "What the projection, the non-linearity and the low-rank upload contribute.",
+        _is_study("components"),
+        ("components", "provenance"),
+    ),
+    Page(
+        "runtime",
+        "Runtime and speed-up",
+        "Seconds per task, and FedRAN against methods that train a network.",
+        _is_study("runtime", "speedup"),
+        ("runtime", "provenance"),
+    ),
+)
+BENCHMARKS = {
+    "speed": "Speed and memory of the library next to NumPy and scikit-learn.",
+    "precision": "Accuracy by number of bits per value.",
+    "federation": "Time, disk and memory of a federation server.",
+    "edge": "Accuracy and bytes when edge servers add uploads before they forward them.",
+}
+"""Tables that scripts in benchmarks/ write to results/*.md, and what they show."""
+
+OVERVIEW = """# Results
+
+*Reference. This page and the pages it links to are generated from `results/` by
+`python benchmarks/collect.py`. Do not edit them by hand.*
+
+## What was measured
+
+Each experiment is a **stream**: the classes of a dataset arrive in tasks, and the rows of each task
+are divided among clients. After every task the server has one classifier for all classes seen so
+far. Every method gets the same streams and, unless a table says otherwise, the same features of a
+frozen backbone (EfficientNet-Lite0 for images). For each run we record
+
+- the accuracy after every task,
+- the bytes that each client sends and receives, as the length of the encoded messages,
+- the seconds of clients and server, and the memory.
+
+A run is repeated with several seeds, which change the order of the classes and the split among the
+clients. `fedran report results` draws all results as one HTML page with figures and with tables for
+every β; the pages here show the most skewed β where a table would otherwise repeat.
 """
-GOALS = """## What we set out to reach
+GOALS = """## Goals of the project
 
-Differences in points on the same streams, means over three seeds, M = 8192. The settings of our
-uploads (bits, ranks, ridge) were chosen on CIFAR-100 test accuracy of stream 1993 and a VTAB
-stream, so the other streams are the fairer reading; [how they were chosen](explanation/wire.md).
+Differences in percentage points on the same streams, means over three seeds, M = 8192 random
+features. r is the rank of the upload. The settings of our uploads (bits, rank, ridge parameter)
+were chosen on the test accuracy of CIFAR-100 stream 1993 and of one VTAB-50 stream, so the other
+streams are the fairer comparison ([how they were chosen](explanation/wire.md)).
+"""
+HEADER = """# {title}
+
+*Reference. {about} Generated by `python benchmarks/collect.py`; [overview of all
+results](../results.md).*
 """
 
 
-def collected():
-    """The page as text."""
+def pages() -> dict[str, str]:
+    """The text of every page by its path below docs/."""
     results = load_results(ROOT / "results")
-    goals = "\n".join([*table(results), "", *minutes(results)]) + "\n"
-    parts = [INTRO, GOALS, goals, markdown_page(results)]
-    for name in FILES:
-        path = ROOT / "results" / f"{name}.md"
-        if path.exists():
-            parts.append(path.read_text().replace("# ", "## ", 1))
-    return "\n".join(parts)
+    found = {"results.md": _overview(results)}
+    for page in PAGES:
+        own = sections([r for r in results if page.keep(r)])
+        shown = [markdown_section(s) for s in own if s.slug in page.sections and s.tables]
+        header = HEADER.format(title=page.title, about=page.about)
+        found[f"results/{page.slug}.md"] = _joined(header, *shown)
+    for name, about in BENCHMARKS.items():
+        title, body = _benchmark(name)
+        found[f"results/{name}.md"] = HEADER.format(title=title, about=about) + body
+    return found
+
+
+def _benchmark(name: str) -> tuple[str, str]:
+    """Title and body of a table in results/."""
+    title, body = (ROOT / "results" / f"{name}.md").read_text().split("\n", 1)
+    return title.removeprefix("# "), body
+
+
+def _overview(results: Sequence[Result]) -> str:
+    links = [(page.title, page.slug, page.about) for page in PAGES]
+    links += [(_benchmark(name)[0], name, about) for name, about in BENCHMARKS.items()]
+    return _joined(
+        OVERVIEW,
+        markdown_table(_main_figures(results)).replace("### ", "## ", 1),
+        "## All pages\n\n| page | what it shows |\n|---|---|",
+        *(f"| [{title}](results/{slug}.md) | {about} |" for title, slug, about in links),
+        GOALS,
+        "\n".join([*table(results), "", *minutes(results)]),
+        "Computed by `python benchmarks/collect.py` from results of " + date_range(results) + ".",
+    )
+
+
+def _joined(*parts: str) -> str:
+    """The parts with blank lines between them, and the terms that they use."""
+    content = "\n\n".join(part.strip("\n") for part in parts).replace("|\n\n|", "|\n|")
+    lines = [f"- {term}: {text(meaning)}" for term, meaning in terms(content).items()]
+    return "\n".join([content, "", "## Terms", "", *lines, ""])
+
+
+def _main_figures(results: Sequence[Result]) -> Table:
+    """FedRAN, two references and the best other method at every setting and beta."""
+    blocks: list[Block] = []
+    used = []
+    for (setting, beta), members in by_place(groups(comparisons(results))).items():
+        chosen = [group_of(key, members) for key in COMPARED]
+        others = [g for g in members if g.competes and g.key not in COMPARED]
+        best = max(others, key=_final_accuracy)
+        row = [Cell(setting.title), Cell(beta_text(beta))]
+        for g in (*chosen, best):
+            row += [
+                number(_final_accuracy(g) if g else None),
+                Cell(mib(largest_upload(g)) if g else NOTHING),
+            ]
+        if not blocks or blocks[-1][0][0] != row[0]:
+            blocks.append([])
+        blocks[-1] = [*blocks[-1], [*row, Cell(best.name)]]
+        used += [g for g in (*chosen, best) if g]
+    columns = [
+        *text_columns("setting", "β"),
+        *(
+            column
+            for name in (*COMPARED.values(), "best other method")
+            for column in number_columns("A_T", "MiB", group=name)
+        ),
+        *text_columns("which"),
+    ]
+    note = (
+        "A_T is the accuracy in percent after the last task, mean over seeds. MiB is the largest "
+        "upload of any client in any task. FedRAN is the method of this package. FedRAN-paper "
+        "is the paper's algorithm with the paper's settings. Exact Gram sends the Gram matrix of "
+        "the same random features without compression. The last columns show the most accurate of "
+        "the other methods."
+    )
+    return Table("Main figures", columns, blocks, note, results_of(used))
+
+
+def _final_accuracy(g: Group) -> float:
+    return mean_of(g.stat(lambda r: r.A_T)) or 0.0
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "results.md").write_text(collected())
+    for path, content in pages().items():
+        file = ROOT / "docs" / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content)

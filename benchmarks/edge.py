@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import fedran
-from fedran.core.combine import combine
+from fedran.core.summary import combine
 from fedran.data.catalogue import VARIABLE, data_file, digits
 from fedran.data.feature_file import read_feature_file
 from fedran.data.stream import make_stream

@@ -10,6 +10,7 @@ results/federation.md.
 from __future__ import annotations
 
 import argparse
+import datetime
 import hashlib
 import multiprocessing
 import os
@@ -24,11 +25,10 @@ from pathlib import Path
 import numpy as np
 
 import fedran
+from fedran.federation.ops.background import start_federation, stop_federation
 from fedran.federation.ops.flower import free_port
-from fedran.federation.ops.scaffold import Trial, make_trial
-from fedran.federation.ops.simulation import simulate
-from fedran.federation.ops.task_run import run_task
-from fedran.federation.ops.trial import bring_down, bring_up
+from fedran.federation.ops.scaffold import FederationOptions, make_federation
+from fedran.federation.ops.tasks import run_task, simulate
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.server.events import EventLog
@@ -152,7 +152,8 @@ class Watch(threading.Thread):
 def trial(folder, sites, made, phi):
     """A trial whose sites have their uploads ready: the server's work is what is measured."""
     address = f"127.0.0.1:{free_port()}"
-    places = make_trial(folder, Trial("bench", sites, address, in_features=D, out_features=M))
+    options = FederationOptions("bench", sites, address, in_features=D, out_features=M)
+    places = make_federation(folder, options)
     for i, place in enumerate(places):
         settings = place.settings()
         key = SiteKey.load(place.folder / settings.key)
@@ -175,16 +176,16 @@ def with_flower(work, sites, made, phi, *, simulated):
             start = time.perf_counter()
             (done,) = simulate(folder, [TASK], say=print)
         else:
-            bring_up(folder, insecure=False, say=print)
+            start_federation(folder, insecure=False, say=print)
             start = time.perf_counter()
             done = run_task(ServerPaths.find(folder), TASK, say=print)
         seconds = time.perf_counter() - start
     finally:
         watch.ended.set()
-        bring_down(folder, say=print)
+        stop_federation(folder, say=print)
     book = EventLog(folder / "server" / "state" / "events.jsonl").read()
     payload = sum(e["bytes"] for e in book if e["event"] == "upload")
-    assert done.verdict == "complete", done
+    assert done.state == "complete", done
     shutil.rmtree(folder)
     return {"sites": sites, "seconds": seconds, "payload": payload, **vars(done), **watch.peaks}
 
@@ -258,7 +259,8 @@ def write(lines):
     head = [
         "# What one server needs",
         "",
-        f"`python benchmarks/federation.py` at {version or 'no commit'}, {platform.system()}, "
+        f"`python benchmarks/federation.py` at {version or 'no commit'} on "
+        f"{datetime.date.today().isoformat()}, {platform.system()}, "
         f"{os.cpu_count()} cores; M = {M}, r = {RANK}, {CLASSES} classes. The sites' uploads were",
         "ready in their outboxes: the server's work is measured, not theirs. Peaks are the largest",
         "resident sets of the named process.",

@@ -1,5 +1,6 @@
 """What README and docs claim is what the committed results say."""
 
+import json
 import re
 import subprocess
 import sys
@@ -18,16 +19,36 @@ def results():
     return load_results(ROOT / "results")
 
 
-def test_the_results_page_is_generated_from_the_results():
-    script = "import collect, sys; sys.stdout.write(collect.collected())"
-    page = subprocess.run(
+def test_the_results_pages_are_generated_from_the_results():
+    script = "import collect, json, sys; json.dump(collect.pages(), sys.stdout)"
+    output = subprocess.run(
         [sys.executable, "-c", script],
         cwd=ROOT / "benchmarks",
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert page == (ROOT / "docs/results.md").read_text()
+    docs = ROOT / "docs"
+    written = {
+        path.relative_to(docs).as_posix(): path.read_text()
+        for path in [docs / "results.md", *(docs / "results").iterdir()]
+    }
+    assert json.loads(output) == written
+
+
+def names_command_and_date(text):
+    return re.search(r"20\d\d-\d\d-\d\d", text) and re.search(
+        r"fedran run|make bench|python benchmarks/", text
+    )
+
+
+def test_every_table_of_a_results_page_names_its_command_and_date():
+    for path in [ROOT / "docs/results.md", *sorted((ROOT / "docs/results").iterdir())]:
+        page, *parts = re.split(r"^##+ ", path.read_text(), flags=re.M)
+        for part in parts:
+            measured = not part.startswith(("All pages", "Printed in the paper"))
+            if "|---" in part and measured:
+                assert names_command_and_date(page) or names_command_and_date(part), part[:80]
 
 
 def cifar(results, key):
@@ -71,7 +92,7 @@ def test_the_readme_table_is_measured(results, row, keys):
 
 
 def test_the_readme_repeats_the_speed_up_of_the_results_page():
-    page = (ROOT / "docs/results.md").read_text()
+    page = (ROOT / "docs/results/runtime.md").read_text()
     ((full, with_pass),) = re.findall(r"at 100 rounds ([\d.]+)x, ([\d.]+)x with its forward", page)
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert f"take {full}x FedRAN's time on average at 100 rounds" in readme

@@ -11,37 +11,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedran.core._linalg.truncation import check_rank, leading_of_gram
-from fedran.core.accounts import Accounts
-from fedran.core.accumulate import accumulate
+from fedran.core._linalg.truncation import check_rank
 from fedran.core.aggregator import FLOAT32_ENERGY, Aggregator
-from fedran.core.exact_sum import ExactSum, symmetric
+from fedran.core.exact import ExactSum
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import require_same
-from fedran.core.head import Head, make_head
-from fedran.core.labels import Label, encode_labels, label_array, ordered
-from fedran.core.ridge import Ridge, solve_gram
+from fedran.core.head import Head
+from fedran.core.labels import encode_labels, label_array
+from fedran.core.ridge import Ridge
 from fedran.core.summary import Summary
 
 SEED_RANGE = 2**31
-
-
-def _check_label_kinds(y: Any) -> None:
-    """scikit-learn would turn [0, "b"] into two strings without a word."""
-    if isinstance(y, (list, tuple)) and 0 < sum(isinstance(v, str) for v in y) < len(y):
-        raise ValueError("labels must be all numbers or all strings in one call; use str(label)")
-
-
-def _check_scale(X: NDArray[np.floating], out_features: int) -> None:
-    """Refuse rows whose float32 Gram would overflow or vanish, before anything is learned."""
-    with np.errstate(over="ignore"):
-        energy = float(np.einsum("ij,ij", X, X)) * out_features
-    low, high = FLOAT32_ENERGY
-    if not low < energy < high and np.any(X):
-        raise ValueError(
-            f"X has an energy of about {energy:.3g}; expected {low:g} to {high:g}: rescale it, "
-            "for example with StandardScaler"
-        )
 
 
 class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -113,26 +93,35 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: ArrayLike | None = None,  # noqa: ARG002
     ) -> FedRANClassifier:
         """Learn from one more batch. ``classes`` is accepted for compatibility, never needed."""
-        self._learn(X, y, fresh=not hasattr(self, "_gram"))
+        self._learn(X, y, fresh=not hasattr(self, "_learned"))
         return self
 
     def _learn(self, X: Any, y: Any, fresh: bool) -> None:
-        _check_label_kinds(y)
+        # scikit-learn would turn [0, "b"] into two strings.
+        if isinstance(y, (list, tuple)) and 0 < sum(isinstance(v, str) for v in y) < len(y):
+            raise ValueError(
+                "labels must be all numbers or all strings in one call; use str(label)"
+            )
         X, y = validate_data(self, X, y, reset=fresh, dtype=[np.float32, np.float64])
         check_classification_targets(y)
         check_rank(self.rank)
         Ridge.parse(self.ridge)
         labels, codes = encode_labels(y, len(X))
         phi = self._new_map(X.shape[1]) if fresh else self.phi_
-        _check_scale(X, phi.out_features)
+        # A float32 Gram of such rows would overflow or vanish: refuse before learning anything.
+        with np.errstate(over="ignore"):
+            energy = float(np.einsum("ij,ij", X, X)) * phi.out_features
+        low, high = FLOAT32_ENERGY
+        if not low < energy < high and np.any(X):
+            raise ValueError(
+                f"X has an energy of about {energy:.3g}; expected {low:g} to {high:g}: rescale "
+                "it, for example with StandardScaler"
+            )
         if fresh:
-            self._start(phi)
-        sums, energy = accumulate(self._gram, self.phi_.blocks(X), codes, len(labels))
-        self._accounts += Accounts(n_rows=len(X), energy=energy)
-        for j, c in enumerate(labels):
-            self._sums[c] = self._sums.get(c, 0.0) + sums[:, j]
-            self._counts[c] = self._counts.get(c, 0) + int(np.sum(codes == j))
-        self._refresh()
+            self.phi_: RandomFeatures = phi
+            self._learned = ExactSum(phi.out_features, stack=False)
+        self._learned.add_rows(self.phi_.blocks(X), labels, codes)
+        self._forget_head()
 
     def _new_map(self, in_features: int) -> RandomFeatures:
         seed = self.random_state
@@ -140,37 +129,25 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             seed = int(check_random_state(seed).randint(SEED_RANGE))
         return RandomFeatures(in_features, self.out_features, seed=seed)
 
-    def _start(self, phi: RandomFeatures) -> None:
-        self.phi_ = phi
-        self._gram = ExactSum(phi.out_features, stack=False)
-        self._accounts = Accounts()
-        self._sums: dict[Label, Any] = {}
-        self._counts: dict[Label, int] = {}
-
-    def _refresh(self) -> None:
-        self.classes_ = label_array(ordered(self._sums))
-        # A holder, so that asking for predictions leaves the estimator's attributes as they are.
+    def _forget_head(self) -> None:
+        self.classes_ = label_array(self._learned.class_sums.classes)
+        # A dict, so that a prediction, which solves, leaves the estimator's attributes unchanged.
         self._solved: dict[str, Head] = {}
 
     @property
     def head_(self) -> Head:
-        """The solved head; made when first asked for after new data."""
+        """The solved head. It is computed on first use after new data."""
         check_is_fitted(self, "classes_")
         if "head" not in self._solved:
             self._solved["head"] = self._solve()
         return self._solved["head"]
 
     def _solve(self) -> Head:
-        ridge = Ridge.parse(self.ridge)
         if self.rank is not None:
             server = Aggregator(self.phi_.out_features)
             server.absorb(self.summary(self.rank), client="self", task="all")
-            return server.solve(ridge)
-        classes = ordered(self._sums)
-        B = np.stack([self._sums[c] for c in classes], axis=1)
-        lam = ridge.value(self._accounts)
-        solution = solve_gram(self._gram.gram(), B, lam)
-        return make_head(solution, B, lam, self._accounts, classes, self.phi_.fingerprint)
+            return server.solve(self.ridge)
+        return self._learned.solve(self.ridge, self.phi_.fingerprint)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.floating]:
         """Scores (n, C); for two classes one column, positive for ``classes_[1]``."""
@@ -189,17 +166,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def summary(self, rank: int | float | None = 256) -> Summary:
         """What was learned, as a summary of the given rank: an upload from a fitted model."""
         check_is_fitted(self, "classes_")
-        result = leading_of_gram(symmetric(self._gram.gram()), check_rank(rank))
-        classes = ordered(self._sums)
-        return Summary(
-            result.factor,
-            np.stack([self._sums[c] for c in classes], axis=1),
-            classes,
-            tuple(self._counts[c] for c in classes),
-            self._accounts.after_local_cut(result.loss),
-            self.phi_.fingerprint,
-            route=result.route,
-        )
+        return self._learned.summary(rank, self.phi_.fingerprint)
 
     def __radd__(self, other: object) -> FedRANClassifier:
         """Lets ``sum([a, b, c])`` start from 0."""
@@ -225,12 +192,9 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         merged.n_features_in_ = self.n_features_in_
         if hasattr(self, "feature_names_in_"):
             merged.feature_names_in_ = self.feature_names_in_
-        merged._start(self.phi_)
-        for part in (self, other):
-            merged._gram.add_gram(part._gram.gram())
-            merged._accounts += part._accounts
-            for c in part._sums:
-                merged._sums[c] = merged._sums.get(c, 0.0) + part._sums[c]
-                merged._counts[c] = merged._counts.get(c, 0) + part._counts[c]
-        merged._refresh()
+        merged.phi_ = self.phi_
+        merged._learned = ExactSum(self.phi_.out_features, stack=False)
+        merged._learned.add_sum(self._learned)
+        merged._learned.add_sum(other._learned)
+        merged._forget_head()
         return merged

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedran.backbones.catalogue import load_backbone
-from fedran.backbones.huggingface_settings import preprocessing_of
+from fedran.backbones.huggingface import preprocessing_of
 from fedran.core.errors import Refused
 
 torch = pytest.importorskip("torch")

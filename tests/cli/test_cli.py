@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.wire.sizes import parse_bytes
 
 
 @pytest.fixture
@@ -159,9 +158,3 @@ def test_core_wire_and_bench_import_without_terminal_libraries():
         "assert 'torch' not in sys.modules, 'torch was imported'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.parametrize("text", ["", "MB", "1.2.3", "5 parsecs", "-1"])
-def test_sizes_that_are_none_are_refused(text):
-    with pytest.raises(ValueError, match="expected a size"):
-        parse_bytes(text)

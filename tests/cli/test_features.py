@@ -73,7 +73,7 @@ def test_options_of_the_file_and_of_the_model(cli, images, model, tmp_path):
         str(images), "--backbone", model, *options, "--mean", "0,0,0", "--std", "1,1,1"
     )
     assert code == 0
-    assert "kept for the next time in kept" in out
+    assert "kept for the next run in kept" in out
     with np.load(tmp_path / "f.npz") as file:
         assert file["train"].dtype == np.float16
         assert str(file["preprocessing"]) == "bicubic 8x8, (x - 0) / 255"

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.ops import programs
-from fedran.federation.ops.enrolment import Card
+from fedran.federation.ops import services
+from fedran.federation.ops.enrolment import Enrolment
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.lockfile import locked
 
@@ -106,20 +106,20 @@ CA = ("--ca", "t/server/tls/ca.crt")
 def test_join_add_remove(call, trial, tmp_path):
     code, out, err = call("join", "s", *JOIN, *CA)
     assert (code, err) == (0, "")
-    assert "s/card.toml" in out
+    assert "s/enrolment.toml" in out
     assert "fedran federation client s" in out
     secret = (tmp_path / "s" / "site.key").read_text().strip()
     assert secret not in out
-    code, out, err = call("add", "t", "s/card.toml")
+    code, out, err = call("add", "t", "s/enrolment.toml")
     assert (code, err) == (0, "")
     assert out.startswith("site-9 is in the roster")
     roster = tmp_path / "t" / "server" / "roster.toml"
-    key = Card.load(tmp_path / "s" / "card.toml").key
+    key = Enrolment.load(tmp_path / "s" / "enrolment.toml").key
     assert Roster.load(roster).clients["site-9"] == key
-    assert call("add", "t/server", "s/card.toml")[0] == 0
+    assert call("add", "t/server", "s/enrolment.toml")[0] == 0
     code, out, err = call("remove", "t", "site-9")
     assert (code, err) == (0, "")
-    assert out.startswith("site-9 is out of the roster")
+    assert out.startswith("site-9 is removed from the roster")
     assert "site-9" not in Roster.load(roster).clients
     refused(call("remove", "t", "site-9"), "client: expected a site of the roster", "did you mean")
 
@@ -134,21 +134,21 @@ def test_join_with_wrong_words_is_one_sentence(call, trial, tmp_path):
     refused(call("join", "t", *JOIN, *CA), "t: is not empty; name a new folder")
 
 
-def test_add_refuses_what_is_no_card_of_this_federation(call, trial, tmp_path):
-    refused(call("add", "t", "none.toml"), "none.toml: no such file; expected a site's card")
-    refused(call("add", "t", "t"), "this is a folder; expected a site's card")
+def test_add_refuses_files_that_are_not_an_enrolment_for_this_federation(call, trial, tmp_path):
+    refused(call("add", "t", "none.toml"), "none.toml: no such file; expected an enrolment file")
+    refused(call("add", "t", "t"), "this is a folder; expected an enrolment file")
     (tmp_path / "x.toml").write_text('client = "\x01"')
     refused(call("add", "t", "x.toml"), "x.toml: not valid TOML")
     (tmp_path / "x.toml").write_text('client = "a"')
     refused(call("add", "t", "x.toml"), "expected client, federation, key, node")
     call("join", "s", "--federation", "other", *JOIN[2:], *CA)
-    refused(call("add", "t", "s/card.toml"), "federation: expected trial, got other")
+    refused(call("add", "t", "s/enrolment.toml"), "federation: expected trial, got other")
     call("join", "s2", *JOIN, *CA)
-    refused(call("add", "s2", "s2/card.toml"), "client: expected another site, got site-9")
-    call("add", "t", "s2/card.toml")
-    card = (tmp_path / "s2" / "card.toml").read_text()
-    key = Card.load(tmp_path / "s2" / "card.toml").key
-    (tmp_path / "x.toml").write_text(card.replace(key, SiteKey.generate().public))
+    refused(call("add", "s2", "s2/enrolment.toml"), "client: expected another site, got site-9")
+    call("add", "t", "s2/enrolment.toml")
+    text = (tmp_path / "s2" / "enrolment.toml").read_text()
+    key = Enrolment.load(tmp_path / "s2" / "enrolment.toml").key
+    (tmp_path / "x.toml").write_text(text.replace(key, SiteKey.generate().public))
     refused(call("add", "t", "x.toml"), "a new id, or the known key of site-9", "another key")
 
 
@@ -178,7 +178,7 @@ def test_where_no_site_is_it_says_how_to_make_one(call, trial):
 
 
 def test_a_task_needs_a_running_server(call, trial):
-    refused(call("task", "t", "may"), "expected a running server, got none; start it with")
+    refused(call("task", "t", "may"), "the server is not running; start it with")
     refused(call("task", "t", "../may"), "task: expected")
 
 
@@ -195,7 +195,7 @@ def test_accept_takes_names_and_no_paths(call, trial, tmp_path):
 
 def test_down_where_nothing_runs_says_so(call, trial):
     for folder in ("t", "t/server", "t/sites/site-1"):
-        assert call("down", folder) == (0, "nothing runs here\n", "")
+        assert call("down", folder) == (0, "nothing is running here\n", "")
 
 
 def test_down_of_a_folder_that_is_none_is_an_error(call):
@@ -203,7 +203,7 @@ def test_down_of_a_folder_that_is_none_is_an_error(call):
 
 
 def test_a_second_server_or_site_in_a_folder_is_refused(call, trial, tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "locked", lambda folder, *_, **facts: locked(folder, **facts))
+    monkeypatch.setattr(services, "locked", lambda folder, *_, **facts: locked(folder, **facts))
     for command, folder in (("server", "server"), ("client", "sites/site-1")):
         with locked(tmp_path / "t" / folder / "log"):
             told = f"expected nobody at work, got process {os.getpid()}"
@@ -218,7 +218,7 @@ def test_a_taken_port_is_refused_and_the_lock_is_free_again(call, trial, tmp_pat
         for _ in range(2):
             code, _, err = call("server", "t")
             assert code == 2
-            assert f"127.0.0.1:{port}: expected a free port, got one in use; another server?" in err
+            assert f"127.0.0.1:{port} is in use by another program, maybe another server" in err
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes")
@@ -247,22 +247,22 @@ def test_missing_arguments_are_one_sentence(call):
 
 
 HELP = {
-    "init": "Write certificates, keys, roster and configuration",
-    "join": "Write a site's folder with new keys",
-    "add": "Let a site upload and connect",
-    "remove": "Let a site neither upload nor connect",
-    "server": "Run a server until Ctrl-C",
-    "client": "Run a site until Ctrl-C",
-    "up": "Start a trial's server and sites in the background",
-    "down": "End what runs in a trial's folder",
-    "task": "Run one task",
+    "init": "Create a server, and sites to try it",
+    "join": "Create a site: configuration, keys",
+    "add": "Admit a site to the server, or a member to an edge",
+    "remove": "Exclude a site from now on",
+    "server": "Run a server in the foreground until Ctrl-C",
+    "client": "Run a site in the foreground until Ctrl-C",
+    "up": "Start a server and its sites on this machine in the background",
+    "down": "Stop the server and the sites that run in a folder",
+    "task": "Run a task: collect uploads",
     "simulate": "Run tasks over all sites",
-    "renew": "Make a new server certificate",
-    "offer": "Print what the server asks",
-    "prepare": "Make a site's upload",
-    "status": "Tasks, sites, bytes, accuracy",
-    "accept": "Take in an upload that was put aside",
-    "forward": "Take in members' uploads and forward one sum",
+    "renew": "Renew the server's certificate",
+    "offer": "Print the server's request for a task as JSON",
+    "prepare": "Make a site's upload without a connection",
+    "status": "Show tasks, sites, bytes, accuracy",
+    "accept": "Accept an upload that is in quarantine",
+    "forward": "Add up the new uploads of an edge's members",
 }
 
 

@@ -24,7 +24,7 @@ def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
     common = ("--federation", "trial", "--server", "127.0.0.1:9444", "--ca", ca)
     for name in ("edge", "ward-a", "ward-b"):
         assert cli("federation", "join", str(tmp_path / name), "--client", name, *common)[0] == 0
-    assert cli("federation", "add", hospital, str(tmp_path / "edge/card.toml"))[0] == 0
+    assert cli("federation", "add", hospital, str(tmp_path / "edge/enrolment.toml"))[0] == 0
     code, text, _ = cli("federation", "offer", hospital, "may")
     assert code == 0
     (tmp_path / "offer.json").write_text(text)
@@ -38,7 +38,7 @@ def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
         )  # fmt: skip
         assert (code, told) == (0, "")
         assert "add" not in text
-        assert cli("federation", "add", edge, str(tmp_path / name / "card.toml"))[0] == 0
+        assert cli("federation", "add", edge, str(tmp_path / name / "enrolment.toml"))[0] == 0
         made = tmp_path / name / "state/outbox/may.envelope"
         shutil.copy(made, tmp_path / "edge/inbox" / f"{name}.envelope")
     code, text, _ = cli("federation", "forward", edge, "may", "--budget", "20KB")

@@ -1,5 +1,6 @@
 import copy
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -32,10 +33,10 @@ def snapshot(agg):
 
 def assert_unchanged(agg, before):
     now = agg.state()
-    assert (now.accounts, now.counts, now.ledger, now.extra) == (
+    assert (now.accounts, now.counts, now.absorbed, now.extra) == (
         before.accounts,
         before.counts,
-        before.ledger,
+        before.absorbed,
         before.extra,
     )
     assert now.arrays.keys() == before.arrays.keys()
@@ -165,7 +166,7 @@ class TestAbsorbing:
         assert_unchanged(agg, before)
         assert agg.absorb(summary(), client="c", task="u") is True
         assert agg.absorb(summary(), client="d", task="t") is True
-        assert set(agg.ledger) == {("c", "t"), ("c", "u"), ("d", "t")}
+        assert set(agg.absorbed) == {("c", "t"), ("c", "u"), ("d", "t")}
 
     def test_another_message_under_a_known_key_is_refused(self, mode):
         agg = Aggregator(8, **mode)
@@ -178,7 +179,7 @@ class TestAbsorbing:
     def test_a_digest_of_the_upload_decides_before_the_content(self, mode):
         agg = Aggregator(8, **mode)
         agg.absorb(replace(summary(0), digest="aa"), client="c", task="t")
-        assert agg.ledger == {("c", "t"): "aa"}
+        assert agg.absorbed == {("c", "t"): "aa"}
         assert not agg.absorb(replace(summary(0), digest="aa"), client="c", task="t")
         with pytest.raises(Refused, match="digest"):
             agg.absorb(replace(summary(0), digest="bb"), client="c", task="t")
@@ -186,7 +187,7 @@ class TestAbsorbing:
     @pytest.mark.parametrize(
         "bad",
         [
-            replace(summary(), counts=(9, 9, 9)),
+            replace(summary(), sums=replace(summary().sums, counts=(9, 9, 9))),
             replace(summary(), accounts=Accounts(n_rows=6, energy=1.0)),
             replace(summary(), factor=summary().factor * np.nan),
             summary(M=9),
@@ -210,7 +211,7 @@ class TestAbsorbing:
             agg.absorb(summary(), client=bad, task="t")
         with pytest.raises(Refused, match=r"^task"):
             agg.absorb(summary(), client="c", task=bad)
-        assert agg.ledger == {}
+        assert agg.absorbed == {}
         agg.absorb(summary(), client="A-z_0.9", task="x" * 64)
 
     def test_an_empty_client_is_welcome_at_any_time(self, mode):
@@ -393,18 +394,79 @@ def test_rank_bounds_and_print_follow_the_state():
     assert "server_rank=3" in repr(ranked)
 
 
-def test_threads_may_solve_absorb_and_look_at_the_same_time():
+class AbsorbsOnRelease:
+    """A lock in whose place another thread absorbs as soon as it is released."""
+
+    def __init__(self, agg, new):
+        self.agg, self.new, self.inner = agg, new, agg.lock
+
+    def __enter__(self):
+        self.inner.acquire()
+
+    def __exit__(self, *_):
+        self.inner.release()
+        new, self.new = self.new, None
+        if new is not None:
+            self.agg.absorb(new, client="other", task="t")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_class_absorbed_right_after_a_solve_is_not_in_its_head(mode):
+    agg = Aggregator(8, **mode)
+    agg.absorb(summary(0), client="c", task="t")
+    agg.lock = AbsorbsOnRelease(agg, summary(1, labels=("new",)))
+    head = agg.solve()
+    assert head.classes == (0, 1, "a")
+    assert agg.classes == (0, 1, "a", "new")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_threads_may_solve_absorb_new_classes_and_read_at_the_same_time(mode, device):
+    M, sites = 48, 12
     rng = np.random.default_rng(0)
-    M = 200
-    agg = Aggregator(M)
-    parts = [summarize(features(rng, 80, M), rng.integers(0, 4, 80), None) for _ in range(3)]
-    for k, part in enumerate(parts):
-        agg.absorb(part, client=str(k), task="t")
-    alone = agg.solve().weights
-    with ThreadPoolExecutor(4) as pool:
-        heads = list(pool.map(lambda _: agg.solve().weights, range(12)))
-    for weights in heads:
-        np.testing.assert_allclose(weights, alone, atol=1e-5 * np.abs(alone).max())
+    parts = [summarize(features(rng, 9, M), [k, f"site-{k}", 99] * 3, 6) for k in range(sites)]
+    agg = Aggregator(M, dtype="float64", device=device, **mode)
+    agg.absorb(parts[0], client="0", task="t")
+    alone = Aggregator(M, dtype="float64", device=device, **mode)
+    done = threading.Event()
+
+    def absorb(k):
+        return agg.absorb(parts[k], client=str(k), task="t")
+
+    def solve():
+        heads = []
+        while not done.is_set() or not heads:
+            heads.append(agg.solve())
+        return heads
+
+    def read():
+        seen = []
+        while not done.is_set() or not seen:
+            assert set(agg.counts) >= {0, "site-0", 99}
+            assert agg.accounts.n_rows % 9 == 0
+            assert agg.gram().shape == (M, M)
+            assert f"M={M}" in repr(agg)
+            seen.append((len(agg.classes), len(agg.absorbed), agg.bounds.trace))
+        return seen
+
+    with ThreadPoolExecutor(8) as pool:
+        workers = [pool.submit(work) for work in (solve, solve, read, read)]
+        assert all(pool.map(absorb, range(1, sites)))
+        done.set()
+        heads = [h for worker in workers[:2] for h in worker.result()]
+        seen = [s for worker in workers[2:] for s in worker.result()]
+    for head in heads:
+        # Each part brings two classes and shares one: a head shows whole parts only.
+        assert len(head.classes) % 2 == 1
+        assert head.diagnosis.n_rows == 9 * (len(head.classes) // 2)
+    assert max(classes for classes, _, _ in seen) <= 2 * sites + 1
+    for client, task in agg.absorbed:
+        alone.absorb(parts[int(client)], client=client, task=task)
+    assert agg.classes == alone.classes
+    assert agg.counts == alone.counts
+    got, expected = (np.asarray(a.solve().to(None).weights) for a in (agg, alone))
+    np.testing.assert_allclose(got, expected, atol=1e-6 * np.abs(expected).max())
 
 
 def test_an_aggregator_survives_pickling():

@@ -6,6 +6,7 @@ import torch
 from fedran.core._linalg.arrays import (
     as_matrix,
     cast,
+    contiguous,
     eps,
     like,
     require_finite,
@@ -105,3 +106,14 @@ def test_a_read_only_array_moves_to_torch_without_a_warning():
     x = np.ones((2, 2))
     x.flags.writeable = False
     assert to_device(x, "cpu").sum() == 4
+
+
+def test_contiguous_is_row_major_and_copies_when_asked():
+    A = np.asfortranarray(np.random.default_rng(0).random((3, 4)))
+    assert contiguous(A).flags.c_contiguous
+    C = np.ascontiguousarray(A)
+    assert np.shares_memory(contiguous(C), C)
+    assert not np.shares_memory(contiguous(C, copy=True), C)
+    T = torch.as_tensor(C)
+    assert contiguous(T.T).is_contiguous()
+    assert contiguous(T, copy=True).data_ptr() != T.data_ptr()

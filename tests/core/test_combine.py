@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import fedran
 from fedran.core.bounds import gram_bounds
-from fedran.core.combine import combine
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.summarize import summarize
+from fedran.core.summary import combine
 from helpers.reference import (
     ROUNDING,
     best_rank,

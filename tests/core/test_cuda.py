@@ -1,5 +1,7 @@
 """The same code on a GPU: run where one is present."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -32,3 +34,15 @@ def test_cuda_agrees_with_numpy_to_float32_rounding(rows, rank, server_rank):
     scale = np.abs(heads[0].weights).max()
     assert np.abs(heads[0].weights - heads[1].weights).max() < 1e-3 * scale
     assert np.mean(heads[0].predict(phi(Z)) == heads[1].predict(phi(Z))) > 0.99
+
+
+def test_the_projection_stays_on_the_gpu_between_blocks(rows):
+    phi = fedran.RandomFeatures(40, 256)
+    Z = torch.asarray(rows[0], device="cuda")
+    on_gpu = phi.projection_like(Z)
+    before = torch.cuda.memory_allocated()
+    for _ in phi.blocks(Z, max_bytes=4 * 256 * 16):
+        assert phi.projection_like(Z).data_ptr() == on_gpu.data_ptr()
+    del _
+    assert torch.cuda.memory_allocated() <= before
+    assert len(pickle.dumps(phi)) < 4096

@@ -1,4 +1,5 @@
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 import fedran
 from fedran.core import features as module
+from fedran.core._linalg.arrays import like
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from helpers.reference import quick
@@ -79,6 +81,26 @@ def test_the_input_is_not_changed():
     Z = -np.ones((3, 2), dtype=np.float32)
     RandomFeatures(2, 5)(Z)
     assert (Z == -1).all()
+
+
+def test_the_projection_is_copied_once_per_device(monkeypatch):
+    copies = []
+
+    def counted(x, reference):
+        copies.append(x)
+        return like(x, reference)
+
+    monkeypatch.setattr("fedran.core.features.like", counted)
+    phi = RandomFeatures(5, 16)
+    Z = torch.rand(40, 5)
+    blocks = list(phi.blocks(Z, max_bytes=4 * 16 * 3))
+    assert len(blocks) == 14
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(phi, [Z] * 8))
+    assert len(copies) == 1
+    again = pickle.loads(pickle.dumps(phi))
+    np.testing.assert_array_equal(again(Z), phi(Z))
+    assert len(copies) == 2
 
 
 def test_pickling_drops_the_projection_and_keeps_the_map():

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran.core._linalg import mixed_precision as lifted
+from fedran.core._linalg import blas
 from fedran.core.accounts import Accounts
 from fedran.core.ridge import Ridge, solve_gram, solve_stack, solve_subspace
 from helpers.reference import quick, spectral
@@ -27,14 +27,14 @@ def test_both_solvers_give_the_dense_ridge(size, lam, kind, block):
     G = F @ F.T
     W = np.linalg.solve(G + lam * np.eye(len(G)), B)
     lower = np.asfortranarray(np.tril(G)) if kind is np.asarray else G
-    before, lifted.BLOCK = lifted.BLOCK, block
+    before, blas.BLOCK = blas.BLOCK, block
     try:
         solutions = [
             solve_stack(kind(F), kind(B), lam),
             solve_gram(kind(lower), kind(B), lam),
         ]
     finally:
-        lifted.BLOCK = before
+        blas.BLOCK = before
     values = np.linalg.eigvalsh(G)
     for s in solutions:
         np.testing.assert_allclose(s.weights, W, rtol=1e-6, atol=1e-8 * np.abs(B).max() / lam)

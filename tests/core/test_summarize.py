@@ -6,9 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran.core import summarize as module
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.summarize import Summarizer, class_sums, summarize
+from fedran.core.summarize import Summarizer, summarize
 from helpers.reference import ROUNDING, best_rank, features, frobenius, onehot, quick, spectral
 
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(0, 2**32 - 1))
@@ -184,14 +183,6 @@ def test_the_input_is_not_changed():
     copy = H.copy()
     summarize(H, y, 2)
     np.testing.assert_array_equal(H, copy)
-
-
-def test_class_sums_do_not_depend_on_the_block(monkeypatch):
-    H, y = rows(50, 4)
-    codes = np.array([("a", "b", 3).index(v) for v in y])
-    whole = class_sums(H, codes, 3)
-    monkeypatch.setattr(module, "SUM_BLOCK", 7)
-    np.testing.assert_allclose(class_sums(H, codes, 3), whole)
 
 
 class TestSummarizer:

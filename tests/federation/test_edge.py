@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 import fedran
-from fedran.cli.federation_edge import forward as command
+from fedran.cli.federation import forward as command
 from fedran.core.errors import Refused
 from fedran.federation.edge import edge as module
 from fedran.federation.edge.edge import Edge, EdgeRules

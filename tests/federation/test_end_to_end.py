@@ -28,7 +28,7 @@ def test_two_sites_learn_two_tasks_and_one_is_killed_in_mid_upload(tmp_path):
         envelope = made.read_bytes()
         second = fed.task("task-2")
 
-        assert (first.verdict, second.verdict) == ("complete", "complete")
+        assert (first.state, second.state) == ("complete", "complete")
         assert first.transport > sum(e["bytes"] for e in fed.events("upload", task="task-1"))
         for name in SITES:
             assert [fed.outbox(name).receipt(t).outcome for t in ("task-1", "task-2")] == [

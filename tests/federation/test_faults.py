@@ -22,7 +22,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.ops.flower import LINK, ask, free_port, listening
+from fedran.federation.ops.flower import CONNECTION, flwr, free_port, is_listening
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.server.app import open_store
@@ -37,14 +37,14 @@ pytestmark = [
 
 
 def online(fed):
-    nodes = ask(fed.server, "supernode", "list", LINK)["nodes"]
+    nodes = flwr(fed.server, "supernode", "list", CONNECTION)["nodes"]
     return sum(n["status"] == "online" for n in nodes)
 
 
 def test_a_site_that_is_silent_is_waited_for_and_catches_up(tmp_path):
     with federation(tmp_path / "t", deadline=25, min_clients=1, catch_up=10) as fed:
         fed.kill("site-2", signal.SIGSTOP)
-        assert fed.task("task-1").verdict == "quorum"
+        assert fed.task("task-1").state == "quorum"
         assert fed.events("task", task="task-1", state="quorum")[0]["missing"] == ["site-2"]
         assert fed.head("site-1").classes == (0, 1, 2, 3, 4)
         fed.set_server(min_clients=2)
@@ -78,9 +78,9 @@ def test_the_server_is_killed_in_mid_task_and_ends_as_if_nothing_had_happened(tm
         for task, kill in (("task-1", kill_link), ("task-2", kill_app)):
             killer = threading.Thread(target=kill)
             killer.start()
-            assert fed.task(task).verdict == "complete"
+            assert fed.task(task).state == "complete"
             killer.join()
-        assert any("starting it again" in line for line in fed.said)
+        assert any("it is started again" in line for line in fed.said)
         accepted = fed.events("upload", outcome="accepted")
         assert len({(e["client"], e["task"]) for e in accepted}) == 6
         settings = fed.server.settings()
@@ -97,7 +97,7 @@ def test_the_server_is_killed_in_mid_task_and_ends_as_if_nothing_had_happened(tm
 
 def test_each_site_with_a_fault_of_its_own_gets_its_answer(tmp_path):
     with federation(tmp_path / "t", sites=7, min_clients=2) as fed:
-        assert fed.task("task-1").verdict == "complete"
+        assert fed.task("task-1").state == "complete"
         fed.set_site("site-2", source="another backbone")
         plant_garbage(fed, "site-3")
         scale_rows(fed, "site-4", 1000.0)
@@ -110,7 +110,7 @@ def test_each_site_with_a_fault_of_its_own_gets_its_answer(tmp_path):
         SiteKey.generate().save(fed.site("site-6").folder / "site.key")
         made_anew(fed, "site-7")
 
-        assert fed.task("task-2").verdict == "complete"
+        assert fed.task("task-2").state == "complete"
         declined = {e["client"]: e["reason"] for e in fed.events("declined", task="task-2")}
         assert sorted(declined) == ["site-2", "site-5"]
         assert "another backbone" in declined["site-2"]
@@ -148,13 +148,13 @@ def test_a_full_disk_takes_in_nothing_and_loses_nothing(tmp_path):
         pytest.skip("needs the right to mount a small disk")
     try:
         with federation(tmp_path / "t", deadline=30, min_clients=1, state=str(disk)) as fed:
-            assert fed.task("task-1").verdict == "quorum"
+            assert fed.task("task-1").state == "quorum"
             assert len(fed.events("upload", outcome="accepted")) == 1
             assert "the disk refuses" in (fed.server.folder / "log" / "fedran.log").read_text()
             (kept,) = [n for n in ("site-1", "site-2") if fed.outbox(n).receipt("task-1") is None]
             assert fed.outbox(kept).pending() == ["task-1"]
             subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
-            assert fed.task("task-2").verdict == "complete"
+            assert fed.task("task-2").state == "complete"
             assert fed.outbox(kept).receipt("task-1").outcome == "accepted"
             assert fed.accuracy(kept) > 0.95
     finally:
@@ -163,7 +163,7 @@ def test_a_full_disk_takes_in_nothing_and_loses_nothing(tmp_path):
 
 def test_sites_join_and_leave_and_the_superlink_restarts(tmp_path):
     with federation(tmp_path / "t", catch_up=10) as fed:
-        assert fed.task("task-1").verdict == "complete"
+        assert fed.task("task-1").state == "complete"
         address = fed.server.settings().address
         place = fed.site("site-3").folder
         code, said = fed.command(
@@ -175,10 +175,10 @@ def test_sites_join_and_leave_and_the_superlink_restarts(tmp_path):
             shutil.copy(fed.site("site-1").folder / "data" / f"{task}.npz", place / "data")
         fed.start_site("site-3")  # its node is refused until its key is known
         fed.kill("server")
-        assert fed.command("add", fed.folder, place / "card.toml")[0] == 0
-        wait_for(lambda: listening(address), "the SuperLink to be back")
+        assert fed.command("add", fed.folder, place / "enrolment.toml")[0] == 0
+        wait_for(lambda: is_listening(address), "the SuperLink to be back")
         wait_for(lambda: online(fed) == 3, "three nodes")
-        assert fed.task("task-2").verdict == "complete"
+        assert fed.task("task-2").state == "complete"
         assert sorted(fed.outcomes("site-3")) == [("task-1", "accepted"), ("task-2", "accepted")]
         assert fed.accuracy("site-3") > 0.95
         assert fed.command("remove", fed.folder, "site-3")[0] == 0
@@ -223,7 +223,7 @@ def made_anew(fed, name):
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
 def test_the_documented_proxy_passes_sites_on_and_keeps_runs_out(tmp_path):
     with behind_proxy(tmp_path) as (fed, proxy):
-        assert fed.task("task-1").verdict == "complete"
+        assert fed.task("task-1").state == "complete"
         assert fed.accuracy("site-1") > 0.95
         for path in ("/v1/control/start-run", "/v1/runtime/pull-messages", "/"):
             with pytest.raises(urllib.error.HTTPError) as refused:

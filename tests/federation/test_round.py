@@ -345,7 +345,7 @@ def test_only_the_open_tasks_uploads_count_for_it(server, sites):
     assert server("may", nodes) == "quorum"
     assert events(server, "task")[-1]["missing"] == ["site-1"]
     assert [r["outcome"] for r in nodes[11].receipts] == ["accepted", "refused"]
-    assert ("site-1", "april") in server.store.aggregator.ledger
+    assert ("site-1", "april") in server.store.aggregator.absorbed
 
 
 def test_a_forged_answer_for_another_site_counts_for_nobody(server, sites):
@@ -416,7 +416,7 @@ def test_a_node_cannot_answer_under_anothers_name(server, sites):
     nodes[13] = Site("site-2", stolen)
     assert server("may", nodes, min_clients=2) == "short"
     assert nodes[13].receipts[0]["outcome"] == "refused"
-    assert list(server.store.aggregator.ledger) == [("site-1", "may")]
+    assert list(server.store.aggregator.absorbed) == [("site-1", "may")]
 
 
 def raw(array):
@@ -464,7 +464,7 @@ def test_a_malformed_answer_costs_that_answer_alone(body, server, sites, caplog)
     assert "node 13: " in caplog.text
     assert "\x1b" not in caplog.text
     assert len(server.grid.of(MessageType.TRAIN, 13)) == 1
-    assert set(server.store.aggregator.ledger) == {("site-1", "may"), ("site-2", "may")}
+    assert set(server.store.aggregator.absorbed) == {("site-1", "may"), ("site-2", "may")}
     assert sorted(served(server.folder)["nodes"]) == ["11", "12"]
 
 

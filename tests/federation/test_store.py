@@ -41,7 +41,7 @@ def outcomes(store, *blobs):
 def test_an_upload_counts_once(sites, store):
     blob = sites.envelope("site-1", "may")
     assert outcomes(store, blob, blob, blob) == ["accepted", "duplicate", "duplicate"]
-    assert list(store.aggregator.ledger) == [("site-1", "may")]
+    assert list(store.aggregator.absorbed) == [("site-1", "may")]
     assert store.journal.count == 1
 
 
@@ -72,7 +72,7 @@ def test_what_is_refused_leaves_no_trace(_, changes, words, sites, store):
     assert (receipt.outcome, receipt.client) == ("refused", "site-1")
     assert words in receipt.reason
     assert not receipt.settled
-    assert list(store.aggregator.ledger) == [("site-2", "may")]
+    assert list(store.aggregator.absorbed) == [("site-2", "may")]
     assert store.journal.end == before
 
 
@@ -234,7 +234,7 @@ def test_a_full_disk_acknowledges_nothing(sites, store, tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space left"):
             store.receive(sites.envelope("site-2", "may"))
     assert store.journal.end == state
-    assert ("site-2", "may") not in store.aggregator.ledger
+    assert ("site-2", "may") not in store.aggregator.absorbed
     assert store.receive(sites.envelope("site-2", "may")).outcome == "accepted"
 
 
@@ -251,7 +251,7 @@ def test_a_snapshot_that_could_not_be_written_loses_nothing(sites, tmp_path, mon
     assert receipt.outcome == "accepted"
     store.close()
     again = sites.store(tmp_path / "s")
-    assert set(again.aggregator.ledger) == {("site-1", "may"), ("site-2", "may")}
+    assert set(again.aggregator.absorbed) == {("site-1", "may"), ("site-2", "may")}
     again.close()
 
 
@@ -302,7 +302,7 @@ def test_killed_at_any_moment_a_restart_ends_as_if_undisturbed(sites, tmp_path):
         acknowledged |= {name for name, outcome in said if outcome in ("accepted", "duplicate")}
         kills += server.returncode == -signal.SIGKILL
     final = sites.store(state)
-    kept = {task for _, task in final.aggregator.ledger}
+    kept = {task for _, task in final.aggregator.absorbed}
     assert {f"task-{name}" for name in acknowledged} <= kept
     assert kills
     for path in sorted(inbox.iterdir()):

@@ -7,6 +7,7 @@ chosen so that the float forms come out exactly, on every machine.
 import numpy as np
 
 import fedran
+from fedran.core.class_sums import ClassSums
 from helpers.wire_messages import FIXTURES, PRECISIONS, to_text
 
 PRINT = fedran.Fingerprint.of(backbone="golden", d=3, seed=7, scaled=True, note=None, gain=0.5)
@@ -49,7 +50,8 @@ def golden_summary(precision: str) -> fedran.Summary:
         eps_G_fro=56.0,
         eta_loc=64.0 / (held + 64.0),
     )
-    return fedran.Summary(F, class_sums(len(F)), CLASSES, COUNTS, accounts, PRINT)
+    sums = ClassSums(CLASSES, class_sums(len(F)), COUNTS)
+    return fedran.Summary(F, sums, accounts, PRINT)
 
 
 def golden_head() -> fedran.Head:

@@ -12,10 +12,15 @@ from pathlib import Path
 import numpy as np
 
 import fedran
+from fedran.federation.ops.background import (
+    start_federation,
+    start_service,
+    stop_federation,
+    wait_for_service,
+)
 from fedran.federation.ops.flower import free_port
-from fedran.federation.ops.scaffold import Trial, make_trial
-from fedran.federation.ops.task_run import run_task
-from fedran.federation.ops.trial import bring_down, bring_up, start, started
+from fedran.federation.ops.scaffold import FederationOptions, make_federation
+from fedran.federation.ops.tasks import run_task
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.outbox import Outbox
@@ -35,11 +40,12 @@ def wait_for(ready, what, seconds=WAIT):
 
 
 class Federation:
-    """A trial of the digits: ``task-1`` and ``task-2``."""
+    """A federation with the digits as its data: ``task-1`` and ``task-2``."""
 
     def __init__(self, folder, sites=2):
         self.folder, self.said = folder, []
-        make_trial(folder, Trial(n_sites=sites, address=f"127.0.0.1:{free_port()}"))
+        options = FederationOptions(n_sites=sites, address=f"127.0.0.1:{free_port()}")
+        make_federation(folder, options)
         self.server = ServerPaths(folder / "server")
 
     def set_server(self, **settings):
@@ -54,12 +60,12 @@ class Federation:
         return SitePaths(self.folder / "sites" / name)
 
     def up(self):
-        bring_up(self.folder, insecure=False, say=self.said.append)
+        start_federation(self.folder, insecure=False, say=self.said.append)
 
     def start_site(self, name):
         """One more site, whether its node may connect or not."""
         place = self.site(name).folder
-        started(start("client", place, insecure=False), place)
+        wait_for_service(start_service("client", place, insecure=False), place)
 
     def task(self, name):
         return run_task(self.server, name, say=self.said.append)
@@ -112,7 +118,7 @@ class Federation:
         return "\n".join([*self.said, *(f"{p}:\n{p.read_text()[-3000:]}" for p in paths)])
 
     def down(self):
-        bring_down(self.folder, say=self.said.append)
+        stop_federation(self.folder, say=self.said.append)
 
 
 def _set(path, settings):

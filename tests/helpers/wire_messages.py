@@ -1,8 +1,9 @@
-"""Messages by hand, from the documented layout: for tests that read, and tests that attack.
+"""Messages built by hand from the documented layout, for tests that read and tests that attack.
 
 A message is: 8 bytes, the header's length, little endian; a JSON object padded with spaces to a
-multiple of 8; the tensors. ``__metadata__`` holds the fields as JSON text and a checksum. Nothing
-here uses fedran.wire, so it checks the layout and can write what the encoder never would.
+multiple of 8; the tensors. ``__metadata__`` holds the fields as JSON text and a checksum.
+``Message`` uses nothing of fedran.wire, so it checks the layout and can write what the encoder
+never writes.
 """
 
 import base64
@@ -11,8 +12,10 @@ import json
 import struct
 import textwrap
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,8 @@ import pytest
 import fedran
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1"}
+NAN, INF = float("nan"), float("inf")
+NOT_NUMBERS = [None, True, "1", [], {}, [1.0]]
 PRECISIONS = ("float64", "float32", "float16", "int8", "mixed")
 SMALL = fedran.Limits(
     message=2**20, header=16 * 1024, decoded=2**20, out_features=4096, classes=50, label_length=20
@@ -29,6 +34,15 @@ SMALL = fedran.Limits(
 OVERHEAD = 512 * 1024
 """Bytes that parsing a header of at most 16 KiB may take."""
 FIXTURES = Path(__file__).parent / "fixtures"
+
+AGGREGATORS = {
+    "stack": {},
+    "gram": {},
+    "float64": {"dtype": "float64"},
+    "flat": {"server_rank": 4},
+    "paper": {"server_rank": 4, "order": "paper"},
+}
+"""Options of ``Aggregator`` for every form of its state."""
 
 Tensor = tuple[str, list[int], bytes]
 
@@ -105,6 +119,36 @@ def tampered(blob: bytes, change: Callable[[Message], object]) -> bytes:
     return message.bytes()
 
 
+def set_field(path: str, value: Any) -> Callable[[Message], None]:
+    """A change that replaces the header field at a dotted path."""
+
+    def change(message: Message) -> None:
+        inner, last = message.section(path)
+        inner[last] = value
+
+    return change
+
+
+def drop_field(path: str) -> Callable[[Message], None]:
+    """A change that removes the header field at a dotted path."""
+
+    def change(message: Message) -> None:
+        inner, last = message.section(path)
+        del inner[last]
+
+    return change
+
+
+def put(name: str, value: Any, dtype: str | None = None) -> Callable[[Message], None]:
+    """A change that replaces a tensor."""
+    return lambda message: message.put(name, value, dtype)
+
+
+def put_stream(name: str, data: bytes) -> Callable[[Message], None]:
+    """A change that replaces a compressed tensor by these bytes, compressed."""
+    return put(name, np.frombuffer(zlib.compress(data, 9), np.uint8))
+
+
 def summary(
     n: int = 12, M: int = 16, rank: int | None = 3, seed: int = 0, labels: tuple = (2, "ant", "bee")
 ) -> fedran.Summary:
@@ -116,10 +160,27 @@ def summary(
     return fedran.summarize(H, y, rank=rank, fingerprint=print_)
 
 
+@cache
+def encoded(precision: str = "mixed") -> bytes:
+    """The message of ``summary()``."""
+    return fedran.encode(summary(), precision)
+
+
 def solved_head(M: int = 16) -> fedran.Head:
     agg = fedran.Aggregator(M)
     agg.absorb(summary(M=M), client="a", task="t")
     return agg.solve()
+
+
+def half_done(form: str) -> fedran.Aggregator:
+    """A server after some uploads: two tasks, the last one open, decoded and local summaries."""
+    agg = fedran.Aggregator(32, **AGGREGATORS[form])
+    for i in range(2 if form == "stack" else 5):
+        s = summary(n=20, M=32, seed=i, labels=(i, "ant"))
+        if i % 2:
+            s = fedran.decode(fedran.encode(summary(n=20, M=32, seed=i)))
+        agg.absorb(s, client=f"c{i}", task=f"t{i // 3}")
+    return agg
 
 
 def assert_refused(

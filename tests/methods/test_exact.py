@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fedran.core.features import RandomFeatures
-from fedran.methods.analytic import maps
+from fedran.methods.analytic import feature_maps
 from fedran.methods.analytic.exact import Exact
-from fedran.methods.analytic.maps import Projection, Raw, WithBias
+from fedran.methods.analytic.feature_maps import Projection, Raw, WithBias
 from helpers.toy_federation import (
     assert_labels,
     distance,
@@ -64,7 +64,7 @@ def test_lambda_must_be_positive_and_finite(lam):
 
 
 def test_features_must_be_known():
-    with pytest.raises(ValueError, match="relu, linear or raw"):
+    with pytest.raises(ValueError, match="features must be one of relu, linear, raw, got 'tanh'"):
         Exact(M, features="tanh")
 
 
@@ -88,7 +88,7 @@ def test_the_bias_is_a_last_column_of_ones():
 
 @pytest.mark.parametrize("phi", [Raw(8), WithBias(8), Projection(8, M, seed=1)])
 def test_blocks_are_the_map_row_by_row(phi, monkeypatch):
-    monkeypatch.setattr(maps, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(feature_maps, "BLOCK_ROWS", 7)
     Z = make_toy(0).X_test[:30]
     found = np.zeros((30, phi.out_features))
     for rows, H in phi.blocks(Z):

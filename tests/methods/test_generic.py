@@ -10,7 +10,7 @@ from fedran.bench.run.checkpoint import Checkpoint
 from fedran.bench.run.runner import EncodedImages, Run, cached_backbone, run
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.stream import Stream, Task, make_stream
-from fedran.methods.analytic.class_sums import ClassSumsClient
+from fedran.methods.analytic.fedncm import ClassSumsClient
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import METHODS, make_method, settings
 

@@ -43,18 +43,18 @@ def test_the_device_is_no_setting(key):
 @pytest.mark.parametrize(
     ("key", "name", "value", "expected"),
     [
-        ("fedran", "rank", "64", "must be int, got '64'"),
-        ("fedran", "rank", 64.0, "must be int, got 64.0"),
-        ("fedran", "rank", True, "must be int, got True"),
-        ("fedran", "rank", None, "must be int, got None"),
-        ("fedran", "bits", True, "must be float, got True"),
-        ("fedran", "bits", "5", "must be float, got '5'"),
-        ("fedran", "lam", "auto", "must be float or nothing, got 'auto'"),
-        ("fedran", "lam", False, "must be float or nothing, got False"),
-        ("fedran", "precision", 8, "must be str, got 8"),
-        ("fedran-margin", "refit", 1, "must be bool, got 1"),
-        ("stsa", "lam", None, "must be float, got None"),
-        ("stsa-e", "dummies", [50], r"must be int, got \[50\]"),
+        ("fedran", "rank", "64", "must be an integer, got '64'"),
+        ("fedran", "rank", 64.0, "must be an integer, got 64.0"),
+        ("fedran", "rank", True, "must be an integer, got True"),
+        ("fedran", "rank", None, "must be an integer, got None"),
+        ("fedran", "bits", True, "must be a number, got True"),
+        ("fedran", "bits", "5", "must be a number, got '5'"),
+        ("fedran", "lam", "auto", "must be a number or none, got 'auto'"),
+        ("fedran", "lam", False, "must be a number or none, got False"),
+        ("fedran", "precision", 8, "must be one of float64, float32, float16, int8, mixed, got 8"),
+        ("fedran-margin", "refit", 1, "must be true or false, got 1"),
+        ("stsa", "lam", None, "must be a number, got None"),
+        ("stsa-e", "dummies", [50], r"must be an integer, got \[50\]"),
         ("exact", "features", "tanh", "must be one of relu, linear, raw, got 'tanh'"),
         ("exact", "features", ["relu"], r"must be one of relu, linear, raw, got \['relu'\]"),
     ],
@@ -90,21 +90,28 @@ def test_a_device_goes_only_to_methods_that_compute_there(key):
 
 
 @pytest.mark.parametrize(
-    ("key", "name", "value"),
+    ("key", "name", "value", "expected"),
     [
-        ("fedcof", "gamma", -1.0),
-        ("stsa", "lam", -1.0),
-        ("stsa", "lam", float("nan")),
-        ("stsa-e", "lam", 0.0),
-        ("fed3r", "lam", 0.0),
-        ("fedran-paper", "lam", -1.0),
-        ("fedran", "rank", 0),
-        ("fedran", "precision", "float33"),
-        ("fedran-prototype", "tau", 5.0),
-        ("fedran-margin", "margin", -1.0),
-        ("exact", "out_features", 0),
+        ("fedran", "rank", 0, "rank must be at least 1, got 0"),
+        ("exact", "out_features", 0, "out_features must be at least 1, got 0"),
+        ("stsa", "lam", float("nan"), "lam must be positive and finite, got nan"),
+        ("stsa-e", "lam", 0.0, "lam must be positive and finite, got 0.0"),
+        ("fed3r", "lam", 0.0, "lam must be positive and finite, got 0.0"),
+        ("fedran-paper", "lam", -1.0, "lam must be positive and finite, got -1.0"),
+        ("afl", "gamma", -1.0, "gamma must be positive and finite, got -1.0"),
+        ("fedran", "bits", 15, "bits must be from 2 to 14, got 15.0"),
+        ("fedran", "lam", 0.0, "lam must be positive and finite, got 0.0"),
+        ("fedran", "precision", "float23", "precision must be one of .* .did you mean 'float"),
+        ("fedran-prototype", "tau", 2.0, "tau must be from -1 to 1, got 2.0"),
+        ("fedran-margin", "margin", -0.1, "margin must be at least 0, got -0.1"),
+        ("fedran-margin", "margin", float("nan"), "margin must be at least 0, got nan"),
+        ("fedcof", "gamma", float("inf"), "gamma must be positive and finite, got inf"),
+        ("stsa-e", "dummies", 0, "dummies must be at least 1, got 0"),
+        ("stsa", "out_features", "5000", "out_features must be an integer, got '5000'"),
     ],
 )
-def test_a_value_out_of_range_is_refused(key, name, value):
-    with pytest.raises(ValueError):
+def test_a_table_and_direct_construction_refuse_the_same_values(key, name, value, expected):
+    with pytest.raises(ValueError, match=f"^{key}.{expected}"):
         make_method(key, {name: value})
+    with pytest.raises(ValueError, match=f"^{expected}"):
+        METHODS[key](**{name: value})

@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 
 from fedran.methods.analytic.exact import Exact
-from fedran.methods.analytic.pooled import pack_rows
 from fedran.methods.protocol import ClientData
-from fedran.methods.yardsticks.send_features import SendFeatures, SendFeatures8Bit, compand, expand
+from fedran.methods.yardsticks.send_features import (
+    SendFeatures,
+    SendFeatures8Bit,
+    compand,
+    expand,
+    pack_rows,
+)
 from fedran.methods.yardsticks.send_images import SendImages, unpack_images
 from fedran.wire.container import unpack
 from fedran.wire.validation import FILE_LIMITS

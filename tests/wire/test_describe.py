@@ -48,7 +48,7 @@ def test_an_aggregator(form, kind, tmp_path):
     said = described(f"aggregator_{form}", tmp_path)
     agg = golden_aggregator(form)
     assert said["content"]["kind"].startswith(kind)
-    assert said["content"]["uploads"] == len(agg.ledger)
+    assert said["content"]["uploads"] == len(agg.absorbed)
     assert said["content"]["tasks"] == ("1: may" if form == "stack" else "2: june.2, may")
     assert said["bounds on the Gram error"]["spectral"] == agg.accounts.eps_G
 

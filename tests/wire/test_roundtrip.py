@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedran
+from fedran.core.class_sums import ClassSums
 from fedran.wire import summary_codec
 from helpers.wire_messages import PRECISIONS, Message, solved_head, summary
 
@@ -132,7 +133,7 @@ class TestUnusual:
         skew = (s.factor @ mix).astype(np.float64)
         energy = float(np.sum(skew**2))
         odd = replace(s, factor=skew, accounts=fedran.Accounts(n_rows=12, energy=energy))
-        odd = replace(odd, class_sums=s.class_sums * 0.1)
+        odd = replace(odd, sums=replace(s.sums, sums=s.class_sums * 0.1))
         assert_within_accounts(odd, travel(odd, precision, bits))
 
     def test_repeated_columns(self, precision, bits):
@@ -184,9 +185,8 @@ def test_two_rows_that_share_one_peak(precision):
     M = 70_000
     u = np.full(M - 1, 1 / np.sqrt(M - 1))
     F = np.stack([np.r_[1.0, u], np.r_[1.0, -u]], axis=1) * [3.0, 2.0]
-    s = fedran.Summary(
-        F, np.zeros((M, 0)), (), (), fedran.Accounts(n_rows=2, energy=float(np.sum(F**2)))
-    )
+    accounts = fedran.Accounts(n_rows=2, energy=float(np.sum(F**2)))
+    s = fedran.Summary(F, ClassSums.empty(M), accounts)
     if precision == "int8":
         with pytest.raises(fedran.Refused, match="few large entries"):
             fedran.encode(s, precision)
@@ -218,7 +218,8 @@ def test_same_object_same_bytes_and_digest(precision):
 
 def test_memory_layout_does_not_reach_the_bytes():
     s = summary()
-    other = replace(s, factor=np.asfortranarray(s.factor), class_sums=s.class_sums.copy("F"))
+    sums = replace(s.sums, sums=s.class_sums.copy("F"))
+    other = replace(s, factor=np.asfortranarray(s.factor), sums=sums)
     assert fedran.encode(s) == fedran.encode(other)
 
 
@@ -285,7 +286,7 @@ def test_encode_refuses_options_that_the_kind_does_not_have():
 def test_sums_beyond_float32_need_float64():
     H = np.full((1, 2), 1e15)
     s = fedran.summarize(H, ["a"])
-    many = replace(s, class_sums=s.class_sums * 1e25, counts=(10**60,))
+    many = replace(s, sums=replace(s.sums, sums=s.class_sums * 1e25, counts=(10**60,)))
     many = replace(many, accounts=replace(s.accounts, n_rows=10**60))
     with pytest.raises(ValueError, match="use precision='float64'"):
         fedran.encode(many, "float32")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedran
-from fedran.wire.sizes import head_bytes, paper_upload_values, upload_bytes
+from fedran.wire.sizes import head_bytes, paper_upload_values, parse_bytes, upload_bytes
 from helpers.wire_messages import PRECISIONS
 
 
@@ -146,3 +146,9 @@ def test_what_else_a_plan_says():
 def test_plans_that_make_no_sense(options, named):
     with pytest.raises(ValueError, match=named):
         fedran.plan(**{"out_features": 100, "n_classes": 5, **options})
+
+
+@pytest.mark.parametrize("text", ["", "MB", "1.2.3", "5 parsecs", "-1"])
+def test_text_that_is_no_size_in_bytes_is_refused(text):
+    with pytest.raises(ValueError, match="expected a size"):
+        parse_bytes(text)

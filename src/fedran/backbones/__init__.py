@@ -1,4 +1,4 @@
-"""Frozen extractors and the export of heads to other frameworks."""
+"""Frozen feature extractors, the feature store, and the export of heads to PyTorch."""
 
 from fedran.backbones.torch_export import to_torch
 

@@ -20,34 +20,34 @@ Forward = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 """Images (n, 3, height, width) in, features (n, d) out."""
 
 SMALL_BATCH = 4
-"""On a CPU the activations of more images leave the cache: measured 139 images a second with 4,
-112 with 8, 61 with 32 (EfficientNet-Lite0, two cores)."""
+"""Images per batch on a CPU. Activations of larger batches do not fit into the cache: measured 139
+images per second with 4, 112 with 8, 61 with 32 (EfficientNet-Lite0, two cores)."""
 LARGE_BATCH = 128
-"""On a GPU."""
+"""Images per batch on a GPU."""
 
 
 @dataclass(frozen=True, eq=False)
 class Backbone:
-    """A frozen network with its preprocessing; the same image always gives the same features.
+    """A frozen network with its preprocessing.
 
-    To float32 rounding, whatever the batch it comes in.
+    The same image always gives the same features, up to float32 rounding, in every batch.
     """
 
     name: str
-    """What the user called it."""
+    """The name given by the user."""
     kind: str
-    """What goes into the fingerprint: architecture and output, equal for equal networks."""
+    """Architecture and output, for the fingerprint. Equal networks have equal kinds."""
     out_features: int
     weights: str
     """SHA-256 over the parameters, in hex."""
     preprocess: Preprocessing
     forward: Forward
     batch_size: int = SMALL_BATCH
-    """How many images at once suit the device; any other number gives the same features."""
+    """Images per batch that suit the device. The features do not depend on it."""
 
     @property
     def source(self) -> dict[str, str]:
-        """What two parties must share: backbone, weights, preprocessing."""
+        """What all parties must have in common: backbone, weights, preprocessing."""
         return {
             "backbone": self.kind,
             "weights": self.weights,
@@ -80,9 +80,9 @@ def hash_parameters(parameters: Mapping[str, Any]) -> str:
 
 
 def torch_forward(network: Callable[[torch.Tensor], torch.Tensor], device: str) -> Forward:
-    """A torch function on a device, as a function of arrays, without gradients.
+    """A torch function on a device as a function of arrays, without gradients.
 
-    Images lie in memory channel by channel within a pixel, which doubles the speed on a CPU.
+    Images are stored channels last, which doubles the speed on a CPU.
     """
     import torch
 
@@ -95,7 +95,7 @@ def torch_forward(network: Callable[[torch.Tensor], torch.Tensor], device: str) 
 
 
 def torch_device(device: str | None) -> str:
-    """The device asked for, checked; without one, the GPU where there is one."""
+    """``device`` if PyTorch has it here. By default a GPU if there is one, else the CPU."""
     import torch
 
     if device is None:
@@ -111,5 +111,5 @@ def torch_device(device: str | None) -> str:
 
 
 def suitable_batch(device: str) -> int:
-    """How many images at once suit the device."""
+    """Images per batch that suit the device."""
     return SMALL_BATCH if device == "cpu" else LARGE_BATCH

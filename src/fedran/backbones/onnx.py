@@ -1,4 +1,4 @@
-"""Any ONNX file that takes images, through onnxruntime."""
+"""ONNX files that take images, computed with onnxruntime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedran.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Triple, 
 from fedran.core.errors import Refused
 
 _LOCATION = b"\x0a\x08location\x12"
-"""How a model names a file that holds some of its weights: the field's name, then its value."""
+"""The bytes before the name of a file with external weights: a field's name and value tag."""
 
 
 def onnx_backbone(
@@ -25,11 +25,11 @@ def onnx_backbone(
     mean: Triple = IMAGENET_MEAN,
     std: Triple = IMAGENET_STD,
 ) -> Backbone:
-    """A network with one image input, float32 (n, 3, height, width), and features first.
+    """A network with one image input, float32 (n, 3, height, width), whose first output is used.
 
-    Its first output is (n, d), (n, d, 1, 1), or (n, tokens, d), of which the first token is
-    taken. ``size`` is the side of the square images, needed where the file leaves it open; mean
-    and std are those of pixels in 0 .. 1. Images are resized with Pillow's bicubic filter.
+    The output is (n, d), (n, d, 1, 1), or (n, tokens, d), of which the first token is taken.
+    ``size`` is the side of the square images, required where the file does not fix it. ``mean``
+    and ``std`` are those of pixels in 0 .. 1. Images are resized with Pillow's bicubic filter.
     """
     path = Path(path).expanduser()
     session = _session(path, device)
@@ -63,7 +63,7 @@ def _session(path: Path, device: str | None) -> Any:
     except ImportError:
         raise ImportError("ONNX files need onnxruntime: pip install 'fedran[onnx]'") from None
     if not path.is_file():
-        raise FileNotFoundError(f"onnx: expected a file, but {path} is none")
+        raise FileNotFoundError(f"onnx: expected a file, but {path} does not exist")
     wanted = {None: "CPU", "cpu": "CPU", "cuda": "CUDA"}.get(device)
     available = onnxruntime.get_available_providers()
     if f"{wanted}ExecutionProvider" not in available:
@@ -72,28 +72,27 @@ def _session(path: Path, device: str | None) -> Any:
             f"got {device!r}"
         )
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors; warnings about optimisations help nobody here
+    options.log_severity_level = 3  # errors only: warnings are about optimisations
     try:
         return onnxruntime.InferenceSession(
             str(path), options, providers=[f"{wanted}ExecutionProvider"]
         )
-    except Exception as reason:  # onnxruntime's own kinds, without a common one
+    except Exception as reason:  # onnxruntime's exceptions have no common base class
         raise Refused(f"{path}", "an ONNX model", f"{reason}", hint="export it again") from None
 
 
 def _image_input(session: Any, path: Path) -> Any:
     inputs = session.get_inputs()
     found = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
-    if len(inputs) != 1 or inputs[0].type != "tensor(float)" or not _image_shape(inputs[0].shape):
-        raise Refused(f"{path}", "one input, float32 images (n, 3, height, width)", found)
-    return inputs[0]
-
-
-def _image_shape(shape: list[Any]) -> bool:
-    return len(shape) == 4 and (shape[1] == 3 or not isinstance(shape[1], int))
+    if len(inputs) == 1 and inputs[0].type == "tensor(float)":
+        shape = inputs[0].shape
+        if len(shape) == 4 and (shape[1] == 3 or not isinstance(shape[1], int)):
+            return inputs[0]
+    raise Refused(f"{path}", "one input, float32 images (n, 3, height, width)", found)
 
 
 def _side(shape: list[Any], size: int | None, path: Path) -> int:
+    """The side of the square images, from the model or from ``size``."""
     height, width = (n if isinstance(n, int) else None for n in shape[2:])
     own = height or width
     if own is None and size is None:
@@ -110,7 +109,7 @@ def _side(shape: list[Any], size: int | None, path: Path) -> int:
 def _run(
     session: Any, name: str, batch: NDArray[np.float32], rows: int, path: Path
 ) -> NDArray[np.float32]:
-    """Features of a batch, filled up to the rows that the model fixes."""
+    """Features of a batch, which is padded to the number of rows that the model expects."""
     n = len(batch)
     filled = np.zeros((rows, *batch.shape[1:]), np.float32)
     filled[:n] = batch
@@ -130,19 +129,15 @@ def _run(
 
 
 def _hash(path: Path) -> str:
-    """SHA-256 of the file; of all files, where the weights lie beside it."""
+    """SHA-256 of the file and of the files with external weights."""
     data = path.read_bytes()
     sha = hashlib.sha256(data)
-    for name in sorted(_beside(data)):
-        with (path.parent / name).open("rb") as file:
-            sha.update(hashlib.file_digest(file, "sha256").digest())
-    return sha.hexdigest()
-
-
-def _beside(data: bytes) -> set[str]:
     names, at = set(), data.find(_LOCATION)
     while at >= 0:
         start = at + len(_LOCATION) + 1
         names.add(data[start : start + data[start - 1]].decode())
         at = data.find(_LOCATION, start)
-    return names
+    for name in sorted(names):
+        with (path.parent / name).open("rb") as file:
+            sha.update(hashlib.file_digest(file, "sha256").digest())
+    return sha.hexdigest()

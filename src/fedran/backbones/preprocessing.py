@@ -1,4 +1,4 @@
-"""From pixels of any size to the input of a network."""
+"""Preprocessing: from pixels of any size to the input of a network."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Resize, cut out the centre, normalise: (x - mean) / std with x in 0 .. 255.
+    """Resize, crop the centre and normalise: (x - mean) / std with x in 0 .. 255.
 
-    ``resize`` is (height, width), or one number for the shorter side; then ``crop`` says what
-    is kept, so that all images end up in one shape. The text form is exact and goes into the
-    fingerprint of the features.
+    ``resize`` is (height, width), or one number for the shorter side, which then needs a ``crop``
+    so that all images get the same shape. The text form is exact and is part of the fingerprint
+    of the features.
 
     >>> p = Preprocessing(resize=(224, 224), mean=(127, 127, 127), std=(128, 128, 128))
     >>> str(p)
@@ -36,8 +36,8 @@ class Preprocessing:
     crop: tuple[int, int] | None = None
     interpolation: Interpolation = "bicubic"
     rounded: bool = True
-    """Whether resized pixels are rounded to whole numbers, as image libraries do; small images
-    that are enlarged much lose by it."""
+    """Whether resized pixels are rounded to whole numbers, as image libraries do. Rounding costs
+    accuracy where small images are enlarged."""
 
     def __post_init__(self) -> None:
         if self.interpolation not in ("bicubic", "bilinear"):
@@ -53,7 +53,7 @@ class Preprocessing:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of what comes out."""
+        """Height and width of the result."""
         if self.crop is not None:
             return self.crop
         assert isinstance(self.resize, tuple)
@@ -65,7 +65,9 @@ class Preprocessing:
             raise ValueError(
                 f"expected uint8 pixels (height, width, 3), got {pixels.dtype} {pixels.shape}"
             )
-        x = _crop(self._resized(pixels), self.shape).astype(np.float32)
+        x, (height, width) = self._resized(pixels), self.shape
+        top, left = (x.shape[0] - height) // 2, (x.shape[1] - width) // 2
+        x = x[top : top + height, left : left + width].astype(np.float32)
         x -= np.array(self.mean, dtype=np.float32)
         x /= np.array(self.std, dtype=np.float32)
         return np.ascontiguousarray(x.transpose(2, 0, 1))
@@ -84,13 +86,19 @@ class Preprocessing:
             from PIL import Image
         except ImportError:
             raise ImportError("resizing needs Pillow: pip install 'fedran[images]'") from None
-        height, width = _target(pixels.shape[:2], self.resize)
+        height, width = pixels.shape[:2]
+        if not isinstance(self.resize, int):
+            height, width = self.resize
+        elif height <= width:
+            height, width = self.resize, int(self.resize * width / height)
+        else:
+            height, width = int(self.resize * height / width), self.resize
         if (height, width) == pixels.shape[:2]:
             return pixels
         how = getattr(Image.Resampling, self.interpolation.upper())
         if self.rounded:
             return np.asarray(Image.fromarray(pixels).resize((width, height), how))
-        # Pillow interpolates in float for single channels only; and bicubic overshoots.
+        # Pillow interpolates floats only in single channels, and bicubic values overshoot.
         channels = [
             np.asarray(Image.fromarray(channel).resize((width, height), how))
             for channel in np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
@@ -99,27 +107,13 @@ class Preprocessing:
 
 
 def imagenet(size: int, mean: Triple = IMAGENET_MEAN, std: Triple = IMAGENET_STD) -> Preprocessing:
-    """Bicubic to (size, size); mean and std are of pixels in 0 .. 1, by default ImageNet's."""
+    """Bicubic resizing to (size, size). Mean and std are those of pixels in 0 .. 1."""
     return Preprocessing((size, size), mean=_of_255(mean), std=_of_255(std))
 
 
 def _of_255(values: Triple) -> Triple:
     a, b, c = (round(255 * v, 6) for v in values)
     return a, b, c
-
-
-def _target(shape: tuple[int, ...], resize: int | tuple[int, int]) -> tuple[int, int]:
-    if not isinstance(resize, int):
-        return resize
-    height, width = shape
-    if height <= width:
-        return resize, int(resize * width / height)
-    return int(resize * height / width), resize
-
-
-def _crop(pixels: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
-    top, left = ((have - want) // 2 for have, want in zip(pixels.shape, shape, strict=False))
-    return pixels[top : top + shape[0], left : left + shape[1]]
 
 
 def _numbers(values: Triple) -> str:

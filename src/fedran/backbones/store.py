@@ -1,37 +1,48 @@
-"""The feature store: features of images, computed once.
+"""The feature store: features of images are computed once and kept on disk.
 
-Keyed by the backbone's source (network, weights, preprocessing) and by each image's own hash, so
-that the same image in another dataset, in another order or twice in one is not computed again.
+The store is keyed by the backbone's source (network, weights, preprocessing) and by the SHA-256 of
+each image's encoded bytes. An image that occurs in another dataset, in another order or twice is
+not computed again.
+
+Features are kept in chunks. The name of a chunk's file is the SHA-256 of its contents: a damaged
+file is recognised by its name, and processes that share a store never overwrite each other.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from fedran.backbones.backbone import Backbone
-from fedran.backbones.chunks import Chunk, chunk_folder, read_chunks, write_chunk
-from fedran.backbones.feature_file import halved, require_writable, write_features
+from fedran.core.errors import Refused
+from fedran.wire.files import atomic_writer, write_atomically
 
 CHUNK = 256
-"""Images a chunk, whatever the batch: what an interruption can cost at most."""
+"""Images per chunk, whatever the batch size. An interruption loses at most one chunk."""
+SUFFIX = ".safetensors"
 WORKERS = 2
-"""Threads that decode and resize ahead of the network."""
+"""Threads that decode and resize images ahead of the network."""
 
 Progress = Callable[[int, int], None]
+"""Called with the number of images done and the total."""
 
 
 class Images(Protocol):
-    """Images row by row."""
+    """A sequence of images."""
 
     def __len__(self) -> int: ...
 
@@ -87,48 +98,85 @@ def extract(
 ) -> Path:
     """Write the features of all images to one .npz file and return its path.
 
-    What the store in ``folder`` has is read, the rest is computed and added chunk by chunk: after
-    an interruption call it again. ``progress(done, total)`` counts distinct images, ``notice``
-    gets a sentence when a damaged chunk was found, ``half`` writes float16. The file is ``out``,
-    or lies in ``folder``; ``fedran.data.feature_file.read_feature_file`` reads it. ``where`` is
-    noted in it: the name or folder of the images, for those who want both.
+    Features in the store ``folder`` are read, the others are computed and added chunk by chunk.
+    After an interruption call the function again. ``progress(done, total)`` counts distinct
+    images. ``notice`` receives a sentence when a damaged chunk was found. ``half`` writes
+    float16. The file is ``out``, by default a file in ``folder``;
+    ``fedran.data.feature_file.read_feature_file`` reads it. ``where``, the name or folder of the
+    images, is stored in the file, so that a dataset can offer features and images.
     """
     batch_size = backbone.batch_size if batch_size is None else batch_size
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    chunks = chunk_folder(folder, backbone.source)
+    chunks = _chunk_folder(folder, backbone.source)
     if out is None:
         slug = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{images.name}-{backbone.kind}")
         out = Path(folder) / f"{slug}-{chunks.name[:8]}.npz"
-    path = require_writable(out)
+    path = _writable(out)
     table = _Table(images, backbone.out_features)
     report = progress or (lambda *_: None)
-    for chunk in read_chunks(chunks, backbone.out_features, notice):
+    for chunk in _read_chunks(chunks, backbone.out_features, notice):
         table.fill(chunk)
     report(table.done, table.total)
-    for chunk in _computed(table, backbone, batch_size, report):
-        write_chunk(chunks, chunk)
+    for chunk in _compute_chunks(table, backbone, batch_size, report):
+        _write_chunk(chunks, chunk)
         table.fill(chunk)
-    train, test = table.parts()
-    arrays: dict[str, NDArray[Any]] = {"train": train, "test": test}
-    if half:
-        arrays = {name: halved(array) for name, array in arrays.items()}
-    labels = {"train_labels": images.y_train, "test_labels": images.y_test}
+    n = len(images.train)
+    features: NDArray[Any] = _as_float16(table.features) if half else table.features
+    arrays: dict[str, Any] = {
+        "train": features[:n],
+        "test": features[n:],
+        "train_labels": images.y_train,
+        "test_labels": images.y_test,
+        **{name: np.array(text) for name, text in backbone.source.items()},
+        "seconds_per_row": np.array(table.seconds / max(table.total, 1)),
+    }
     if where is not None:
-        labels["images"] = np.array(where)
-    seconds = table.seconds / max(table.total, 1)
-    return write_features(path, {**arrays, **labels}, backbone.source, seconds)
+        arrays["images"] = np.array(where)
+    with atomic_writer(path) as file:  # readable by its owner only: features describe images
+        np.savez(file, **arrays)
+    return path
+
+
+def _writable(path: str | Path) -> Path:
+    """The path of an .npz file in a writable folder, checked before hours of computing."""
+    path = Path(path).expanduser()
+    if path.suffix != ".npz":
+        raise ValueError(f"expected a file name that ends in .npz, got {path.name!r}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"cannot write {path}: it is a folder, or its folder is not writable")
+    return path
+
+
+def _as_float16(features: NDArray[np.float32]) -> NDArray[np.float16]:
+    if np.abs(features).max(initial=0) > np.finfo(np.float16).max:
+        raise ValueError("features above 65504 do not fit into float16; write float32")
+    return features.astype(np.float16)
+
+
+@dataclass(frozen=True, eq=False)
+class _Chunk:
+    """Features of some images and the seconds that computing them took."""
+
+    images: list[bytes]
+    """SHA-256 of each image's encoded bytes."""
+    features: NDArray[np.float32]
+    seconds: float
 
 
 class _Table:
-    """The features of all rows, filled in as they are found or computed."""
+    """The features of all training and test rows, filled as they are found or computed."""
 
     def __init__(self, images: LabelledImages, width: int) -> None:
         self.images = images
         self.missing: dict[bytes, list[int]] = {}
+        """Rows without features, by the hash of their image."""
         rows = len(images.train) + len(images.test)
-        for i in range(rows):
-            self.missing.setdefault(hashlib.sha256(self._at(i, "encoded")).digest(), []).append(i)
+        for row in range(rows):
+            part, i = self._locate(row)
+            self.missing.setdefault(hashlib.sha256(part.encoded(i)).digest(), []).append(row)
         self.features = np.empty((rows, width), np.float32)
         self.total = len(self.missing)
         self.seconds = 0.0
@@ -138,9 +186,10 @@ class _Table:
         return self.total - len(self.missing)
 
     def pixels(self, row: int) -> NDArray[np.uint8]:
-        return self._at(row, "pixels")
+        part, i = self._locate(row)
+        return part.pixels(i)
 
-    def fill(self, chunk: Chunk) -> None:
+    def fill(self, chunk: _Chunk) -> None:
         used = 0
         for image, features in zip(chunk.images, chunk.features, strict=True):
             rows = self.missing.pop(image, None)
@@ -149,51 +198,81 @@ class _Table:
                 used += 1
         self.seconds += chunk.seconds * used / max(len(chunk.images), 1)
 
-    def parts(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _locate(self, row: int) -> tuple[Images, int]:
         n = len(self.images.train)
-        return self.features[:n], self.features[n:]
-
-    def _at(self, row: int, what: str) -> Any:
-        n = len(self.images.train)
-        part, i = (self.images.train, row) if row < n else (self.images.test, row - n)
-        return getattr(part, what)(i)
+        return (self.images.train, row) if row < n else (self.images.test, row - n)
 
 
-def _computed(
+def _compute_chunks(
     table: _Table, backbone: Backbone, batch_size: int, report: Progress
-) -> Iterator[Chunk]:
-    """Chunks of the images that are missing."""
-    todo = [(image, rows[0]) for image, rows in table.missing.items()]
+) -> Iterator[_Chunk]:
+    """Chunks of the missing images. While the network computes, the next batch is prepared."""
+    missing = [(image, rows[0]) for image, rows in table.missing.items()]
     done = table.done
     with ThreadPoolExecutor(WORKERS) as pool:
 
         def prepare(row: int) -> NDArray[np.float32]:
             return backbone.preprocess(table.pixels(row))
 
-        for part in _pieces(todo, CHUNK):
+        for part in _pieces(missing, CHUNK):
             start = time.perf_counter()
             features = []
-            batches = _pieces([row for _, row in part], batch_size)
-            for batch in _ahead(pool, prepare, batches):
-                features.append(backbone(batch))
-                done += len(batch)
-                report(done, table.total)
+            waiting: list[Future[NDArray[np.float32]]] = []
+            for batch in [*_pieces([row for _, row in part], batch_size), []]:
+                ready, waiting = waiting, [pool.submit(prepare, row) for row in batch]
+                if ready:
+                    features.append(backbone(np.stack([future.result() for future in ready])))
+                    done += len(ready)
+                    report(done, table.total)
             seconds = time.perf_counter() - start
-            yield Chunk([image for image, _ in part], np.concatenate(features), seconds)
-
-
-def _ahead(
-    pool: ThreadPoolExecutor,
-    prepare: Callable[[int], NDArray[np.float32]],
-    batches: list[list[int]],
-) -> Iterator[NDArray[np.float32]]:
-    """Prepared batches; while one is in use the next is prepared."""
-    waiting: list[Future[NDArray[np.float32]]] = []
-    for batch in [*batches, []]:
-        ready, waiting = waiting, [pool.submit(prepare, row) for row in batch]
-        if ready:
-            yield np.stack([future.result() for future in ready])
+            yield _Chunk([image for image, _ in part], np.concatenate(features), seconds)
 
 
 def _pieces(items: list[Any], size: int) -> list[list[Any]]:
     return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def _chunk_folder(store: str | Path, source: Mapping[str, str]) -> Path:
+    """The folder for features of this source, named by its hash. It is created if missing."""
+    text = json.dumps(dict(source), sort_keys=True, indent=1)
+    folder = Path(store) / hashlib.sha256(text.encode()).hexdigest()[:32]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (folder / "source.json").is_file():
+        write_atomically(folder / "source.json", text.encode())
+    return folder
+
+
+def _write_chunk(folder: Path, chunk: _Chunk) -> None:
+    """Add a chunk. After a crash it is complete or absent."""
+    data = save(
+        {
+            "images": np.frombuffer(b"".join(chunk.images), np.uint8).reshape(-1, 32),
+            "features": np.ascontiguousarray(chunk.features, dtype=np.float32),
+            "seconds": np.array([chunk.seconds]),
+        }
+    )
+    write_atomically(folder / f"{hashlib.sha256(data).hexdigest()}{SUFFIX}", data)
+
+
+def _read_chunks(folder: Path, width: int, notice: Callable[[str], None]) -> Iterator[_Chunk]:
+    """All intact chunks. A damaged chunk is reported and removed, and is computed again."""
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            yield _read_chunk(path, width)
+        except Refused as reason:
+            path.unlink(missing_ok=True)
+            notice(f"{reason}; removed, and its images are computed again")
+
+
+def _read_chunk(path: Path, width: int) -> _Chunk:
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != path.stem:
+        raise Refused(str(path), "contents whose hash is the file's name", "others")
+    try:
+        found = load(data)
+        images, features, seconds = (found[k] for k in ("images", "features", "seconds"))
+    except (SafetensorError, KeyError) as reason:
+        raise Refused(str(path), "a chunk of features", f"{reason}") from None
+    if images.shape != (len(features), 32) or features.shape != (len(features), width):
+        raise Refused(str(path), f"rows of {width} features", f"{features.shape}")
+    return _Chunk([row.tobytes() for row in images], features, float(seconds[0]))

@@ -1,4 +1,4 @@
-"""``fedran features``: from images to a file of features."""
+"""``fedran features``: compute the features of images and write them to a file."""
 
 from __future__ import annotations
 
@@ -33,27 +33,29 @@ def features(
         str, typer.Option(help="efficientnet-lite0, hf:NAME_OR_FOLDER or onnx:FILE.")
     ] = "efficientnet-lite0",
     out: Annotated[
-        Path | None, typer.Option(help="The .npz file to write (default: in this folder).")
+        Path | None, typer.Option(help="The .npz file to write (default: in the current folder).")
     ] = None,
     store: Annotated[
-        Path | None, typer.Option(help="Where computed features are kept for the next time.")
+        Path | None, typer.Option(help="The folder that keeps computed features for the next run.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images at once (default: what suits the device).")
+        int | None, typer.Option(min=1, help="Images per batch (default: suits the device).")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, ... (default: a GPU where PyTorch finds one).")
+        str | None, typer.Option(help="cpu, cuda, ... (default: a GPU if PyTorch finds one).")
     ] = None,
-    half: Annotated[bool, typer.Option("--half", help="Write float16, half the bytes.")] = False,
-    size: Annotated[int | None, typer.Option(help="For onnx: the side of the images.")] = None,
+    half: Annotated[bool, typer.Option("--half", help="Write float16 instead of float32.")] = False,
+    size: Annotated[
+        int | None, typer.Option(help="For onnx: side of the images in pixels.")
+    ] = None,
     mean: Annotated[
-        str | None, typer.Option(help="For onnx: of pixels in 0..1, e.g. 0.5,0.5,0.5.")
+        str | None, typer.Option(help="For onnx: mean of pixels in 0..1, e.g. 0.5,0.5,0.5.")
     ] = None,
-    std: Annotated[str | None, typer.Option(help="For onnx: likewise.")] = None,
+    std: Annotated[str | None, typer.Option(help="For onnx: deviation of pixels in 0..1.")] = None,
 ) -> None:
-    """Compute the features of a set of images once, and write them to a file.
+    """Compute the features of images once and write them to a file.
 
-    Stopped in the middle, the same command goes on where it was.
+    After an interruption the same command continues.
     """
     console = Console(stderr=True)
     images = load_images(dataset)
@@ -62,14 +64,23 @@ def features(
     )
     kind = network.kind.replace(":", "-").replace("/", "-").replace(" ", "-")
     path = Path(f"{images.name}-{kind}.npz") if out is None else out
-    kept = _cache() if store is None else store
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    kept = cache / "fedran" / "features" if store is None else store
     source = network.source
     for line in (
         f"{len(images.train)} training and {len(images.test)} test images of {images.name}",
         f"{source['backbone']}, {network.out_features} features, {source['preprocessing']}",
     ):
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
-    with _bar(console) as bar:
+    columns: list[Any] = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    ]
+    with Progress(*columns, console=console) as bar:
         task = bar.add_task("images", total=None)
         extract(
             images,
@@ -82,25 +93,9 @@ def features(
             half=half,
             notice=lambda text: bar.console.print(printable(text), markup=False, highlight=False),
         )
-    _say_where(path, kept)
-
-
-def _say_where(path: Path, store: Path) -> None:
     typer.echo(f"{printable(str(path))}: {human_bytes(path.stat().st_size)}")
-    typer.echo(f"kept for the next time in {printable(str(store))}")
+    typer.echo(f"kept for the next run in {printable(str(kept))}")
     typer.echo(f"next: fedran run CONFIG.toml --set dataset={shlex.quote(printable(str(path)))}")
-
-
-def _bar(console: Console) -> Progress:
-    columns: list[Any] = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    ]
-    return Progress(*columns, console=console)
 
 
 def _triple(name: str, text: str | None) -> tuple[float, float, float] | None:
@@ -111,8 +106,3 @@ def _triple(name: str, text: str | None) -> tuple[float, float, float] | None:
     except ValueError:
         raise ValueError(f"--{name}: expected three numbers a,b,c, got {text!r}") from None
     return a, b, c
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "fedran" / "features"

@@ -1,163 +1,340 @@
-"""``fedran federation``: make, run and watch one. Thin: the work is in fedran.federation."""
+"""``fedran federation``: create, run and watch a federation. The work is in fedran.federation."""
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedran.cli.federation_edge import forward, offer, prepare
-from fedran.cli.federation_run import accept, client, down, server, simulate, task, up
-from fedran.cli.federation_status import status
+from fedran.wire.sizes import human_bytes, parse_bytes
 
-app = typer.Typer(
-    name="federation",
-    help="A federation on Flower: make it, run it, watch it.",
-    no_args_is_help=True,
-    add_completion=False,
-)
+SUMMARY = "Create, run and watch a federation of sites on Flower."
+SETUP, RUN, WATCH, EDGE = "Create a federation", "Run it", "Watch it", "Edges"
+"""Groups of commands on the help page."""
+app = typer.Typer(name="federation", help=SUMMARY, no_args_is_help=True, add_completion=False)
+
+NewFolder = Annotated[Path, typer.Argument(help="A new folder.", show_default=False)]
+FederationFolder = Annotated[
+    Path, typer.Argument(help="Folder of a federation, as created by `init`.", show_default=False)
+]
+ServerFolder = Annotated[
+    Path, typer.Argument(help="Folder of the server or of the federation.", show_default=False)
+]
+SiteFolder = Annotated[Path, typer.Argument(help="Folder of the site.", show_default=False)]
+Client = Annotated[str, typer.Argument(help="Id of the site.", show_default=False)]
+Task = Annotated[str, typer.Argument(help="Id of the task.", show_default=False)]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="No encryption, no authentication. Never in production."),
+]
 
 
 @app.callback()
-def _needs() -> None:
-    """A federation on Flower: make it, run it, watch it."""
+def _require_flower() -> None:
     try:
         found = find_spec("flwr") is not None
-    except ValueError:  # a module that is hidden
+    except ValueError:  # the module is hidden
         found = False
     if not found:
         raise ImportError("a federation needs Flower: pip install 'fedran[flower]'")
 
 
-NewFolder = Annotated[Path, typer.Argument(help="A new folder.", show_default=False)]
-
-
-@app.command()
+@app.command(rich_help_panel=SETUP)
 def init(
     folder: NewFolder,
     sites: Annotated[
-        int, typer.Option(help="Sites on this machine, for a trial; 0: a server alone.")
+        int, typer.Option(help="Number of sites on this machine; 0 creates a server alone.")
     ] = 2,
-    federation: Annotated[str, typer.Option(help="The federation's id.")] = "trial",
-    address: Annotated[str, typer.Option(help="Where the server listens.")] = "127.0.0.1:9443",
+    federation: Annotated[str, typer.Option(help="Id of the federation.")] = "trial",
+    address: Annotated[
+        str, typer.Option(help="Address on which the server listens.")
+    ] = "127.0.0.1:9443",
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A name or address by which sites reach it (for its certificate)."),
+        typer.Option(
+            help="Name or address by which sites reach the server, for its certificate. "
+            "May be repeated."
+        ),
     ] = None,
     in_features: Annotated[
         int | None,
-        typer.Option(help="Columns of the sites' features. Without: handwritten digits, to try."),
+        typer.Option(
+            help="Columns of the sites' features. Without it, the sites get sample data: "
+            "handwritten digits."
+        ),
     ] = None,
-    out_features: Annotated[int | None, typer.Option(help="Random features.")] = None,
-    tasks: Annotated[int, typer.Option(help="Tasks of the digits.")] = 2,
+    out_features: Annotated[
+        int | None,
+        typer.Option(help="Number of random features. Default: 8192; 1024 for the sample data."),
+    ] = None,
+    tasks: Annotated[int, typer.Option(help="Number of tasks in the sample data.")] = 2,
 ) -> None:
-    """Write certificates, keys, roster and configuration for a server and sites."""
-    from fedran.federation.ops.scaffold import Trial, make_trial
+    """Create a server, and sites to try it: configuration, keys, certificates."""
+    from fedran.federation.ops.scaffold import FederationOptions, make_federation
 
-    width = out_features
-    if width is None:
-        width = 1024 if in_features is None else 8192
-    trial = Trial(federation, sites, address, in_features, width, tasks, tuple(host or ()))
-    places = make_trial(folder, trial)
-    typer.echo(f"{folder}/server        server.toml, roster.toml, certificates in tls/")
-    if places:
-        typer.echo(f"{folder}/sites/...     {len(places)} sites: site.toml, keys, data/")
+    options = FederationOptions(
+        federation, sites, address, in_features, out_features, tasks, tuple(host or ())
+    )
+    made = make_federation(folder, options)
+    lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
+    if made:
+        lines += [f"{folder}/sites/...     {len(made)} sites: site.toml, keys, data/"]
     if in_features is not None:
-        typer.echo("say in server.toml, as `source`, what makes the features: sites that mean")
-        typer.echo("others are then refused")
-    typer.echo("\nnext:")
-    if places:
-        typer.echo(
-            f"  fedran federation up {folder}          # server and sites, in the background"
-        )
-        name = "task-1" if in_features is None else "TASK"
-        typer.echo(f"  fedran federation task {folder} {name} # one task: uploads, then a new head")
-        typer.echo(f"  fedran federation status {folder} --web")
-        typer.echo(f"  fedran federation down {folder}")
+        lines += ["Set `source` in server.toml to what computes the features. Sites with other"]
+        lines += ["features are then refused."]
+    lines += ["", "next:"]
+    if made:
+        task = "TASK" if in_features is not None else "task-1"
+        lines += [f"  fedran federation up {folder}          # server and sites in the background"]
+        lines += [f"  fedran federation task {folder} {task} # one task: uploads, then a new head"]
+        lines += [f"  fedran federation status {folder} --web"]
+        lines += [f"  fedran federation down {folder}"]
     else:
-        typer.echo(f"  fedran federation server {folder}      # in the foreground; or as a service")
-        typer.echo("  fedran federation join ...  # at a site, with tls/ca.crt; then add its card")
+        lines += [f"  fedran federation server {folder}      # in the foreground, or as a service"]
+        lines += ["  fedran federation join ...  # at each site, with tls/ca.crt"]
+        lines += [f"  fedran federation add {folder} FILE    # with the site's enrolment.toml"]
+    typer.echo("\n".join(lines))
 
 
-@app.command()
+@app.command(rich_help_panel=SETUP)
 def join(
     folder: NewFolder,
-    federation: Annotated[str, typer.Option(help="The federation's id, as its server says.")],
-    client: Annotated[str, typer.Option(help="This site's id.")],
-    server: Annotated[str, typer.Option(help="The server, as host:port.")],
-    ca: Annotated[Path, typer.Option(help="The server's ca.crt, received by a way you trust.")],
+    federation: Annotated[str, typer.Option(help="Id of the federation.")],
+    client: Annotated[str, typer.Option(help="Id of this site.")],
+    server: Annotated[str, typer.Option(help="Address of the server, as host:port.")],
+    ca: Annotated[Path, typer.Option(help="The server's ca.crt, from a source you trust.")],
 ) -> None:
-    """Write a site's folder with new keys; its card goes to the server's owner."""
-    from fedran.federation.ops.scaffold import CARD, make_site
+    """Create a site: configuration, keys, and an enrolment file for the server's owner."""
+    from fedran.federation.ops.enrolment import ENROLMENT_FILE
+    from fedran.federation.ops.scaffold import make_site
 
     make_site(folder, federation=federation, client=client, server=server, ca=ca)
     typer.echo(f"{folder}: site.toml, keys, data/ (put TASK.npz there)")
-    typer.echo(f"give {folder / CARD} to the server's owner; it holds nothing secret")
+    typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner; it contains no secret")
     typer.echo(f"then: fedran federation client {folder}")
 
 
-@app.command()
+@app.command(rich_help_panel=SETUP)
 def add(
     folder: Annotated[
-        Path, typer.Argument(help="The server's folder, or an edge's.", show_default=False)
+        Path, typer.Argument(help="Folder of the server, or of an edge.", show_default=False)
     ],
-    card: Annotated[Path, typer.Argument(help="The site's card.toml.", show_default=False)],
+    enrolment: Annotated[
+        Path, typer.Argument(help="enrolment.toml of the site.", show_default=False)
+    ],
 ) -> None:
-    """Let a site upload and connect, or list a member of an edge; takes effect by itself."""
+    """Admit a site to the server, or a member to an edge. No restart is needed."""
     from fedran.federation.edge.folder import add_member
-    from fedran.federation.ops.enrolment import Card
-    from fedran.federation.ops.scaffold import add_site
+    from fedran.federation.ops.enrolment import Enrolment, add_site
     from fedran.federation.server.settings import ServerPaths
     from fedran.federation.site.settings import SitePaths
 
-    found = Card.load(card)
+    site = Enrolment.load(enrolment)
     if (folder / "site.toml").is_file():
-        add_member(SitePaths.find(folder), found.federation, found.client, found.key)
-        typer.echo(f"{found.client} is in members.toml; its uploads go into {folder / 'inbox'}")
+        add_member(SitePaths.find(folder), site.federation, site.client, site.key)
+        typer.echo(f"{site.client} is in members.toml; copy its uploads to {folder / 'inbox'}")
         return
-    add_site(ServerPaths.find(folder), found)
-    typer.echo(f"{found.client} is in the roster; its node may connect within a minute")
+    add_site(ServerPaths.find(folder), site)
+    typer.echo(f"{site.client} is in the roster; its node may connect within a minute")
 
 
-@app.command()
-def remove(
-    folder: Annotated[Path, typer.Argument(help="The server's folder.", show_default=False)],
-    client: Annotated[str, typer.Argument(help="The site's id.", show_default=False)],
-) -> None:
-    """Let a site neither upload nor connect; what it sent before stays in."""
-    from fedran.federation.ops.scaffold import remove_site
+@app.command(rich_help_panel=SETUP)
+def remove(folder: ServerFolder, client: Client) -> None:
+    """Exclude a site from now on. Its earlier uploads remain in the classifier."""
+    from fedran.federation.ops.enrolment import remove_site
     from fedran.federation.server.settings import ServerPaths
 
     remove_site(ServerPaths.find(folder), client)
-    typer.echo(f"{client} is out of the roster; what it sent before stays in the head")
+    typer.echo(f"{client} is removed from the roster; its earlier uploads remain in the classifier")
 
 
-@app.command()
+@app.command(rich_help_panel=SETUP)
 def renew(
-    folder: Annotated[Path, typer.Argument(help="The server's folder.", show_default=False)],
+    folder: ServerFolder,
     host: Annotated[
-        list[str] | None, typer.Option(help="Names for it (default: those it has).")
+        list[str] | None,
+        typer.Option(help="Name in the certificate. May be repeated. Default: the old names."),
     ] = None,
 ) -> None:
-    """Make a new server certificate of the same authority; restart the server afterwards."""
-    from fedran.federation.ops.tls import days_left, renew_server
+    """Renew the server's certificate. Restart the server afterwards; sites need nothing new."""
+    from fedran.federation.ops.keys import days_left, renew_server
     from fedran.federation.server.settings import ServerPaths
 
     tls = ServerPaths.find(folder).tls
     renew_server(tls, host)
-    typer.echo(f"{tls / 'server.crt'}: good for {days_left(tls / 'server.crt'):.0f} days")
+    typer.echo(f"{tls / 'server.crt'}: valid for {days_left(tls / 'server.crt'):.0f} days")
 
 
-app.command()(server)
-app.command()(client)
-app.command()(up)
-app.command()(down)
-app.command()(task)
-app.command()(simulate)
-app.command()(status)
-app.command()(accept)
-app.command()(offer)
-app.command()(prepare)
-app.command()(forward)
+@app.command(rich_help_panel=RUN)
+def server(folder: ServerFolder, insecure: Insecure = False) -> None:
+    """Run a server in the foreground until Ctrl-C."""
+    from fedran.federation.ops.services import run_server
+    from fedran.federation.server.settings import ServerPaths
+
+    run_server(ServerPaths.find(folder), insecure=insecure, say=typer.echo)
+
+
+@app.command(rich_help_panel=RUN)
+def client(folder: SiteFolder, insecure: Insecure = False) -> None:
+    """Run a site in the foreground until Ctrl-C."""
+    from fedran.federation.ops.services import run_site
+    from fedran.federation.site.settings import SitePaths
+
+    run_site(SitePaths.find(folder), insecure=insecure, say=typer.echo)
+
+
+@app.command(rich_help_panel=RUN)
+def up(folder: FederationFolder, insecure: Insecure = False) -> None:
+    """Start a server and its sites on this machine in the background."""
+    from fedran.federation.ops.background import start_federation
+
+    start_federation(folder, insecure=insecure, say=typer.echo)
+
+
+@app.command(rich_help_panel=RUN)
+def down(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a federation, server or site.", show_default=False)
+    ],
+) -> None:
+    """Stop the server and the sites that run in a folder."""
+    from fedran.federation.ops.background import stop_federation
+
+    if not stop_federation(folder, say=typer.echo):
+        typer.echo("nothing is running here")
+
+
+@app.command(rich_help_panel=RUN)
+def task(folder: ServerFolder, task: Task) -> None:
+    """Run a task: collect uploads, solve the classifier, send it to the sites.
+
+    The exit code is 1 if fewer than `min_clients` sites took part.
+    """
+    from fedran.federation.ops.tasks import run_task
+    from fedran.federation.server.settings import ServerPaths
+
+    if not run_task(ServerPaths.find(folder), task, say=typer.echo).successful:
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=RUN)
+def simulate(
+    folder: FederationFolder,
+    tasks: Annotated[
+        list[str], typer.Argument(help="Ids of the tasks, in order.", show_default=False)
+    ],
+    cpus: Annotated[float, typer.Option(min=0.1, help="Cores per site.")] = 1.0,
+) -> None:
+    """Run tasks over all sites of a folder in Flower's simulation (Ray).
+
+    The exit code is 1 if fewer than `min_clients` sites took part in a task.
+    """
+    from fedran.federation.ops.tasks import simulate as run
+
+    if not all(result.successful for result in run(folder, tasks, cpus=cpus, say=typer.echo)):
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=WATCH)
+def status(
+    folder: ServerFolder,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve a page on this machine that refreshes itself.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any free port.")
+    ] = 8765,
+) -> None:
+    """Show tasks, sites, bytes, accuracy and rejected uploads. Only reads files."""
+    from rich.console import Console
+
+    from fedran.federation.status.reader import Reader
+    from fedran.federation.status.terminal import print_status
+
+    if as_json and web:
+        raise ValueError("--json and --web exclude each other; give one of them")
+    reader = Reader(folder)
+    if web:
+        from fedran.federation.status.web import StatusServer
+
+        with StatusServer(reader, port) as page:
+            typer.echo(f"{page.url}  (visible to all users of this machine; Ctrl-C stops it)")
+            try:
+                page.serve_forever()
+            except KeyboardInterrupt:
+                typer.echo("")
+    elif as_json:
+        typer.echo(reader.read().to_json())
+    else:
+        print_status(reader.read(), Console(highlight=False))
+
+
+@app.command(rich_help_panel=WATCH)
+def accept(folder: ServerFolder, client: Client, task: Task) -> None:
+    """Accept an upload that is in quarantine because it is unusual."""
+    from fedran.federation.ops.tasks import accept_upload
+    from fedran.federation.server.settings import ServerPaths
+
+    receipt = accept_upload(ServerPaths.find(folder), client, task)
+    typer.echo(f"{client}, {task}: {receipt.outcome}; a running server will send a new classifier")
+
+
+@app.command(rich_help_panel=EDGE)
+def offer(folder: ServerFolder, task: Task) -> None:
+    """Print the server's request for a task as JSON, for `prepare` at members of an edge."""
+    from fedran.federation.protocol.identity import check_task
+    from fedran.federation.server.settings import ServerPaths
+
+    typer.echo(json.dumps(ServerPaths.find(folder).settings().offer(check_task(task)).fields()))
+
+
+@app.command(rich_help_panel=EDGE)
+def prepare(
+    folder: SiteFolder,
+    task: Task,
+    offer: Annotated[
+        Path, typer.Option(help="File with the output of `offer`, or the edge's state/offer.json.")
+    ],
+) -> None:
+    """Make a site's upload without a connection, as a file for an edge."""
+    from fedran.federation.edge.folder import prepare as make
+    from fedran.federation.site.settings import SitePaths
+
+    path = make(SitePaths.find(folder), task, offer)
+    size = human_bytes(path.stat().st_size)
+    typer.echo(f"{path} ({size}); copy it to inbox/ in the edge's folder")
+
+
+@app.command(rich_help_panel=EDGE)
+def forward(
+    folder: Annotated[Path, typer.Argument(help="Folder of the edge.", show_default=False)],
+    task: Task,
+    envelopes: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Uploads of members, besides inbox/*.envelope in FOLDER.", show_default=False
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Size limit of the sum, e.g. 2MB. Default: all columns in float32."),
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="A member to leave out. May be repeated.")
+    ] = None,
+) -> None:
+    """Add up the new uploads of an edge's members and send the sum with the next task.
+
+    The server refuses a sum with an upload that it already has. Then delete
+    the sum's .envelope and .receipt in the outbox, and forward again with
+    --without and the name of that member.
+    """
+    from fedran.federation.edge.folder import forward as run
+    from fedran.federation.site.settings import SitePaths
+
+    size = None if budget is None else parse_bytes(budget)
+    run(SitePaths.find(folder), task, envelopes or [], size, without or [], typer.echo)

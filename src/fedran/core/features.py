@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Array, as_matrix, cast, device, like, namespace
+from fedran.core._linalg.arrays import (
+    Array,
+    as_matrix,
+    cast,
+    device,
+    is_numpy_array,
+    like,
+    namespace,
+)
 from fedran.core._linalg.blas import matmul
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Field, Fingerprint
@@ -37,9 +46,9 @@ class RandomFeatures:
     Notes
     -----
     ``phi(Z)`` takes an (n, d) NumPy array or torch tensor and returns (n, M) float32 of the same
-    kind on the same device, for 2 n d M operations. Beside the result it needs P (4 d M bytes,
-    drawn at first use) and at most ``BLOCK_BYTES`` of working memory; ``blocks`` never holds
-    more than one block of H.
+    kind on the same device, for 2 n d M operations. Besides the result it needs P (4 d M bytes,
+    drawn at first use, and one copy per torch device) and at most ``BLOCK_BYTES`` of working
+    memory. ``blocks`` never holds more than one block of H. P is not pickled.
 
     Examples
     --------
@@ -69,7 +78,22 @@ class RandomFeatures:
         if source is not None and not isinstance(source, (str, Mapping)):
             raise TypeError(f"source must be a str or a mapping, got {type(source).__name__}")
         self.source = {"backbone": source} if isinstance(source, str) else dict(source or {})
-        self.fingerprint = self._fingerprint()
+        own: dict[str, Field] = {
+            "d": self.in_features,
+            "M": self.out_features,
+            "seed": self.seed,
+            "activation": "relu",
+            "map_version": MAP_VERSION,
+        }
+        taken = own.keys() & self.source.keys()
+        if taken:
+            raise ValueError(f"source may not redefine the map's own fields: {sorted(taken)}")
+        self.fingerprint = Fingerprint({**self.source, **own})
+        self._start_cache()
+
+    def _start_cache(self) -> None:
+        self._on_device: dict[str, Array] = {}
+        self._lock = threading.Lock()
 
     @classmethod
     def from_fingerprint(cls, fingerprint: Fingerprint) -> RandomFeatures:
@@ -94,19 +118,6 @@ class RandomFeatures:
             )
         return phi
 
-    def _fingerprint(self) -> Fingerprint:
-        own: dict[str, Field] = {
-            "d": self.in_features,
-            "M": self.out_features,
-            "seed": self.seed,
-            "activation": "relu",
-            "map_version": MAP_VERSION,
-        }
-        taken = own.keys() & self.source.keys()
-        if taken:
-            raise ValueError(f"source may not redefine the map's own fields: {sorted(taken)}")
-        return Fingerprint({**self.source, **own})
-
     @cached_property
     def projection(self) -> NDArray[np.float32]:
         """P, (d, M) float32: the float64 stream of the generator, row by row, rounded once."""
@@ -116,14 +127,27 @@ class RandomFeatures:
             row[:] = generator.standard_normal(self.out_features)
         return projection
 
+    def projection_like(self, Z: Array) -> Array:
+        """P in the namespace and on the device of Z.
+
+        The copy on a torch device is made once and kept as long as the map lives.
+        """
+        if is_numpy_array(Z):
+            return self.projection
+        with self._lock:
+            where = str(device(Z))
+            if where not in self._on_device:
+                self._on_device[where] = like(self.projection, Z)
+            return self._on_device[where]
+
     def __call__(self, Z: Array) -> Array:
         """H = relu(Z P), (n, M) float32."""
         Z = as_matrix(Z, "Z", self.in_features)
         xp = namespace(Z)
-        projection = like(self.projection, Z)
+        projection = self.projection_like(Z)
         H = xp.empty((Z.shape[0], self.out_features), dtype=xp.float32, device=device(Z))
         for rows in self._slices(Z.shape[0], BLOCK_BYTES):
-            with np.errstate(over="ignore", invalid="ignore"):  # refused where H is used
+            with np.errstate(over="ignore", invalid="ignore"):  # checked where H is used
                 matmul(cast(Z[rows], "float32"), projection, out=H[rows])
             xp.clip(H[rows], min=0, out=H[rows])
         return H
@@ -145,5 +169,10 @@ class RandomFeatures:
         )
 
     def __getstate__(self) -> dict[str, object]:
-        # P is a function of the seed: nothing that stores or sends the map carries it.
-        return {k: v for k, v in self.__dict__.items() if k != "projection"}
+        # P follows from the seed, so nothing that stores or sends the map carries it.
+        cache = ("projection", "_on_device", "_lock")
+        return {k: v for k, v in self.__dict__.items() if k not in cache}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._start_cache()

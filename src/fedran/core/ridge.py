@@ -1,28 +1,27 @@
-"""Solving (G + lambda I) W = B by the cheapest route, with an account of how it went."""
+"""The ridge parameter, and solving (G + lambda I) W = B by the cheapest route."""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import blas
 
-from fedran.core._linalg.arrays import Array, eps, linalg_errors, namespace
-from fedran.core._linalg.cholesky import solve_definite
-from fedran.core._linalg.mixed_precision import (
-    effective_rank,
-    frobenius,
+from fedran.core._linalg.arrays import Array, eps, is_numpy_array, like, linalg_errors, namespace
+from fedran.core._linalg.blas import (
+    index_blocks,
     inner,
-    spectral_norm,
+    lower_part,
     symmetric_times,
     times,
     transposed_times,
 )
+from fedran.core._linalg.cholesky import solve_definite
 from fedran.core.accounts import Accounts
 
-_BORROWING = threading.Lock()
-"""Held while a Gram's upper triangle is in use, so that threads may solve the same one."""
+POWER_STEPS = 30
+"""Most steps of the power iteration for ||G||_2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +112,14 @@ def solve_stack(F: Array, B: Array, lam: float) -> Solution:
 def solve_gram(G: Array, B: Array, lam: float) -> Solution:
     """W = (G + lambda I)^-1 B by a Cholesky factorisation, G (M, M).
 
-    M^3 / 3 + 2 M^2 C operations in the dtype of G; in NumPy within G's own upper triangle, so
-    that the memory of one (M, M) matrix is all it takes. The residual is computed in float64.
+    M^3 / 3 + 2 M^2 C operations in the dtype of G. In NumPy the factorisation overwrites the
+    upper triangle of a column-major G, so that no second (M, M) matrix is needed; while it runs,
+    no other thread may read G. The residual is computed in float64.
     """
-    with _BORROWING:
-        W, route = solve_definite(G, B, lam)
-        residual = B - lam * W - symmetric_times(G, W)
-        norm, spread = spectral_norm(G), effective_rank(G)
-    return Solution(W, f"gram, {route}", norm, spread, frobenius(residual), 0.0)
+    W, route = solve_definite(G, B, lam)
+    residual = B - lam * W - symmetric_times(G, W)
+    spread = effective_rank(G)
+    return Solution(W, f"gram, {route}", spectral_norm(G), spread, frobenius(residual), 0.0)
 
 
 def solve_subspace(F: Array, B: Array, lam: float) -> Solution:
@@ -141,3 +140,43 @@ def solve_subspace(F: Array, B: Array, lam: float) -> Solution:
     W = times(F, scaled @ (projected / (values + lam)[:, None]))
     outside = B - times(F, scaled @ projected)
     return Solution(W, "subspace", float(values[-1]), effective_rank(K), 0.0, frobenius(outside))
+
+
+def spectral_norm(G: Array) -> float:
+    """||G||_2 by power iteration from a fixed start; reads the lower triangle."""
+    xp = namespace(G)
+    start = np.random.RandomState(0).standard_normal(G.shape[0])
+    x = xp.astype(like(start / np.linalg.norm(start), G), G.dtype)
+    value = 0.0
+    for _ in range(POWER_STEPS):
+        y = _matvec(G, x)
+        previous, value = value, float(xp.linalg.vector_norm(y))
+        if value == 0.0 or abs(value - previous) <= 1e-6 * value:
+            break
+        x = y / value
+    return value
+
+
+def _matvec(G: Array, x: Array) -> Array:
+    if not is_numpy_array(G):
+        return G @ x
+    symv = blas.ssymv if G.dtype == np.float32 else blas.dsymv
+    return symv(1.0, G, x, lower=1) if G.flags.f_contiguous else symv(1.0, G.T, x, lower=0)
+
+
+def effective_rank(G: Array) -> float:
+    """(tr G)^2 / ||G||_F^2: about how many directions share the energy. Reads the lower half."""
+    xp = namespace(G)
+    trace, squares = 0.0, 0.0
+    for cols in index_blocks(G.shape[0]):
+        corner, below = lower_part(G, cols)
+        diagonal = xp.linalg.diagonal(corner)
+        trace += float(xp.sum(diagonal))
+        lower = float(xp.sum(corner * corner)) + float(xp.sum(below * below))
+        squares += 2 * lower - float(xp.sum(diagonal * diagonal))
+    return trace**2 / squares if squares > 0 else 0.0
+
+
+def frobenius(X: Array) -> float:
+    """||X||_F, 0 for a matrix without columns."""
+    return float(namespace(X).linalg.vector_norm(X)) if X.shape[1] else 0.0

@@ -16,17 +16,14 @@ from fedran.core._linalg.arrays import (
     namespace,
     require_finite,
 )
-from fedran.core._linalg.blas import matmul
 from fedran.core._linalg.truncation import check_rank, leading
 from fedran.core.accounts import Accounts
+from fedran.core.class_sums import SUM_BLOCK, ClassSums
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.labels import MISSING, Label, encode_labels, ordered
+from fedran.core.labels import MISSING, Label, encode_labels
 from fedran.core.summary import Summary
 
 Unlabelled = Literal["drop", "factor"]
-
-SUM_BLOCK = 512
-"""Rows whose class sums are added in the dtype of H before they join the float64 total."""
 
 
 def summarize(
@@ -78,28 +75,11 @@ def summarize(
     start = Accounts(n_rows=int(H.shape[0]), energy=result.energy)
     return Summary(
         result.factor,
-        class_sums(H, codes, len(classes)),
-        classes,
-        tuple(int(n) for n in np.bincount(codes[codes != MISSING], minlength=len(classes))),
+        ClassSums.from_codes(H, classes, codes),
         start.after_local_cut(result.loss),
         fingerprint,
         route=result.route,
     )
-
-
-def class_sums(H: Array, codes: NDArray[np.int64], n_classes: int, block: int = SUM_BLOCK) -> Array:
-    """B = H'Y, (M, C) float64: sums of the rows of each class, blocks added in float64."""
-    xp = namespace(H)
-    total = like(np.zeros((n_classes, H.shape[1])), H)
-    for i in range(0, H.shape[0] if n_classes else 0, block):
-        rows = H[i : i + block]
-        onehot = like((codes[i : i + block] == np.arange(n_classes)[:, None]).astype(float), H)
-        with np.errstate(over="ignore", invalid="ignore"):
-            part = matmul(xp.astype(onehot, H.dtype), rows)
-        if not bool(xp.all(xp.isfinite(part))):  # beyond float32, or NaN, which stays NaN
-            part = onehot @ cast(rows, "float64")
-        total += cast(part, "float64")
-    return total.T
 
 
 class Summarizer:
@@ -146,8 +126,7 @@ class Summarizer:
         self._pieces: list[Array] = []
         self._held = 0
         self._accounts = Accounts()
-        self._sums: dict[Label, Array] = {}
-        self._counts: dict[Label, int] = {}
+        self._sums: ClassSums | None = None
         self._compressions = 0
 
     def update(self, H: Array, y: Any) -> None:
@@ -161,11 +140,8 @@ class Summarizer:
         if not np.isfinite(energy) or (energy == 0.0 and bool(xp.any(H != 0))):
             require_finite(given, "H")
             raise ValueError("H has squares out of the range of float64; rescale the features")
-        sums = class_sums(H, codes, len(classes), self._block)
-        counts = np.bincount(codes[codes != MISSING], minlength=len(classes))
-        for j, c in enumerate(classes):
-            self._sums[c] = self._sums[c] + sums[:, j] if c in self._sums else sums[:, j]
-            self._counts[c] = self._counts.get(c, 0) + int(counts[j])
+        sums = ClassSums.from_codes(H, classes, codes, self._block)
+        self._sums = sums if self._sums is None else self._sums + sums
         self._accounts += Accounts(n_rows=int(H.shape[0]), energy=energy)
         start = 0
         while start < H.shape[0]:
@@ -220,15 +196,9 @@ class Summarizer:
         """The summary of everything so far; the summarizer can go on afterwards."""
         stack = self._stack()
         result = leading(stack, self._rank_of_what_is_held(), "H")
-        classes = ordered(self._sums)
-        empty = like(np.zeros((0, self.out_features)), stack)
-        rows = [self._sums[c] for c in classes]
-        sums = (namespace(stack).stack(rows) if rows else empty).T
         return Summary(
             result.factor,
-            sums,
-            classes,
-            tuple(self._counts[c] for c in classes),
+            ClassSums.empty(self.out_features) if self._sums is None else self._sums,
             self._accounts.after_local_cut(result.loss),
             self.fingerprint,
             route=f"{result.route}; {self._compressions} compressions on the way",

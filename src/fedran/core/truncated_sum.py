@@ -1,31 +1,44 @@
-"""A rank-bounded sum of summaries: the paper's spatial and temporal QR-SVD merges."""
+"""A sum of summaries of bounded rank: the paper's spatial and temporal QR-SVD merges."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Array, namespace, to_device, to_numpy
-from fedran.core._linalg.truncation import Leading, leading, leading_qr, square_factor
+from fedran.core._linalg.arrays import Array, contiguous, namespace, to_device, to_numpy
+from fedran.core._linalg.blas import gram
+from fedran.core._linalg.truncation import leading, leading_qr, square_factor
 from fedran.core.accounts import Accounts
-from fedran.core.exact_sum import contiguous
+from fedran.core.class_sums import ClassSums
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.head import Head, make_head
+from fedran.core.ridge import Ridge, solve_stack, solve_subspace
 from fedran.core.summary import Summary
 
 Order = Literal["flat", "paper"]
+Complement = Literal["keep", "drop"]
 
 
-class RankedSum:
-    """Holds a global factor of at most ``rank`` columns and the open task beside it.
+class Part(NamedTuple):
+    """A factor F (M, w) and the accounts of what it describes."""
+
+    factor: Array
+    accounts: Accounts
+
+
+class TruncatedSum:
+    """A global factor of at most ``rank`` columns, the open task beside it, and class sums.
 
     ``order="paper"``: every arrival is merged into the open task by QR-SVD and truncated, and
-    closing merges the task into the global factor by another (Algorithm 1 of the paper).
-    ``order="flat"``: a task's factors wait side by side (without loss, at most M columns), and
-    closing makes one truncation of everything: fewer cuts, less work.
+    closing the task merges it into the global factor by another QR-SVD (Algorithm 1 of the
+    paper). ``order="flat"``: the factors of a task wait side by side (without loss, at most M
+    columns), and closing the task truncates everything once: fewer cuts, less work.
 
-    A new task id closes the open task. A summary for a task that is closed already is late: it
-    is merged into the global factor at once.
+    A new task id closes the open task. A summary for a closed task is late: it is merged into
+    the global factor at once.
     """
 
     def __init__(
@@ -35,91 +48,105 @@ class RankedSum:
             raise ValueError(f"server_rank must be a positive integer or None, got {rank!r}")
         self.out_features, self.rank, self.order = out_features, int(rank), order
         self.dtype, self.device = dtype, device
+        self.class_sums = ClassSums.empty(out_features, device)
         self.open_task: str | None = None
         self.closed: set[str] = set()
-        self._past: tuple[Array, Accounts] = (self._mine(np.zeros((out_features, 0))), Accounts())
-        self._open = self._past
+        nothing = contiguous(to_device(np.zeros((out_features, 0)), device, dtype))
+        self._empty = self._past = self._open = Part(nothing, Accounts())
+        self.accounts = Accounts()
+        """Accounts of the global factor and the open task together."""
 
     @property
     def width(self) -> int:
-        """Columns held in all."""
-        return int(self._past[0].shape[1] + self._open[0].shape[1])
+        """Columns of the global factor and of the open task together."""
+        return int(self._past.factor.shape[1] + self._open.factor.shape[1])
 
-    def accounts(self) -> Accounts:
-        """Accounts of the global factor and the open task together."""
-        return self._past[1] + self._open[1]
-
-    def add(self, summary: Summary, task: str) -> None:
-        """Merge a summary into its task, or into the past when the task is closed."""
-        arrival = (self._mine(summary.factor), summary.accounts)
+    def add_summary(self, summary: Summary, task: str) -> None:
+        """Merge a summary into its task, or into the global factor when the task is closed."""
+        factor = contiguous(to_device(summary.factor, self.device, self.dtype))
+        arrival = Part(factor, summary.accounts)
         if task in self.closed:
             self._past = self._merge(self._past, arrival, truncate=True)
-            return
-        opening = task != self.open_task
-        past = self.as_if_closed() if opening and self.open_task is not None else self._past
-        before = self._empty() if opening else self._open
-        merged = self._merge(before, arrival, truncate=self.order == "paper")
-        if opening:
-            if self.open_task is not None:
+        else:
+            opening = task != self.open_task
+            past = self.as_if_closed() if opening else self._past
+            before = self._empty if opening else self._open
+            merged = self._merge(before, arrival, truncate=self.order == "paper")
+            # Nothing changes before this line, so that a failed merge leaves the state as it was.
+            if opening and self.open_task is not None:
                 self.closed.add(self.open_task)
-            self._past, self.open_task = past, task
-        self._open = merged
+            self._past, self._open, self.open_task = past, merged, task
+        self.class_sums += summary.sums
+        self.accounts = self._past.accounts + self._open.accounts
 
     def close_task(self) -> None:
         """Merge the open task into the global factor."""
         if self.open_task is not None:
-            self._past, self._open = self.as_if_closed(), self._empty()
+            self._past, self._open = self.as_if_closed(), self._empty
             self.closed.add(self.open_task)
             self.open_task = None
+            self.accounts = self._past.accounts
 
-    def as_if_closed(self) -> tuple[Array, Accounts]:
+    def as_if_closed(self) -> Part:
         """The global factor as it would be if the open task were closed now."""
         if self.open_task is None:
             return self._past
         return self._merge(self._past, self._open, truncate=True)
 
-    def _merge(
-        self, a: tuple[Array, Accounts], b: tuple[Array, Accounts], truncate: bool
-    ) -> tuple[Array, Accounts]:
-        """[F_a F_b], cut to the rank or, when not truncating, to M columns without loss."""
-        parts = [f for f, _ in (a, b) if f.shape[1]]
-        accounts = a[1] + b[1]
+    def solve(
+        self,
+        ridge: Ridge | float | None = None,
+        fingerprint: Fingerprint | None = None,
+        complement: Complement = "keep",
+    ) -> Head:
+        """The head of everything added; ``"drop"`` makes it zero outside the factor's span."""
+        (factor, accounts), sums = self.as_if_closed(), self.class_sums
+        lam = Ridge.parse(ridge).value(accounts)
+        solver = solve_subspace if complement == "drop" else solve_stack
+        solution = solver(factor, sums.sums, lam)
+        return make_head(solution, sums.sums, lam, accounts, sums.classes, fingerprint)
+
+    def gram(self) -> Array:
+        """F F' of the global factor as if the open task were closed, (M, M)."""
+        return gram(self.as_if_closed().factor.T)
+
+    def _merge(self, a: Part, b: Part, truncate: bool) -> Part:
+        """[F_a F_b], truncated to the rank, or else to M columns without loss."""
+        parts = [p.factor for p in (a, b) if p.factor.shape[1]]
+        accounts = a.accounts + b.accounts
         if not parts:
-            return b[0], accounts
+            return Part(b.factor, accounts)
         factor = parts[0] if len(parts) == 1 else namespace(parts[0]).concat(parts, axis=1)
         if truncate and factor.shape[1] > self.rank:
-            result = self._cut(factor)
-            return contiguous(result.factor), accounts.after_merge_cut(result.loss)
+            if self.order == "paper":
+                result = leading_qr(factor, self.rank)
+            else:
+                result = leading(factor, self.rank, "the merged factor")
+            return Part(contiguous(result.factor), accounts.after_merge_cut(result.loss))
         if factor.shape[1] > self.out_features:
             factor = square_factor(factor)
-        return contiguous(factor), accounts
+        return Part(contiguous(factor), accounts)
 
-    def _cut(self, factor: Array) -> Leading:
-        if self.order == "paper":
-            return leading_qr(factor, self.rank)
-        return leading(factor, self.rank, "the merged factor")
-
-    def _empty(self) -> tuple[Array, Accounts]:
-        return self._mine(np.zeros((self.out_features, 0))), Accounts()
-
-    def _mine(self, array: Array) -> Array:
-        moved = to_device(array, self.device)
-        xp = namespace(moved)
-        return contiguous(xp.astype(moved, getattr(xp, self.dtype), copy=False))
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Plain values and arrays, for ``restore``."""
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Plain values and arrays of the factors, for ``restore``. The arrays are not copied."""
         values = {
             "open_task": self.open_task,
             "closed": sorted(self.closed),
-            "past_accounts": asdict(self._past[1]),
-            "open_accounts": asdict(self._open[1]),
+            "past_accounts": asdict(self._past.accounts),
+            "open_accounts": asdict(self._open.accounts),
         }
-        return values, {"past": to_numpy(self._past[0]), "open": to_numpy(self._open[0])}
+        past, open_ = to_numpy(self._past.factor), to_numpy(self._open.factor)
+        return values, {"past": past, "open": open_}
 
     def restore(self, values: dict[str, Any], arrays: dict[str, Any]) -> None:
-        """Take over what ``state`` returned."""
+        """Replace the factors by what ``state`` returned."""
         self.open_task = values["open_task"]
         self.closed = set(values["closed"])
-        self._past = (self._mine(arrays["past"]), Accounts(**values["past_accounts"]))
-        self._open = (self._mine(arrays["open"]), Accounts(**values["open_accounts"]))
+        self._past, self._open = (
+            Part(
+                contiguous(to_device(arrays[name], self.device, self.dtype)),
+                Accounts(**values[f"{name}_accounts"]),
+            )
+            for name in ("past", "open")
+        )
+        self.accounts = self._past.accounts + self._open.accounts

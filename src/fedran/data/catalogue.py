@@ -170,6 +170,8 @@ DATASETS: dict[str, Callable[[], Dataset]] = {
     ),
     "vtab50-efficientnet_lite0": _below_data_folder("features/vtab50-efficientnet_lite0.npz", VTAB),
     "vtab50-vit_s14": _below_data_folder("features/vtab50-vit_s14.npz", VTAB),
+    "cifar100-vit_ti16": _below_data_folder("features/cifar100-vit_ti16.npz", CIFAR),
+    "vtab50-vit_ti16": _below_data_folder("features/vtab50-vit_ti16.npz", VTAB),
     "cifar100": lambda: image_dataset(load_images("cifar100")),
     "har-dsa19": lambda: har(data_file("data/har_dsa19/features.npz", DSA)),
 }

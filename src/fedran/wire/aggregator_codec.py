@@ -7,9 +7,10 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from fedran.core.aggregator import Aggregator, AggregatorState, check_id
+from fedran.core._linalg.blas import pack_lower, unpack_lower
+from fedran.core.aggregator import Aggregator, AggregatorState
 from fedran.core.errors import Refused
-from fedran.core.exact_sum import pack_lower, unpack_lower
+from fedran.core.ids import check_id
 from fedran.core.truncated_sum import Order
 from fedran.wire.container import Container, pack
 from fedran.wire.validation import Header, Limits
@@ -34,7 +35,7 @@ def encode_aggregator(aggregator: Aggregator) -> bytes:
             "classes": list(state.counts),
             "counts": list(state.counts.values()),
             "accounts": asdict(state.accounts),
-            "ledger": [[client, task, digest] for (client, task), digest in state.ledger.items()],
+            "ledger": [[client, task, digest] for (client, task), digest in state.absorbed.items()],
             "state": state.extra,
         }
         return pack("aggregator", header, tensors)

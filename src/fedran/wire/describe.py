@@ -97,15 +97,15 @@ def _head(head: Head, message: Container) -> tuple[str, dict[str, Section]]:
 
 
 def _aggregator(agg: Aggregator) -> tuple[str, dict[str, Section]]:
-    clients = sorted({client for client, _ in agg.ledger})
-    tasks = sorted({task for _, task in agg.ledger})
+    clients = sorted({client for client, _ in agg.absorbed})
+    tasks = sorted({task for _, task in agg.absorbed})
     rank = agg.server_rank
     content: Section = {
         "kind": "exact sum" if rank is None else f"rank {rank}, order {agg.order}",
         "dtype": agg.dtype,
         "out_features M": agg.out_features,
         "columns held": agg.rank,
-        "uploads": len(agg.ledger),
+        "uploads": len(agg.absorbed),
         "clients": _listed(dict.fromkeys(clients)),
         "tasks": _listed(dict.fromkeys(tasks)),
         "rows": agg.accounts.n_rows,

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
 from fedran.core.summary import Summary
 from fedran.wire.container import Container, pack
@@ -115,9 +116,8 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
     message.only("sigma", "directions", "sums", *_EXTRA_TENSORS.get(precision, ()))
     _check_orthogonal(unit, precision)
     unit *= sigma[:, None].astype(unit.dtype)
-    summary = Summary(
-        unit.T, sums.T, classes, counts, accounts, fingerprint, "decoded", message.digest
-    )
+    class_sums = ClassSums(classes, sums.T, counts)
+    summary = Summary(unit.T, class_sums, accounts, fingerprint, "decoded", message.digest)
     return summary.validate()
 
 

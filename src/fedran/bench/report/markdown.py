@@ -1,4 +1,4 @@
-"""Tables as Markdown, for the documentation."""
+"""Sections and tables as Markdown, for the documentation."""
 
 from __future__ import annotations
 
@@ -6,44 +6,37 @@ import html
 import re
 from collections.abc import Sequence
 
-from fedran.bench.report.sections import FOOTNOTES, Section, missing, sections
+from fedran.bench.report.sections import Section
 from fedran.bench.report.tables.table import NOTHING, Cell, Column, Table
-from fedran.bench.results.result import Result
 from fedran.core.errors import printable
 
 _MARKS = {"": "{}", "best": "**{}**", "second": "<u>{}</u>"}
 
 
-def markdown_page(results: Sequence[Result]) -> str:
-    """All tables of the report as one Markdown text, without a page title.
-
-    What was printed by the paper or computed, not measured, is in italics. The page's folded
-    details are left out.
-    """
-    parts = [_section(s) for s in sections(results)]
-    absent = missing(results)
-    if absent:
-        parts.append("## Not in these results\n\n" + "\n".join(f"- {text(a)}" for a in absent))
-    parts.append("## Terms\n\n" + "\n".join(f"- {t}: {text(s)}" for t, s in FOOTNOTES.items()))
-    return "\n\n".join(parts) + "\n"
-
-
-def _section(section: Section) -> str:
-    parts = [f"## {text(section.title)}", text(section.intro)]
-    return "\n\n".join([*parts, *(markdown_table(t) for t in section.tables)])
+def markdown_section(section: Section) -> str:
+    """A section of level 2 without figures, folded tables and details."""
+    tables = [markdown_table(t) for t in section.tables if not t.collapsed]
+    return "\n\n".join([f"## {text(section.title)}", *map(text, section.intro), *tables])
 
 
 def markdown_table(table: Table) -> str:
-    """A title, a pipe table, a note; columns of one group carry its name."""
-    heads = [_line([_head(c) for c in table.columns])]
-    heads.append("|" + "|".join("---:" if c.numeric else "---" for c in table.columns) + "|")
-    body = [
-        _line([("" if i and j == 0 and len(block) > 1 else _cell(c)) for j, c in enumerate(row)])
-        for block in table.blocks
-        for i, row in enumerate(block)
-    ]
-    lines = [f"### {text(table.title)}", "", *heads, *body]
-    return "\n".join(lines + (["", text(table.note)] if table.note else []))
+    """Title, note, pipe table, and the commands and dates of the measurements.
+
+    Columns of one group carry its name. Figures that are printed in the paper or computed are in
+    italics.
+    """
+    lines = [f"### {text(table.title)}", ""]
+    if table.note:
+        lines += [text(table.note), ""]
+    lines.append(_line([_heading(c) for c in table.columns]))
+    lines.append("|" + "|".join("---:" if c.numeric else "---" for c in table.columns) + "|")
+    for block in table.blocks:
+        for i, row in enumerate(block):
+            first = "" if i else _cell(row[0])
+            lines.append(_line([first, *map(_cell, row[1:])]))
+    if table.results:
+        lines += ["", f"Produced by {', '.join(map(code, table.commands))} on {table.dates}."]
+    return "\n".join(lines)
 
 
 def text(foreign: str) -> str:
@@ -57,11 +50,20 @@ def text(foreign: str) -> str:
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", safe)
 
 
+def code(foreign: str) -> str:
+    """A command as code; characters that could end the code or be markup are left out.
+
+    >>> code("fedran run a`b.toml")
+    '`fedran run ab.toml`'
+    """
+    return f"`{re.sub(r'[`|<>&]', '', printable(foreign, 4000))}`"
+
+
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _head(column: Column) -> str:
+def _heading(column: Column) -> str:
     return text(f"{column.group}: {column.text}" if column.group else column.text)
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import fedran
 from fedran.bench.report.figures.chart import inline
-from fedran.bench.report.sections import FOOTNOTES, Section
-from fedran.bench.report.tables.table import Cell, Column, Table
+from fedran.bench.report.sections import Section, missing, terms
+from fedran.bench.report.tables.table import Cell, Column, Table, date_range
 from fedran.bench.results.result import Result
 from fedran.core.errors import printable
 
@@ -29,27 +29,23 @@ SHORT = 16
 
 
 def html_page(
-    results: Sequence[Result],
-    sections: Sequence[Section],
-    absent: Sequence[str],
-    drawings: Mapping[str, str],
+    results: Sequence[Result], parts: Sequence[Section], drawings: Mapping[str, str]
 ) -> str:
     """Render the whole page; ``drawings`` maps the slug of each chart to its SVG."""
     environment = _environment()
     from markupsafe import Markup
 
-    days = sorted({r.date for r in results})
     return environment.get_template("page.html").render(
         title=TITLE,
         css=Markup(environment.get_template("report.css").render()),  # noqa: S704, our own file
         runs=_count(len(results), "run"),
         methods=_count(len({r.key for r in results}), "method"),
         datasets=_count(len({r.dataset for r in results}), "dataset"),
-        dates=days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
-        sections=sections,
+        dates=date_range(results),
+        sections=parts,
         drawings={slug: Markup(inline(svg, slug)) for slug, svg in drawings.items()},  # noqa: S704
-        terms=FOOTNOTES,
-        missing=absent,
+        terms=terms("\n".join(s.text for s in parts)),
+        missing=missing(results),
         version=fedran.__version__,
     )
 

@@ -1,14 +1,13 @@
-"""What the paper prints: figures as data, each with the table or passage it stands in."""
+"""Figures that the paper prints, each with the table or passage that it comes from."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from fedran.bench.results.grouping import Group
+from fedran.bench.results.grouping import Group, Setting
 from fedran.bench.results.metrics import is_head
 
-MIB = 2**20
 BETAS = (0.1, 0.5, 1.0)
 TASKS = {"CIFAR-100": (5, 10), "ImageNet-R": (10,), "VTAB": (5,)}
 """tab:datasets: 5 tasks of CIFAR-100 with ResNet-18, 10 with ViT-B/16."""
@@ -163,6 +162,18 @@ def printed(dataset: str, tasks: int, clients: int) -> Printed | None:
     return Printed(name, "ResNet-18", RESNET, COMMUNICATION, RUNTIME)
 
 
+def printed_for(setting: Setting) -> Printed | None:
+    """The paper's figures for a setting with all labels and Dirichlet shares, if it has any."""
+    if setting.label_rate < 1 or setting.partitioner not in {"dirichlet", "capped"}:
+        return None
+    return printed(setting.dataset, setting.tasks, setting.clients)
+
+
+def paper_row(g: Group) -> str | None:
+    """The paper's name of a method; None for a head, since the paper trains whole networks."""
+    return None if is_head(g.first) else paper_method(g.key)
+
+
 def paper_dataset(dataset: str) -> str | None:
     """The paper's name of a dataset, from ours.
 
@@ -183,11 +194,6 @@ def paper_method(key: str) -> str | None:
     ('FedRAN', 'FediCaRL', None)
     """
     return _METHODS.get(re.sub(r"[^a-z0-9]", "", key.lower()))
-
-
-def paper_row(g: Group) -> str | None:
-    """The paper's name of a method; None for a head, which starts elsewhere than the paper's."""
-    return None if is_head(g.first) else paper_method(g.key)
 
 
 # The STSA that the paper runs is the estimated one, STSA-E (the byte counts show it).

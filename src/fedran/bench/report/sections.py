@@ -1,197 +1,244 @@
-"""What the report says, in order: each section's text, tables and figures."""
+"""The sections of the report in their order: text, tables and figures."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fedran.bench.report.figures.ablation import component_charts, label_charts, rank_charts
 from fedran.bench.report.figures.chart import Chart
-from fedran.bench.report.figures.front import front_charts
-from fedran.bench.report.figures.motivation import motivation_charts
-from fedran.bench.report.figures.rounds import round_charts
-from fedran.bench.report.figures.tasks import task_charts
-from fedran.bench.report.tables import accuracy as tables_accuracy
-from fedran.bench.report.tables import bytes as tables_bytes
-from fedran.bench.report.tables import drift as tables_drift
-from fedran.bench.report.tables import memory as tables_memory
-from fedran.bench.report.tables import time as tables_time
-from fedran.bench.report.tables import training as tables_training
+from fedran.bench.report.figures.curves import round_charts, task_charts
+from fedran.bench.report.figures.drift import drift_charts
+from fedran.bench.report.figures.pareto_front import pareto_charts
 from fedran.bench.report.tables.ablation import component_tables, label_tables, rank_tables
 from fedran.bench.report.tables.accuracy import accuracy_tables
-from fedran.bench.report.tables.bytes import communication_tables
+from fedran.bench.report.tables.communication import communication_tables
 from fedran.bench.report.tables.drift import drift_tables
-from fedran.bench.report.tables.memory import forgetting_details, forgetting_tables
-from fedran.bench.report.tables.provenance import provenance_table
-from fedran.bench.report.tables.speedup import speedup_tables
+from fedran.bench.report.tables.forgetting import forgetting_details, forgetting_tables
+from fedran.bench.report.tables.provenance import command_table, run_table
+from fedran.bench.report.tables.runtime import runtime_tables, speedup_tables
 from fedran.bench.report.tables.table import Table
-from fedran.bench.report.tables.time import runtime_tables
 from fedran.bench.report.tables.training import training_tables
-from fedran.bench.results.grouping import Setting, measured
+from fedran.bench.results.grouping import Setting, comparisons, groups, measured
 from fedran.bench.results.metrics import is_head, on_images
 from fedran.bench.results.result import Result
 
 Results = Sequence[Result]
-
-FOOTNOTES = {
-    "A_t": "accuracy in percent over all test rows of the classes seen up to task t.",
-    "A_avg": "the mean of A_t over all tasks.",
-    "A_T": "A_t after the last task.",
-    "β": "concentration of the Dirichlet distribution that deals each class's rows to the "
-    "clients; smaller is more skewed.",
-    "printed": "copied from the paper, which used another backbone; never measured here.",
-    "computed": "follows from measured figures by the arithmetic that stands beside it.",
-    "yardstick": "what sending plain data would cost; shown, not ranked.",
-}
-
-DATASETS = {
-    "vtab50-efficientnet_lite0": "Our VTAB-50 has 1,800 training and 3,000 test images of 50 "
-    "classes from five domains: not the paper's split, so its printed figures are context only.",
-    "har-dsa19": "HAR is the UCI Daily and Sports Activities data: 8 people are the clients, the "
-    "last quarter of each person's segments is the test.",
-}
-"""What must be known of a dataset to read its figures."""
+Condition = Callable[[Results], object]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a sentence or two, tables and figures."""
+    """A heading, paragraphs, figures and tables."""
 
     slug: str
     title: str
-    intro: str
+    intro: Sequence[str]
     tables: list[Table] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     details: list[Table] = field(default_factory=list)
-    """Tables for the page only, folded away together."""
+    """Tables for the HTML page only, folded together."""
+
+    @property
+    def text(self) -> str:
+        """All text of paragraphs and tables, without the cells."""
+        shown = [*self.tables, *self.details]
+        headings = [f"{c.group} {c.text}" for t in shown for c in t.columns]
+        return "\n".join([*self.intro, *(f"{t.title} {t.note}" for t in shown), *headings])
 
 
 def sections(results: Results) -> list[Section]:
-    """The sections for which the results hold what is needed."""
+    """The sections for which there are results."""
     found = [make(results) for make in _SECTIONS]
     return [s for s in found if s.tables or s.charts]
 
 
+def terms(text: str) -> dict[str, str]:
+    """The terms that occur in a text, with their meaning."""
+    return {
+        term: meaning
+        for term, meaning in TERMS.items()
+        if re.search(rf"(?<!\w){re.escape(term)}(?!\w)", text)
+    }
+
+
 def missing(results: Results) -> list[str]:
-    """What is not in these results, and the configuration that makes it."""
+    """The experiments without results, each with the command that produces them."""
     return [
-        f"{what}: fedran run {config}" for what, config, there in EXPECTED if not there(results)
+        f"{what}: fedran run {config}" for what, config, found in EXPECTED if not found(results)
     ]
 
 
-def _any(there: Callable[[Result], bool]) -> Callable[[Results], bool]:
-    """Whether one of the results, apart from the ablations, fulfils a condition."""
-    return lambda results: any(there(r) for r in measured(results))
-
-
 def _accuracy(results: Results) -> Section:
-    present = {r.dataset for r in results}
-    notes = [note for name, note in DATASETS.items() if name in present]
-    intro = " ".join([tables_accuracy.READ, *notes])
-    return Section("accuracy", "Accuracy", intro, accuracy_tables(results))
-
-
-def _training(results: Results) -> Section:
-    tables = training_tables(results)
-    return Section("training", "Training settings", tables_training.READ, tables)
+    shown = comparisons(results)
+    intro = [
+        "Test accuracy in percent. In each column the best method is bold and the second best is "
+        "underlined. Equal figures get the same mark."
+    ]
+    if any(not g.competes for g in groups(shown)):
+        intro.append("References and yardsticks come last and are not ranked.")
+    if any(map(is_head, shown)):
+        intro.append(
+            "Methods marked (head) train a linear head on the same frozen features as FedRAN."
+        )
+    if any(map(on_images, shown)):
+        intro.append(
+            "Methods marked (from scratch) train a network from random weights on the images of "
+            "the same rows."
+        )
+    datasets = {r.dataset for r in shown}
+    paragraphs = [" ".join(intro), *(note for name, note in DATASETS.items() if name in datasets)]
+    return Section(
+        "accuracy", "Accuracy", paragraphs, accuracy_tables(results), task_charts(results)
+    )
 
 
 def _communication(results: Results) -> Section:
+    intro = [
+        "Bytes that one client sends and receives in one task, in MiB (2^20 bytes). The largest "
+        "upload is the length of the longest encoded message over all clients, tasks and seeds. "
+        "Totals add up all clients and tasks, and are means over seeds. The formula is the "
+        "largest upload as the paper of the method counts it.",
+        "The first figure shows accuracy against the largest upload. The line connects the "
+        "methods that no other method beats in both (the Pareto front). Hollow markers are "
+        "references and yardsticks, which are not part of the front. The second figure adds up "
+        "the uploads of the mean client over the rounds. An analytic method needs one round per "
+        "task.",
+    ]
     tables = communication_tables(results)
-    return Section("communication", "Communication", tables_bytes.READ, tables)
+    charts = pareto_charts(results) + round_charts(results)
+    return Section("communication", "Communication", intro, tables, charts)
 
 
 def _runtime(results: Results) -> Section:
+    intro = [
+        "Seconds per task, mean over tasks and seeds. Client is the mean over clients. Time is "
+        "client plus server, as in the paper. It leaves out the forward pass through the "
+        "backbone, which is estimated as the number of rows times the measured seconds per row. "
+        "A network that is trained on images has its forward pass in its Time. Peak memory is "
+        "that of the whole process, including the data.",
+        "Times from different machines cannot be compared. Runs that shared their machine with "
+        "other runs are left out.",
+    ]
     tables = speedup_tables(results) + runtime_tables(results)
-    return Section("runtime", "Runtime", tables_time.READ, tables)
+    return Section("runtime", "Runtime", intro, tables)
 
 
-def _tasks(results: Results) -> Section:
-    intro = "A_t after each task, mean over seeds. Dashed: references and yardsticks."
-    return Section("tasks", "Accuracy task by task", intro, [], task_charts(results))
+def _forgetting(results: Results) -> Section:
+    intro = (
+        "Loss of accuracy on earlier tasks. Forgetting is the best accuracy on the classes of a "
+        "task before the end minus the accuracy at the end, mean over all tasks but the last; "
+        "smaller is better. Backward transfer is the accuracy at the end minus the accuracy right "
+        "after the task; larger is better. Every task adds classes to choose from, so both get "
+        "worse even for a joint solve. Drift is the distance by which a trained extractor moved "
+        "the features, largest over tasks and mean over seeds."
+    )
+    if any(r.budgets for r in results):
+        intro += " Budgets are limits that the configuration sets for bytes, seconds or drift."
+    details = forgetting_details(results)
+    return Section("forgetting", "Forgetting", [intro], forgetting_tables(results), details=details)
 
 
-def _motivation(results: Results) -> Section:
-    tables, charts = drift_tables(results), motivation_charts(results)
-    return Section("motivation", "Motivation", tables_drift.READ, tables, charts)
+def _drift(results: Results) -> Section:
+    intro = (
+        "Why FedRAN freezes its feature extractor. The reference rows are the rows of client 1 in "
+        "task 2. Drift is the mean distance of their features from where they were after task 2. "
+        "A frozen extractor has no drift. Heads on frozen features are listed too: they lose "
+        "accuracy without any drift."
+    )
+    return Section("drift", "Drift", [intro], drift_tables(results), drift_charts(results))
+
+
+def _training(results: Results) -> Section:
+    intro = (
+        "Settings of the trained methods. In every round each client trains for the given epochs "
+        "on its rows of the task, and the server averages the models. Seconds are those of one "
+        "task, mean over clients, tasks, seeds and β. They are only indicative where runs shared "
+        "their machine."
+    )
+    return Section("training", "Training settings", [intro], training_tables(results))
 
 
 def _labels(results: Results) -> Section:
     intro = (
-        "Accuracy when only a share of the rows is labelled. Labelled only leaves the others out; "
-        "proxy labels are given by each client to its own rows. Gained: points over labelled only "
-        "at the same rate."
+        "Accuracy when only a share of the rows is labelled. Labelled only: unlabelled rows are "
+        "left out. Pseudo-labels: each client labels its own unlabelled rows. The gain is in "
+        "percentage points over labelled only at the same share of labelled rows."
     )
-    return Section("labels", "Few labels", intro, label_tables(results), label_charts(results))
+    return Section("labels", "Few labels", [intro], label_tables(results), label_charts(results))
 
 
 def _rank(results: Results) -> Section:
     intro = (
-        "What rank and width M buy, and what they cost. Gram error: relative, in the Frobenius "
-        "norm, against the exact Gram of all rows; largest over tasks, mean over seeds."
+        "Accuracy and cost for different ranks of the summary and widths M of the random "
+        "features. The Gram error is the relative error of the server's Gram matrix in the "
+        "Frobenius norm, against the exact Gram matrix of all rows: largest over tasks, mean over "
+        "seeds."
     )
-    return Section("rank", "Rank and width", intro, rank_tables(results), rank_charts(results))
+    return Section("rank", "Rank and width", [intro], rank_tables(results), rank_charts(results))
 
 
 def _components(results: Results) -> Section:
-    intro = (
-        "Components added one after the other, as in the paper's ablation, at several ridge "
-        "parameters λ; the paper states λ = 0.001. In exact arithmetic a linear projection cannot "
-        "help there. In float32, a projection wider than the features has directions that hold "
-        "nothing but rounding, and dividing them by so small a λ destroys the classifier; the "
-        "paper's own head drops them. Low rank is our upload: truncated, few bits, the rest kept."
-    )
+    intro = [
+        "The components of the feature map are added one after the other, as in the paper's "
+        "ablation, at several ridge parameters λ. The paper states λ = 0.001. Low rank is "
+        "FedRAN's upload: truncated and quantised.",
+        "In exact arithmetic a linear projection cannot help at so small a λ. In float32, a "
+        "projection wider than the features has directions that contain only rounding errors. "
+        "Dividing them by a very small λ destroys the classifier; the paper's own head drops these "
+        "directions.",
+    ]
     tables, charts = component_tables(results), component_charts(results)
     return Section("components", "Components", intro, tables, charts)
 
 
-def _rounds(results: Results) -> Section:
-    intro = (
-        "Upload of the mean client, added up over rounds. An analytic method takes one round a "
-        "task. Measured, but for the line that is labelled as printed."
-    )
-    return Section("rounds", "Communication over rounds", intro, [], round_charts(results))
-
-
-def _front(results: Results) -> Section:
-    intro = (
-        "Accuracy against the largest upload. The line joins the methods that no other beats in "
-        "both. Hollow: references and yardsticks, which are not on the line."
-    )
-    return Section("front", "Accuracy against bytes", intro, [], front_charts(results))
-
-
-def _forgetting(results: Results) -> Section:
-    return Section(
-        "forgetting",
-        "Forgetting",
-        tables_memory.READ,
-        forgetting_tables(results),
-        details=forgetting_details(results),
-    )
-
-
 def _provenance(results: Results) -> Section:
-    intro = "How to make each row again."
-    return Section("provenance", "Provenance", intro, [provenance_table(results)])
+    intro = ["The commands that produced the results above."]
+    details = [run_table(results)]
+    return Section("provenance", "How to repeat", intro, [command_table(results)], details=details)
 
 
 _SECTIONS: tuple[Callable[[Results], Section], ...] = (
     _accuracy,
-    _training,
     _communication,
     _runtime,
-    _tasks,
-    _motivation,
+    _forgetting,
+    _drift,
+    _training,
     _labels,
     _rank,
     _components,
-    _rounds,
-    _front,
-    _forgetting,
     _provenance,
 )
-EXPECTED: tuple[tuple[str, str, Callable[[Results], object]], ...] = (
+
+
+def _any(condition: Callable[[Result], object]) -> Condition:
+    """Whether one of the results, apart from the ablations, fulfils a condition."""
+    return lambda results: any(condition(r) for r in measured(results))
+
+
+TERMS = {
+    "A_avg": "the accuracy after each task, in percent, mean over all tasks. The accuracy after a "
+    "task counts the test rows of all classes seen so far.",
+    "A_T": "the accuracy after the last task, in percent.",
+    "β": "concentration of the Dirichlet distribution that divides the rows of each class among "
+    "the clients. A smaller β gives a more skewed split.",
+    "References": "methods that see all data at once.",
+    "yardsticks": "rows that show what sending the plain data would cost and give.",
+    "printed": "copied from the paper, which used another backbone. Not measured here.",
+    "computed": "derived from measured figures by the calculation in the note of the table.",
+}
+
+DATASETS = {
+    "vtab50-efficientnet_lite0": "VTAB-50 here has 1,800 training and 3,000 test images of 50 "
+    "classes from five domains. The paper uses another split, so its figures are context only.",
+    "har-dsa19": "HAR is the UCI data set Daily and Sports Activities. Its 8 people are the "
+    "clients. The last quarter of the segments of each person is the test set.",
+}
+"""Facts about a dataset that a reader needs to understand its figures."""
+
+EXPECTED: tuple[tuple[str, str, Condition], ...] = (
     (
         "Accuracy on CIFAR-100",
         "configs/paper/accuracy.toml",
@@ -204,7 +251,7 @@ EXPECTED: tuple[tuple[str, str, Callable[[Results], object]], ...] = (
     ("Activity recognition", "configs/har.toml", _any(lambda r: r.dataset.startswith("har"))),
     ("VTAB", "configs/paper/vtab.toml", _any(lambda r: r.dataset.startswith("vtab"))),
     (
-        "Communication beside yardsticks",
+        "Communication and yardsticks",
         "configs/paper/communication.toml",
         _any(lambda r: r.key.startswith("send-")),
     ),

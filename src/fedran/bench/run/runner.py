@@ -24,7 +24,7 @@ from fedran.bench.results.result import (
 from fedran.bench.run.checkpoint import Checkpoint, OpenTask, Position, SoFar
 from fedran.bench.run.machine import describe_machine, peak_memory, reset_peak_memory
 from fedran.core._linalg.arrays import namespace, to_device
-from fedran.core.exact_sum import ExactSum, symmetric
+from fedran.core.exact import ExactSum
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.images import Images
 from fedran.data.stream import Stream
@@ -314,9 +314,9 @@ class _ExactGrams:
                 labelled = rows[self.stream.tasks[t].has_label(k)]
                 for i in range(0, len(labelled), 4096):
                     X = to_device(self.dataset.X_train[labelled[i : i + 4096]], device)
-                    self.total.add(phi(X).T)
+                    self.total.add_factor(phi(X).T)
         self.done = task + 1
-        exact = symmetric(self.total.gram())
+        exact = self.total.gram()
         norm = namespace(exact).linalg.vector_norm
         return float(norm(found - exact)) / (float(norm(exact)) or 1.0)
 

@@ -15,7 +15,7 @@ from fedran.bench.run.progress import PlannedJob, Reporter
 from fedran.bench.run.runner import Run
 from fedran.bench.run.workers import one_line, run_here, run_in_processes
 from fedran.data.stream_file import save_stream
-from fedran.methods.analytic.one_round import OneRound
+from fedran.methods.analytic.base import OneRound
 
 OUT = Path("runs")
 """Default folder of the results."""

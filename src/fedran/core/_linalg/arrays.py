@@ -24,6 +24,7 @@ __all__ = [
     "Array",
     "as_matrix",
     "cast",
+    "contiguous",
     "device",
     "eps",
     "is_numpy_array",
@@ -48,15 +49,21 @@ def to_numpy(x: Array) -> NDArray[Any]:
     return np.asarray(x)
 
 
-def to_device(x: Array, where: str | None) -> Array:
-    """``x`` on a torch device, or as a NumPy array when ``where`` is None."""
+def to_device(x: Array, where: str | None, dtype: str | None = None) -> Array:
+    """``x`` on a torch device, or as a NumPy array when ``where`` is None.
+
+    ``dtype`` is ``"float32"`` or ``"float64"``; None keeps the dtype of ``x``.
+    """
     if where is None:
-        return to_numpy(x)
-    try:
-        import array_api_compat.torch as xp
-    except ImportError:
-        raise ImportError(f"device={where!r} needs PyTorch: pip install 'fedran[torch]'") from None
-    return xp.asarray(_writeable(x), device=where)
+        moved = to_numpy(x)
+    else:
+        try:
+            import array_api_compat.torch as xp
+        except ImportError:
+            hint = "pip install 'fedran[torch]'"
+            raise ImportError(f"device={where!r} needs PyTorch: {hint}") from None
+        moved = xp.asarray(_writeable(x), device=where)
+    return moved if dtype is None else cast(moved, dtype)
 
 
 def like(x: Array, reference: Array) -> Array:
@@ -75,6 +82,13 @@ def cast(x: Array, dtype: str) -> Array:
     """``x`` as ``"float32"`` or ``"float64"``; no copy when it is that already."""
     xp = namespace(x)
     return xp.astype(x, getattr(xp, dtype), copy=False)
+
+
+def contiguous(x: Array, copy: bool = False) -> Array:
+    """``x`` in row-major memory. BLAS rounds by layout, and a loaded state must round alike."""
+    if is_numpy_array(x):
+        return np.array(x, order="C", copy=True if copy else None)
+    return x.clone().contiguous() if copy else x.contiguous()
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from fedran.core._linalg.arrays import Array, cast, eps, is_numpy_array, linalg_errors, namespace
-from fedran.core._linalg.blas import mirror
-from fedran.core.exact_sum import symmetric
+from fedran.core._linalg.blas import mirror, symmetric
 
 
 def solve_definite(K: Array, B: Array, lam: float, fallbacks: bool = True) -> tuple[Array, str]:

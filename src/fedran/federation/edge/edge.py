@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from fedran.core.aggregator import Aggregator, check_id
-from fedran.core.combine import combine
+from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, require_same
-from fedran.core.summary import Summary
+from fedran.core.ids import check_id
+from fedran.core.summary import Summary, combine
 from fedran.federation.protocol.identity import (
     SUM,
     Roster,

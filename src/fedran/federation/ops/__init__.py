@@ -1,1 +1,1 @@
-"""Operating a federation: folders, keys, processes."""
+"""Operates a federation: folders, keys, enrolment, processes, tasks."""

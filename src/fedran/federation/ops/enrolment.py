@@ -1,4 +1,8 @@
-"""A site's card: what it gives to the server's owner, who adds it. Nothing in it is secret."""
+"""How a site enters and leaves a federation.
+
+A site writes its public keys into an enrolment file and gives it to the owner of the server, who
+adds it to the roster. Nothing in the file is secret.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,20 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
-from fedran.federation.ops.node_key import check_node_public
-from fedran.federation.protocol.identity import check_public
+from fedran.core.ids import check_id
+from fedran.federation.ops.keys import check_node_key
+from fedran.federation.protocol.identity import Roster, check_public
+from fedran.federation.server.settings import ServerPaths
 from fedran.wire.files import read_toml, write_atomically
 
-HEAD = "# Give this file to the server's owner: `fedran federation add SERVER FILE`.\n"
+ENROLMENT_FILE = "enrolment.toml"
+_COMMENT = "# Give this file to the owner of the server: `fedran federation add SERVER FILE`.\n"
 
 
 @dataclass(frozen=True)
-class Card:
-    """A client id with the public keys of its uploads and of its node."""
+class Enrolment:
+    """A client id with two public keys: one signs uploads, one belongs to the site's SuperNode."""
 
     federation: str
     client: str
@@ -25,9 +31,9 @@ class Card:
     node: str
 
     @classmethod
-    def load(cls, path: str | Path) -> Card:
-        """From a TOML file; every field is checked."""
-        fields = read_toml(path, "a site's card")
+    def load(cls, path: str | Path) -> Enrolment:
+        """Read a TOML file and check every field."""
+        fields = read_toml(path, "an enrolment file")
         names = {"federation", "client", "key", "node"}
         if set(fields) != names:
             raise Refused(str(path), f"{', '.join(sorted(names))}", sorted(fields))
@@ -35,10 +41,34 @@ class Card:
             check_id(fields["federation"], "federation"),
             check_id(fields["client"], "client"),
             check_public(fields["key"], "key"),
-            check_node_public(fields["node"]),
+            check_node_key(fields["node"]),
         )
 
     def save(self, path: str | Path) -> None:
-        """As TOML."""
-        rows = (f"{name} = {json.dumps(value)}\n" for name, value in vars(self).items())
-        write_atomically(path, (HEAD + "".join(rows)).encode())
+        """Write a TOML file."""
+        lines = (f"{name} = {json.dumps(value)}\n" for name, value in vars(self).items())
+        write_atomically(path, (_COMMENT + "".join(lines)).encode())
+
+
+def add_site(paths: ServerPaths, enrolment: Enrolment) -> None:
+    """Allow a site to upload and its node to connect; a running server notices the change."""
+    federation = paths.settings().federation
+    if enrolment.federation != federation:
+        raise Refused("federation", federation, enrolment.federation)
+    roster = Roster.load(paths.roster).with_site(enrolment.client, enrolment.key)
+    hint = "`fedran federation remove` removes a site, so that it can be added again"
+    for path in paths.nodes.glob("*.pub"):
+        known_site, known_key = path.stem == enrolment.client, path.read_text() == enrolment.node
+        if known_site and not known_key:
+            raise Refused("node", "the key it was added with", "another key", hint=hint)
+        if known_key and not known_site:
+            raise Refused("node", "a key of its own", f"the key of {path.stem}", hint=hint)
+    roster.save(paths.roster)
+    write_atomically(paths.nodes / f"{enrolment.client}.pub", enrolment.node.encode())
+
+
+def remove_site(paths: ServerPaths, client: str) -> None:
+    """Allow a site neither to upload nor to connect. Its earlier uploads remain."""
+    roster = Roster.load(paths.roster).without(client)
+    (paths.nodes / f"{client}.pub").unlink(missing_ok=True)
+    roster.save(paths.roster)

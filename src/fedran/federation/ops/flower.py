@@ -1,4 +1,4 @@
-"""Flower's own programs: how they are started here, and what its command line says."""
+"""Flower's programs: their command lines, their environment, and the answers of ``flwr``."""
 
 from __future__ import annotations
 
@@ -12,28 +12,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import check_private
 from fedran.federation.protocol.settings import check_address
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.settings import SitePaths
 from fedran.wire.files import write_atomically
 
-LINK = "fedran"
-"""The name of the connection in Flower's configuration."""
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104
+CONNECTION = "fedran"
+"""Name of the connection to our SuperLink in Flower's configuration."""
+COMPLETED = "finished:completed"
+"""Status of a run that ended without an error."""
+ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Nothing is fetched and nobody is told."""
+"""No downloads and no telemetry."""
+SUPERNODE_HINTS = {
+    "CERTIFICATE_VERIFY_FAILED": "ca.crt belongs to another server, or the server's certificate "
+    "does not contain this address",
+    "[code: 2004]": "the server does not accept this node; its owner must add enrolment.toml with "
+    "`fedran federation add`. After a crash, reconnecting takes a minute",
+}
+"""Codes in a SuperNode's output -> explanation. Every failure has the exit code 1, so that the
+output is the only source. Codes are those of OpenSSL and of Flower's API errors."""
 _APP = """\
 [project]
 name = "fedran-app"
 version = "1.0.0"
-description = "Names the two apps of the installed package fedran; holds no code"
+description = "Names the two apps of the installed package fedran; contains no code"
 license = "Apache-2.0"
 dependencies = []
 
@@ -49,55 +58,43 @@ task = ""
 """
 
 
-def program(name: str) -> str:
-    """The path of one of Flower's programs: beside this Python, or on the path."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.is_file() else shutil.which(name)
-    if found is None:
-        raise ImportError(f"{name} is not installed: pip install 'fedran[flower]'")
-    return found
+class FlowerError(OSError):
+    """``flwr`` did not answer in time, or answered with an error."""
 
 
-def environment(**more: str | Path) -> dict[str, str]:
-    """The environment of this process, offline, with Flower's programs on the path."""
-    beside = str(Path(sys.executable).parent)
-    path = os.pathsep.join((beside, os.environ.get("PATH", os.defpath)))
-    return {**os.environ, **OFFLINE, "PATH": path, **{k: str(v) for k, v in more.items()}}
-
-
-def superlink(place: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of the server's SuperLink; its folder is made ready."""
-    host, port = check_address(place.settings().address)
-    _make_ready(place, f"{_reachable(host)}:{port}", insecure=insecure)
-    command = [program("flower-superlink"), "--host", host, "--port", str(port)]
-    command += ["--database", str(place.flower / "state.db")]
+def superlink(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of the server's SuperLink; writes Flower's configuration."""
+    host, port = check_address(paths.settings().address)
+    _write_configuration(paths, f"{_reachable(host)}:{port}", insecure=insecure)
+    command = [_executable("flower-superlink"), "--host", host, "--port", str(port)]
+    command += ["--database", str(paths.flower / "state.db")]
     command += ["--disable-runtime-dependency-installation"]
     if insecure:
         command += ["--insecure"]
     else:
-        check_private(place.tls / "server.key", "the server's private key")
-        command += ["--ssl-certfile", str(place.tls / "server.crt")]
-        command += ["--ssl-keyfile", str(place.tls / "server.key")]
-        command += ["--ssl-ca-certfile", str(place.tls / "ca.crt"), "--enable-supernode-auth"]
-    more = {"FLWR_HOME": place.flower, "FEDRAN_SERVER": place.settings_file}
-    return command, environment(**more)
+        check_private(paths.tls / "server.key", "the server's private key")
+        command += ["--ssl-certfile", str(paths.tls / "server.crt")]
+        command += ["--ssl-keyfile", str(paths.tls / "server.key")]
+        command += ["--ssl-ca-certfile", str(paths.tls / "ca.crt"), "--enable-supernode-auth"]
+    return command, _environment(FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file)
 
 
-def simulator(place: ServerPaths, sites: Path, port: int) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of a SuperLink that runs the sites itself, on this machine."""
-    _make_ready(place, f"127.0.0.1:{port}", insecure=True)
-    command = [program("flower-superlink"), "--simulation", "--insecure", "--host", "127.0.0.1"]
+def simulator(paths: ServerPaths, sites: Path, port: int) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of a SuperLink that simulates the sites on this machine."""
+    _write_configuration(paths, f"127.0.0.1:{port}", insecure=True)
+    command = [_executable("flower-superlink"), "--simulation", "--insecure", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--disable-runtime-dependency-installation"]
-    more = {"FLWR_HOME": place.flower, "FEDRAN_SERVER": place.settings_file, "FEDRAN_SITE": sites}
-    return command, environment(**more)
+    return command, _environment(
+        FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file, FEDRAN_SITE=sites
+    )
 
 
-def supernode(place: SitePaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
+def supernode(paths: SitePaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
     """Command and environment of a site's SuperNode."""
-    settings, folder = place.settings(), place.folder
+    settings, folder = paths.settings(), paths.folder
     home = folder / "flower"
     home.mkdir(exist_ok=True, mode=0o700)
-    command = [program("flower-supernode"), "--superlink", settings.server]
+    command = [_executable("flower-supernode"), "--superlink", settings.server]
     command += ["--host", "127.0.0.1", "--port", str(free_port())]
     if insecure:
         command += ["--insecure"]
@@ -105,24 +102,24 @@ def supernode(place: SitePaths, *, insecure: bool) -> tuple[list[str], dict[str,
         check_private(folder / settings.node_key, "the node's private key")
         command += ["--root-certificates", str(folder / settings.ca)]
         command += ["--auth-supernode-private-key", str(folder / settings.node_key)]
-    return command, environment(FLWR_HOME=home, FEDRAN_SITE=place.settings_file)
+    return command, _environment(FLWR_HOME=home, FEDRAN_SITE=paths.settings_file)
 
 
-def ask(place: ServerPaths, *arguments: str, timeout: float = 60.0) -> dict[str, Any]:
-    """What ``flwr ... --format json`` answers about this server's SuperLink."""
-    command = [program("flwr"), *arguments, "--format", "json"]
-    question = f"flwr {' '.join(arguments[:2])}"
+def flwr(paths: ServerPaths, *arguments: str, timeout: float = 60.0) -> dict[str, Any]:
+    """The JSON answer of ``flwr ... --format json`` about this server's SuperLink."""
+    command = [_executable("flwr"), *arguments, "--format", "json"]
+    shown = f"flwr {' '.join(arguments[:2])}"
     try:
         done = subprocess.run(  # noqa: S603
             command,
-            cwd=place.flower / "app",
-            env=environment(FLWR_HOME=place.flower),
+            cwd=paths.flower / "app",
+            env=_environment(FLWR_HOME=paths.flower),
             capture_output=True,
             text=True,
             timeout=timeout,
         )
     except subprocess.TimeoutExpired:
-        raise Refused(question, f"an answer within {timeout:g} s", "none") from None
+        raise FlowerError(f"{shown}: no answer within {timeout:g} s") from None
     start = done.stdout.find("{")
     try:
         found, _ = json.JSONDecoder().raw_decode(done.stdout[max(start, 0) :])
@@ -131,12 +128,29 @@ def ask(place: ServerPaths, *arguments: str, timeout: float = 60.0) -> dict[str,
     answer = dict(found) if isinstance(found, Mapping) else {}
     if not answer.get("success"):
         reason = " ".join(str(answer.get("error-message", "")).split())
-        raise Refused(question, "an answer", reason or "none")
+        raise FlowerError(f"{shown} failed: {reason or 'no answer'}")
     return answer
 
 
-def listening(address: str) -> bool:
-    """Whether something listens at a server's address."""
+def is_active(run: dict[str, Any]) -> bool:
+    """Whether a run, as ``flwr list`` describes it, has not ended."""
+    return not str(run["status"]).startswith("finished")
+
+
+def run_record(run: dict[str, Any]) -> dict[str, Any]:
+    """The part of Flower's description of a run that is stored."""
+    traffic = run.get("network-traffic", {})
+    return {
+        "run_id": str(run["run-id"]),
+        "status": run["status"],
+        "transport_up": int(traffic.get("inbound-bytes", 0)),
+        "transport_down": int(traffic.get("outbound-bytes", 0)),
+        "transport": int(traffic.get("total-bytes", 0)),
+    }
+
+
+def is_listening(address: str) -> bool:
+    """Whether a program listens at a server's address."""
     host, port = check_address(address)
     with socket.socket() as probe:
         probe.settimeout(1.0)
@@ -144,23 +158,41 @@ def listening(address: str) -> bool:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """A port of this machine on which no program listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def _reachable(host: str) -> str:
-    return "127.0.0.1" if host in EVERYWHERE else host
+    return "127.0.0.1" if host in ALL_INTERFACES else host
 
 
-def _make_ready(place: ServerPaths, address: str, *, insecure: bool) -> None:
-    """Write Flower's configuration and our thin app."""
-    (place.flower / "app").mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(place.flower / "app" / "pyproject.toml", _APP.encode())
-    how = "insecure = true"
+def _executable(name: str) -> str:
+    """The path of one of Flower's programs: beside this Python, or on the search path."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        raise ImportError(f"{name} is not installed: pip install 'fedran[flower]'")
+    return found
+
+
+def _environment(**variables: str | Path) -> dict[str, str]:
+    """The environment of this process, offline, with Flower's programs on the search path."""
+    search = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    added = {name: str(value) for name, value in variables.items()}
+    return {**os.environ, **OFFLINE, "PATH": search, **added}
+
+
+def _write_configuration(paths: ServerPaths, address: str, *, insecure: bool) -> None:
+    """Write our app, which only names two modules, and the connection to the SuperLink."""
+    (paths.flower / "app").mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(paths.flower / "app" / "pyproject.toml", _APP.encode())
+    security = "insecure = true"
     if not insecure:
-        how = f"root-certificates = {json.dumps(str(place.tls / 'ca.crt'))}"
-    where = f"[superlink.{LINK}]\naddress = {json.dumps(address)}"
-    text = f'[superlink]\ndefault = "{LINK}"\n\n{where}\n{how}\n'
-    write_atomically(place.flower / "config.toml", text.encode())
+        security = f"root-certificates = {json.dumps(str(paths.tls / 'ca.crt'))}"
+    text = (
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n'
+        f"[superlink.{CONNECTION}]\naddress = {json.dumps(address)}\n{security}\n"
+    )
+    write_atomically(paths.flower / "config.toml", text.encode())

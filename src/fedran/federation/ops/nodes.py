@@ -1,4 +1,4 @@
-"""Nodes of the SuperLink: keys registered, who is connected, who lacks the newest head."""
+"""The server's view of its SuperNodes: registers keys, records who is connected, catches up."""
 
 from __future__ import annotations
 
@@ -7,145 +7,125 @@ import logging
 import time
 from typing import Any
 
-from fedran.core.errors import Refused
 from fedran.federation.ops import flower
 from fedran.federation.server.settings import ServerPaths
 from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
-GONE = "not found"
-"""What Flower says of a node that it does not know."""
-PATIENCE = 10
-"""A node that did not take a head is asked again after so many looks, then twice as many, ..."""
+FIRST_WAIT = 10
+"""Updates until a node that did not accept the newest head is asked again; then twice as many."""
 
 
-class Registry:
-    """What the server's program looks at from time to time, and writes down for ``status``."""
+class NodeRegistry:
+    """Keeps Flower's list of nodes equal to the keys in ``nodes/``. Call ``update`` regularly.
 
-    def __init__(self, place: ServerPaths, *, named: bool) -> None:
-        self.place, self.named = place, named
-        self.patience: dict[str, tuple[int, int]] = {}
-        """Node -> looks to wait, and how many the next time."""
+    ``authenticated=False`` (no TLS): nodes have no keys, nothing is registered.
+    """
 
-    def look(self, *, catch_up: bool) -> None:
-        """Register new keys, note nodes and runs, hand the head to who came back.
+    def __init__(self, paths: ServerPaths, *, authenticated: bool) -> None:
+        self.paths, self.authenticated = paths, authenticated
+        self.waits: dict[str, tuple[int, int]] = {}
+        """Node -> updates to wait before it is asked again, and the length of the next wait."""
 
-        Where Flower does not answer, the next look may do better.
+    def update(self, *, catch_up: bool) -> None:
+        """Register new keys, record nodes and runs, send the newest head to nodes without it.
+
+        A failure is logged, because the server must go on. The next update tries again.
         """
         try:
-            listed = flower.ask(self.place, "supernode", "list", flower.LINK)["nodes"]
+            listed = flower.flwr(self.paths, "supernode", "list", flower.CONNECTION)["nodes"]
             nodes = [n for n in listed if n["status"] != "unregistered"]
-            if self.named:
-                self.reconcile({str(n["node-id"]) for n in nodes})
-                self.register()
-            runs = flower.ask(self.place, "list", flower.LINK)["runs"]
-            self.note(nodes, runs)
-            if catch_up and not any(active(run) for run in runs):
-                self.catch_up(nodes)
-        except Exception as reason:  # the server runs on, whatever it was
-            log.warning("looking at nodes and runs: %s: %s", type(reason).__name__, reason)
+            if self.authenticated:
+                self._register({str(n["node-id"]) for n in nodes})
+            runs = flower.flwr(self.paths, "list", flower.CONNECTION)["runs"]
+            self._record(nodes, runs)
+            if catch_up and not any(flower.is_active(run) for run in runs):
+                self._catch_up(nodes)
+        except Exception as reason:
+            log.warning("nodes and runs were not updated: %s: %s", type(reason).__name__, reason)
 
-    def reconcile(self, listed: set[str]) -> None:
-        """Forget nodes that Flower has lost, and let it forget those that we do not know.
+    def _register(self, listed: set[str]) -> None:
+        """Allow exactly the nodes whose keys are in ``nodes/`` to connect; store their ids.
 
-        A crash between the two, or a new database of Flower's, is mended so.
+        ``listed`` are the nodes that Flower knows. Our file and Flower's list differ after a crash
+        between the two, or with a new database of Flower. Nodes that only one of them contains
+        are removed first, and registered again if their key is present.
         """
-        known = read_json_object(self.place.registered_nodes)
-        kept = {client: pair for client, pair in known.items() if pair[0] in listed}
-        if kept != known:
-            self._remember(kept)
-        for number in listed - {pair[0] for pair in kept.values()}:
-            self._tell("unregister", number, "nobody")
-
-    def register(self) -> None:
-        """Let exactly the nodes whose keys lie in ``nodes/`` connect; remember their numbers."""
-        known, keys = read_json_object(self.place.registered_nodes), self._keys()
-        for client, (number, key) in list(known.items()):
-            if keys.get(client) != key and self._tell("unregister", number, client):
-                log.info("node of %s may no longer connect", client)
-                del known[client]
-                self._remember(known)
-        for client in sorted(keys.keys() - known.keys()):
-            path = str(self.place.nodes / f"{client}.pub")
-            told = self._tell("register", path, client, "--name", client)
-            if told:
-                log.info("node of %s may connect", client)
-                known[client] = [str(told["node-id"]), keys[client]]
-                self._remember(known)
-
-    def _keys(self) -> dict[str, str]:
-        found = {}
-        for path in self.place.nodes.glob("*.pub"):
+        stored = read_json_object(self.paths.registered_nodes)
+        known = {client: entry for client, entry in stored.items() if entry[0] in listed}
+        if known != stored:
+            self._store(known)
+        for node in listed - {node for node, _ in known.values()}:
+            self._call("unregister", node, "an unknown site")
+        keys = {}
+        for path in self.paths.nodes.glob("*.pub"):
             try:
-                found[path.stem] = path.read_text()
+                keys[path.stem] = path.read_text()
             except (OSError, ValueError) as reason:
                 log.warning("%s: %s", path.name, reason)
-        return found
+        for client, (node, key) in list(known.items()):
+            if keys.get(client) != key and self._call("unregister", node, client):
+                log.info("the node of %s may no longer connect", client)
+                del known[client]
+                self._store(known)
+        for client in sorted(keys.keys() - known.keys()):
+            path = self.paths.nodes / f"{client}.pub"
+            answer = self._call("register", str(path), client, "--name", client)
+            if answer:
+                log.info("the node of %s may connect", client)
+                known[client] = [str(answer["node-id"]), keys[client]]
+                self._store(known)
 
-    def _tell(self, verb: str, what: str, client: str, *more: str) -> dict[str, Any]:
-        """Flower's answer; nothing, and a warning, where it refuses this one key."""
+    def _call(self, verb: str, argument: str, client: str, *options: str) -> dict[str, Any]:
+        """Flower's answer; empty, with a warning, if it refuses this node. Others go on."""
         try:
-            return flower.ask(self.place, "supernode", verb, what, flower.LINK, *more)
-        except Refused as reason:
-            if verb == "unregister" and GONE in str(reason).lower():
-                return {"success": True}
+            return flower.flwr(self.paths, "supernode", verb, argument, flower.CONNECTION, *options)
+        except flower.FlowerError as reason:
             log.warning("node of %s: %s", client, reason)
             return {}
 
-    def _remember(self, known: dict[str, Any]) -> None:
-        write_atomically(self.place.registered_nodes, json.dumps(known).encode())
+    def _store(self, known: dict[str, Any]) -> None:
+        write_atomically(self.paths.registered_nodes, json.dumps(known).encode())
 
-    def note(self, nodes: list[dict[str, Any]], runs: list[dict[str, Any]]) -> None:
-        """Write ``state/flower.json``."""
-        owner = self.place.node_owners()
-        note = {
+    def _record(self, nodes: list[dict[str, Any]], runs: list[dict[str, Any]]) -> None:
+        """Write ``state/flower.json`` for ``fedran federation status``."""
+        owners = self.paths.node_owners()
+        record = {
             "at": time.time(),
             "nodes": [
                 {
                     "node_id": str(n["node-id"]),
-                    "client": owner.get(str(n["node-id"]), ""),
+                    "client": owners.get(str(n["node-id"]), ""),
                     "status": n["status"],
                     "last_seen": n["online-at"] if n["status"] == "online" else n["offline-at"],
                 }
                 for n in nodes
             ],
-            "runs": [note_of(run) for run in runs[:100]],
+            "runs": [flower.run_record(run) for run in runs[:100]],
         }
-        self.place.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self.place.state / "flower.json", json.dumps(note).encode())
+        self.paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(self.paths.state / "flower.json", json.dumps(record).encode())
 
-    def catch_up(self, nodes: list[dict[str, Any]]) -> None:
-        """Start a run without a task where a connected node lacks the newest head."""
-        served = read_json_object(self.place.state / "served.json")
+    def _catch_up(self, nodes: list[dict[str, Any]]) -> None:
+        """Start a run without a task if a connected node lacks the newest head.
+
+        A node that still lacks it afterwards is asked again after ever longer waits.
+        """
+        served = read_json_object(self.paths.state / "served.json")
         if not served.get("head"):
             return
-        here = {str(n["node-id"]) for n in nodes if n["status"] == "online"}
-        have = set(map(str, served.get("nodes", [])))
-        for node in have:
-            self.patience.pop(node, None)
-        lacking = [n for n in sorted(here - have) if self._due(n)]
-        if lacking:
-            log.info("%d sites came back: handing them the newest head", len(lacking))
-            flower.ask(self.place, "run", ".", flower.LINK)
-
-    def _due(self, node: str) -> bool:
-        wait, turn = self.patience.get(node, (0, PATIENCE))
-        self.patience[node] = (wait - 1, turn) if wait else (turn, 2 * turn)
-        return not wait
-
-
-def active(run: dict[str, Any]) -> bool:
-    """Whether a run has not ended."""
-    return not str(run["status"]).startswith("finished")
-
-
-def note_of(run: dict[str, Any]) -> dict[str, Any]:
-    """The part of Flower's record of a run that we keep."""
-    traffic = run.get("network-traffic", {})
-    return {
-        "run_id": str(run["run-id"]),
-        "status": run["status"],
-        "transport_up": int(traffic.get("inbound-bytes", 0)),
-        "transport_down": int(traffic.get("outbound-bytes", 0)),
-        "transport": int(traffic.get("total-bytes", 0)),
-    }
+        online = {str(n["node-id"]) for n in nodes if n["status"] == "online"}
+        current = set(map(str, served.get("nodes", [])))
+        for node in current:
+            self.waits.pop(node, None)
+        due = 0
+        for node in online - current:
+            wait, next_wait = self.waits.get(node, (0, FIRST_WAIT))
+            if wait:
+                self.waits[node] = wait - 1, next_wait
+            else:
+                self.waits[node] = next_wait, 2 * next_wait
+                due += 1
+        if due:
+            log.info("%d connected sites lack the newest head; sending it", due)
+            flower.flwr(self.paths, "run", ".", flower.CONNECTION)

@@ -1,10 +1,9 @@
-"""Keeping a program running: started again when it dies, ended with everything it started."""
+"""Keeps a program running: restarts it when it dies, ends it with everything it started."""
 
 from __future__ import annotations
 
 import logging
-import os
-import signal
+import secrets
 import subprocess
 import threading
 import time
@@ -13,152 +12,180 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 log = logging.getLogger(__name__)
 Command = tuple[list[str], dict[str, str]]
-LONGEST_DELAY = 60.0
-HEALTHY = 30.0
-"""After so many seconds a program counts as running well: its next restart is quick again."""
-OUTPUT_BYTES = 5 * 2**20
-"""What is kept of a program's output, twice."""
+"""Arguments and environment."""
+MAX_RESTART_DELAY = 60.0
+HEALTHY_SECONDS = 30.0
+"""A program that ran this long is healthy: its next restart is quick again."""
+MAX_LOG_BYTES = 5 * 2**20
+"""Size at which the log of a program's output is rotated. One old file is kept."""
+MARKER = "FEDRAN_SUPERVISED"
+"""Environment variable with a random value per start. All processes of a program inherit it, so
+that they are recognised after a restart of the supervisor, when process ids may be reused."""
 
 
-class Kept:
+class SupervisedProcess:
     """A program that should be running.
 
-    ``make`` gives its command and environment anew for every start (a port may be taken). A
-    program that dies is started again after 1, 2, 4, ... 60 seconds. Flower refuses a node that
-    comes back within a minute of a crash; the delays outlast that.
+    ``make_command`` is called for every start, because a port may be taken meanwhile. A program
+    that dies is restarted after 1, 2, 4, ... 60 seconds. Flower refuses a node that reconnects
+    within a minute of a crash; the delays outlast that.
     """
 
     def __init__(
         self,
         name: str,
-        make: Callable[[], Command],
-        output: Path,
+        make_command: Callable[[], Command],
+        log_file: Path,
         hints: Mapping[str, str] | None = None,
     ) -> None:
-        self.name, self.make, self.output = name, make, output
+        self.name, self.make_command, self.log_file = name, make_command, log_file
         self.hints = hints or {}
-        """Words in its output -> what they mean to people."""
+        """Text in the program's output -> explanation for the user."""
         self.process: subprocess.Popen[bytes] | None = None
-        self.started = self.due = 0.0
+        self.marker = ""
+        self.started = self.restart_at = 0.0
         self.delay = 1.0
-
-    def start(self) -> None:
-        """Start it, its output kept in a file."""
-        command, environment = self.make()
-        self.process = subprocess.Popen(  # noqa: S603
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        output = (self.process.stdout, self.output)
-        threading.Thread(target=_keep_output, args=output, daemon=True).start()
-        self.started = time.monotonic()
-        try:
-            self._mark.write_text(f"{self.process.pid} {Path(command[0]).name}")
-        except OSError as reason:
-            log.warning("%s: %s; should this process be killed, it stays", self.name, reason)
 
     @property
     def running(self) -> bool:
-        """Whether it is, now."""
+        """Whether the program runs now."""
         return self.process is not None and self.process.poll() is None
 
-    def tend(self) -> None:
-        """Look after it: call this every second or so."""
+    @property
+    def pid_file(self) -> Path:
+        """Process id and marker of the last start."""
+        self.log_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return self.log_file.with_suffix(".pid")
+
+    def start(self) -> None:
+        """Start the program; its output is appended to the log file."""
+        command, environment = self.make_command()
+        self.marker = secrets.token_hex(16)
+        self.process = subprocess.Popen(  # noqa: S603
+            command,
+            env={**environment, MARKER: self.marker},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C in a terminal reaches the supervisor only
+        )
+        output = (self.process.stdout, self.log_file)
+        threading.Thread(target=_copy_output, args=output, daemon=True).start()
+        self.started = time.monotonic()
+        try:
+            self.pid_file.write_text(f"{self.process.pid} {self.marker}")
+        except OSError as reason:
+            log.warning(
+                "%s: %s. If this supervisor is killed, the program will not be ended.",
+                self.name,
+                reason,
+            )
+
+    def check(self) -> None:
+        """Restart the program if it died and its delay has passed. Call this every second or so."""
         now = time.monotonic()
         if self.running:
-            self.delay = 1.0 if now - self.started > HEALTHY else self.delay
-        elif self.process is not None:
+            self.delay = 1.0 if now - self.started > HEALTHY_SECONDS else self.delay
+            return
+        if self.process is not None:
             log.warning(
-                "%s ended with code %s; starting it again in %g s (%s)",
+                "%s ended with code %s; it is restarted in %g s (%s)",
                 self.name,
                 self.process.returncode,
                 self.delay,
-                self._why(),
+                self._explanation(),
             )
             self.stop()
-            self._put_off(now)
-        elif now >= self.due:
+        elif now < self.restart_at:
+            return
+        else:
             try:
                 self.start()
+                return
             except (OSError, ValueError, ImportError) as reason:
-                log.warning("%s: %s; trying again in %g s", self.name, reason, self.delay)
-                self._put_off(now)
+                log.warning("%s: %s; the next start is in %g s", self.name, reason, self.delay)
+        self.restart_at = now + self.delay
+        self.delay = min(2 * self.delay, MAX_RESTART_DELAY)
 
-    def _put_off(self, now: float) -> None:
-        self.due = now + self.delay
-        self.delay = min(2 * self.delay, LONGEST_DELAY)
-
-    def stop(self, patience: float = 15.0) -> None:
-        """End it and what it started: asked first, then killed."""
+    def stop(self, timeout: float = 15.0) -> None:
+        """End the program and everything it started. What is left after ``timeout`` is killed."""
         if self.process is None:
             return
-        end_group(self.process.pid, lambda: self.process is None or not self.running, patience)
-        self.process.wait(patience)
+        end_processes(self.marker, self.process, timeout)
+        self.process.wait(timeout)
         self.process = None
-        self._mark.unlink(missing_ok=True)
+        self.pid_file.unlink(missing_ok=True)
 
-    def _why(self) -> str:
-        """What the end of its output means; where that is not known, where it lies."""
-        with suppress(OSError), self.output.open("rb") as file:
-            file.seek(max(0, self.output.stat().st_size - 4000))
-            said = file.read().decode(errors="replace")
-            for words, meaning in self.hints.items():
-                if words in said:
-                    return meaning
-        return f"its output: {self.output}"
-
-    @property
-    def _mark(self) -> Path:
-        self.output.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return self.output.with_suffix(".pid")
-
-    def end_left_over(self) -> None:
-        """End what an earlier keeper, killed itself, left running."""
+    def end_leftover(self) -> None:
+        """End the processes of an earlier supervisor that was killed itself."""
         try:
-            number, name = self._mark.read_text().split()
-            command = Path(f"/proc/{int(number)}/cmdline").read_text(errors="replace")
+            pid, marker = self.pid_file.read_text().split()
+            processes = processes_with(marker) if len(marker) == 32 else []
         except (OSError, ValueError):
             return
-        if name in [Path(word).name for word in command.split("\0")[:2]]:
-            log.warning("%s still ran as process %s; ending it", self.name, number)
-            end_group(int(number), lambda: not Path(f"/proc/{number}").exists(), 15.0)
+        if processes:
+            log.warning("%s is still running from an earlier start; ending it", self.name)
+            leader = next((p for p in processes if str(p.pid) == pid), None)
+            end_processes(marker, leader, 15.0)
+
+    def _explanation(self) -> str:
+        """What the end of the program's output means, or where to find it."""
+        with suppress(OSError), self.log_file.open("rb") as file:
+            file.seek(max(0, self.log_file.stat().st_size - 4000))
+            output = file.read().decode(errors="replace")
+            for text, meaning in self.hints.items():
+                if text in output:
+                    return meaning
+        return f"its output: {self.log_file}"
 
 
-def end_group(pid: int, ended: Callable[[], bool], patience: float) -> None:
-    """Ask a process group to end; kill what is left of it after ``patience`` seconds."""
-    try:
-        os.killpg(pid, signal.SIGTERM)
-        deadline = time.monotonic() + patience
-        while not ended() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+def processes_with(marker: str) -> list[psutil.Process]:
+    """All processes that inherited a marker, and their descendants."""
+    found: dict[psutil.Process, None] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(MARKER) == marker:
+                found.update(dict.fromkeys([process, *process.children(recursive=True)]))
+    return list(found)
 
 
-def _keep_output(stream: IO[bytes], path: Path) -> None:
-    """Append a program's lines to a file; when it has grown large, begin anew."""
+def end_processes(
+    marker: str, leader: subprocess.Popen[bytes] | psutil.Process | None, timeout: float
+) -> None:
+    """Terminate the processes with a marker, wait for their leader, then kill those that remain."""
+    for process in processes_with(marker):
+        with suppress(psutil.Error):
+            process.terminate()
+    if leader is not None:
+        with suppress(subprocess.TimeoutExpired, psutil.Error):
+            leader.wait(timeout)
+    deadline = time.monotonic() + 10.0  # a process in an uninterruptible call ends later
+    while (rest := processes_with(marker)) and time.monotonic() < deadline:
+        for process in rest:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(rest, timeout=1.0)
+
+
+def _copy_output(stream: IO[bytes], path: Path) -> None:
+    """Append a program's lines to a log file, which is rotated when it is large."""
     with stream:
         try:
-            while _fill(stream, path):
-                path.replace(path.with_suffix(".log.1"))
+            file = path.open("ab")
+            try:
+                for line in stream:
+                    file.write(line)
+                    file.flush()
+                    if file.tell() > MAX_LOG_BYTES:
+                        file.close()
+                        path.replace(path.with_suffix(".log.1"))
+                        file = path.open("ab")
+            finally:
+                file.close()
         except OSError:  # a full disk must not end the program: its output is dropped
             for _ in stream:
                 pass
-
-
-def _fill(stream: IO[bytes], path: Path) -> bool:
-    """Append lines until the file has grown large; False at the end of the stream."""
-    with path.open("ab") as file:
-        for line in stream:
-            file.write(line)
-            file.flush()
-            if file.tell() > OUTPUT_BYTES:
-                return True
-    return False

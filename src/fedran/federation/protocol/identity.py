@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused, nearest
+from fedran.core.ids import check_id
 from fedran.wire.files import read_toml, write_atomically
 
 PURPOSE = "fedran upload 1"

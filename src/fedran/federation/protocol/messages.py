@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
+from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits

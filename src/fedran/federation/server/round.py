@@ -18,8 +18,8 @@ from typing import Any, Literal
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
+from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.messages import MOST_EARLIER, Receipt
 from fedran.federation.protocol.transport import blobs_of, content, fields_of, receipts_fields
@@ -141,7 +141,7 @@ class Round:
         least = self.settings.min_clients if task else 0
         deadline = self.settings.deadline if task else CATCH_UP
         quorum = Quorum(clients, least, deadline)
-        for (client, name), digest in self.store.aggregator.ledger.items():
+        for (client, name), digest in self.store.aggregator.absorbed.items():
             if task and base_task(name) == task:  # of an earlier run of the same task
                 quorum.answer(Receipt("duplicate", client, name, digest))
         self._note(task, "open", quorum)
@@ -176,7 +176,7 @@ class Round:
         """The task and those before it; without one, the newest again for who missed it."""
         path = self.store.folder / "tasks.json"
         before = [str(t) for t in read_json_object(path).get("tasks", [])]
-        came = sorted({base_task(t) for _, t in self.store.aggregator.ledger})
+        came = sorted({base_task(t) for _, t in self.store.aggregator.absorbed})
         tasks = list(dict.fromkeys((*before, *came, *([task] if task else []))))
         if tasks != before:
             _write(path, json.dumps({"tasks": tasks}).encode())
@@ -284,7 +284,7 @@ class Round:
 
     def _head(self, task: str) -> tuple[bytes, str]:
         """The newest head as bytes, and their digest; nothing before the first upload."""
-        if not self.store.aggregator.ledger:
+        if not self.store.aggregator.absorbed:
             return b"", ""
         start = time.monotonic()
         head = self.store.solve()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedran.core.aggregator import check_id
+from fedran.core.ids import check_id
 from fedran.federation.protocol.messages import (
     LARGEST_BUDGET,
     LARGEST_WIDTH,

@@ -9,10 +9,11 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedran.core.aggregator import Aggregator, check_id
+from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.head import Head
+from fedran.core.ids import check_id
 from fedran.core.labels import Label
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import Roster, base_task, check_sum
@@ -91,7 +92,7 @@ class Store:
             self._check_sender(envelope)
             seen["verified"] = True
             self._check_features(envelope)
-            if self.aggregator.ledger.get(key) == digest:
+            if self.aggregator.absorbed.get(key) == digest:
                 return Receipt("duplicate", *key, digest)
             summary = self._checked(envelope)
             seen |= _contents(blob, summary, len(envelope.statement.members))
@@ -117,7 +118,7 @@ class Store:
             blob = path.read_bytes()
             envelope = open_envelope(blob, self.rules.limits)
             key, digest = envelope.statement.key, envelope.statement.digest
-            if self.aggregator.ledger.get(key) == digest:  # a crash came before the unlink
+            if self.aggregator.absorbed.get(key) == digest:  # a crash came before the unlink
                 path.unlink()
                 return Receipt("duplicate", *key, digest)
             self._check_sender(envelope)
@@ -162,7 +163,7 @@ class Store:
 
     def _checked(self, envelope: Envelope) -> Summary:
         """The summary, after every check that could refuse it: nothing is half-absorbed."""
-        said, ledger = envelope.statement, self.aggregator.ledger
+        said, ledger = envelope.statement, self.aggregator.absorbed
         if said.key in ledger:
             raise Refused(
                 "digest",

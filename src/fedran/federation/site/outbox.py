@@ -7,8 +7,8 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
-from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
+from fedran.core.ids import check_id
 from fedran.federation.protocol.messages import Envelope, Receipt, open_envelope
 from fedran.wire.files import write_atomically
 from fedran.wire.validation import FILE_LIMITS

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
+from fedran.core.ids import check_id
 from fedran.federation.protocol.messages import FeatureSource, check_source
 from fedran.federation.protocol.settings import check_address, check_range, load_settings
 

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
+from fedran.core.ids import check_id
 from fedran.federation.protocol.rows import Rows, none_if_missing, read_rows
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedran.core.aggregator import check_id
 from fedran.core.errors import Refused
+from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import Roster, UploadId
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.server.events import EventLog, plain

@@ -9,22 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh
 
-from fedran.core._linalg.blas import mirror
+from fedran.core._linalg.blas import mirror, unpack_lower
 from fedran.core.accounts import Accounts
-from fedran.core.accumulate import accumulate
-from fedran.core.exact_sum import ExactSum, pack_lower, unpack_lower
+from fedran.core.exact import ExactSum
 from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
-from fedran.methods.analytic.gram_based import LARGEST_GRAM, labelled_rows, require_range
-from fedran.methods.analytic.maps import Raw
-from fedran.methods.analytic.one_round import HeadMethod
-from fedran.methods.analytic.unregularised import unregularised_head
+from fedran.methods.analytic.base import (
+    LARGEST_GRAM,
+    HeadMethod,
+    Positive,
+    labelled_rows,
+    require_range,
+    unregularised_head,
+)
+from fedran.methods.analytic.feature_maps import Raw
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
 CUTOFF = 4e-6
-"""Directions below this share of the largest eigenvalue are rounding of the float32 Grams."""
+"""Directions below this share of the largest eigenvalue are rounding errors of float32 Grams."""
 
 Matrix = NDArray[np.float64]
 
@@ -43,12 +47,13 @@ class AflState:
 
 @dataclass(frozen=True)
 class AFL(HeadMethod):
-    """Raw features, a local ridge gamma that is taken out again at the end: equals least squares.
+    """Raw features and a local ridge gamma that the server removes: equals least squares.
 
     A client sends C_k = F'F + gamma I and W_k = C_k^-1 F'Y; a class it lacks has zero weights.
     """
 
-    gamma: float = 1.0
+    gamma: Positive = 1.0
+    """The local ridge, which the server removes again."""
 
     name = "AFL"
     claims = Claims(order_free=True, partition_free=True, exact=True)
@@ -74,8 +79,8 @@ class AFL(HeadMethod):
         X, classes, codes = labelled_rows(data)
         phi = Raw(X.shape[1])
         total = ExactSum(phi.out_features, stack=False)
-        sums, _ = accumulate(total, phi.blocks(X), codes, len(classes))
-        packed = pack_lower(total.gram())
+        total.add_rows(phi.blocks(X), classes, codes)
+        packed, sums = total.packed_gram(), total.class_sums.sums
         C = full(packed, phi.out_features) + self.gamma * np.eye(phi.out_features)
         W = _solve(C, sums) if len(classes) else sums
         fields = {"classes": list(classes), "n_rows": len(X)}
@@ -88,7 +93,7 @@ class AFL(HeadMethod):
         round_: int,
         uploads: dict[str, bytes],
     ) -> AflState:
-        """Join client after client, then take the local ridges out."""
+        """Join client after client, then remove the local ridges."""
         for blob in uploads.values():
             state = self._join(state, unpack(blob, FILE_LIMITS))
         return replace(state, head=self._finish(state))

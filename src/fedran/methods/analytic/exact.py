@@ -7,8 +7,9 @@ from typing import Literal
 
 from fedran.core.features import RandomFeatures
 from fedran.core.ridge import Ridge
+from fedran.methods.analytic.base import OptionalPositive, Width
+from fedran.methods.analytic.feature_maps import FeatureMap, Projection, Raw
 from fedran.methods.analytic.gram_based import GramMethod
-from fedran.methods.analytic.maps import FeatureMap, Projection, Raw
 from fedran.methods.protocol import Claims
 
 
@@ -16,19 +17,17 @@ from fedran.methods.protocol import Claims
 class Exact(GramMethod):
     """Nothing compressed, our ridge rule; ``features`` and ``lam`` serve the ablations."""
 
-    out_features: int = 8192
+    out_features: Width = 8192
+    """M, the number of random features."""
     features: Literal["relu", "linear", "raw"] = "relu"
-    lam: float | None = None
+    """relu(Z P), Z P, or Z itself."""
+    lam: OptionalPositive = None
+    """The ridge parameter; none for our rule."""
     device: str | None = None
 
     name = "Exact Gram"
     claims = Claims(order_free=True, partition_free=True, exact=True)
     verified = "yes: equals the dense joint ridge"
-
-    def __post_init__(self) -> None:
-        if self.features not in ("relu", "linear", "raw"):
-            raise ValueError(f"features must be relu, linear or raw, got {self.features!r}")
-        super().__post_init__()
 
     def feature_map(self, in_features: int, seed: int) -> FeatureMap:
         """relu(Z P), Z P, or Z itself."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from fedran.core.head import Head
 from fedran.core.ridge import Ridge
-from fedran.methods.analytic.gram_based import GramMethod, unit_columns
-from fedran.methods.analytic.maps import FeatureMap, WithBias
+from fedran.methods.analytic.base import Positive, unit_columns
+from fedran.methods.analytic.feature_maps import FeatureMap, WithBias
+from fedran.methods.analytic.gram_based import GramMethod
 from fedran.methods.protocol import Claims
 
 
@@ -15,7 +16,8 @@ from fedran.methods.protocol import Claims
 class Fed3R(GramMethod):
     """A = lambda I + sum F'F, b = sum F'Y, W = A^-1 b, each class divided by its norm."""
 
-    lam: float = 0.01
+    lam: Positive = 0.01
+    """The ridge parameter."""
     device: str | None = None
 
     name = "Fed3R"
@@ -32,5 +34,5 @@ class Fed3R(GramMethod):
         return Ridge.absolute(self.lam)
 
     def finish(self, head: Head) -> Head:
-        """Each class column, its bias included, divided by its norm."""
+        """The weights of each class, its bias included, divided by their norm."""
         return unit_columns(head)

@@ -8,71 +8,91 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.labels import label_array, ordered
-from fedran.methods.analytic.class_sums import ClassSumsClient, Sums, pack_sums, unpack_sums
-from fedran.methods.protocol import Claims, Spec
+from fedran.core.class_sums import ClassSums
+from fedran.core.labels import label_array
+from fedran.methods.analytic.base import LARGEST_GRAM, OneRound, labelled_rows, require_range
+from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.wire.container import pack, unpack
+from fedran.wire.validation import FILE_LIMITS
 
 
-@dataclass(frozen=True)
-class NcmState:
-    """Sum and count of every class; ``width`` is d."""
+class ClassSumsClient(OneRound):
+    """Clients that send class sums and counts of their labelled rows, in float32.
 
-    width: int
-    sums: Sums
+    The smallest message from which a classifier can be built; FedCOF sends the same.
+    """
+
+    sends = "class sums of the raw features and counts, float32"
+
+    def formula(self, in_features: int, n_classes: int) -> int:
+        """(d + 1) C x 4 bytes: a mean and a count of every class seen."""
+        return 4 * n_classes * (in_features + 1)
+
+    def client(
+        self,
+        cstate: None,
+        message: bytes,
+        data: ClientData,
+        seed: int,
+    ) -> tuple[None, bytes]:
+        """Sums and counts of the labelled rows."""
+        return cstate, pack_sums(ClassSums.from_codes(*labelled_rows(data)), np.float32)
 
 
 @dataclass(frozen=True)
 class FedNCM(ClassSumsClient):
-    """The weight of a class is its normalised mean over all clients."""
+    """The weight of a class is its normalised mean over all clients. The state is a ClassSums."""
 
     name = "FedNCM"
     claims = Claims(order_free=True, partition_free=True, exact=True)
     verified = "yes: equals class means of the pooled rows"
 
-    def init(self, spec: Spec, seed: int) -> NcmState:
+    def init(self, spec: Spec, seed: int) -> ClassSums:
         """No class yet."""
-        return NcmState(spec.in_features, {})
+        return ClassSums.empty(spec.in_features)
 
-    def broadcast(self, state: NcmState, task: int, round_: int) -> bytes:
+    def broadcast(self, state: ClassSums, task: int, round_: int) -> bytes:
         """The class sums and counts so far, in float32."""
-        return _pack(state, np.float32) if state.sums else b""
+        return pack_sums(state, np.float32) if state else b""
 
     def aggregate(
         self,
-        state: NcmState,
+        state: ClassSums,
         task: int,
         round_: int,
         uploads: dict[str, bytes],
-    ) -> NcmState:
+    ) -> ClassSums:
         """Add sums and counts."""
-        total = dict(state.sums)
-        for blob in uploads.values():
-            for c, (row, n) in unpack_sums(blob, state.width).items():
-                before, count = total.get(c, (np.zeros_like(row), 0))
-                total[c] = (before + row, count + n)
-        return NcmState(state.width, total)
+        return sum((unpack_sums(blob, state.out_features) for blob in uploads.values()), state)
 
-    def predict(self, state: NcmState, X: NDArray[Any]) -> NDArray[Any]:
+    def predict(self, state: ClassSums, X: NDArray[Any]) -> NDArray[Any]:
         """The class whose mean has the largest cosine with the row."""
-        if not state.sums:
+        if not state:
             raise ValueError("nothing to predict with: no task was aggregated yet")
-        classes = ordered(state.sums)
-        means = np.stack([state.sums[c][0] / state.sums[c][1] for c in classes])
-        norms = np.linalg.norm(means, axis=1, keepdims=True)
-        scores = X @ (means / np.where(norms > 0, norms, 1.0)).T.astype(X.dtype)
-        return label_array(classes)[scores.argmax(axis=1)]
+        norms = np.linalg.norm(state.means, axis=0)
+        scores = X @ (state.means / np.where(norms > 0, norms, 1.0)).astype(X.dtype)
+        return label_array(state.classes)[scores.argmax(axis=1)]
 
-    def dump(self, state: NcmState) -> bytes:
+    def dump(self, state: ClassSums) -> bytes:
         """Sums and counts."""
-        return _pack(state, np.float64)
+        return pack_sums(state, np.float64)
 
-    def load(self, blob: bytes, spec: Spec, seed: int) -> NcmState:
+    def load(self, blob: bytes, spec: Spec, seed: int) -> ClassSums:
         """The state that ``dump`` wrote."""
-        return NcmState(spec.in_features, unpack_sums(blob, spec.in_features, "F64"))
+        return unpack_sums(blob, spec.in_features, "F64")
 
 
-def _pack(state: NcmState, dtype: type) -> bytes:
-    classes = ordered(state.sums)
-    rows = [state.sums[c][0] for c in classes]
-    sums = np.stack(rows) if rows else np.zeros((0, state.width))
-    return pack_sums(classes, [state.sums[c][1] for c in classes], sums.astype(dtype))
+def pack_sums(sums: ClassSums, dtype: type) -> bytes:
+    """A message of kind ``class-sums``: one row of sums and one count per class."""
+    fields = {"classes": list(sums.classes), "counts": list(sums.counts)}
+    return pack("class-sums", fields, {"sums": np.ascontiguousarray(sums.sums.T.astype(dtype))})
+
+
+def unpack_sums(blob: bytes, width: int, dtype: str = "F32") -> ClassSums:
+    """Inverse of ``pack_sums``; refused unless complete, in range and ``width`` wide."""
+    message = unpack(blob, FILE_LIMITS).of_kind("class-sums")
+    classes = message.header.labels("classes", FILE_LIMITS)
+    counts = message.header.integers("counts", len(classes), 1)
+    rows = message.tensor("sums", dtype, (len(classes), width)).astype(np.float64)
+    require_range(rows, "sums", LARGEST_GRAM)
+    return ClassSums(classes, rows.T, tuple(counts))

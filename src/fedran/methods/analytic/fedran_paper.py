@@ -8,19 +8,26 @@ from fedran.core.aggregator import Aggregator
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.ridge import Ridge
-from fedran.methods.analytic.summary_based import SummaryMethod
+from fedran.methods.analytic.base import Positive, Width
+from fedran.methods.analytic.fedran import Bits, SummaryMethod
 from fedran.methods.protocol import Claims
+from fedran.wire.summary_codec import Precision
 
 
 @dataclass(frozen=True)
 class FedRANPaper(SummaryMethod):
-    """Algorithm 1 to the letter; uploads in float32 (the paper counts 8 bytes a number)."""
+    """Algorithm 1 exactly; uploads in float32 (the paper counts 8 bytes per number)."""
 
-    out_features: int = 8192
-    rank: int = 2048
-    lam: float = 1e-3
-    precision: str = "float32"
-    bits: float = 5.0
+    out_features: Width = 8192
+    """M, the number of random features."""
+    rank: Width = 2048
+    """Columns of the factor that a client sends and that the server keeps."""
+    lam: Positive = 1e-3
+    """The ridge parameter."""
+    precision: Precision = "float32"
+    """Of the factor on the wire."""
+    bits: Bits = 5.0
+    """Bits per value, on average, with mixed precision."""
     device: str | None = None
 
     name = "FedRAN-paper"

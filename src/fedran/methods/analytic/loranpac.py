@@ -8,25 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from fedran.core._linalg.arrays import Array, cast, like, namespace, to_device, to_numpy
+from fedran.core._linalg.arrays import Array, cast, contiguous, namespace, to_device, to_numpy
 from fedran.core._linalg.truncation import leading
 from fedran.core.accounts import Accounts
-from fedran.core.exact_sum import contiguous
+from fedran.core.class_sums import ClassSums
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
-from fedran.core.labels import Label, encode_labels, ordered
-from fedran.core.summarize import class_sums
-from fedran.methods.analytic.pooled import RowsClient
-from fedran.methods.analytic.unregularised import unregularised_head
+from fedran.core.labels import encode_labels
+from fedran.methods.analytic.base import Width, unregularised_head
 from fedran.methods.protocol import Claims, Spec
+from fedran.methods.yardsticks.send_features import RowsClient
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
 BLOCK_ROWS = 10_000
-"""Rows that are taken in at once."""
+"""Rows that are added at a time."""
 MAX_RANK = 10_000
 KEEP = 0.75
-"""Share of the rows so far, and of M, that may stay as directions."""
+"""Largest number of directions, as a share of the rows so far and of M."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class FactorState:
 
     phi: RandomFeatures
     factor: Array
-    sums: dict[Label, Any]
+    sums: ClassSums
     accounts: Accounts
     head: Head | None = None
 
@@ -45,11 +44,12 @@ class LoRanPAC(RowsClient):
     """W = U diag(sigma^-2) U'B. Centralised; published at M = 100,000, here at any M.
 
     The published incremental SVD is replaced by eigenvectors of the smaller Gram in float64,
-    which find the same directions: M^3 operations a block of 10,000 rows. Without a ridge the
+    which find the same directions: M^3 operations per block of 10,000 rows. Without a ridge the
     smallest direction counts as much as the largest, so the factor is float64 too.
     """
 
-    out_features: int = 8192
+    out_features: Width = 8192
+    """M, the number of random features."""
     device: str | None = None
 
     name = "LoRanPAC"
@@ -60,7 +60,8 @@ class LoRanPAC(RowsClient):
         """No direction yet."""
         phi = RandomFeatures(spec.in_features, self.out_features, seed=seed)
         empty = to_device(np.zeros((self.out_features, 0)), self.device)
-        return FactorState(phi, empty, {}, Accounts())
+        sums = ClassSums.empty(self.out_features, self.device)
+        return FactorState(phi, empty, sums, Accounts())
 
     def aggregate(
         self,
@@ -69,16 +70,14 @@ class LoRanPAC(RowsClient):
         round_: int,
         uploads: dict[str, bytes],
     ) -> FactorState:
-        """Take the rows in, block by block, truncate, solve."""
+        """Add the rows block by block, truncate, solve."""
         X, y = self.rows(list(uploads.values()), state.phi.in_features)
         classes, codes = encode_labels(y, len(y))
-        sums = dict(state.sums)
+        sums = state.sums
         for start in range(0, len(X), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
             H = cast(state.phi(to_device(X[rows], self.device)), "float64")
-            B = to_numpy(class_sums(H, codes[rows], len(classes)))
-            for j, c in enumerate(classes):
-                sums[c] = sums.get(c, 0.0) + B[:, j]
+            sums += ClassSums.from_codes(H, classes, codes[rows])
             state = self._grow(state, H)
         state = replace(state, sums=sums)
         return replace(state, head=solve(state))
@@ -100,12 +99,12 @@ class LoRanPAC(RowsClient):
 
     def dump(self, state: FactorState) -> bytes:
         """Factor and class sums; the head follows from them."""
-        classes = ordered(state.sums)
-        rows = [state.sums[c] for c in classes] or [np.zeros((0, self.out_features))]
         a = state.accounts
         accounts = {"n_rows": a.n_rows, "energy": a.energy, "cut": a.cut}
-        fields = {"classes": list(classes), "accounts": accounts, "width": state.factor.shape[1]}
-        tensors = {"factor": to_numpy(state.factor), "sums": np.vstack(rows)}
+        classes = list(state.sums.classes)
+        fields = {"classes": classes, "accounts": accounts, "width": state.factor.shape[1]}
+        sums = np.ascontiguousarray(to_numpy(state.sums.sums).T)
+        tensors = {"factor": to_numpy(state.factor), "sums": sums}
         return pack("factor-state", fields, tensors)
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> FactorState:
@@ -119,7 +118,7 @@ class LoRanPAC(RowsClient):
         state = replace(
             self.init(spec, seed),
             factor=to_device(message.tensor("factor", "F64", shape), self.device),
-            sums=dict(zip(classes, rows, strict=True)),
+            sums=ClassSums(classes, to_device(rows, self.device).T, (0,) * len(classes)),
             accounts=Accounts(a.integer("n_rows"), a.number("energy"), a.number("cut")),
         )
         return replace(state, head=solve(state)) if classes else state
@@ -127,15 +126,15 @@ class LoRanPAC(RowsClient):
 
 def solve(state: FactorState) -> Head | None:
     """W = F diag(sigma^-4) F'B, which is U diag(sigma^-2) U'B."""
-    classes = ordered(state.sums)
-    if not classes:
+    if not state.sums:
         return None
     F = state.factor
     squares = namespace(F).sum(F**2, axis=0)
-    B = like(np.stack([state.sums[c] for c in classes], axis=1), F)
-    W = F @ ((F.T @ B) / (squares**2)[:, None])
+    W = F @ ((F.T @ state.sums.sums) / (squares**2)[:, None])
     values = to_numpy(squares)
     if not len(values) or not values.min() > 0:
         raise ValueError("LoRanPAC has no direction to solve in: all features are zero")
     route = f"truncated SVD of rank {len(values)}"
-    return unregularised_head(W, values, state.accounts, classes, route, state.phi.fingerprint)
+    return unregularised_head(
+        W, values, state.accounts, state.sums.classes, route, state.phi.fingerprint
+    )

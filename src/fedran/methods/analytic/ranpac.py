@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +10,10 @@ from numpy.typing import NDArray
 from fedran.core._linalg.arrays import Array, cast, to_device, to_numpy
 from fedran.core._linalg.blas import gram
 from fedran.core._linalg.cholesky import solve_definite
+from fedran.core.class_sums import sum_by_code
 from fedran.core.labels import encode_labels
 from fedran.core.ridge import solve_stack
-from fedran.core.summarize import class_sums
+from fedran.methods.analytic.base import Width
 from fedran.methods.analytic.gram_based import GramState
 from fedran.methods.protocol import Claims
 from fedran.methods.yardsticks.send_features import SendFeatures
@@ -31,7 +31,8 @@ class RanPAC(SendFeatures):
     task, or of an (n, n) one where a task has few rows.
     """
 
-    out_features: int = 10_000
+    out_features: Width = 10_000
+    """M, the number of random features."""
     device: str | None = None
 
     name = "RanPAC"
@@ -49,7 +50,7 @@ class RanPAC(SendFeatures):
         H = state.phi(to_device(X[order], self.device))
         state.lam = search(H, codes[order], len(classes)) if len(X) > 1 else state.lam
         del H
-        return self.take_in(state, X, y)
+        return self.add_rows(state, X, y)
 
 
 def search(H: Array, codes: NDArray[np.int64], n_classes: int) -> float:
@@ -57,11 +58,13 @@ def search(H: Array, codes: NDArray[np.int64], n_classes: int) -> float:
     n = max(1, int(FIT_SHARE * len(codes)))
     # In float64 throughout: what rounding leaves of B outside the rows is divided by lambda.
     fit, rest = cast(H[:n], "float64"), cast(H[n:], "float64")
-    B = class_sums(fit, codes[:n], n_classes)
+    B = sum_by_code(fit, codes[:n], n_classes)
     targets = np.eye(n_classes)[codes[n:]]
     few = n <= H.shape[1] // 4
     # Column-major, so that every factorisation happens in the matrix's own upper triangle.
-    G = None if few else _column_major(gram(fit))
+    G = None if few else gram(fit)
+    if isinstance(G, np.ndarray):
+        G = np.asfortranarray(G)
     errors = {}
     for lam in GRID:
         try:
@@ -71,7 +74,3 @@ def search(H: Array, codes: NDArray[np.int64], n_classes: int) -> float:
         scores = to_numpy(rest @ W)
         errors[lam] = float(np.mean((scores - targets) ** 2))
     return min(errors, key=lambda lam: errors[lam])
-
-
-def _column_major(G: Array) -> Any:
-    return np.asfortranarray(G) if isinstance(G, np.ndarray) else G

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.ridge import Ridge
-from fedran.methods.analytic.gram_based import GramMethod, GramServer, unit_columns
-from fedran.methods.analytic.maps import FeatureMap
+from fedran.methods.analytic.base import Positive, Width, unit_columns
+from fedran.methods.analytic.feature_maps import FeatureMap
+from fedran.methods.analytic.gram_based import GramMethod, GramServer
 from fedran.methods.protocol import Claims
 
 
 @dataclass(frozen=True)
 class StsaServer(GramServer):
-    """What both forms of STSA do with a Gram: a constant ridge, cosine scores."""
+    """The server of both forms of STSA: a constant ridge, cosine scores."""
 
-    out_features: int = 5000
-    lam: float = 1e6
+    out_features: Width = 5000
+    """M, the number of random features."""
+    lam: Positive = 1e6
+    """The ridge parameter."""
     device: str | None = None
 
     def feature_map(self, in_features: int, seed: int) -> FeatureMap:
@@ -29,7 +32,7 @@ class StsaServer(GramServer):
         return Ridge.absolute(self.lam)
 
     def finish(self, head: Head) -> Head:
-        """Inference there is cosine: the class weights are normalised (rows of H need not be)."""
+        """Its scores are cosines: class weights are normalised (rows of H need not be)."""
         return unit_columns(head)
 
 

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import to_device, to_numpy
 from fedran.core.accounts import Accounts
+from fedran.core.class_sums import ClassSums, sum_by_code
 from fedran.core.labels import Label
-from fedran.core.summarize import class_sums
-from fedran.methods.analytic.gram_based import LARGEST_ROW, GramState, labelled_rows, require_range
-from fedran.methods.analytic.maps import FeatureMap
+from fedran.methods.analytic.base import LARGEST_ROW, Width, labelled_rows, require_range
+from fedran.methods.analytic.feature_maps import FeatureMap
+from fedran.methods.analytic.gram_based import GramState
 from fedran.methods.analytic.stsa import StsaServer
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.wire.container import pack, unpack
@@ -46,8 +47,10 @@ class STSAE(StsaServer):
     says nothing about the spread: then ``G_c = p_c p_c' / N_c``.
     """
 
-    dummies: int = 50
+    dummies: Width = 50
+    """Random chunks that a client cuts its rows into."""
     corrected: bool = False
+    """Count for each class the chunks that hold it, instead of all chunks."""
 
     claims = Claims(order_free=True)
 
@@ -93,7 +96,7 @@ class STSAE(StsaServer):
         used, cells = np.unique(cells, return_inverse=True)
         sums = np.zeros((self.out_features, len(used)))
         for rows, H in phi.blocks(to_device(X, self.device)):
-            sums += to_numpy(class_sums(H, cells[rows], len(used)))
+            sums += to_numpy(sum_by_code(H, cells[rows], len(used)))
         fields = {
             "classes": list(classes),
             "of_class": (used // self.dummies).tolist(),
@@ -122,11 +125,11 @@ class STSAE(StsaServer):
         K = len(n) if self.corrected else state.n_clients * self.dummies
         a, b = weights(n.sum(), K)
         factor = S * np.sqrt(a / n).astype(np.float32)[:, None]
-        state.total.add(factor.T)
-        state.total.subtract((np.sqrt(b) * p)[:, None])
-        state.add_sums((c,), p[None, :])
+        state.total.add_factor(factor.T)
+        state.total.subtract_factor((np.sqrt(b) * p)[:, None])
+        state.total.class_sums += ClassSums((c,), p[:, None], (int(n.sum()),))
         energy = float(np.sum(factor * factor, dtype=np.float64) - b * (p @ p))
-        state.accounts += Accounts(int(n.sum()), max(energy, 0.0))
+        state.total.accounts += Accounts(int(n.sum()), max(energy, 0.0))
 
 
 @dataclass(frozen=True)

@@ -1,36 +1,67 @@
-"""Yardsticks of cost: send every row's features, in float32 or in 8 bits."""
+"""Yardsticks of cost: send the features of every row, in float32 or in 8 bits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import to_device
-from fedran.core.accounts import Accounts
-from fedran.core.accumulate import accumulate
+from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
-from fedran.core.labels import encode_labels
-from fedran.methods.analytic.gram_based import (
+from fedran.core.labels import Label, encode_labels, label_array, ordered
+from fedran.methods.analytic.base import (
     LARGEST_ROW,
-    GramServer,
-    GramState,
+    HeadMethod,
+    Width,
     labelled_rows,
     require_range,
 )
-from fedran.methods.analytic.maps import FeatureMap
-from fedran.methods.analytic.pooled import RowsClient, join_labels, pack_rows, unpack_rows
+from fedran.methods.analytic.feature_maps import FeatureMap
+from fedran.methods.analytic.gram_based import GramServer, GramState
 from fedran.methods.protocol import Claims, ClientData
+from fedran.wire.container import Container, pack, unpack
+from fedran.wire.validation import FILE_LIMITS
+
+
+class RowsClient(HeadMethod):
+    """Sends features and labels of its labelled rows, in float32."""
+
+    family: Literal["analytic", "reference"] = "reference"
+    sends = "every row: features in float32 and labels"
+
+    def formula(self, in_features: int, n_classes: int) -> int | None:
+        """Depends on the rows: no formula."""
+
+    def client(
+        self,
+        cstate: None,
+        message: bytes,
+        data: ClientData,
+        seed: int,
+    ) -> tuple[None, bytes]:
+        """The rows themselves."""
+        X, classes, codes = labelled_rows(data)
+        return cstate, pack_rows("rows", classes, codes, {"rows": X.astype(np.float32)})
+
+    def rows(self, uploads: Sequence[bytes], d: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Features (n, d) and labels of all uploads, client after client."""
+        parts = [unpack_rows("rows", blob) for blob in uploads]
+        X = [m.tensor("rows", "F32", (len(y), d)) for m, y in parts]
+        for part in X:
+            require_range(part, "rows", LARGEST_ROW)
+        return np.concatenate(X), join_labels([y for _, y in parts])
 
 
 @dataclass(frozen=True)
 class SendFeatures(RowsClient, GramServer):
     """The server maps the rows itself and solves the exact ridge. No privacy of any kind."""
 
-    out_features: int = 8192
+    out_features: Width = 8192
+    """M, the number of random features."""
     device: str | None = None
 
     name = "Send features"
@@ -49,21 +80,18 @@ class SendFeatures(RowsClient, GramServer):
         uploads: dict[str, bytes],
     ) -> GramState:
         """Map, add, solve."""
-        return self.take_in(state, *self.rows(list(uploads.values()), state.phi.in_features))
+        return self.add_rows(state, *self.rows(list(uploads.values()), state.phi.in_features))
 
-    def take_in(self, state: GramState, X: NDArray[Any], y: NDArray[Any]) -> GramState:
+    def add_rows(self, state: GramState, X: NDArray[Any], y: NDArray[Any]) -> GramState:
         """The state with some more rows, solved."""
         classes, codes = encode_labels(y, len(y))
-        blocks = state.phi.blocks(to_device(X, self.device))
-        sums, energy = accumulate(state.total, blocks, codes, len(classes))
-        state.add_sums(classes, sums.T)
-        state.accounts += Accounts(len(X), energy)
+        state.total.add_rows(state.phi.blocks(to_device(X, self.device)), classes, codes)
         return self.solved(state)
 
 
 @dataclass(frozen=True)
 class SendFeatures8Bit(SendFeatures):
-    """One byte a number: sign(z) sqrt|z| between the column's least and largest, evenly cut."""
+    """One byte per value: sign(z) sqrt|z| in 256 equal steps between the column's extremes."""
 
     name = "Send features, 8 bits"
     claims = Claims(order_free=True)
@@ -77,12 +105,12 @@ class SendFeatures8Bit(SendFeatures):
         data: ClientData,
         seed: int,
     ) -> tuple[None, bytes]:
-        """The rows, one byte a number."""
+        """The rows, one byte per value."""
         X, classes, codes = labelled_rows(data)
         return cstate, pack_rows("rows-8bit", classes, codes, compand(X))
 
     def rows(self, uploads: Sequence[bytes], d: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Features as the bytes tell them, and labels."""
+        """Features as decoded from the bytes, and labels."""
         parts = [unpack_rows("rows-8bit", blob) for blob in uploads]
         X = []
         for m, y in parts:
@@ -93,7 +121,7 @@ class SendFeatures8Bit(SendFeatures):
 
 
 def compand(X: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """Bytes (n, d) and each column's range of sign(z) sqrt|z|, (2, d)."""
+    """Bytes (n, d), and the minimum and step of sign(z) sqrt|z| per column, (2, d)."""
     roots = np.sign(X) * np.sqrt(np.abs(X))
     if not len(X):
         return {"rows": np.zeros(X.shape, np.uint8), "range": np.zeros((2, X.shape[1]), np.float32)}
@@ -113,3 +141,39 @@ def expand(codes: NDArray[np.uint8], low_and_step: NDArray[np.float32]) -> NDArr
     low, step = low_and_step
     roots = codes.astype(np.float32) * step + low
     return np.sign(roots) * roots**2
+
+
+def pack_rows(
+    kind: str,
+    classes: tuple[Label, ...],
+    codes: NDArray[np.int64],
+    tensors: dict[str, NDArray[Any]],
+) -> bytes:
+    """A message of rows: their labels as class numbers of two bytes (four beyond 65,536)."""
+    width = 2 if len(classes) <= 2**16 else 4
+    numbers = np.frombuffer(codes.astype(f"<u{width}").tobytes(), dtype=np.uint8)
+    fields = {"classes": list(classes), "n": len(codes), "width": width}
+    return pack(kind, fields, {"codes": numbers, **tensors})
+
+
+def unpack_rows(kind: str, blob: bytes) -> tuple[Container, list[Label]]:
+    """The message and the label of each row."""
+    message = unpack(blob, FILE_LIMITS).of_kind(kind)
+    classes = message.header.labels("classes", FILE_LIMITS)
+    n, width = message.header.integer("n"), message.header.integer("width", 2, 4)
+    if width == 3:
+        raise Refused("width", "2 or 4", width)
+    codes = np.frombuffer(message.stream("codes"), dtype=f"<u{width}")
+    if len(codes) != n or (n and codes.max() >= len(classes)):
+        raise Refused("codes", f"{n} class numbers below {len(classes)}", f"{len(codes)} others")
+    return message, [classes[c] for c in codes]
+
+
+def join_labels(parts: Sequence[Sequence[Label]]) -> NDArray[Any]:
+    """All labels as one array."""
+    labels = [c for part in parts for c in part]
+    classes = ordered(set(labels))
+    if not labels:
+        return np.zeros(0, dtype=np.int64)
+    _, codes = encode_labels(labels, len(labels))
+    return label_array(classes)[codes]

@@ -11,10 +11,15 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.labels import encode_labels
-from fedran.methods.analytic.gram_based import LARGEST_ROW, GramState, require_range
-from fedran.methods.analytic.pooled import join_labels, pack_rows, unpack_rows
+from fedran.methods.analytic.base import LARGEST_ROW, require_range
+from fedran.methods.analytic.gram_based import GramState
 from fedran.methods.protocol import ClientData, Spec
-from fedran.methods.yardsticks.send_features import SendFeatures
+from fedran.methods.yardsticks.send_features import (
+    SendFeatures,
+    join_labels,
+    pack_rows,
+    unpack_rows,
+)
 
 NO_IMAGES = (
     "send-images needs the images beside the features: leave it out, or use a dataset that has "
@@ -31,10 +36,10 @@ class ImageState(GramState):
 
 @dataclass(frozen=True)
 class SendImages(SendFeatures):
-    """Encoded images as they lie on disk, and labels."""
+    """Encoded images as stored on disk, and labels."""
 
     name = "Send images"
-    sends = "every image as it lies on disk, and labels"
+    sends = "every image as stored on disk, and labels"
     verified = "yes: the same rows as with the features"
 
     def init(self, spec: Spec, seed: int) -> ImageState:
@@ -73,7 +78,7 @@ class SendImages(SendFeatures):
         X = state.extract([image for images, _ in parts for image in images])
         y = join_labels([labels for _, labels in parts])
         require_range(X, "features", LARGEST_ROW)
-        return self.take_in(state, X.astype(np.float32), y)
+        return self.add_rows(state, X.astype(np.float32), y)
 
 
 def unpack_images(blob: bytes) -> tuple[list[bytes], list[Any]]:

@@ -1,4 +1,4 @@
-"""Figures of the three studies: label rate, rank and width, components."""
+"""Figures of the ablations: label rate, rank and width, components of the feature map."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedran.bench.report.ablations import (
+    ComponentStudy,
+    LabelStudy,
+    RankStudy,
+    component_studies,
+    label_studies,
+    rank_studies,
+)
 from fedran.bench.report.figures.chart import (
     ACCENT,
     COLOURS,
@@ -21,15 +29,7 @@ from fedran.bench.report.figures.chart import (
     unique,
 )
 from fedran.bench.report.paper import COMPONENTS
-from fedran.bench.report.studies import (
-    ComponentStudy,
-    LabelStudy,
-    RankStudy,
-    component_studies,
-    label_studies,
-    rank_studies,
-)
-from fedran.bench.report.tables.bytes import largest_upload
+from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import MIB
 from fedran.bench.results.grouping import Group
 from fedran.bench.results.result import Result
@@ -45,12 +45,12 @@ AVERAGE, FINAL = "average accuracy, %", "final accuracy, %"
 def label_charts(results: Sequence[Result]) -> list[Chart]:
     """A_avg and A_T against the label rate."""
     return unique(
-        Chart(slug("labels", study.title), study.title, (7.2, 3.0), partial(_labels, study))
+        Chart(slug("labels", study.title), study.title, (7.2, 3.0), partial(_draw_labels, study))
         for study in label_studies(results)
     )
 
 
-def _labels(study: LabelStudy, figure: Figure) -> None:
+def _draw_labels(study: LabelStudy, figure: Figure) -> None:
     axes = figure.subplots(1, 2)
     measures: list[Callable[[Result], float]] = [lambda r: r.A_avg, lambda r: r.A_T]
     for ax, title, measure in zip(axes, (AVERAGE, FINAL), measures, strict=True):
@@ -83,14 +83,14 @@ def _error_line(
 
 
 def rank_charts(results: Sequence[Result]) -> list[Chart]:
-    """A_avg and bytes over the rank, a line for each width."""
+    """A_avg and bytes over the rank, one line per width."""
     return unique(
-        Chart(slug("rank", study.title), study.title, (7.2, 3.0), partial(_rank, study))
+        Chart(slug("rank", study.title), study.title, (7.2, 3.0), partial(_draw_rank, study))
         for study in rank_studies(results)
     )
 
 
-def _rank(study: RankStudy, figure: Figure) -> None:
+def _draw_rank(study: RankStudy, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
     for i, (m, line) in enumerate(study.lines.items()):
         ranks = [float(rank) for rank in line]
@@ -110,19 +110,19 @@ def _rank(study: RankStudy, figure: Figure) -> None:
 
 
 def component_charts(results: Sequence[Result]) -> list[Chart]:
-    """A_avg as components are added: a bar for each ridge parameter."""
+    """A_avg as components are added, one bar per ridge parameter."""
     return unique(
         Chart(
             slug("components", study.title),
             f"{study.title}. The axis does not start at zero.",
             (max(5.5, 1.75 * len(study.bars) + 0.8), 3.2),
-            partial(_components, study),
+            partial(_draw_components, study),
         )
         for study in component_studies(results)
     )
 
 
-def _components(study: ComponentStudy, figure: Figure) -> None:
+def _draw_components(study: ComponentStudy, figure: Figure) -> None:
     ax = figure.subplots()
     steps, lams = list(study.bars), study.lams
     width = 0.8 / len(lams)

@@ -1,7 +1,7 @@
-"""A figure that is drawn on demand, and its bytes as SVG and PNG.
+"""Figures that are drawn on demand, and their bytes as SVG and PNG.
 
-Only the object-oriented API is used: no window, no global figure. Without dates and with fixed
-ids the same results give the same bytes.
+Only the object-oriented API of matplotlib is used: no window, no global figure. The files hold no
+date and have fixed ids, so the same results give the same bytes.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _STYLE: Any = {  # its keys are a Literal that only matplotlib knows
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure before it is drawn."""
+    """A figure that is not drawn yet."""
 
     slug: str
-    """The file's name without its ending."""
+    """The name of the file without its extension."""
     caption: str
     size: tuple[float, float]
     """Inches."""
@@ -69,16 +69,26 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Line:
+class Style:
     """How a method looks in every figure."""
 
     colour: str
     marker: str
     dashed: bool
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """Arguments of ``plot``; references are dashed with hollow markers."""
+        return {
+            "marker": self.marker,
+            "ls": (0, (4, 2)) if self.dashed else "-",
+            "mfc": "none" if self.dashed else self.colour,
+            "color": self.colour,
+        }
+
 
 def render(chart: Chart) -> tuple[str, bytes]:
-    """The chart as SVG text and as PNG, 200 dots an inch on white."""
+    """Draw the chart as SVG text and as PNG with 200 dots per inch on white."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -98,22 +108,20 @@ def render(chart: Chart) -> tuple[str, bytes]:
 
 
 def inline(svg: str, slug: str) -> str:
-    """SVG for the middle of a page: the page's ink and grid, ids that clash with no other."""
+    """SVG for an HTML page: it takes the colours of the page, and its ids are unique there."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = body.replace(INK, "currentColor").replace(GRID, "var(--line)")
     body = re.sub(r'( id="|url\(#|xlink:href="#)', rf"\g<1>{slug}-", body)
-    return re.sub(r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", _open_tag, body, count=1)
-
-
-def _open_tag(match: re.Match[str]) -> str:
-    width = float(match[1].split()[2])
-    # Namespaces are implied in HTML; the size follows the box it stands in.
-    return f'<svg role="img" {match[1]} style="width:{width * 4 / 3:.0f}px">'
+    box = re.search(r'viewBox="0 0 ([\d.]+) [\d.]+"', body)
+    assert box is not None
+    # Namespaces are implied in HTML. The width is given in CSS pixels, 96 per inch.
+    opening = f'<svg role="img" {box[0]} style="width:{float(box[1]) * 96 / 72:.0f}px">'
+    return opening + body[body.index(">") + 1 :]
 
 
 def slug(*parts: object) -> str:
-    """A file name from foreign words.
+    """A file name from any words.
 
     >>> slug("tasks", "CIFAR-100 <b>", 0.1)
     'tasks-cifar-100-b-0.1'
@@ -123,7 +131,7 @@ def slug(*parts: object) -> str:
 
 
 def unique(charts: Iterable[Chart]) -> list[Chart]:
-    """The charts, with a number after file names that would repeat."""
+    """The charts; a number is added to file names that would repeat."""
     seen: dict[str, int] = {}
     kept = []
     for c in charts:
@@ -134,31 +142,31 @@ def unique(charts: Iterable[Chart]) -> list[Chart]:
 
 
 def short(name: str) -> str:
-    """A foreign name that fits a legend, which leaves out names that start with a stroke."""
+    """A name that fits a legend; matplotlib hides names that start with an underscore."""
     return ("\u200a" if name.startswith("_") else "") + printable(name, 36)
 
 
-def line_styles(results: Sequence[Result]) -> dict[str, Line]:
-    """The same colour and marker for a method in every figure; FedRAN has its own."""
+def method_styles(results: Sequence[Result]) -> dict[str, Style]:
+    """The same colour and marker for a method in every figure; FedRAN has its own colour."""
     first: dict[str, Group] = {}
     for g in groups(comparisons(results)):
         first.setdefault(g.name, g)
-    styles: dict[str, Line] = {}
+    styles: dict[str, Style] = {}
     count = 0
     for name, g in first.items():
         if g.key == "fedran" and ACCENT not in {s.colour for s in styles.values()}:
-            styles[name] = Line(ACCENT, "o", dashed=False)
+            styles[name] = Style(ACCENT, "o", dashed=False)
             continue
         colour = COLOURS[count % len(COLOURS)]
-        # One further for every turn of the colours, so that no pair comes back.
+        # The marker moves on after each turn of the colours, so that no pair repeats.
         marker = MARKERS[(count + 1 + count // len(COLOURS)) % len(MARKERS)]
-        styles[name] = Line(colour, marker, dashed=not g.competes)
+        styles[name] = Style(colour, marker, dashed=not g.competes)
         count += 1
     return styles
 
 
 def legend_below(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
-    """One legend for all panels, under them."""
+    """One legend for all panels, below them."""
     pairs = [ax.get_legend_handles_labels() for ax in panels]
     handles = [h for found, _ in pairs for h in found]
     labels = [text for _, found in pairs for text in found]
@@ -166,7 +174,7 @@ def legend_below(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
 
 
 def log_ticks(axis: Axis, values: Iterable[float]) -> None:
-    """Plain numbers at a logarithmic axis, also where it covers less than a decade."""
+    """Plain numbers at a logarithmic axis, also if it covers less than a decade."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     found = list(values)
@@ -176,16 +184,13 @@ def log_ticks(axis: Axis, values: Iterable[float]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def legend_columns(width: float, names: Iterable[str], most: int) -> int:
-    """Columns of a legend that fit so many inches, by the longest name.
+def fit_legend(width: float, names: Iterable[str], most: int) -> tuple[int, float]:
+    """Columns of a legend with such names that fit a width, and its height; both in inches.
 
-    >>> legend_columns(6.2, ["FedRAN", "AFL"], 3), legend_columns(6.2, ["x" * 36], 3)
+    >>> fit_legend(6.2, ["FedRAN", "AFL"], 3)[0], fit_legend(6.2, ["x" * 36], 3)[0]
     (3, 2)
     """
-    longest = max((len(short(name)) for name in names), default=0)
-    return max(1, min(most, int(width / (0.068 * longest + 0.45))))
-
-
-def legend_rows(entries: int, columns: int) -> float:
-    """Inches that such a legend takes."""
-    return 0.2 * -(-entries // max(1, columns)) + 0.1
+    lengths = [len(short(name)) for name in names]
+    fitting = int(width / (0.068 * max(lengths, default=0) + 0.45))
+    columns = max(1, min(most, fitting))
+    return columns, 0.2 * -(-len(lengths) // columns) + 0.1

@@ -1,4 +1,4 @@
-"""Where short labels go around their points so that none covers another."""
+"""Positions of short labels around their points, so that no label covers another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle: left, bottom, right, top."""
+    """A rectangle with its left, bottom, right and top edge."""
 
     x0: float
     y0: float
@@ -21,7 +21,7 @@ class Box:
 
     @classmethod
     def around(cls, x: float, y: float, width: float, height: float) -> Box:
-        """By its middle."""
+        """The box with this centre and size."""
         return cls(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
 
     def meets(self, other: Box) -> bool:
@@ -31,7 +31,7 @@ class Box:
         )
 
     def inside(self, other: Box) -> bool:
-        """Whether all of it lies in the other."""
+        """Whether it lies completely in the other box."""
         return (
             self.x0 >= other.x0
             and self.x1 <= other.x1
@@ -59,11 +59,11 @@ def place(
     obstacles: Sequence[Box] = (),
     marker: float = 7.0,
 ) -> list[Point]:
-    """For each point the middle of its label: the nearest free place, in a few directions.
+    """The centre of the label of each point: the nearest free position in a few directions.
 
-    Greedy, in order; all in the same unit. A place that is nearer to another point would be read
-    as that one's, so it is taken only when there is no other. Where nothing is free the place
-    right above is taken.
+    Points are handled greedily in their order. A label that is nearer to another point would be
+    attributed to that point, so such a position is only used if there is no other. If no position
+    is free, the label is placed right above its point.
 
     >>> place([(50, 50)], [(8, 8)], Box(0, 0, 100, 100))
     [(50.0, 59.0)]

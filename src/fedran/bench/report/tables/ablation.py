@@ -1,17 +1,10 @@
-"""Tables of the three studies: label rate, rank and width, components."""
+"""Tables of the ablations: label rate, rank and width, components of the feature map."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedran.bench.report.paper import (
-    COMPONENTS,
-    LABEL_GAIN,
-    RANK_A_AVG,
-    RANK_MIB,
-    paper_dataset,
-)
-from fedran.bench.report.studies import (
+from fedran.bench.report.ablations import (
     LABEL_KEYS,
     ComponentStudy,
     LabelStudy,
@@ -20,77 +13,92 @@ from fedran.bench.report.studies import (
     label_studies,
     rank_studies,
 )
-from fedran.bench.report.tables.bytes import largest_upload
+from fedran.bench.report.paper import (
+    COMPONENTS,
+    LABEL_GAIN,
+    RANK_A_AVG,
+    RANK_MIB,
+    paper_dataset,
+)
+from fedran.bench.report.tables.communication import largest_formula, largest_upload
 from fedran.bench.report.tables.table import (
     NOTHING,
     Cell,
     Column,
     Table,
+    mean_and_spread,
     mib,
     number,
-    numbers,
+    number_columns,
+    results_of,
     seeds_note,
-    spread,
-    words,
+    significant,
+    text_columns,
 )
-from fedran.bench.results.grouping import Group, stat
-from fedran.bench.results.metrics import formula_upload, label_rates, mean_or_none, pseudo_labels
+from fedran.bench.results.grouping import Group, mean_of
+from fedran.bench.results.metrics import label_rates, mean_or_none, pseudo_labels
 from fedran.bench.results.result import Result
 
 
 def label_tables(results: Sequence[Result]) -> list[Table]:
-    """Accuracy at each label rate, and how good the pseudo-labels were."""
-    return [_labels(study) for study in label_studies(results)]
+    """Accuracy at each label rate, and how good the pseudo-labels are."""
+    return [_label_table(study) for study in label_studies(results)]
 
 
-def _labels(study: LabelStudy) -> Table:
+def _label_table(study: LabelStudy) -> Table:
     rates = sorted({rate for line in study.lines.values() for rate in line})
-    base = study.lines.get(LABEL_KEYS["fedran"], {})
-    members = [g for line in study.lines.values() for g in line.values()]
-    say_n = len({len(g.results) for g in members}) > 1
+    baseline = study.lines.get(LABEL_KEYS["fedran"], {})
     blocks = [
         [
-            _label_row(rate, name, line[rate], base.get(rate), say_n)
+            _label_row(rate, name, line[rate], baseline.get(rate))
             for name, line in study.lines.items()
             if rate in line
         ]
         for rate in rates
     ]
     columns = [
-        *words("labelled", "variant"),
-        *numbers("A_avg", "A_T", "A_avg gained", "accepted", "of these right", "by client"),
+        *text_columns("labelled rows", "variant"),
+        *number_columns("A_avg", "A_T", "gain in A_avg"),
+        *number_columns("accepted", "correct", group="pseudo-labels"),
+        *number_columns("labelled, by client"),
     ]
-    note = seeds_note([len(g.results) for g in members])
-    note += " By client: the least and the largest share of labelled rows of any client and task."
-    told = LABEL_GAIN.get(paper_dataset(study.dataset) or "")
-    if told and study.beta == 0.1:
-        note += f" The paper prints +{told} A_avg at 20 % labels for its prototype labels."
-    return Table(study.title, columns, blocks, note)
+    members = [
+        (f"{name} at {100 * rate:g} %", g)
+        for name, line in study.lines.items()
+        for rate, g in line.items()
+    ]
+    note = seeds_note([(name, len(g.results)) for name, g in members])
+    note += (
+        " Accepted: share of the unlabelled rows that get a pseudo-label. Correct: share of the "
+        "pseudo-labels that are right. Labelled, by client: the smallest and the largest share of "
+        "labelled rows of any client and task."
+    )
+    printed = LABEL_GAIN.get(paper_dataset(study.dataset) or "")
+    if printed and study.beta == 0.1:
+        note += (
+            f" The paper prints a gain of +{printed} in A_avg at 20 % labels for its prototype "
+            "pseudo-labels."
+        )
+    return Table(study.title, columns, blocks, note, results_of(g for _, g in members))
 
 
-def _label_row(rate: float, name: str, g: Group, base: Group | None, say_n: bool) -> list[Cell]:
-    own, before = g.stat(lambda r: r.A_avg), base.stat(lambda r: r.A_avg) if base else None
-    gained = own.mean - before.mean if own and before and base is not g else None
-    accepted, right = zip(*(pseudo_labels(r) for r in g.results), strict=True)
+def _label_row(rate: float, name: str, g: Group, baseline: Group | None) -> list[Cell]:
+    own = g.stat(lambda r: r.A_avg)
+    base = baseline.stat(lambda r: r.A_avg) if baseline else None
+    gain = own.mean - base.mean if own and base and baseline is not g else None
+    accepted, correct = zip(*(pseudo_labels(r) for r in g.results), strict=True)
+    shares = [found for r in g.results if (found := label_rates(r)) is not None]
+    low, high = (min(s[0] for s in shares), max(s[1] for s in shares)) if shares else (0.0, 0.0)
     return [
         Cell(f"{100 * rate:g} %"),
         Cell(name),
-        spread(own, say_n=say_n),
-        spread(g.stat(lambda r: r.A_T), say_n=say_n),
-        Cell(NOTHING if gained is None else f"{gained:+.2f}"),
+        mean_and_spread(own),
+        mean_and_spread(g.stat(lambda r: r.A_T)),
+        Cell(NOTHING if gain is None else f"{gain:+.2f}"),
         _percent(accepted),
-        _percent(right),
-        _by_client(g),
+        _percent(correct),
+        Cell(f"{100 * low:.0f} to {100 * high:.0f} %" if shares else NOTHING),
     ]
-
-
-def _by_client(g: Group) -> Cell:
-    """The least and the largest label rate of any client and task."""
-    found = [rates for r in g.results if (rates := label_rates(r)) is not None]
-    if not found:
-        return Cell(NOTHING)
-    low, high = min(r[0] for r in found), max(r[1] for r in found)
-    return Cell(f"{100 * low:.0f} .. {100 * high:.0f} %")
 
 
 def _percent(shares: Sequence[float | None]) -> Cell:
@@ -100,75 +108,61 @@ def _percent(shares: Sequence[float | None]) -> Cell:
 
 def rank_tables(results: Sequence[Result]) -> list[Table]:
     """Accuracy, bytes and Gram error over width and rank."""
-    return [_rank(study) for study in rank_studies(results)]
+    return [_rank_table(study) for study in rank_studies(results)]
 
 
-def _rank(study: RankStudy) -> Table:
-    members = [g for line in study.lines.values() for g in line.values()]
-    counts = [len(g.results) for g in members]
-    beside = paper_dataset(study.setting.dataset) == "CIFAR-100" and study.beta == 0.5
-    say_n = len(set(counts)) > 1
+def _rank_table(study: RankStudy) -> Table:
+    members = [(m, rank, g) for m, line in study.lines.items() for rank, g in line.items()]
+    printed = paper_dataset(study.setting.dataset) == "CIFAR-100" and study.beta == 0.5
     blocks = [
-        [_rank_row(m, rank, g, beside, say_n) for rank, g in line.items()]
+        [_rank_row(m, rank, g, printed) for rank, g in line.items()]
         for m, line in study.lines.items()
     ]
     columns = [
-        *numbers("M", "rank", "A_avg", "A_T", "largest upload, MiB", "formula, MiB", "Gram error"),
-        *([Column(t, "printed", muted=True) for t in ("A_avg", "MiB")] if beside else []),
+        *number_columns("M", "rank", "A_avg", "A_T", "largest upload, MiB", "formula, MiB"),
+        *number_columns("Gram error"),
+        *([Column(h, "printed", muted=True) for h in ("A_avg", "MiB")] if printed else []),
     ]
-    note = seeds_note(counts)
-    return Table(study.title, columns, blocks, note)
+    note = seeds_note([(f"M = {m}, rank {rank}", len(g.results)) for m, rank, g in members])
+    return Table(study.title, columns, blocks, note, results_of(g for _, _, g in members))
 
 
-def _rank_row(m: int, rank: int, g: Group, beside: bool, say_n: bool) -> list[Cell]:
-    formula = [f for r in g.results if (f := formula_upload(r)) is not None]
-    error = g.stat(_gram_error)
-    told = [number(d.get((m, rank)), 1, muted=True) for d in (RANK_A_AVG, RANK_MIB)]
+def _rank_row(m: int, rank: int, g: Group, printed: bool) -> list[Cell]:
+    paper = [number(figures.get((m, rank)), 1, muted=True) for figures in (RANK_A_AVG, RANK_MIB)]
     return [
         Cell(str(m)),
         Cell(str(rank)),
-        spread(g.stat(lambda r: r.A_avg), say_n=say_n),
-        spread(g.stat(lambda r: r.A_T), say_n=say_n),
+        mean_and_spread(g.stat(lambda r: r.A_avg)),
+        mean_and_spread(g.stat(lambda r: r.A_T)),
         Cell(mib(largest_upload(g))),
-        Cell(mib(max(formula)) if formula else NOTHING),
-        Cell(NOTHING if error is None else f"{error.mean:.3g}"),
-        *(told if beside else []),
+        Cell(mib(largest_formula(g))),
+        significant(mean_of(g.stat(_gram_error))),
+        *(paper if printed else []),
     ]
 
 
 def _gram_error(result: Result) -> float | None:
-    errors = [t.gram_error for t in result.tasks if t.gram_error is not None]
-    return max(errors) if errors else None
+    return max((t.gram_error for t in result.tasks if t.gram_error is not None), default=None)
 
 
 def component_tables(results: Sequence[Result]) -> list[Table]:
     """A_avg as components are added, for each ridge parameter."""
-    return [_components(study) for study in component_studies(results)]
+    return [_component_table(study) for study in component_studies(results)]
 
 
-def _components(study: ComponentStudy) -> Table:
-    lams = study.lams
-    counts = [len(g.results) for row in study.bars.values() for g in row.values()]
-    say_n = len(set(counts)) > 1
-    blocks = [
-        [
-            [
-                Cell(text),
-                *(
-                    spread(
-                        row[lam].stat(lambda r: r.A_avg) if lam in row else stat([]), say_n=say_n
-                    )
-                    for lam in lams
-                ),
-                number(COMPONENTS.get(component), muted=True),
-            ]
-        ]
-        for (component, text), row in study.bars.items()
+def _component_table(study: ComponentStudy) -> Table:
+    members = [
+        (f"{step} at {lam}", g) for (_, step), row in study.bars.items() for lam, g in row.items()
     ]
+    blocks = []
+    for (component, step), row in study.bars.items():
+        stats = [row[lam].stat(lambda r: r.A_avg) if lam in row else None for lam in study.lams]
+        printed = number(COMPONENTS.get(component), muted=True)
+        blocks.append([[Cell(step), *map(mean_and_spread, stats), printed]])
     columns = [
-        *words("component"),
-        *numbers(*lams, group="A_avg"),
+        *text_columns("component"),
+        *number_columns(*study.lams, group="A_avg"),
         Column("printed (ViT-B/16, CIFAR-100, M = 1250)", muted=True),
     ]
-    note = seeds_note(counts)
-    return Table(study.title, columns, blocks, note)
+    note = seeds_note([(name, len(g.results)) for name, g in members])
+    return Table(study.title, columns, blocks, note, results_of(g for _, g in members))

@@ -1,4 +1,4 @@
-"""Drift of trained extractors, and the accuracy on the same reference rows."""
+"""Drift of trained feature extractors, and the accuracy on the same reference rows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from fedran.bench.report.tables.table import (
     NOTHING,
     Cell,
     Table,
-    collapse_but_first,
+    collapse_repeated,
     number,
-    numbers,
-    words,
+    number_columns,
+    results_of,
+    significant,
+    text_columns,
 )
 from fedran.bench.results.grouping import (
     Group,
@@ -27,76 +29,69 @@ from fedran.bench.results.grouping import (
 from fedran.bench.results.metrics import is_head, on_images
 from fedran.bench.results.result import Result
 
-READ = (
-    "Why the extractor is frozen. The reference rows are those of client 1 in task 2. Drift is "
-    "the mean distance of their features from where task 2 left them; a frozen extractor has "
-    "none. Heads on frozen features are in the table too: what they lose is lost without drift. "
-    "The right panel adds up what the mean client sends: a model in every round, or one message "
-    "a task."
-)
-
 
 def drift_tables(results: Iterable[Result]) -> list[Table]:
-    """One table for each setting and beta where some extractor drifted."""
+    """One table per setting and beta in which some feature extractor drifted."""
     places = drifting(results)
     tables = [_table(*place, found) for place, found in places.items()]
-    return collapse_but_first(tables, [setting for setting, _ in places])
+    return collapse_repeated(tables, [setting for setting, _ in places])
 
 
 def drifting(results: Iterable[Result]) -> dict[tuple[Setting, float | None], list[Group]]:
-    """The groups of every setting and beta that has a drift; the most skewed beta comes first."""
+    """The groups of every setting and beta with drift; the most skewed beta comes first."""
     places = by_place(groups(comparisons(results)))
     return {place: found for place, found in places.items() if any(map(has_drift, found))}
 
 
 def has_drift(g: Group) -> bool:
-    """Whether the features of its reference rows moved, in any of its runs."""
+    """Whether any run of the group recorded drift."""
     return any(r.drift for r in g.results)
 
 
-def over_seeds(rows: Iterable[Sequence[float]]) -> list[float]:
-    """Mean of each entry over the seeds that have it; nothing of nothing.
+def mean_drift(g: Group) -> list[float]:
+    """Drift after task 2 and every later task, mean over seeds."""
+    return mean_over_seeds(r.drift for r in g.results)
 
-    >>> over_seeds([[0.0, 1.0], [0.0, 2.0], []])
+
+def mean_reference_accuracy(g: Group) -> list[float]:
+    """Accuracy on the reference rows in percent, after task 2 and every later task."""
+    return [100.0 * v for v in mean_over_seeds(r.reference_acc for r in g.results)]
+
+
+def mean_over_seeds(rows: Iterable[Sequence[float]]) -> list[float]:
+    """Entry-wise mean of the rows that are not empty.
+
+    >>> mean_over_seeds([[0.0, 1.0], [0.0, 2.0], []])
     [0.0, 1.5]
     """
-    there = [list(row) for row in rows if len(row)]
-    length = min(map(len, there), default=0)
-    return [float(np.mean([row[i] for row in there])) for i in range(length)]
+    recorded = [list(row) for row in rows if len(row)]
+    length = min(map(len, recorded), default=0)
+    return [float(np.mean([row[i] for row in recorded])) for i in range(length)]
 
 
-def reference_accuracy(g: Group) -> list[float]:
-    """Percent right of the reference rows, after task 2 and every later one."""
-    return [100.0 * v for v in over_seeds(r.reference_acc for r in g.results)]
-
-
-def _table(setting: Setting, beta: float | None, found: list[Group]) -> Table:
-    heads = [f"task {t}" for t in range(2, setting.tasks + 1)]
+def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
+    headings = [f"task {t}" for t in range(2, setting.tasks + 1)]
     columns = [
-        *words("method"),
-        *numbers(*heads, group="drift after"),
-        *numbers(*heads, group="accuracy on the reference rows after, %"),
+        *text_columns("method"),
+        *number_columns(*headings, group="drift after"),
+        *number_columns(*headings, group="accuracy on the reference rows after, %"),
     ]
-    shown = [g for g in sorted(found, key=row_order) if _belongs(g)]
-    rows = [[[Cell(g.name), *_drift(g, len(heads)), *_right(g, len(heads))]] for g in shown]
-    return Table(place_title(setting, beta), columns, rows, "Means over seeds.")
+
+    def padded(cells: list[Cell]) -> list[Cell]:
+        return (cells + [Cell(NOTHING)] * len(headings))[: len(headings)]
+
+    shown = [g for g in sorted(found, key=row_order) if _is_shown(g)]
+    blocks = []
+    for g in shown:
+        frozen = not on_images(g.first)
+        drift = [Cell("0")] * len(headings) if frozen else [significant(v) for v in mean_drift(g)]
+        accuracy = [number(v, 1) for v in mean_reference_accuracy(g)]
+        blocks.append([[Cell(g.name), *padded(drift), *padded(accuracy)]])
+    note = "Means over seeds."
+    return Table(place_title(setting, beta), columns, blocks, note, results_of(shown))
 
 
-def _belongs(g: Group) -> bool:
+def _is_shown(g: Group) -> bool:
     """Trained methods, and FedRAN for comparison."""
-    told = any(r.reference_acc for r in g.results)
-    return has_drift(g) or (told and (is_head(g.first) or g.key == "fedran"))
-
-
-def _drift(g: Group, length: int) -> list[Cell]:
-    if not on_images(g.first):
-        return [Cell("0")] * length
-    return _fill([Cell(f"{v:.3g}") for v in over_seeds(r.drift for r in g.results)], length)
-
-
-def _right(g: Group, length: int) -> list[Cell]:
-    return _fill([number(v, 1) for v in reference_accuracy(g)], length)
-
-
-def _fill(cells: list[Cell], length: int) -> list[Cell]:
-    return (cells + [Cell(NOTHING)] * length)[:length]
+    recorded = any(r.reference_acc for r in g.results)
+    return has_drift(g) or (recorded and (is_head(g.first) or g.key == "fedran"))

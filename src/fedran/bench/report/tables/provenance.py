@@ -1,79 +1,104 @@
-"""Where every row comes from: command, day, seeds, machine, versions, hashes, run ids."""
+"""How to repeat the measurements: commands, dates, seeds, machines, versions, hashes, run ids."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fedran.bench.report.tables.table import Cell, Column, Table, numbers, words
+from fedran.bench.report.tables.table import (
+    Cell,
+    Table,
+    command,
+    date_range,
+    number_columns,
+    text_columns,
+)
 from fedran.bench.results.grouping import Group, by_place, groups, machine_of, place_title
 from fedran.bench.results.result import Result
 
 SHORT = 8
+"""Characters shown of hashes and run ids."""
 
 
-def provenance_table(results: Iterable[Result]) -> Table:
-    """One line for each method, setting and beta; ablations too."""
-    places = by_place(groups(results))
+def command_table(results: Iterable[Result]) -> Table:
+    """One row per command and machine."""
+    batches: dict[tuple[str, str], list[Result]] = {}
+    for g in groups(results, by_machine=True):
+        for r in g.results:
+            batches.setdefault((command(r), machine_of(r)), []).append(r)
     blocks = [
-        [[Cell(place_title(*place)), *_row(g)] for g in found] for place, found in places.items()
+        [
+            [
+                Cell(what),
+                Cell(date_range(runs)),
+                Cell(str(len(runs))),
+                Cell(_seeds(runs)),
+                Cell(where),
+                Cell(_unique((_versions(r) for r in runs), "; ")),
+            ]
+        ]
+        for (what, where), runs in batches.items()
     ]
     columns = [
-        *words("setting", "method"),
-        Column("command", numeric=False, wide=True),
-        *numbers("date"),
-        *(
-            Column(t, numeric=False, wide=True)
-            for t in ("seeds", "run ids", "hashes", "machine", "versions")
-        ),
+        *text_columns("command", wide=True),
+        *text_columns("date"),
+        *number_columns("runs"),
+        *text_columns("seeds", "machine", "versions", wide=True),
     ]
     note = (
-        f"Hashes and run ids are cut to {SHORT} characters. A run id covers method, settings, "
-        "seeds, stream, features and version of the code: the same id means the same run. Where a "
-        "row was run more than once with the same seeds, the newest counts. Options of a command "
-        "follow from machine and company that the result recorded."
+        "The options of a command follow from the machine that the results name. The number after "
+        "the plus sign of a fedran version is a hash of the code that computes."
     )
-    return Table("Every row of this page", columns, blocks, note)
+    return Table("Commands", columns, blocks, note)
 
 
-def _row(g: Group) -> list[Cell]:
+def run_table(results: Iterable[Result]) -> Table:
+    """One row per method, setting and beta, with the ids of the runs behind it."""
+    blocks = [
+        [[Cell(place_title(*place)), *_run_row(g)] for g in found]
+        for place, found in by_place(groups(results)).items()
+    ]
+    columns = [
+        *text_columns("setting", "method"),
+        *text_columns("command", "date", "seeds", "run ids", "hashes", "machine", wide=True),
+    ]
+    note = (
+        f"Hashes and run ids show their first {SHORT} characters. A run id covers method, "
+        "settings, seeds, stream, features and version of the code: the same id means the same "
+        "run. If a run was repeated with the same seeds, the newest counts."
+    )
+    return Table("Every run", columns, blocks, note, collapsed=True)
+
+
+def _run_row(g: Group) -> list[Cell]:
     runs = g.results
-    hashes = {k: _each(r.hashes[k][:SHORT] for r in runs if k in r.hashes) for k in _roles(g)}
+    hashes = {
+        kind: _unique(r.hashes[kind][:SHORT] for r in runs if kind in r.hashes)
+        for kind in sorted({kind for r in runs for kind in r.hashes})
+    }
     return [
         Cell(g.name),
-        Cell(_each(_command(r) for r in runs)),
-        Cell(_each(sorted(r.date for r in runs))),
-        Cell(_seeds(g)),
-        Cell(_each(r.run_id[:SHORT] for r in runs)),
-        Cell("; ".join(f"{k} {v}" for k, v in hashes.items())),
-        Cell("; ".join(dict.fromkeys(machine_of(r) for r in runs))),
-        Cell("; ".join(dict.fromkeys(_versions(r) for r in runs))),
+        Cell(_unique(command(r) for r in runs)),
+        Cell(date_range(runs)),
+        Cell(_seeds(runs)),
+        Cell(_unique(r.run_id[:SHORT] for r in runs)),
+        Cell("; ".join(f"{kind} {values}" for kind, values in hashes.items())),
+        Cell(_unique((machine_of(r) for r in runs), "; ")),
     ]
 
 
-def _command(r: Result) -> str:
-    if not r.config:
-        return "not recorded"
-    device = " --device cuda" if "NVIDIA" in r.machine else ""
-    beside = f" --jobs {r.side_by_side}" if r.side_by_side > 1 else ""
-    return f"fedran run {r.config}{device}{beside}"
-
-
-def _each(texts: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(texts))
-
-
-def _roles(g: Group) -> list[str]:
-    return sorted({k for r in g.results for k in r.hashes})
+def _unique(texts: Iterable[str], separator: str = ", ") -> str:
+    return separator.join(dict.fromkeys(texts))
 
 
 def _versions(result: Result) -> str:
-    return ", ".join(f"{k} {v}" for k, v in result.versions.items())
+    return ", ".join(f"{name} {version}" for name, version in result.versions.items())
 
 
-def _seeds(g: Group) -> str:
-    """Roles that share their seeds are named together: ``order, partition 1, 2; mask 0``."""
+def _seeds(runs: Iterable[Result]) -> str:
+    """Seeds by role; roles with equal seeds share an entry: ``order, partition 1, 2; mask 0``."""
+    results = list(runs)
     roles: dict[str, list[str]] = {}
-    for role in dict.fromkeys(role for r in g.results for role in r.seeds):
-        values = ", ".join(dict.fromkeys(str(r.seeds.get(role, "-")) for r in g.results))
+    for role in dict.fromkeys(role for r in results for role in r.seeds):
+        values = _unique(str(r.seeds.get(role, "-")) for r in results)
         roles.setdefault(values, []).append(role)
     return "; ".join(f"{', '.join(names)} {values}" for values, names in roles.items())

@@ -1,11 +1,16 @@
-"""A plain table, and how numbers are written in it. Rendering is elsewhere."""
+"""A table as plain data, and the one place where numbers are written as text.
+
+``page`` renders tables as HTML and ``markdown`` as Markdown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedran.bench.results.grouping import Mark, Stat
+from fedran.bench.results.grouping import Group, Mark, Stat
+from fedran.bench.results.result import Result
 
 MIB = 2**20
 NOTHING = "-"
@@ -13,7 +18,7 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, how it ranks, and whether it is only context (printed elsewhere, not measured)."""
+    """The text of a cell, its rank, and whether it is context instead of a measurement."""
 
     text: str
     mark: Mark = ""
@@ -22,14 +27,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading; columns that share a group stand under one more heading."""
+    """A heading. Columns of the same group share a second heading above."""
 
     text: str
     group: str = ""
     numeric: bool = True
     muted: bool = False
     wide: bool = False
-    """Holds prose: it wraps."""
+    """The column holds long text, which is wrapped."""
 
 
 Block = Sequence[Sequence[Cell]]
@@ -38,56 +43,98 @@ Block = Sequence[Sequence[Cell]]
 
 @dataclass(frozen=True)
 class Table:
-    """Title, columns, blocks of rows, and a note below."""
+    """Title, columns, blocks of rows, and the note that explains them."""
 
     title: str
     columns: Sequence[Column]
     blocks: Sequence[Block] = field(default_factory=list)
     note: str = ""
+    results: Sequence[Result] = ()
+    """The measurements behind the table. Their commands and dates are shown below it."""
     collapsed: bool = False
-    """Shown on demand where the page can do that."""
+    """Folded on the HTML page, left out of the Markdown pages."""
 
     @property
     def rows(self) -> list[Sequence[Cell]]:
         """All rows of all blocks."""
         return [row for block in self.blocks for row in block]
 
+    @property
+    def commands(self) -> list[str]:
+        """The commands that produced the measurements."""
+        return list(dict.fromkeys(command(r) for r in self.results))
 
-def collapse_but_first(tables: Sequence[Table], leading: Sequence[object]) -> list[Table]:
-    """Fold away every table that is not the first of its ``leading`` (a setting, say)."""
-    pairs = zip(tables, leading, strict=True)
-    return [replace(t, collapsed=a in leading[:i]) for i, (t, a) in enumerate(pairs)]
+    @property
+    def dates(self) -> str:
+        """The day or the first and the last day of the measurements."""
+        return date_range(self.results)
 
 
-def words(*texts: str) -> list[Column]:
+def command(result: Result) -> str:
+    """The command that produced a result, with the options that follow from its machine."""
+    if not result.config:
+        return "not recorded"
+    device = " --device cuda" if "NVIDIA" in result.machine else ""
+    jobs = f" --jobs {result.side_by_side}" if result.side_by_side > 1 else ""
+    return f"fedran run {result.config}{device}{jobs}"
+
+
+def date_range(results: Iterable[Result]) -> str:
+    """The day of the results, or the first and the last day."""
+    days = sorted({r.date for r in results})
+    return " to ".join(dict.fromkeys(days[:1] + days[-1:]))
+
+
+def results_of(found: Iterable[Group]) -> list[Result]:
+    """All results of some groups."""
+    return [r for g in found for r in g.results]
+
+
+def collapse_repeated(tables: Sequence[Table], topics: Sequence[object]) -> list[Table]:
+    """Fold every table whose topic, for example a setting, an earlier table has too."""
+    pairs = zip(tables, topics, strict=True)
+    return [replace(t, collapsed=topic in topics[:i]) for i, (t, topic) in enumerate(pairs)]
+
+
+def text_columns(*headings: str, wide: bool = False) -> list[Column]:
     """Columns of text."""
-    return [Column(t, numeric=False) for t in texts]
+    return [Column(h, numeric=False, wide=wide) for h in headings]
 
 
-def numbers(*texts: str, group: str = "") -> list[Column]:
+def number_columns(*headings: str, group: str = "") -> list[Column]:
     """Columns of numbers."""
-    return [Column(t, group) for t in texts]
+    return [Column(h, group) for h in headings]
 
 
-def number(value: float | None, digits: int = 2, mark: Mark = "", muted: bool = False) -> Cell:
-    """A number or a dash."""
-    return Cell(NOTHING if value is None else f"{value:.{digits}f}", mark, muted)
+def number(value: float | None, digits: int = 2, muted: bool = False) -> Cell:
+    """A number with fixed digits, or a dash."""
+    return Cell(NOTHING if value is None else f"{value:.{digits}f}", muted=muted)
 
 
-def spread(s: Stat | None, digits: int = 2, mark: Mark = "", say_n: bool = False) -> Cell:
-    """Mean ± spread; with the number of seeds where the table cannot say it once.
+def mean_and_spread(s: Stat | None, digits: int = 2, mark: Mark = "") -> Cell:
+    """Mean ± standard deviation; the mean alone where there is one seed.
 
-    >>> spread(Stat(76.543, 0.117, 3)).text
+    >>> mean_and_spread(Stat(76.543, 0.117, 3)).text
     '76.54 ± 0.12'
     """
     if s is None:
         return Cell(NOTHING)
-    text = f"{s.mean:.{digits}f}" + ("" if s.spread is None else f" ± {s.spread:.{digits}f}")
-    return Cell(text + (f" (n={s.n})" if say_n else ""), mark)
+    spread = "" if s.spread is None else f" ± {s.spread:.{digits}f}"
+    return Cell(f"{s.mean:.{digits}f}{spread}", mark)
+
+
+def significant(value: float | None) -> Cell:
+    """A number with three significant digits, or a dash."""
+    return Cell(NOTHING if value is None else f"{value:.3g}")
+
+
+def beta_text(beta: float | None) -> str:
+    """The skew of a partition, or a dash."""
+    return NOTHING if beta is None else f"{beta:g}"
 
 
 def mib(size: float | None) -> str:
-    """Bytes in MiB with three digits that say something.
+    """Bytes in MiB with about three significant digits.
 
     >>> mib(140_787_712), mib(1_100_000), mib(2_000)
     ('134.27', '1.05', '0.00191')
@@ -101,7 +148,7 @@ def mib(size: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds with about three digits.
+    """Seconds with about three significant digits.
 
     >>> seconds(3.541), seconds(0.3), seconds(0.0021)
     ('3.54', '0.300', '0.0021')
@@ -110,7 +157,7 @@ def seconds(value: float | None) -> str:
 
 
 def seconds_digits(value: float) -> int:
-    """Digits after the point."""
+    """Digits after the decimal point."""
     return 2 if value >= 1 else 3 if value >= 0.1 else 4
 
 
@@ -125,10 +172,37 @@ def times(ratio: float | None) -> str:
     return f"{ratio:.0f}x" if ratio >= 100 else f"{ratio:.3g}x" if ratio >= 1 else f"{ratio:.2g}x"
 
 
-def seeds_note(counts: Sequence[int]) -> str:
-    """How many seeds stand behind a table's means."""
-    if not counts or set(counts) == {1}:
+def seeds_note(rows: Sequence[tuple[str, int]]) -> str:
+    """State once how many seeds are behind the means, given (row, number of seeds) pairs.
+
+    >>> seeds_note([("FedRAN", 3), ("AFL", 3)])
+    'Mean ± sample standard deviation over 3 seeds.'
+    >>> seeds_note([("FedRAN", 3), ("AFL", 3), ("TARGET", 1)])
+    'Mean ± sample standard deviation over 3 seeds, except 1 seed: TARGET.'
+    """
+    counts = Counter(n for _, n in rows)
+    if set(counts) <= {1}:
         return "One seed each, so no spread is shown."
-    if len(set(counts)) == 1:
-        return f"Mean ± sample standard deviation over {counts[0]} seeds."
-    return "Mean ± sample standard deviation over n seeds, n in brackets."
+    usual = max(counts, key=lambda n: (counts[n], n))
+    note = f"Mean ± sample standard deviation over {_seeds(usual)}"
+    for n in sorted(set(counts) - {usual}):
+        names = dict.fromkeys(name for name, other in rows if other == n)
+        note += f", except {_seeds(n)}: {'; '.join(names)}"
+    return note + "."
+
+
+def seeds_per_group(found: Iterable[Group]) -> list[tuple[str, int]]:
+    """Name and number of seeds of each group, with its β where a method has several numbers."""
+    members = list(found)
+    counts: dict[str, set[int]] = {}
+    for g in members:
+        counts.setdefault(g.name, set()).add(len(g.results))
+    rows = []
+    for g in members:
+        beta = "" if len(counts[g.name]) == 1 else f" (β = {beta_text(g.beta)})"
+        rows.append((g.name + beta, len(g.results)))
+    return rows
+
+
+def _seeds(n: int) -> str:
+    return f"{n} seed{'' if n == 1 else 's'}"

@@ -1,0 +1,183 @@
+"""Why the feature extractor is frozen: drift, its cost in accuracy, and bytes over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fedran.bench.report.figures.chart import (
+    ACCENT,
+    COLOURS,
+    INK,
+    Chart,
+    Style,
+    fit_legend,
+    legend_below,
+    log_ticks,
+    method_styles,
+    short,
+    slug,
+    unique,
+)
+from fedran.bench.report.figures.curves import cumulative_upload, mean_cumulative_upload
+from fedran.bench.report.tables.communication import group_of
+from fedran.bench.report.tables.drift import (
+    drifting,
+    has_drift,
+    mean_drift,
+    mean_reference_accuracy,
+)
+from fedran.bench.report.tables.table import MIB
+from fedran.bench.results.grouping import Group, Setting, place_title
+from fedran.bench.results.metrics import is_trained, network
+from fedran.bench.results.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+VIT_B16 = 85_798_656
+"""Parameters of ViT-B/16 at 224 x 224 without its head: 12 blocks of 7,087,872, patches
+590,592, positions 197 x 768, class token 768, last norm 1,536."""
+VIT_WIDTH = 768
+LEGEND_COLUMNS = 3
+Track = tuple[list[float], list[float]]
+"""Drift and accuracy on the reference rows, task by task."""
+
+
+def drift_charts(results: Sequence[Result]) -> list[Chart]:
+    """One figure per setting, at the most skewed beta with drift."""
+    styles, seen, charts = method_styles(results), set[Setting](), []
+    for (setting, beta), found in drifting(results).items():
+        if setting in seen:
+            continue
+        seen.add(setting)
+        tracks = _tracks(found)
+        width = 3.3 * (3 if tracks else 2)
+        names = [g.name for g in found if has_drift(g)]
+        columns, height = fit_legend(width, [*names, "", "", "", ""], LEGEND_COLUMNS)
+        middle = (
+            " Middle: accuracy on the same rows against drift. The ring is the state after task 2; "
+            "each further mark is one more task."
+        )
+        caption = (
+            f"{place_title(setting, beta)}. Left: drift on the reference rows; FedRAN's extractor "
+            f"is frozen.{middle if tracks else ''} Right: bytes sent by the mean client so far. "
+            "All lines are measured means over seeds, except the dotted one: it is computed from "
+            f"the parameters of ViT-B/16 ({VIT_B16:,} and a head), with 4 bytes each, sent in "
+            "every round."
+        )
+        draw = partial(_draw, found, tracks, styles, columns)
+        name = slug("drift", setting.dataset, setting.frame)
+        charts.append(Chart(name, caption, (width, 2.9 + height), draw))
+    return unique(charts)
+
+
+def vit_upload(classes: int) -> int:
+    """Bytes of ViT-B/16 with a linear head in float32: the upload of one round.
+
+    >>> round(vit_upload(100) / 2**20, 1)
+    327.6
+    """
+    return 4 * (VIT_B16 + (VIT_WIDTH + 1) * classes)
+
+
+def _tracks(found: Sequence[Group]) -> dict[str, Track]:
+    """The tracks of all methods that drifted, and of FedRAN."""
+    ours, tracks = group_of("fedran", found), {}
+    for g in found:
+        accuracy = mean_reference_accuracy(g)
+        if has_drift(g):
+            drift = mean_drift(g)
+        elif g is ours:
+            drift = [0.0] * len(accuracy)
+        else:
+            continue
+        length = min(len(drift), len(accuracy))
+        if length:
+            tracks[g.name] = drift[:length], accuracy[:length]
+    return tracks
+
+
+def _draw(
+    found: Sequence[Group],
+    tracks: dict[str, Track],
+    styles: dict[str, Style],
+    columns: int,
+    figure: Figure,
+) -> None:
+    axes = list(figure.subplots(1, 3 if tracks else 2))
+    _draw_drift(axes[0], found, styles)
+    if tracks:
+        _draw_tracks(axes[1], tracks, styles)
+    _draw_uploads(axes[-1], found)
+    legend_below(figure, [axes[0], axes[-1]], columns)
+
+
+def _draw_drift(ax: Axes, found: Sequence[Group], styles: dict[str, Style]) -> None:
+    tasks = found[0].setting.tasks
+    for g in filter(has_drift, found):
+        s, drift = styles[g.name], mean_drift(g)
+        x = range(2, 2 + len(drift))
+        ax.plot(x, drift, s.marker, ls="-", color=s.colour, label=short(g.name))
+    ours = group_of("fedran", found)
+    if ours is not None:
+        x = range(2, tasks + 1)
+        ax.plot(x, [0.0] * len(x), "o-", color=ACCENT, label=short(ours.name), zorder=3)
+    ax.set_xticks(range(2, tasks + 1, max(1, tasks // 10)))
+    ax.set_xlabel("after task")
+    ax.set_ylabel("drift on the reference rows")
+
+
+def _draw_tracks(ax: Axes, tracks: dict[str, Track], styles: dict[str, Style]) -> None:
+    for name, (drift, accuracy) in tracks.items():
+        s = styles[name]
+        ax.plot(drift, accuracy, "-", lw=1.0, color=s.colour)
+        ax.plot(drift[1:], accuracy[1:], s.marker, ls="", color=s.colour)
+        ax.plot(drift[:1], accuracy[:1], "o", mfc="none", ms=6, color=s.colour)
+    ax.set_ylim(0, max(5.0, *(v for _, accuracy in tracks.values() for v in accuracy)) * 1.06)
+    ax.set_xlabel("drift on the reference rows")
+    ax.set_ylabel("accuracy on the reference rows, %")
+
+
+def _draw_uploads(ax: Axes, found: Sequence[Group]) -> None:
+    lines = {name: _sent(g) for name, g in _smallest_and_largest_network(found).items()}
+    for (name, line), shade, marker in zip(lines.items(), (COLOURS[9], INK), "sD", strict=False):
+        ax.plot(*line, marker, ls="-", color=shade, label=f"{name}, measured")
+    last = max(rounds[-1] for rounds, _ in lines.values())
+    per_round = vit_upload(len(found[0].first.classes)) / MIB
+    ax.plot([1, last], [per_round, per_round * last], ":", color=INK, label="ViT-B/16, computed")
+    ours = group_of("fedran", found)
+    if ours is not None:
+        ax.plot(*_sent(ours), "o", ls="-", color=ACCENT, zorder=3)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    log_ticks(ax.xaxis, ax.dataLim.intervalx)
+    log_ticks(ax.yaxis, ax.dataLim.intervaly)
+    ax.set_xlabel("rounds so far")
+    ax.set_ylabel("sent by the mean client, MiB")
+
+
+def _smallest_and_largest_network(found: Sequence[Group]) -> dict[str, Group]:
+    """The networks with the smallest and the largest upload per round, each with one method."""
+    networks: dict[str, Group] = {}
+    trained = [g for g in found if is_trained(g.first)]
+    # Plain averaging sends the model and nothing else, so it stands for its network.
+    for g in sorted(trained, key=lambda g: g.key != "finetune"):
+        networks.setdefault(short(network(g.first) or g.name), g)
+
+    def upload_per_round(item: tuple[str, Group]) -> float:
+        rounds, sent = cumulative_upload(item[1].first)
+        return sent[-1] / rounds[-1]
+
+    ranked = sorted(networks.items(), key=upload_per_round)
+    return dict(ranked[:1] + ranked[-1:])
+
+
+def _sent(g: Group) -> tuple[list[int], list[float]]:
+    """Rounds and MiB so far, after each task and, with equal uploads, after the first round."""
+    rounds, sent = mean_cumulative_upload(g)
+    if rounds[0] == 1:
+        return rounds, sent
+    return [1, *rounds], [sent[0] / rounds[0], *sent]

@@ -1,0 +1,128 @@
+"""Bytes per client and task: measured, by the formula of the method's paper, and printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fedran.bench.report.paper import Printed, paper_row, printed_for
+from fedran.bench.report.tables.table import (
+    MIB,
+    NOTHING,
+    Cell,
+    Column,
+    Table,
+    beta_text,
+    collapse_repeated,
+    mib,
+    number,
+    number_columns,
+    results_of,
+    text_columns,
+    times,
+)
+from fedran.bench.results.grouping import (
+    Group,
+    Setting,
+    by_place,
+    comparisons,
+    groups,
+    mean_of,
+    place_title,
+)
+from fedran.bench.results.metrics import formula_upload, max_download, total_download, total_upload
+from fedran.bench.results.result import Result
+
+Places = dict[tuple[Setting, float | None], list[Group]]
+
+
+def largest_upload(g: Group) -> int:
+    """The largest upload of any client, task and seed, in bytes."""
+    return max(r.max_upload for r in g.results)
+
+
+def largest_formula(g: Group) -> int | None:
+    """The largest upload by the formula of the method's paper, in bytes."""
+    return max((f for r in g.results if (f := formula_upload(r)) is not None), default=None)
+
+
+def group_of(key: str, found: Iterable[Group]) -> Group | None:
+    """The first group of a method."""
+    return next((g for g in found if g.key == key), None)
+
+
+def communication_tables(results: Iterable[Result]) -> list[Table]:
+    """FedRAN against the paper's FedRAN, then one table per setting and beta."""
+    places = by_place(groups(comparisons(results)))
+    tables = [_table(setting, beta, found) for (setting, beta), found in places.items()]
+    folded = collapse_repeated(tables, [setting for setting, _ in places])
+    return _against_the_paper(places) + folded
+
+
+def _against_the_paper(places: Places) -> list[Table]:
+    """How much smaller FedRAN's upload is than the printed and the measured one of the paper."""
+    blocks: dict[Setting, list[list[Cell]]] = {}
+    used: list[Group] = []
+    for (setting, beta), found in places.items():
+        ours, theirs = group_of("fedran", found), group_of("fedran-paper", found)
+        paper = printed_for(setting)
+        printed = paper.mib("FedRAN") if paper else None
+        if ours is None or (theirs is None and printed is None):
+            continue
+        size = largest_upload(ours)
+        sent = largest_upload(theirs) if theirs else None
+        used += [ours, theirs] if theirs else [ours]
+        blocks.setdefault(setting, []).append(
+            [
+                Cell(setting.title),
+                Cell(beta_text(beta)),
+                Cell(mib(size)),
+                Cell(mib(sent)),
+                Cell(times(sent / size if sent and size else None)),
+                number(printed, muted=True),
+                Cell(times(printed * MIB / size if printed and size else None), muted=True),
+            ]
+        )
+    if not blocks:
+        return []
+    columns = [
+        *text_columns("setting", "β"),
+        *number_columns("FedRAN", "FedRAN-paper", "ratio", group="measured, MiB"),
+        *(Column(h, "printed in the paper, MiB", muted=True) for h in ("FedRAN", "ratio")),
+    ]
+    note = (
+        "Largest uploads. FedRAN-paper is the paper's algorithm as run here: float32, and at most "
+        "as many columns as the client has rows. Its ratio to FedRAN is the fair comparison. The "
+        "printed figure counts 8 bytes per number, the nominal rank and all classes."
+    )
+    title = "FedRAN against the paper's FedRAN"
+    return [Table(title, columns, list(blocks.values()), note, results_of(used))]
+
+
+def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
+    ours, paper = group_of("fedran", found), printed_for(setting)
+    base = largest_upload(ours) if ours else 0
+    columns = [
+        *text_columns("method"),
+        *number_columns("largest upload", "ratio to FedRAN", "formula", "total upload"),
+        *number_columns("largest download", "total download"),
+        *([Column("upload, printed", muted=True)] if paper else []),
+        *text_columns("a client sends", wide=True),
+    ]
+    rows = [_row(g, base, paper) for g in sorted(found, key=largest_upload)]
+    title = f"{place_title(setting, beta)}, in MiB"
+    return Table(title, columns, [[r] for r in rows], results=results_of(found))
+
+
+def _row(g: Group, base: int, paper: Printed | None) -> list[Cell]:
+    size = largest_upload(g)
+    return [
+        Cell(g.name),
+        Cell(mib(size)),
+        Cell(times(size / base) if base else NOTHING),
+        Cell(mib(largest_formula(g))),
+        Cell(mib(mean_of(g.stat(total_upload)))),
+        Cell(mib(max(max_download(r) for r in g.results))),
+        Cell(mib(mean_of(g.stat(total_download)))),
+        *([number(paper.mib(paper_row(g)), muted=True)] if paper else []),
+        Cell(g.first.sends),
+    ]

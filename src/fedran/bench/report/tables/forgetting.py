@@ -1,0 +1,145 @@
+"""Loss of accuracy on earlier tasks: forgetting, backward transfer, drift, and budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fedran.bench.report.tables.table import (
+    NOTHING,
+    Cell,
+    Table,
+    collapse_repeated,
+    mean_and_spread,
+    number,
+    number_columns,
+    results_of,
+    seeds_note,
+    seeds_per_group,
+    significant,
+    text_columns,
+)
+from fedran.bench.results.grouping import Group, Setting, by_place, comparisons, groups, place_title
+from fedran.bench.results.metrics import (
+    backward_transfer,
+    budgets_met,
+    class_backward_transfer,
+    class_forgetting,
+    forgetting,
+    mean_or_none,
+    on_images,
+)
+from fedran.bench.results.result import Result
+
+WORST = 10
+"""Number of most forgotten classes that are listed."""
+
+
+def forgetting_tables(results: Iterable[Result]) -> list[Table]:
+    """Means over tasks, drift and budgets for each setting and beta."""
+    places = _places(results)
+    means = [_means(*place, found) for place, found in places.items()]
+    return collapse_repeated(means, [setting for setting, _ in places])
+
+
+def forgetting_details(results: Iterable[Result]) -> list[Table]:
+    """Every task and the most forgotten classes, for each setting and beta."""
+    return [
+        table
+        for place, found in _places(results).items()
+        for table in (_per_task(*place, found), _worst_classes(*place, found))
+    ]
+
+
+def _places(results: Iterable[Result]) -> dict[tuple[Setting, float | None], list[Group]]:
+    found = by_place(groups(comparisons(results)))
+    return {place: members for place, members in found.items() if place[0].tasks > 1}
+
+
+def _means(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
+    budgets = any(r.budgets for r in results_of(found))
+    rows = [
+        [
+            Cell(g.name),
+            mean_and_spread(g.stat(lambda r: mean_or_none(forgetting(r)))),
+            mean_and_spread(g.stat(lambda r: mean_or_none(backward_transfer(r)))),
+            _drift(g),
+            *([Cell(_budgets(g))] if budgets else []),
+        ]
+        for g in found
+    ]
+    columns = [
+        *text_columns("method"),
+        *number_columns("forgetting", "backward transfer", "drift"),
+        *(text_columns("budgets") if budgets else []),
+    ]
+    note = seeds_note(seeds_per_group(found))
+    title = f"{place_title(setting, beta)}, in percentage points"
+    return Table(title, columns, [[r] for r in rows], note, results_of(found))
+
+
+def _drift(g: Group) -> Cell:
+    drift = g.stat(lambda r: max(r.drift) if r.drift else None)
+    if drift is None:
+        return Cell(NOTHING if on_images(g.first) else "0 (frozen)")
+    return significant(drift.mean)
+
+
+def _budgets(g: Group) -> str:
+    met: dict[str, list[bool]] = {}
+    for r in g.results:
+        for name, kept in budgets_met(r).items():
+            met.setdefault(name, []).append(kept)
+    if not met:
+        return "none set"
+    return ", ".join(
+        f"{name} {'met' if all(kept) else f'missed by {kept.count(False)} of {len(kept)} runs'}"
+        for name, kept in met.items()
+    )
+
+
+def _per_task(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
+    headings = [f"task {t + 1}" for t in range(setting.tasks - 1)]
+    rows = [
+        [
+            Cell(g.name),
+            *(
+                number(float(v), 1)
+                for measure in (forgetting, backward_transfer)
+                for v in np.mean([measure(r) for r in g.results], axis=0)
+            ),
+        ]
+        for g in found
+    ]
+    columns = [
+        *text_columns("method"),
+        *number_columns(*headings, group="forgetting"),
+        *number_columns(*headings, group="backward transfer"),
+    ]
+    title = f"Per task: {place_title(setting, beta)}"
+    note = "Percentage points, mean over seeds."
+    return Table(title, columns, [[r] for r in rows], note, results_of(found), collapsed=True)
+
+
+def _worst_classes(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
+    smallest_seeds = [min(g.results, key=lambda r: sorted(r.seeds.items())) for g in found]
+    rows = [[Cell(g.name), *_most_forgotten(r)] for g, r in zip(found, smallest_seeds, strict=True)]
+    columns = [*text_columns("method"), *number_columns(*(f"{i + 1}." for i in range(WORST)))]
+    note = (
+        "Each cell: forgetting, backward transfer, and in brackets the class and its task. Only "
+        "the smallest seed is shown, because the order of the classes depends on the seed."
+    )
+    title = f"The {WORST} most forgotten classes: {place_title(setting, beta)}"
+    return Table(title, columns, [[r] for r in rows], note, smallest_seeds, collapsed=True)
+
+
+def _most_forgotten(result: Result) -> list[Cell]:
+    changes = class_backward_transfer(result)
+    lost = [(v, c) for c, v in enumerate(class_forgetting(result)) if v is not None]
+    classes_seen = [len(row) for row in result.class_right]
+    cells = []
+    for v, c in sorted(lost, key=lambda p: (-p[0], p[1]))[:WORST]:
+        task = next(t for t, seen in enumerate(classes_seen, 1) if c < seen)
+        cells.append(Cell(f"{v:.1f}, {changes[c]:+.1f} ({result.classes[c]}, t{task})"))
+    return cells + [Cell(NOTHING)] * (WORST - len(cells))

@@ -1,0 +1,228 @@
+"""Seconds and memory per task, and how FedRAN compares with each trained method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from fedran.bench.report.paper import ROUNDS, SPEEDUP_MEAN, Printed, paper_row, printed_for
+from fedran.bench.report.tables.communication import group_of, largest_upload
+from fedran.bench.report.tables.table import (
+    MIB,
+    NOTHING,
+    Cell,
+    Column,
+    Table,
+    collapse_repeated,
+    mean_and_spread,
+    mib,
+    number,
+    number_columns,
+    results_of,
+    seconds,
+    seconds_digits,
+    text_columns,
+    times,
+)
+from fedran.bench.results.grouping import (
+    Group,
+    Setting,
+    by_place,
+    groups,
+    machine_of,
+    mean_of,
+    measured,
+    place_title,
+    row_order,
+)
+from fedran.bench.results.metrics import (
+    client_seconds,
+    extraction_seconds,
+    is_trained,
+    network,
+    on_images,
+    peak_memory,
+    rounds_per_task,
+    seconds_at,
+    server_seconds,
+    task_seconds,
+    upload_at,
+    whole_seconds,
+)
+from fedran.bench.results.result import Result
+
+Measure = Callable[[Result], float | None]
+UPLOAD = "largest upload"
+BOTH = f"both: {ROUNDS} rounds, forward pass"
+
+
+def runtime_tables(results: Iterable[Result]) -> list[Table]:
+    """One table per setting and beta, one row per method and machine.
+
+    Only runs that had their machine to themselves count. If some of them were made to measure
+    seconds, only those count.
+    """
+    alone = [r for r in measured(results) if r.side_by_side == 1]
+    alone = [r for r in alone if r.study in {"runtime", "speedup"}] or alone
+    places = by_place(groups(alone, by_machine=True))
+    tables = [_seconds_table(setting, beta, found) for (setting, beta), found in places.items()]
+    return collapse_repeated(tables, [setting for setting, _ in places])
+
+
+def _seconds_table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
+    paper = _with_runtime(setting)
+    columns = [
+        *text_columns("method"),
+        *number_columns("Time", "client", "server", "forward pass", "Time with forward pass"),
+        *number_columns("peak memory, MiB"),
+        *([Column("Time, printed (RTX A5000)", muted=True)] if paper else []),
+        *number_columns("seeds"),
+        *text_columns("machine", wide=True),
+    ]
+    parts = (client_seconds, server_seconds, extraction_seconds, whole_seconds)
+    rows = []
+    for g in found:
+        time, memory = g.stat(task_seconds), _mean(g, peak_memory)
+        rows.append(
+            [
+                Cell(g.name),
+                mean_and_spread(time, seconds_digits(mean_of(time) or 0.0)),
+                *(Cell(seconds(_mean(g, part))) for part in parts),
+                number(memory / MIB if memory else None, 0),
+                *([number(paper.seconds(paper_row(g)), muted=True)] if paper else []),
+                Cell(str(len(g.results))),
+                Cell(machine_of(g.first)),
+            ]
+        )
+    title = f"{place_title(setting, beta)}, in seconds"
+    return Table(title, columns, [[r] for r in rows], results=results_of(found))
+
+
+def speedup_tables(results: Iterable[Result]) -> list[Table]:
+    """One table per setting, beta, configuration and machine with FedRAN and a trained method."""
+    batches: dict[tuple[str, str], list[Result]] = {}
+    for r in measured(results):
+        if r.side_by_side == 1 and r.study == "speedup":
+            batches.setdefault((r.config, machine_of(r)), []).append(r)
+    tables, settings = [], []
+    for runs in batches.values():
+        for (setting, beta), found in by_place(groups(runs)).items():
+            ours = group_of("fedran", found)
+            theirs = [g for g in sorted(found, key=row_order) if is_trained(g.first)]
+            if ours is not None and theirs:
+                tables.append(_speedup_table(setting, beta, ours, theirs))
+                settings.append(setting)
+    return collapse_repeated(tables, settings)
+
+
+def _speedup_table(
+    setting: Setting, beta: float | None, ours: Group, theirs: Sequence[Group]
+) -> Table:
+    paper = _with_runtime(setting)
+    computed = f"at {ROUNDS} rounds, computed"
+    printed = {
+        group: [Column("printed", group, muted=True)] if paper else [] for group in ("Time", UPLOAD)
+    }
+    columns = [
+        *text_columns("method", "network"),
+        *number_columns("rounds per task"),
+        *number_columns("s", "FedRAN is faster by", group="Time"),
+        *number_columns("with forward pass", computed, BOTH, group="Time"),
+        *printed["Time"],
+        *number_columns("MiB", "FedRAN's is smaller by", computed, group=UPLOAD),
+        *printed[UPLOAD],
+    ]
+    rows = [_speedup_row(g, ours, paper) for g in (ours, *theirs)]
+    title = f"FedRAN against each trained method on one machine: {place_title(setting, beta)}"
+    note = _speedup_note(ours, theirs, paper)
+    return Table(title, columns, [[r] for r in rows], note, results_of([ours, *theirs]))
+
+
+def _speedup_row(g: Group, ours: Group, paper: Printed | None) -> list[Cell]:
+    """Ratios of a method to FedRAN: as measured, and at the number of rounds of the paper."""
+    long_time, long_upload = _at_full_rounds(g)
+    computed = is_trained(g.first) and rounds_per_task(g.first) != ROUNDS
+
+    def ratio(measure: Measure) -> float | None:
+        return _ratio(_mean(g, measure), _mean(ours, measure))
+
+    def printed(figure: Callable[[str | None], float | None] | None) -> list[Cell]:
+        if figure is None:
+            return []
+        return [Cell(times(_ratio(figure(paper_row(g)), figure("FedRAN"))), muted=True)]
+
+    return [
+        Cell(g.name),
+        Cell(network(g.first) or NOTHING),
+        Cell(str(rounds_per_task(g.first))),
+        Cell(seconds(_mean(g, task_seconds))),
+        Cell(times(ratio(task_seconds))),
+        Cell(times(ratio(whole_seconds))),
+        Cell(times(_ratio(long_time, _mean(ours, task_seconds))), muted=computed),
+        Cell(times(ratio(_whole_seconds_at_full_rounds)), muted=computed),
+        *printed(paper.seconds if paper else None),
+        Cell(mib(largest_upload(g))),
+        Cell(times(_ratio(largest_upload(g), largest_upload(ours)))),
+        Cell(times(_ratio(long_upload, largest_upload(ours))), muted=computed),
+        *printed(paper.mib if paper else None),
+    ]
+
+
+def _speedup_note(ours: Group, theirs: Sequence[Group], paper: Printed | None) -> str:
+    parts = [
+        f"Machine: {machine_of(ours.first)}; nothing else ran on it. Time is client plus server of "
+        "one task. With forward pass: the seconds of the backbone are added for all methods that "
+        "use its features (FedRAN and the heads). The Time of a network on images includes its "
+        "own forward pass.",
+        f"Computed: client seconds and bytes are multiplied by {ROUNDS} and divided by the number "
+        f"of rounds that were run; server seconds stay as measured. Rows with {ROUNDS} rounds are "
+        "measured.",
+    ]
+    images = [g for g in theirs if on_images(g.first)]
+    base, whole = _mean(ours, task_seconds), _mean(ours, whole_seconds)
+    if images and base:
+        now = np.mean([_mean(g, task_seconds) or 0.0 for g in images]) / base
+        full = float(np.mean([_at_full_rounds(g)[0] or 0.0 for g in images]))
+        both = f", {times(full / whole)} with its forward pass" if whole else ""
+        parts.append(
+            f"The mean Time of the rows that train on images is {times(float(now))} FedRAN's, at "
+            f"{ROUNDS} rounds {times(full / base)}{both} (computed)."
+        )
+    if paper is not None:
+        upload = times(_ratio(paper.mib("TARGET"), paper.mib("FedRAN")))
+        parts.append(
+            f"The paper prints {SPEEDUP_MEAN[paper.dataset]:g}x as the mean speed-up over its "
+            f"trained methods on {paper.dataset}, and {upload} the bytes for TARGET. The printed "
+            "columns divide the figure of a method by FedRAN's (RTX A5000, ResNet-18)."
+        )
+    return " ".join(parts)
+
+
+def _at_full_rounds(g: Group) -> tuple[float | None, float]:
+    """Time and largest upload at the paper's rounds; an analytic method always has one round."""
+    if not is_trained(g.first):
+        return _mean(g, task_seconds), float(largest_upload(g))
+    sizes = [upload_at(r, ROUNDS) for r in g.results]
+    return _mean(g, lambda r: seconds_at(r, ROUNDS)), max(sizes)
+
+
+def _whole_seconds_at_full_rounds(result: Result) -> float | None:
+    """Time at the paper's rounds, with the forward pass that features need once."""
+    whole = whole_seconds(result)
+    if whole is None or not is_trained(result):
+        return whole
+    return whole - task_seconds(result) + seconds_at(result, ROUNDS)
+
+
+def _with_runtime(setting: Setting) -> Printed | None:
+    paper = printed_for(setting)
+    return paper if paper and paper.runtime else None
+
+
+def _mean(g: Group, measure: Measure) -> float | None:
+    return mean_of(g.stat(measure))
+
+
+def _ratio(theirs: float | None, ours: float | None) -> float | None:
+    return theirs / ours if theirs is not None and ours else None

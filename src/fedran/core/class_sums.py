@@ -1,0 +1,148 @@
+"""Sums and counts of the rows of each class: the right-hand side of every closed-form solve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core._linalg.arrays import Array, as_matrix, cast, like, namespace, to_device
+from fedran.core._linalg.blas import matmul
+from fedran.core.errors import Refused
+from fedran.core.labels import MISSING, Label, encode_labels, ordered
+
+SUM_BLOCK = 512
+"""Rows whose class sums are added in the dtype of H before they join the float64 total."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSums:
+    """The sum and the number of rows of each class, addressed by label.
+
+    ``a + b`` aligns both by label and adds: it describes the rows of both. The result lies on
+    the device of ``a``.
+
+    >>> a = ClassSums.from_rows([[1.0, 0.0], [2.0, 1.0]], ["dog", "cat"])
+    >>> b = ClassSums.from_rows([[0.0, 5.0]], ["dog"])
+    >>> a.classes, a.counts, a.sums.tolist()
+    (('cat', 'dog'), (1, 1), [[2.0, 1.0], [1.0, 0.0]])
+    >>> (a + b).counts, (a + b)["dog"].tolist()
+    ((1, 2), [1.0, 5.0])
+    """
+
+    classes: tuple[Label, ...]
+    """Distinct labels in canonical order."""
+    sums: Array
+    """B, (M, C) float64, one column per class."""
+    counts: tuple[int, ...]
+    """Labelled rows per class; 0 where the sender does not report them."""
+
+    def __post_init__(self) -> None:
+        if self.sums.ndim != 2 or self.sums.shape[1] != len(self.classes):
+            expected = f"shape (M, {len(self.classes)})"
+            raise Refused("class_sums", expected, tuple(self.sums.shape))
+        if len(self.counts) != len(self.classes):
+            raise Refused("counts", f"{len(self.classes)} numbers", len(self.counts))
+        if self.classes != ordered(self.classes):
+            raise Refused("classes", "distinct labels in order, ints before strs", self.classes)
+
+    @classmethod
+    def empty(cls, out_features: int, device: str | None = None) -> ClassSums:
+        """No class yet: the neutral element of ``+``.
+
+        >>> ClassSums.empty(2).sums.shape
+        (2, 0)
+        """
+        return cls((), to_device(np.zeros((out_features, 0)), device), ())
+
+    @classmethod
+    def from_rows(cls, H: Any, y: Any) -> ClassSums:
+        """The class sums of rows H (n, M) with labels y; rows without a label are left out."""
+        H = as_matrix(H, "H")
+        return cls.from_codes(H, *encode_labels(y, int(H.shape[0])))
+
+    @classmethod
+    def from_codes(
+        cls,
+        H: Array,
+        classes: tuple[Label, ...],
+        codes: NDArray[np.int64],
+        block: int | None = None,
+    ) -> ClassSums:
+        """The same where row i has the label ``classes[codes[i]]``, or none if it is MISSING."""
+        counts = np.bincount(codes[codes != MISSING], minlength=len(classes))
+        return cls(classes, sum_by_code(H, codes, len(classes), block), tuple(counts.tolist()))
+
+    @property
+    def out_features(self) -> int:
+        """M, the width of the rows."""
+        return int(self.sums.shape[0])
+
+    @property
+    def means(self) -> Array:
+        """The class means, (M, C)."""
+        return self.sums / like(np.asarray(self.counts, dtype=np.float64), self.sums)
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def __contains__(self, label: object) -> bool:
+        return label in self.classes
+
+    def __getitem__(self, label: Label) -> Array:
+        """The sum of the rows of one class, (M,)."""
+        return self.sums[:, self.classes.index(label)]
+
+    def count(self, label: Label) -> int:
+        """The number of rows of one class."""
+        return self.counts[self.classes.index(label)]
+
+    def __add__(self, other: object) -> ClassSums:
+        if not isinstance(other, ClassSums):
+            return NotImplemented
+        if self.out_features != other.out_features:
+            raise Refused("class_sums", f"sums of {self.out_features} features", other.out_features)
+        classes = ordered(self.classes + other.classes)
+        position = {c: i for i, c in enumerate(classes)}
+        rows = like(np.zeros((len(classes), self.out_features)), self.sums)
+        counts = [0] * len(classes)
+        for part in (self, other):
+            where = [position[c] for c in part.classes]
+            if where:
+                rows[where] += like(part.sums, rows).T
+            for i, n in zip(where, part.counts, strict=True):
+                counts[i] += n
+        # The transpose of a row-major matrix, always: BLAS rounds by layout, and a state that
+        # was saved and loaded must give the same head bit for bit.
+        return ClassSums(classes, rows.T, tuple(counts))
+
+    def __radd__(self, other: object) -> ClassSums:
+        """Lets ``sum([a, b, c])`` start from 0."""
+        return self if other == 0 else NotImplemented
+
+    def to(self, device: str | None) -> ClassSums:
+        """The same sums on a torch device, or in NumPy when ``device`` is None."""
+        return replace(self, sums=to_device(self.sums, device))
+
+
+def sum_by_code(
+    H: Array, codes: NDArray[np.int64], n_codes: int, block: int | None = None
+) -> Array:
+    """H'Y, (M, n_codes) float64: the sums of the rows with code 0, 1, ...; others are left out.
+
+    Blocks of rows are summed in the dtype of H, and the blocks are added in float64.
+    """
+    xp = namespace(H)
+    total = like(np.zeros((n_codes, H.shape[1])), H)
+    block = SUM_BLOCK if block is None else block
+    for i in range(0, H.shape[0] if n_codes else 0, block):
+        rows = H[i : i + block]
+        onehot = like((codes[i : i + block] == np.arange(n_codes)[:, None]).astype(float), H)
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = matmul(xp.astype(onehot, H.dtype), rows)
+        if not bool(xp.all(xp.isfinite(part))):  # beyond float32, or NaN, which stays NaN
+            part = onehot @ cast(rows, "float64")
+        total += cast(part, "float64")
+    return total.T

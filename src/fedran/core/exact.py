@@ -1,0 +1,225 @@
+"""The exact learner: Gram, class sums and accounts of everything added, and the head they give.
+
+The aggregator adds summaries to it, the estimator adds rows, and the methods with a Gram at the
+server add packed Grams. All of them solve it in the same way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core._linalg.arrays import Array, cast, contiguous, namespace, to_device, to_numpy
+from fedran.core._linalg.blas import add_outer, gram, pack_lower, symmetric, unpack_lower
+from fedran.core._linalg.truncation import check_rank, leading_of_gram
+from fedran.core.accounts import Accounts
+from fedran.core.class_sums import ClassSums
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.head import Head, make_head
+from fedran.core.labels import Label
+from fedran.core.ridge import Ridge, solve_gram, solve_stack
+from fedran.core.summary import Summary
+
+Form = Literal["stack", "gram"]
+
+
+class ExactSum:
+    """G = sum of F F', B and the accounts of everything added, never truncated.
+
+    While the factors side by side are at most M/4 wide they are kept as they are: adding is a
+    copy, and a solve costs w^2 M in float64. Beyond that width, factorising an (M, M) matrix is
+    faster (measured), so the sum becomes one: adding F then costs M^2 r.
+
+    Parameters
+    ----------
+    out_features:
+        M, the width of the features.
+    dtype:
+        Of the Gram and the factors. Class sums are float64.
+    device:
+        A torch device, or None for NumPy. In NumPy only the lower triangle of the Gram is valid.
+    stack:
+        False starts with the Gram, so that no row of H is ever kept.
+
+    Examples
+    --------
+    >>> total = ExactSum(2, "float64", stack=False)
+    >>> H = np.array([[1.0, 0.0], [1.0, 2.0]])
+    >>> total.add_rows([(slice(0, 2), H)], ("cat", "dog"), np.array([0, 1]))
+    >>> total.gram().tolist(), total.class_sums.sums.tolist(), total.accounts.energy
+    ([[2.0, 2.0], [2.0, 4.0]], [[1.0, 1.0], [0.0, 2.0]], 6.0)
+    >>> total.solve(1.0).predict(H).tolist()
+    ['cat', 'dog']
+    """
+
+    def __init__(
+        self,
+        out_features: int,
+        dtype: str = "float32",
+        device: str | None = None,
+        *,
+        stack: bool = True,
+    ) -> None:
+        self.out_features = out_features
+        self.dtype = dtype
+        self.device = device
+        self.class_sums = ClassSums.empty(out_features, device)
+        self.accounts = Accounts()
+        self.width = 0
+        """Columns of all factors added."""
+        self._limit = out_features // 4 if stack else 0
+        self._stack: list[Array] = []
+        self._gram: Array | None = None
+        # A solve in NumPy factorises the Gram in its own memory, so nothing else may read it.
+        self._lock = threading.RLock()
+
+    @property
+    def form(self) -> Form:
+        """``"stack"`` or ``"gram"``."""
+        return "stack" if self._gram is None else "gram"
+
+    def add_summary(self, summary: Summary) -> None:
+        """Add what a summary describes."""
+        with self._lock:
+            self.add_factor(summary.factor)
+            self.class_sums += summary.sums
+            self.accounts += summary.accounts
+
+    def add_rows(
+        self,
+        blocks: Iterable[tuple[slice, Array]],
+        classes: tuple[Label, ...],
+        codes: NDArray[np.int64],
+    ) -> None:
+        """Add rows of H, given as blocks (rows, H[rows]); row i has label ``classes[codes[i]]``.
+
+        M^2 n operations for n rows, and the memory of one block beside the Gram. With a float64
+        Gram the class sums are computed in float64 too: where the ridge is small, rounding of B
+        outside the range of G would be divided by it.
+        """
+        for rows, block in blocks:
+            H = cast(block, "float64") if self.dtype == "float64" else block
+            xp = namespace(H)
+            if isinstance(H, np.ndarray):
+                energy = float(np.einsum("ij,ij->i", H, H).sum(dtype=np.float64))
+            else:
+                energy = float(xp.sum(cast(xp.sum(H * H, axis=1), "float64")))
+            with self._lock:
+                self.add_factor(H.T)
+                self.class_sums += ClassSums.from_codes(H, classes, codes[rows])
+                self.accounts += Accounts(n_rows=int(H.shape[0]), energy=energy)
+
+    def add_packed(self, packed: NDArray[np.floating], sums: ClassSums, accounts: Accounts) -> None:
+        """Add another exact sum that arrived as ``packed_gram()``, class sums and accounts."""
+        lower = unpack_lower(packed, self.out_features)
+        with self._lock:
+            self._add_gram(lower if self.device is None else symmetric(lower))
+            self.class_sums += sums
+            self.accounts += accounts
+
+    def add_sum(self, other: ExactSum) -> None:
+        """Add another exact sum of the same width."""
+        first, second = sorted((self, other), key=id)  # one order, so that no two threads wait
+        with first._lock, second._lock:
+            self._add_gram(other._as_gram())
+            self.class_sums += other.class_sums
+            self.accounts += other.accounts
+
+    def add_factor(self, factor: Array) -> None:
+        """Add F F' for a factor (M, r) to the Gram alone."""
+        factor = to_device(factor, self.device, self.dtype)
+        with self._lock:
+            if self._gram is None and self.width + factor.shape[1] <= self._limit:
+                self._stack.append(contiguous(factor, copy=True))
+            else:
+                self._gram = add_outer(self._as_gram(), factor)
+            self.width += int(factor.shape[1])
+
+    def subtract_factor(self, factor: Array) -> None:
+        """Subtract F F' from the Gram alone, for estimators with a negative correction."""
+        with self._lock:
+            factor = to_device(factor, self.device, self.dtype)
+            self._gram = add_outer(self._as_gram(), factor, -1.0)
+
+    def solve(
+        self, ridge: Ridge | float | None = None, fingerprint: Fingerprint | None = None
+    ) -> Head:
+        """The head ``W = (G + lambda I)^-1 B`` with its diagnosis."""
+        ridge = Ridge.parse(ridge)
+        with self._lock:
+            sums, accounts = self.class_sums, self.accounts
+            lam = ridge.value(accounts)
+            if self._gram is None:
+                solution = solve_stack(self._factor(), sums.sums, lam)
+            else:
+                solution = solve_gram(self._gram, sums.sums, lam)
+        return make_head(solution, sums.sums, lam, accounts, sums.classes, fingerprint)
+
+    def summary(self, rank: int | float | None, fingerprint: Fingerprint | None) -> Summary:
+        """A summary of the given rank of everything added."""
+        rank = check_rank(rank)
+        with self._lock:
+            result = leading_of_gram(self.gram(), rank)
+            sums, accounts = self.class_sums, self.accounts
+        own = replace(sums, sums=namespace(sums.sums).asarray(sums.sums, copy=True))
+        accounts = accounts.after_local_cut(result.loss)
+        return Summary(result.factor, own, accounts, fingerprint, route=result.route)
+
+    def gram(self) -> Array:
+        """G, a symmetric (M, M) copy."""
+        with self._lock:
+            return gram(self._factor().T) if self._gram is None else symmetric(self._gram)
+
+    def packed_gram(self) -> NDArray[np.floating]:
+        """The lower triangle of G column by column, (M (M + 1) / 2,)."""
+        with self._lock:
+            return pack_lower(self._as_gram())
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Plain values and arrays of the Gram, for ``restore``. The arrays are not copied."""
+        held = self._factor() if self._gram is None else self._gram
+        return {"form": self.form, "width": self.width}, {self.form: to_numpy(held)}
+
+    def restore(self, values: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Replace the Gram by what ``state`` returned."""
+        array = arrays[values["form"]]
+        self.width = values["width"]
+        if values["form"] == "stack":
+            self._stack = [to_device(array, self.device, self.dtype)] if array.shape[1] else []
+        else:
+            full = array if self.device is None else symmetric(to_numpy(array))
+            self._gram = to_device(full, self.device, self.dtype)
+
+    def _factor(self) -> Array:
+        """The stack side by side, (M, w)."""
+        if len(self._stack) > 1:
+            self._stack = [namespace(self._stack[0]).concat(self._stack, axis=1)]
+        empty = to_device(np.zeros((self.out_features, 0)), self.device, self.dtype)
+        return self._stack[0] if self._stack else empty
+
+    def _as_gram(self) -> Array:
+        """The (M, M) matrix itself; a stack is multiplied out first."""
+        if self._gram is None:
+            stacked = self._factor()
+            zeros = np.zeros((self.out_features,) * 2, dtype=self.dtype, order="F")
+            self._gram, self._stack = to_device(zeros, self.device), []
+            if stacked.shape[1]:
+                self._gram = add_outer(self._gram, stacked)
+        return self._gram
+
+    def _add_gram(self, other: Array) -> None:
+        """Add an (M, M) matrix of which at least the lower triangle is valid."""
+        total = self._as_gram()
+        total += to_device(other, self.device, self.dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()

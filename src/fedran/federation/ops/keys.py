@@ -1,0 +1,189 @@
+"""Certificates of the server and keys of the nodes.
+
+A federation has its own certificate authority; no outside party is involved. Sites verify the
+server by ``ca.crt``. The server verifies a site's SuperNode by its public key.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_public_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedran.core.errors import Refused
+from fedran.federation.protocol.identity import check_private, write_private
+from fedran.federation.protocol.settings import is_host
+from fedran.wire.files import write_atomically
+
+AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
+LOCAL_HOSTS = ("localhost", "127.0.0.1")
+
+
+def make_node_key(path: Path) -> str:
+    """Write a new private key (ECDSA P-384, OpenSSH format); returns the public key as one line."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_private(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    return _public_line(key.public_key())
+
+
+def check_node_key(public: object) -> str:
+    """A node's public key, checked."""
+    expected = "a line such as ecdsa-sha2-nistp384 AAAA..."
+    if not isinstance(public, str) or len(public) > 1000:
+        raise Refused("node", expected, type(public).__name__)
+    try:
+        key = load_ssh_public_key(public.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or _public_line(key) != public:
+        raise Refused("node", expected, "something else")
+    return public
+
+
+def _public_line(key: ec.EllipticCurvePublicKey) -> str:
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
+
+
+def make_certificates(folder: Path, hosts: Sequence[str] = ()) -> None:
+    """Write ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``; never replaces old ones.
+
+    ``hosts`` are the names and addresses by which sites reach the server, besides this machine's
+    own. The authority's key is only needed to renew the server's certificate, so it can be stored
+    elsewhere.
+    """
+    if (folder / "server.crt").exists():
+        raise FileExistsError(f"{folder}: certificates exist already")
+    authority = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedran authority")])
+    extensions: list[tuple[x509.ExtensionType, bool]] = [
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (_key_usage(sign_certificates=True), True),
+    ]
+    root = _sign(name, name, authority, authority, AUTHORITY_DAYS, extensions)
+    server_key, server = _server_certificate(authority, name, hosts)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_private(folder / "ca.key", _pem(authority))
+    write_private(folder / "server.key", _pem(server_key))
+    write_atomically(folder / "ca.crt", root.public_bytes(Encoding.PEM))
+    write_atomically(folder / "server.crt", server.public_bytes(Encoding.PEM))
+
+
+def renew_server(folder: Path, hosts: Sequence[str] | None = None) -> None:
+    """Write a new server certificate and key of the same authority; sites need nothing new.
+
+    ``hosts=None`` keeps the names of the old certificate.
+    """
+    check_private(folder / "ca.key", "the authority's private key")
+    authority = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    if not isinstance(authority, ec.EllipticCurvePrivateKey):
+        raise Refused(str(folder / "ca.key"), "the key that `init` made", "another kind of key")
+    if hosts is None:
+        hosts = server_hosts(folder)
+    issuer = _load_certificate(folder / "ca.crt").subject
+    server_key, server = _server_certificate(authority, issuer, hosts)
+    (folder / "server.key").unlink(missing_ok=True)
+    write_private(folder / "server.key", _pem(server_key))
+    write_atomically(folder / "server.crt", server.public_bytes(Encoding.PEM))
+
+
+def server_hosts(folder: Path) -> list[str]:
+    """The names and addresses in the server's certificate."""
+    found = _load_certificate(folder / "server.crt").extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    return [str(name.value) for name in found.value]
+
+
+def days_left(certificate: Path) -> float:
+    """Days until a certificate expires; negative afterwards."""
+    expires = _load_certificate(certificate).not_valid_after_utc
+    return (expires - dt.datetime.now(dt.UTC)) / dt.timedelta(days=1)
+
+
+def _load_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError:
+        raise Refused(str(path), "a certificate (PEM)", "something else") from None
+
+
+def _server_certificate(
+    authority: ec.EllipticCurvePrivateKey, issuer: x509.Name, hosts: Sequence[str]
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    names: list[x509.GeneralName] = []
+    for host in dict.fromkeys((*LOCAL_HOSTS, *hosts)):
+        if not is_host(host):
+            raise Refused("host", "a host name or an address, without a port", host)
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedran server")])
+    extensions: list[tuple[x509.ExtensionType, bool]] = [
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (x509.SubjectAlternativeName(names), False),
+        (_key_usage(sign_certificates=False), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+    ]
+    return key, _sign(subject, issuer, key, authority, SERVER_DAYS, extensions)
+
+
+def _sign(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    signer: ec.EllipticCurvePrivateKey,
+    days: int,
+    extensions: Sequence[tuple[x509.ExtensionType, bool]],
+) -> x509.Certificate:
+    now = dt.datetime.now(dt.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False
+        )
+    )
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(signer, hashes.SHA384())
+
+
+def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not sign_certificates,
+        key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

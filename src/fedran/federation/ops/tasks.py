@@ -1,0 +1,203 @@
+"""Runs tasks: on a deployed federation, or in Flower's simulation on one machine.
+
+Flower does not resume a run after a restart of its SuperLink. A run that did not complete is
+started again; uploads that already arrived are in the store and are not asked for twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fedran.federation.ops import flower
+from fedran.federation.ops.supervisor import SupervisedProcess
+from fedran.federation.protocol.identity import Roster, base_task, check_task
+from fedran.federation.protocol.lockfile import lock_holder, locked
+from fedran.federation.protocol.logs import Tail, log_file
+from fedran.federation.protocol.messages import Receipt
+from fedran.federation.server.events import EventLog
+from fedran.federation.server.round import Quorum
+from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.validation import Validation
+from fedran.federation.site.settings import trial_sites
+
+MAX_RUNS = 4
+"""Runs of one task until it counts as failed."""
+POLL_SECONDS = 2.0
+EXTRA_SECONDS = 900.0
+"""Time beyond a task's deadline for starting, waiting for another run, solving and sending."""
+START_SECONDS = 120.0
+"""Time limit for the start of a SuperLink."""
+
+
+class ServerNotRunning(OSError):
+    """A task needs a running server."""
+
+
+class TaskInProgress(OSError):
+    """Another task is open. A server runs one task at a time."""
+
+
+class RunFailed(OSError):
+    """Flower did not complete a task's run."""
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """How a task ended."""
+
+    task: str
+    state: str
+    """complete, quorum, short, or unknown if the server recorded nothing."""
+    transport: int
+    """Bytes at the transport in its last run, in both directions."""
+
+    @property
+    def successful(self) -> bool:
+        """Whether enough sites took part."""
+        return self.state in ("complete", "quorum")
+
+
+def run_task(paths: ServerPaths, task: str, *, say: Callable[[str], None]) -> TaskResult:
+    """Run a task to its end on a running server; ``say`` gets the server's log lines."""
+    check_task(task)
+    if lock_holder(paths.folder / "log") is None:
+        raise ServerNotRunning(
+            f"{paths.folder}: the server is not running; start it with `fedran federation up` or "
+            "`fedran federation server`"
+        )
+    # Wrong settings would fail in every run, so they are checked before the first.
+    settings, roster = paths.settings(), Roster.load(paths.roster)
+    Quorum(frozenset(roster.clients), settings.min_clients, settings.deadline)
+    Validation.of(settings, paths.folder)
+    other = (lock_holder(paths.state) or {}).get("task")
+    if other:
+        raise TaskInProgress(f"task {other} is open; start {task} when it has ended")
+    for remaining in reversed(range(MAX_RUNS)):
+        run = _run_once(paths, task, say)
+        if run["status"] == flower.COMPLETED:
+            return _finish(paths, task, run, say)
+        if remaining:
+            say(f"the run ended as {run['status']}; it is started again, received uploads are kept")
+            time.sleep(POLL_SECONDS)
+            deadline = time.monotonic() + START_SECONDS
+            while not flower.is_listening(settings.address) and time.monotonic() < deadline:
+                time.sleep(1)
+    raise RunFailed(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run['status']}")
+
+
+def simulate(
+    folder: Path, tasks: list[str], *, cpus: float = 1.0, say: Callable[[str], None]
+) -> list[TaskResult]:
+    """Run tasks over all sites in a folder in Flower's simulation, ``cpus`` cores per site.
+
+    Ray runs as many sites in parallel as there are cores. Uploads, signatures, journal and
+    receipts are the same as in a deployment.
+    """
+    if find_spec("ray") is None:
+        raise ImportError("the simulation needs Ray: pip install 'fedran[simulation]'")
+    sites = trial_sites(folder)
+    if not sites:
+        raise FileNotFoundError(f"{folder}/sites: no sites; create them with `init`")
+    paths = replace(ServerPaths.find(folder), flower_name="simulation")
+    nodes = f"num-supernodes={len(sites)} client-resources-num-cpus={cpus:g}"
+    results = []
+    with (
+        locked(paths.folder / "log", simulation=True),
+        _simulator(paths, Path(folder) / "sites") as output,
+    ):
+        for task in tasks:
+            run = _run_once(paths, task, say, "--federation-config", nodes)
+            if run["status"] != flower.COMPLETED:
+                raise RunFailed(f"task {task}: the run ended as {run['status']}; see {output}")
+            results.append(_finish(paths, task, run, say))
+    return results
+
+
+@contextmanager
+def _simulator(paths: ServerPaths, sites: Path) -> Iterator[Path]:
+    """A SuperLink with the simulation engine, ended afterwards; yields its log file."""
+    port = flower.free_port()
+    make_command = partial(flower.simulator, paths, sites.absolute(), port)
+    output = paths.folder / "log" / "simulation.log"
+    link = SupervisedProcess("SuperLink", make_command, output)
+    link.end_leftover()
+    link.start()
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not flower.is_listening(f"127.0.0.1:{port}"):
+            if not link.running or time.monotonic() > deadline:
+                raise RunFailed(f"the simulation did not start; see {output}")
+            time.sleep(0.2)
+        yield output
+    finally:
+        link.stop()
+
+
+def _run_once(
+    paths: ServerPaths, task: str, say: Callable[[str], None], *options: str
+) -> dict[str, Any]:
+    """Start one run and pass on the server's log until it ends; Flower's description of it."""
+    tail = Tail(log_file(paths.folder))
+    try:
+        started = flower.flwr(
+            paths, "run", ".", flower.CONNECTION, "--run-config", f'task="{task}"', *options
+        )
+    except flower.FlowerError as reason:  # the SuperLink may be starting
+        return {"run-id": "", "status": f"not started ({reason})"}
+    run_id = str(started["run-id"])
+    paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    EventLog(paths.state / "events.jsonl").write("run", task=task, run_id=run_id, status="started")
+    deadline = time.monotonic() + paths.settings().deadline + EXTRA_SECONDS
+    run: dict[str, Any] = {"run-id": run_id, "status": "unknown"}
+    while time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        for line in tail.lines():
+            say(line)
+        try:
+            (run,) = flower.flwr(paths, "list", flower.CONNECTION, "--run-id", run_id)["runs"]
+        except (OSError, ValueError):
+            continue  # the SuperLink does not answer; its supervisor restarts it
+        if not flower.is_active(run):
+            break
+    for line in tail.lines():
+        say(line)
+    return run
+
+
+def _finish(
+    paths: ServerPaths, task: str, run: dict[str, Any], say: Callable[[str], None]
+) -> TaskResult:
+    """Record the bytes of a completed run and report how the task ended."""
+    log, record = EventLog(paths.state / "events.jsonl"), flower.run_record(run)
+    log.write("run", task=task, **record)
+    events = [e for e in log.read() if base_task(str(e.get("task", ""))) == task]
+    states = [e["state"] for e in events if e["event"] == "task"]
+    uploads = [e for e in events if e["event"] == "upload" and e["outcome"] == "accepted"]
+    payload = sum(e["bytes"] for e in uploads)
+    transport = "transport not measured"
+    if record["transport"]:
+        received, sent = record["transport_up"] / 1e6, record["transport_down"] / 1e6
+        transport = f"transport {received:.3f} MB in, {sent:.3f} MB out"
+    result = TaskResult(task, states[-1] if states else "unknown", record["transport"])
+    say(f"task {task}: {result.state}; uploads {payload / 1e6:.3f} MB; {transport}")
+    return result
+
+
+def accept_upload(paths: ServerPaths, client: str, task: str) -> Receipt:
+    """Accept an upload from quarantine; a running server then sends a new head to all sites."""
+    from fedran.federation.server.app import open_store  # imports Flower, which takes seconds
+
+    with (
+        locked(paths.state, 60.0, task=task),
+        closing(open_store(paths.settings(), paths.folder)) as store,
+    ):
+        receipt = store.accept(client, task)
+        (paths.state / "served.json").write_text('{"head": "an older one", "nodes": []}')
+    return receipt

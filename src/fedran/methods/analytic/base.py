@@ -1,0 +1,149 @@
+"""What analytic methods share: one round per task, frozen features, checks, heads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Annotated, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core._linalg.arrays import Array, as_matrix, cast, namespace, require_finite, to_device
+from fedran.core.accounts import Accounts
+from fedran.core.errors import Refused
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.head import Diagnosis, Head
+from fedran.core.labels import Label, encode_labels
+from fedran.methods.analytic.feature_maps import FeatureMap
+from fedran.methods.protocol import ClientData
+from fedran.settings import Settings, at_least, positive
+from fedran.wire.codec import encode
+
+LARGEST_GRAM = 1e30
+"""Larger entries of a Gram would overflow float32 once some clients are added."""
+LARGEST_ROW = 1e12
+"""Larger features would overflow float32 once they are mapped, squared and added."""
+
+# Types of settings that several methods have.
+Width = Annotated[int, at_least(1)]
+Positive = Annotated[float, positive]
+OptionalPositive = Annotated[float | None, positive]
+
+
+class OneRound(Settings):
+    """One round per task. Clients keep nothing that does not follow from the seed."""
+
+    family: Literal["analytic", "reference"] = "analytic"
+    input: Literal["features"] = "features"
+    device: str | None = None
+
+    def params(self) -> dict[str, Any]:
+        """The dataclass fields without the device."""
+        names = [f.name for f in fields(self)]  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in names if name != "device"}
+
+    def rounds(self, task: int) -> int:
+        """One."""
+        return 1
+
+    def participants(
+        self, task: int, round_: int, clients: tuple[str, ...], seed: int
+    ) -> tuple[str, ...]:
+        """Everyone."""
+        return clients
+
+    def formula(self, in_features: int, n_classes: int) -> int | None:
+        """The paper of the method gives no formula."""
+
+    def gram(self, state: Any) -> tuple[Callable[[Any], Any], Any] | None:
+        """The server holds no Gram."""
+
+    def embed(self, state: Any, X: NDArray[Any]) -> None:
+        """The features are frozen: there is no drift."""
+
+    def dump_client(self, cstate: Any) -> bytes:
+        """Nothing to write."""
+        return b""
+
+    def load_client(self, blob: bytes) -> None:
+        """Nothing to read: the next call starts from the seed."""
+
+
+class HasHead(Protocol):
+    """A server state with a feature map and, after the first task, a head."""
+
+    @property
+    def phi(self) -> FeatureMap:
+        """The feature map that all clients share."""
+        ...
+
+    @property
+    def head(self) -> Head | None:
+        """The newest head."""
+        ...
+
+
+class HeadMethod(OneRound):
+    """The server broadcasts its newest head and predicts with it."""
+
+    def broadcast(self, state: HasHead, task: int, round_: int) -> bytes:
+        """The newest head, empty before the first task."""
+        return b"" if state.head is None else encode(state.head)
+
+    def predict(self, state: HasHead, X: NDArray[Any]) -> NDArray[Any]:
+        """The labels that the head predicts."""
+        if state.head is None:
+            raise ValueError("nothing to predict with: no task was aggregated yet")
+        return state.head.predict(state.phi(to_device(X, self.device)))
+
+
+def labelled_rows(data: ClientData) -> tuple[NDArray[Any], tuple[Label, ...], NDArray[np.int64]]:
+    """The labelled rows of a client, the classes, and the class number of each row."""
+    X = as_matrix(data.X, "X")
+    classes, codes = encode_labels(data.y, len(X))
+    require_finite(X, "X")
+    return X[codes >= 0], classes, codes[codes >= 0]
+
+
+def require_range(values: NDArray[Any], name: str, largest: float) -> None:
+    """Refuse NaN, infinity and values that would overflow once they are squared or added."""
+    peak = np.max(np.abs(values), initial=0.0)  # NaN if any value is NaN
+    if not peak <= largest:
+        raise Refused(name, f"finite values up to {largest:g}", peak)
+
+
+def unit_columns(head: Head) -> Head:
+    """The head with the weights of every class divided by their norm: h . w_c / |w_c|."""
+    W: Array = head.weights
+    xp = namespace(W)
+    norms = xp.linalg.vector_norm(W, axis=0, keepdims=True)
+    return replace(head, weights=W / xp.where(norms > 0, norms, xp.ones_like(norms)))
+
+
+def unregularised_head(
+    weights: Array,
+    eigenvalues: NDArray[Any],
+    accounts: Accounts,
+    classes: tuple[Label, ...],
+    route: str,
+    fingerprint: Fingerprint | None = None,
+) -> Head:
+    """A head at lambda = 0 over the directions with these (positive) eigenvalues.
+
+    Without a ridge no bound on the weights holds: the diagnosis shows the largest number.
+    """
+    smallest, largest = float(eigenvalues.min()), float(eigenvalues.max())
+    diagnosis = Diagnosis(
+        route=f"{route}, no ridge and so no bound",
+        lam=0.0,
+        f=accounts.cut_fraction,
+        n_rows=accounts.n_rows,
+        effective_rank=float(eigenvalues.sum() ** 2 / (eigenvalues @ eigenvalues)),
+        condition=min(largest / smallest, sys.float_info.max),
+        residual=0.0,
+        eps_W=sys.float_info.max,
+        eps_W_paper=sys.float_info.max,
+    )
+    return Head(cast(weights, "float32"), classes, diagnosis, fingerprint)

@@ -1,0 +1,98 @@
+"""Feature maps besides the random one: the raw features, a bias column, a projection alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from fedran.core._linalg.arrays import Array, as_matrix, cast, device, namespace
+from fedran.core._linalg.blas import matmul
+from fedran.core.features import RandomFeatures
+from fedran.core.fingerprint import Fingerprint
+
+BLOCK_ROWS = 4096
+
+
+class FeatureMap(Protocol):
+    """From features Z (n, d) to what a classifier is linear in."""
+
+    @property
+    def in_features(self) -> int:
+        """Width of what it takes."""
+        ...
+
+    @property
+    def out_features(self) -> int:
+        """Width of what it returns."""
+        ...
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """What everyone must agree on, where there is anything."""
+        ...
+
+    def __call__(self, Z: Array) -> Array:
+        """All rows at once."""
+        ...
+
+    def blocks(self, Z: Array) -> Iterator[tuple[slice, Array]]:
+        """(rows, mapped rows), block after block."""
+        ...
+
+
+class Raw:
+    """Z as it is."""
+
+    fingerprint: Fingerprint | None = None
+
+    def __init__(self, in_features: int) -> None:
+        self.in_features = in_features
+
+    @property
+    def out_features(self) -> int:
+        """Width of what it returns."""
+        return self.in_features
+
+    def __call__(self, Z: Array) -> Array:
+        """Z in float32."""
+        return cast(as_matrix(Z, "Z", self.in_features), "float32")
+
+    def blocks(self, Z: Array) -> Iterator[tuple[slice, Array]]:
+        """(rows, mapped rows), block after block."""
+        for i in range(0, len(Z), BLOCK_ROWS):
+            rows = slice(i, min(i + BLOCK_ROWS, len(Z)))
+            yield rows, self(Z[rows])
+
+
+class WithBias(Raw):
+    """Z and a column of ones, so that a linear classifier has an intercept."""
+
+    @property
+    def out_features(self) -> int:
+        """One more than Z has."""
+        return self.in_features + 1
+
+    def __call__(self, Z: Array) -> Array:
+        """[Z, 1] in float32."""
+        Z = super().__call__(Z)
+        xp = namespace(Z)
+        ones = xp.ones((Z.shape[0], 1), dtype=Z.dtype, device=device(Z))
+        return xp.concat([Z, ones], axis=1)
+
+
+class Projection(Raw):
+    """Z P without the relu: what the nonlinearity adds shows in the difference."""
+
+    def __init__(self, in_features: int, out_features: int, seed: int) -> None:
+        super().__init__(in_features)
+        self.random = RandomFeatures(in_features, out_features, seed=seed)
+
+    @property
+    def out_features(self) -> int:
+        """M."""
+        return self.random.out_features
+
+    def __call__(self, Z: Array) -> Array:
+        """Z P in float32."""
+        Z = super().__call__(Z)
+        return matmul(Z, self.random.projection_like(Z))

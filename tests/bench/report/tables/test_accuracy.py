@@ -1,0 +1,80 @@
+"""The accuracy tables: order, ranks, seeds, and the figures of the paper."""
+
+from fedran.bench.report.tables.accuracy import accuracy_tables
+from fedran.bench.results.grouping import comparisons
+from helpers.made_up import METHODS, comparison, components, label_rates, made_up, ranks
+from helpers.made_up_trained import heads, scratch, speedup
+from helpers.report_tables import column, texts
+
+PRINTED = "Printed in the paper: CIFAR-100 with ResNet-18"
+
+
+def test_references_and_yardsticks_are_shown_last_and_not_ranked():
+    (table,) = accuracy_tables([made_up(**m, dataset="digits") for m in METHODS])
+    cells = column(table, "A_avg")
+    assert {name: c.mark for name, c in cells.items() if c.mark} == {
+        "Exact Gram": "best",
+        "FedRAN": "second",
+    }
+    assert list(cells)[-3:] == ["Joint training", "Send float32 features", "Send 8-bit features"]
+
+
+def test_each_beta_has_its_columns_and_is_ranked_separately():
+    levels = {"a": {0.1: 0.9, 1.0: 0.5}, "b": {0.1: 0.7, 1.0: 0.6}}
+    runs = [made_up(k, beta=b, level=v) for k, by in levels.items() for b, v in by.items()]
+    table = accuracy_tables(runs)[0]
+    assert [c.mark for c in column(table, "A_avg", "β = 0.1").values()] == ["best", "second"]
+    assert [c.mark for c in column(table, "A_T", "β = 1").values()] == ["second", "best"]
+
+
+def test_a_method_that_was_not_run_at_a_beta_has_a_dash():
+    table = accuracy_tables([made_up("a", beta=0.1), made_up("b", beta=1.0)])[0]
+    assert texts(table, "A_avg", "β = 1")["a"] == "-"
+
+
+def test_every_setting_has_its_own_table():
+    tables = accuracy_tables(comparison(seeds=(1,), betas=(0.1,)))
+    assert [t.title for t in tables if not t.title.startswith("Printed")] == [
+        "cifar100-efficientnet_lite0: 5 tasks, 5 clients, dirichlet split",
+        "vtab50-vit_s14: 5 tasks, 5 clients, dirichlet split",
+        "cifar100-efficientnet_lite0: 5 tasks, 100 clients, dirichlet split",
+    ]
+
+
+def test_the_note_names_the_rows_with_another_number_of_seeds():
+    runs = [made_up(key, seed=s) for key in ("a", "c") for s in (1, 2)] + [made_up("b")]
+    assert accuracy_tables(runs)[0].note == (
+        "Mean ± sample standard deviation over 2 seeds, except 1 seed: b."
+    )
+    uneven = [made_up("a", beta=b, seed=s) for b, s in ((0.1, 1), (0.1, 2), (1.0, 1))]
+    assert accuracy_tables([*uneven, *runs])[0].note.endswith("except 1 seed: b; a (β = 1).")
+
+
+def test_the_papers_figures_are_muted_and_never_ranked():
+    measured, printed = accuracy_tables([made_up(**m) for m in METHODS])
+    assert not any(c.muted for row in measured.rows for c in row)
+    assert printed.title == PRINTED
+    assert texts(printed, "A_avg", "β = 0.1")["FedRAN"] == "76.54"
+    assert texts(printed, "A_avg", "β = 0.1")["TARGET"] == "48.61"
+    assert all(c.muted and not c.mark for row in printed.rows for c in row)
+    assert "not measured here" in printed.note
+
+
+def test_heads_come_first_then_networks_then_analytic_methods():
+    analytic = [made_up(**m) for m in METHODS if m["key"] != "finetune"]
+    for runs in (analytic + scratch() + heads(), heads() + analytic + scratch()):
+        names = list(column(accuracy_tables(runs)[0], "A_avg"))
+        assert [n.endswith("(head)") for n in names[:6]] == [True] * 5 + [False]
+        assert names[5:12] == [*(r.label for r in scratch()), "FedRAN"]
+        assert names[-3:] == ["Joint training", "Send float32 features", "Send 8-bit features"]
+
+
+def test_ablations_stay_out_of_the_comparison():
+    assert accuracy_tables(label_rates(1) + ranks(1) + components(1)) == []
+
+
+def test_a_run_for_the_speed_up_counts_only_if_the_method_has_no_other_run():
+    names = set(column(accuracy_tables([*scratch(100), *speedup(2)])[0], "A_avg"))
+    assert {"Finetune (from scratch)", "Finetune (head)"} < names
+    assert not any("n_rounds" in name for name in names)
+    assert len(comparisons(speedup(2))) == len(speedup(2))

@@ -1,0 +1,57 @@
+"""From a folder of results to files, and the command ``fedran report``."""
+
+import pytest
+
+from fedran.bench.report.build import load_results, write_report
+from fedran.cli.main import run
+from helpers.made_up import METHODS, made_up, write
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
+
+
+def test_the_same_results_give_the_same_bytes(tmp_path):
+    runs = write(tmp_path / "in", [made_up(**m, seed=s) for m in METHODS[:4] for s in (1, 2)])
+    first, second = (write_report(runs, tmp_path / name).parent for name in ("a", "b"))
+    files = sorted(p.relative_to(first) for p in first.rglob("*.*"))
+    for path in files:
+        assert (first / path).read_bytes() == (second / path).read_bytes()
+    kinds = [path.suffix for path in files]
+    assert kinds.count(".png") == kinds.count(".svg") > 0
+
+
+def test_results_in_subfolders_are_found(tmp_path):
+    write(tmp_path / "a" / "b", [made_up(seed=1)], "x.jsonl")
+    write(tmp_path, [made_up(seed=2)], "y.jsonl")
+    assert len(load_results(tmp_path)) == 2
+
+
+def one_line_error(capsys, *arguments):
+    assert run(["report", *map(str, arguments)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+    return error
+
+
+def test_a_folder_without_results_is_refused_in_one_sentence(tmp_path, capsys):
+    assert "no such folder" in one_line_error(capsys, tmp_path / "no")
+    assert "no results" in one_line_error(capsys, tmp_path)
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", "incomplete"])
+def test_a_broken_line_is_refused_in_one_sentence(tmp_path, capsys, line):
+    write(tmp_path, [made_up()], "ok.jsonl")
+    if line == "incomplete":
+        line = made_up().to_json().replace('"acc": [[', '"acc": [[0.5], [')
+    (tmp_path / "z.jsonl").write_text(line + "\n")
+    one_line_error(capsys, tmp_path)
+
+
+def test_the_command_says_what_it_wrote(tmp_path, capsys):
+    write(tmp_path / "in", [made_up(seed=s) for s in (1, 2)])
+    assert run(["report", str(tmp_path / "in"), "--out", str(tmp_path / "out")]) == 0
+    output = capsys.readouterr().out
+    assert str(tmp_path / "out" / "index.html") in output.replace("\n", "")
+    assert "figures/tasks-cifar100" in output
+    assert (tmp_path / "out" / "index.html").is_file()

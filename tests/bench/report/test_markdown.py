@@ -1,0 +1,55 @@
+"""Tables and sections as Markdown."""
+
+import pytest
+
+from fedran.bench.report.markdown import markdown_section, markdown_table
+from fedran.bench.report.sections import sections
+from fedran.bench.report.tables.table import Cell, Column, Table
+from helpers.made_up import comparison, made_up
+from helpers.made_up_trained import all_trained
+from helpers.report_tables import HOSTILE, assert_is_plain_text
+
+
+def rendered(results):
+    return "\n\n".join(map(markdown_section, sections(results)))
+
+
+def test_tables_are_well_formed_whatever_they_contain():
+    hostile = made_up(label=HOSTILE, params={"h": 1}, config=HOSTILE, machine=HOSTILE)
+    page = rendered([*comparison(seeds=(1,)), hostile])
+    width = None
+    for line in page.splitlines():
+        if not line.startswith("|"):
+            width = None
+            continue
+        width = width or line.count("|")
+        assert line.count("|") == width, line
+    assert "**" in page
+    assert "<u>" in page
+    assert_is_plain_text(page)
+
+
+def test_a_table_ends_with_the_commands_and_the_date_of_its_results():
+    runs = [made_up(seed=s, config=c) for s, c in ((1, "a.toml"), (2, "b.toml"))]
+    lines = markdown_table(Table("t", [Column("x")], [[[Cell("1")]]], results=runs)).splitlines()
+    assert lines[-1] == "Produced by `fedran run a.toml`, `fedran run b.toml` on 2026-11-15."
+
+
+def test_folded_tables_are_left_out():
+    page = rendered([made_up("a", beta=b) for b in (0.1, 0.5)])
+    assert "split, β = 0.1, in MiB" in page
+    assert "split, β = 0.5, in MiB" not in page
+
+
+def test_columns_carry_the_name_of_their_group_and_computed_figures_are_in_italics():
+    page = rendered(all_trained(seeds=(1,)))
+    assert "| Time: at 100 rounds, computed |" in page
+    assert "*310x*" in page
+
+
+@pytest.mark.parametrize("part", ["title", "note", "heading", "group", "cell"])
+def test_hostile_text_stays_text_in_every_part_of_a_table(part):
+    text = {"title": "", "note": "", "heading": "", "group": "", "cell": "", part: HOSTILE}
+    columns = [Column(text["heading"], text["group"])]
+    table = Table(text["title"], columns, [[[Cell(text["cell"])]]], text["note"])
+    assert_is_plain_text(markdown_table(table))

@@ -1,0 +1,39 @@
+"""Repeats of a method are gathered over seeds, and their means are ranked."""
+
+import numpy as np
+
+from fedran.bench.results.grouping import groups, marks, stat
+from helpers.made_up import made_up
+
+
+def test_mean_and_spread_are_those_of_numpy():
+    runs = [made_up(seed=s, level=0.5 + s / 50) for s in range(4)]
+    (group,) = groups(runs)
+    values = [r.A_avg for r in runs]
+    s = group.stat(lambda r: r.A_avg)
+    assert (s.mean, s.spread, s.n) == (np.mean(values), np.std(values, ddof=1), 4)
+    assert stat([3.0]).spread is None
+    assert stat([]) is None
+
+
+def test_ties_get_the_same_mark_and_only_competitors_are_ranked():
+    assert marks([1.0, 2.0, 2.001, 0.5], [True] * 4) == ["second", "best", "best", ""]
+    assert marks([1.0, 9.0, None], [True, False, True]) == ["best", "", ""]
+    assert marks([], []) == []
+
+
+def test_a_seed_counts_once_and_the_newest_run_wins():
+    (group,) = groups(
+        [
+            made_up(seed=1, config="a.toml"),
+            made_up(seed=1, config="b.toml", date="2026-12-01"),
+            made_up(seed=2, config="a.toml"),
+        ]
+    )
+    assert len(group.results) == 2
+    assert {r.config for r in group.results} == {"a.toml", "b.toml"}
+
+
+def test_one_label_with_two_settings_becomes_two_names():
+    found = groups([made_up(label="F", params={"rank": r, "M": 8}) for r in (16, 32)])
+    assert [g.name for g in found] == ["F (rank=16)", "F (rank=32)"]

@@ -1,0 +1,118 @@
+"""Services in the background: errors while they start and stop."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from fedran.federation.ops import background, flower
+from fedran.federation.ops.background import (
+    StartFailed,
+    start_federation,
+    start_service,
+    stop_federation,
+    wait_for_service,
+)
+from fedran.federation.ops.scaffold import FederationOptions, make_federation
+from fedran.federation.protocol.lockfile import locked
+
+
+@pytest.fixture
+def folder(tmp_path):
+    make_federation(tmp_path / "trial", FederationOptions(n_sites=1, in_features=6))
+    return tmp_path / "trial"
+
+
+def test_a_folder_without_a_server_or_sites_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no server\.toml here or in server/"):
+        start_federation(tmp_path, insecure=False, say=print)
+    make_federation(tmp_path / "alone", FederationOptions(n_sites=0, in_features=6))
+    with pytest.raises(
+        FileNotFoundError, match="no sites; run the server alone with `fedran federation server`"
+    ):
+        start_federation(tmp_path / "alone", insecure=False, say=print)
+
+
+def test_a_service_that_ends_at_once_is_an_error_with_its_last_line(folder):
+    site = folder / "sites" / "site-1"
+    (site / "node.key").chmod(0o644)
+    process = start_service("client", site, insecure=False)
+    with pytest.raises(StartFailed, match="the service did not start: fedran: ") as caught:
+        wait_for_service(process, site)
+    assert "run `chmod 600" in str(caught.value)
+    process.wait(5)
+
+
+def test_a_service_that_ends_without_output_is_an_error(tmp_path):
+    process = subprocess.Popen(["true"])
+    with pytest.raises(StartFailed, match="did not start: nothing in its log"):
+        wait_for_service(process, tmp_path)
+    process.wait(5)
+    with pytest.raises(StartFailed, match="did not start"):
+        wait_for_service(None, tmp_path)
+
+
+def test_a_running_service_is_not_started_again(folder):
+    with locked(folder / "server" / "log"):
+        assert start_service("server", folder / "server", insecure=False) is None
+        wait_for_service(None, folder / "server")
+
+
+def test_a_server_that_is_not_ready_in_time_is_an_error_with_its_last_line(folder, monkeypatch):
+    monkeypatch.setattr(background, "START_SECONDS", 0.1)
+    monkeypatch.setattr(background, "START_SECONDS_PER_SITE", 0.0)
+    monkeypatch.setattr(flower, "is_listening", lambda _: False)
+    (folder / "server" / "log").mkdir()
+    (folder / "server" / "log" / "fedran.log").write_text("first\nSuperLink ended with code 1\n\n")
+    with (
+        locked(folder / "server" / "log"),
+        pytest.raises(StartFailed, match=r"the server is not ready in time; see .*ended with"),
+    ):
+        start_federation(folder, insecure=False, say=print)
+
+
+def test_flower_is_asked_again_until_it_answers(folder, monkeypatch):
+    answers = iter([flower.FlowerError("flwr failed"), [{"status": "online"}]])
+
+    def ask(*_):
+        found = next(answers)
+        if isinstance(found, Exception):
+            raise found
+        return {"nodes": found}
+
+    monkeypatch.setattr(flower, "flwr", ask)
+    monkeypatch.setattr(flower, "is_listening", lambda _: True)
+    with locked(folder / "server" / "log"), locked(folder / "sites" / "site-1" / "log"):
+        start_federation(folder, insecure=True, say=lambda _: None)
+
+
+def test_stopping_where_nothing_runs_does_nothing(folder, tmp_path):
+    said = []
+    for place in (folder, folder / "server"):
+        assert stop_federation(place, say=said.append) == []
+    with pytest.raises(FileNotFoundError, match="none: no such folder"):
+        stop_federation(tmp_path / "none", say=said.append)
+    assert said == []
+
+
+def test_running_services_are_stopped_and_named(folder):
+    program = (
+        "import signal, sys, time; from pathlib import Path\n"
+        "from fedran.federation.protocol.lockfile import locked\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "with locked(Path(sys.argv[1])):\n    print('up', flush=True); time.sleep(60)"
+    )
+    log = folder / "sites" / "site-1" / "log"
+    said = []
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(log)], stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout.readline() == b"up\n"
+            assert stop_federation(folder, say=said.append) == ["site-1"]
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
+    assert said == ["stopped: site-1"]

@@ -1,0 +1,75 @@
+"""The answers of ``flwr``, and what they mean."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from fedran.federation.ops import flower
+from fedran.federation.server.settings import ServerPaths
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "flower" / "app").mkdir(parents=True)
+    return ServerPaths(tmp_path)
+
+
+def test_no_answer_within_the_time_limit_is_an_error(place, monkeypatch):
+    hanging = [sys.executable, "-S", "-c", "import time; time.sleep(30)"]
+    run = subprocess.run
+    monkeypatch.setattr(flower, "_executable", lambda name: name)
+    monkeypatch.setattr(flower.subprocess, "run", lambda command, **how: run(hanging, **how))
+    with pytest.raises(flower.FlowerError, match=r"flwr list: no answer within 0\.2 s"):
+        flower.flwr(place, "list", timeout=0.2)
+
+
+def test_a_run_is_active_until_it_is_finished_in_any_way():
+    for status in ("finished:completed", "finished:failed", "finished:stopped"):
+        assert not flower.is_active({"status": status})
+    for status in ("pending", "starting", "running"):
+        assert flower.is_active({"status": status})
+
+
+def test_a_run_without_measured_traffic_has_zero_bytes():
+    record = flower.run_record({"run-id": 3, "status": "running"})
+    assert (record["run_id"], record["transport"], record["transport_up"]) == ("3", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "words"),
+    [
+        ('print(\'{"success": false, "error-message": "no\\\\n such"}\')', 1, "failed: no such"),
+        ("import sys; sys.stderr.write('cannot\\nconnect')", 1, "failed: cannot connect"),
+        ("print('nothing like it')", 0, "failed: nothing like it"),
+        ("print('')", 0, "failed: no answer"),
+        ("print('[1]')", 0, "failed: no answer"),
+        ("print('{\"nodes\": []}')", 0, "failed: no answer"),
+    ],
+)
+def test_an_error_of_flwr_is_one_sentence(said, code, words, place, monkeypatch):
+    run = subprocess.run
+
+    def fake(command, **how):
+        return run([sys.executable, "-S", "-c", f"{said}\nraise SystemExit({code})"], **how)
+
+    monkeypatch.setattr(flower, "_executable", lambda name: name)
+    monkeypatch.setattr(flower.subprocess, "run", fake)
+    with pytest.raises(flower.FlowerError, match=words) as caught:
+        flower.flwr(place, "supernode", "list", flower.CONNECTION)
+    assert str(caught.value).startswith("flwr supernode list failed: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_output_around_the_json_answer_is_skipped(place, monkeypatch):
+    run = subprocess.run
+
+    def fake(command, **how):
+        said = "print('Loading ...'); print('{\"success\": true, \"runs\": [1]}'); print('done')"
+        return run([sys.executable, "-S", "-c", said], **how)
+
+    monkeypatch.setattr(flower, "_executable", lambda name: name)
+    monkeypatch.setattr(flower.subprocess, "run", fake)
+    assert flower.flwr(place, "list")["runs"] == [1]

@@ -1,0 +1,287 @@
+"""Nodes of the SuperLink: who may connect, who lacks the newest head. Flower is simulated."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from fedran.federation.ops import flower
+from fedran.federation.ops.nodes import FIRST_WAIT, NodeRegistry
+from fedran.federation.server.settings import ServerPaths
+
+
+class Flower:
+    """Answers as Flower's command line does."""
+
+    def __init__(self):
+        self.asked, self.nodes, self.runs, self.count = [], {}, [], 0
+        self.away = None
+
+    def __call__(self, place, *words, timeout=60.0):
+        self.asked.append(words)
+        if self.away is not None:
+            raise self.away
+        if words[:2] == ("supernode", "register"):
+            key = Path(words[2]).read_text()
+            if key in [n["key"] for n in self.nodes.values()]:
+                raise flower.FlowerError(
+                    "flwr supernode register failed: Public key already in use"
+                )
+            self.count += 1
+            self.nodes[str(self.count)] = {"key": key, "status": "registered"}
+            return {"success": True, "node-id": self.count}
+        if words[:2] == ("supernode", "unregister"):
+            if words[2] not in self.nodes:
+                raise flower.FlowerError("flwr supernode unregister failed: Node not found")
+            del self.nodes[words[2]]
+            return {"success": True}
+        if words[:2] == ("supernode", "list"):
+            return {"nodes": [self.node(n) for n in self.nodes]}
+        if words[0] == "run":
+            return {"run-id": 7}
+        return {"runs": self.runs}
+
+    def node(self, number):
+        times = {"online-at": "2026-01-01T00:00:00Z", "offline-at": "2026-01-02T00:00:00Z"}
+        return {"node-id": int(number), "status": self.nodes[number]["status"], **times}
+
+    def how_often(self, *words):
+        return sum(a[: len(words)] == words for a in self.asked)
+
+
+@pytest.fixture
+def link(monkeypatch):
+    found = Flower()
+    monkeypatch.setattr(flower, "flwr", found)
+    return found
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "server.toml").write_text('federation = "trial"\nin_features = 6\n')
+    for name in ("nodes", "flower", "state"):
+        (tmp_path / name).mkdir()
+    return ServerPaths(tmp_path)
+
+
+def key(place, client, text):
+    (place.nodes / f"{client}.pub").write_text(text)
+
+
+def update(place, times=1, *, catch_up=False, registry=None):
+    found = registry or NodeRegistry(place, authenticated=True)
+    for _ in range(times):
+        found.update(catch_up=catch_up)
+    return found
+
+
+def test_a_new_key_is_registered_once_through_restarts(place, link):
+    key(place, "site-1", "A")
+    for _ in range(3):
+        update(place, 2)
+    key(place, "site-2", "B")
+    update(place, 2)
+    assert link.how_often("supernode", "register") == 2
+    assert [n["key"] for n in link.nodes.values()] == ["A", "B"]
+    assert place.node_owners() == {"1": "site-1", "2": "site-2"}
+    asked = next(words for words in link.asked if words[:2] == ("supernode", "register"))
+    assert asked[3:] == (flower.CONNECTION, "--name", "site-1")
+
+
+def test_a_changed_node_key_replaces_the_old_one(place, link):
+    key(place, "site-1", "A")
+    update(place)
+    key(place, "site-1", "B")
+    update(place, 3)
+    assert [n["key"] for n in link.nodes.values()] == ["B"]
+    assert (link.how_often("supernode", "unregister"), link.count) == (1, 2)
+    assert place.node_owners() == {"2": "site-1"}
+
+
+def test_a_removed_key_may_no_longer_connect_and_is_forgotten(place, link, caplog):
+    for client in ("site-1", "site-2"):
+        key(place, client, client)
+    update(place)
+    (place.nodes / "site-1.pub").unlink()
+    with caplog.at_level(logging.INFO):
+        update(place, 3)
+    assert [n["key"] for n in link.nodes.values()] == ["site-2"]
+    assert link.how_often("supernode", "unregister") == 1
+    assert place.node_owners() == {"2": "site-2"}
+    assert "the node of site-1 may no longer connect" in caplog.text
+    assert "not updated" not in caplog.text
+
+
+def test_a_key_that_flower_refuses_does_not_keep_others_out(place, link):
+    key(place, "site-1", "A")
+    key(place, "site-2", "A")
+    key(place, "site-3", "C")
+    update(place, 2)
+    assert {n["key"] for n in link.nodes.values()} == {"A", "C"}
+    assert (place.state / "flower.json").exists()
+
+
+def test_a_key_file_that_is_no_text_is_a_warning(place, link):
+    (place.nodes / "site-1.pub").write_bytes(b"\xff\xfe\x00")
+    update(place)
+
+
+def test_without_authentication_nothing_is_registered(place, link):
+    key(place, "site-1", "A")
+    update(place, registry=NodeRegistry(place, authenticated=False))
+    assert link.how_often("supernode", "register") == 0
+    assert link.how_often("supernode", "list") == 1
+
+
+def test_nodes_and_runs_are_recorded_for_the_status(place, link):
+    for client in ("site-1", "site-2"):
+        key(place, client, client)
+    link.runs = [{"run-id": 9, "status": "running", "network-traffic": {"inbound-bytes": 5}}] * 300
+    update(place)
+    link.nodes["1"]["status"] = "online"
+    link.nodes["2"]["status"] = "offline"
+    link.nodes["77"] = {"key": "?", "status": "online"}
+    update(place)
+    note = json.loads((place.state / "flower.json").read_text())
+    assert [(n["node_id"], n["client"], n["status"]) for n in note["nodes"]] == [
+        ("1", "site-1", "online"),
+        ("2", "site-2", "offline"),
+        ("77", "", "online"),
+    ]
+    assert [n["last_seen"][:10] for n in note["nodes"][:2]] == ["2026-01-01", "2026-01-02"]
+    assert len(note["runs"]) == 100
+    assert (note["runs"][0]["run_id"], note["runs"][0]["transport_up"]) == ("9", 5)
+
+
+def test_a_missing_state_folder_is_created(place, link):
+    place.state.rmdir()
+    update(place)
+    assert place.state.stat().st_mode & 0o077 == 0
+
+
+GONE = [
+    flower.FlowerError("flwr list failed: no answer"),
+    OSError(111, "refused"),
+    TimeoutError("x"),
+    KeyError("nodes"),
+]
+
+
+@pytest.mark.parametrize("reason", GONE, ids=lambda r: type(r).__name__)
+def test_no_answer_of_flower_is_a_warning_and_the_next_update_goes_on(reason, place, link, caplog):
+    key(place, "site-1", "A")
+    registry = NodeRegistry(place, authenticated=True)
+    link.away = reason
+    registry.update(catch_up=True)
+    assert "nodes and runs were not updated" in caplog.text
+    link.away = None
+    registry.update(catch_up=True)
+    assert place.node_owners() == {"1": "site-1"}
+
+
+def serve(place, *nodes, head="abc"):
+    (place.state / "served.json").write_text(json.dumps({"head": head, "nodes": list(nodes)}))
+
+
+@pytest.fixture
+def three(place, link):
+    for client in ("site-1", "site-2", "site-3"):
+        key(place, client, client)
+    update(place)
+    for node in link.nodes.values():
+        node["status"] = "online"
+    return NodeRegistry(place, authenticated=True)
+
+
+def test_all_nodes_without_the_newest_head_get_it_in_one_run(three, place, link):
+    serve(place, "1")
+    three.update(catch_up=True)
+    assert [a for a in link.asked if a[0] == "run"] == [("run", ".", flower.CONNECTION)]
+
+
+@pytest.mark.parametrize(
+    "why", ["all have it", "no head", "no file", "damaged", "away", "not wanted"]
+)
+def test_no_catch_up_run_is_started_without_need(why, three, place, link):
+    if why == "all have it":
+        serve(place, "1", "2", "3")
+    elif why == "no head":
+        serve(place, head="")
+    elif why == "damaged":
+        (place.state / "served.json").write_text("[")
+    elif why == "away":
+        serve(place, "1")
+        for number in "23":
+            link.nodes[number]["status"] = "offline"
+    elif why == "not wanted":
+        serve(place)
+    three.update(catch_up=why != "not wanted")
+    assert link.how_often("run") == 0
+
+
+@pytest.mark.parametrize("status", ["pending", "starting", "running"])
+def test_no_catch_up_run_is_started_while_another_run_is_active(status, three, place, link):
+    serve(place)
+    link.runs = [
+        {"run-id": 1, "status": "finished:completed"},
+        {"run-id": 2, "status": status},
+    ]
+    three.update(catch_up=True)
+    assert link.how_often("run") == 0
+    link.runs[1]["status"] = "finished:failed"
+    three.update(catch_up=True)
+    assert link.how_often("run") == 1
+
+
+def test_a_node_that_never_accepts_the_head_is_asked_ever_more_rarely(three, place, link):
+    serve(place, "1", "2")
+    found = []
+    for n in range(8 * FIRST_WAIT):
+        before = link.how_often("run")
+        three.update(catch_up=True)
+        if link.how_often("run") > before:
+            found.append(n)
+    assert found == [0, FIRST_WAIT + 1, 3 * FIRST_WAIT + 2, 7 * FIRST_WAIT + 3]
+
+
+def test_waiting_for_one_node_does_not_delay_another(three, place, link):
+    serve(place, "1", "2")
+    three.update(catch_up=True)
+    three.update(catch_up=True)
+    assert link.how_often("run") == 1
+    serve(place, "1")
+    three.update(catch_up=True)
+    assert link.how_often("run") == 2
+
+
+def test_a_node_that_accepted_the_head_is_served_at_once_the_next_time(three, place, link):
+    """As the how-to says: within ``catch_up`` seconds of coming back, every time."""
+    for head in ("first", "second", "third"):
+        serve(place, "1", "2", head=head)
+        three.update(catch_up=True)
+        serve(place, "1", "2", "3", head=head)
+        three.update(catch_up=True)
+    assert link.how_often("run") == 3
+
+
+def test_nodes_are_registered_again_after_a_crash_or_with_a_new_database(place, link):
+    key(place, "site-1", "A")
+    update(place)
+    (place.flower / "nodes.json").unlink()  # registered there, not written down here
+    update(place)
+    assert place.node_owners() == {"2": "site-1"}
+    assert list(link.nodes) == ["2"]
+    link.nodes.clear()  # Flower's database is a new one
+    update(place)
+    assert place.node_owners() == {"3": "site-1"}
+
+
+def test_nodes_that_flower_lists_as_unregistered_are_ignored(place, link):
+    link.nodes["9"] = {"key": "Z", "status": "unregistered"}
+    key(place, "site-1", "A")
+    update(place, 3)
+    assert link.how_often("supernode", "unregister") == 0
+    assert link.how_often("supernode", "register") == 1

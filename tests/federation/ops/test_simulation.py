@@ -1,0 +1,27 @@
+"""The apps of server and sites in Flower's simulation engine: real Ray, no SuperNodes."""
+
+import os
+
+import pytest
+
+pytest.importorskip("ray")
+
+from fedran.federation.ops.tasks import simulate
+from helpers.real_federation import Federation
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the federation runs on Linux")
+def test_every_site_of_a_folder_takes_part_in_a_simulation(tmp_path):
+    fed = Federation(tmp_path / "many", sites=6)
+    (done,) = simulate(fed.folder, ["task-1"], say=fed.said.append)
+    assert done.state == "complete", fed.logs()
+    names = [f"site-{i}" for i in range(1, 7)]
+    assert sorted(e["client"] for e in fed.events("upload", outcome="accepted")) == names
+    for name in names:
+        assert fed.outbox(name).receipt("task-1").outcome == "accepted"
+        assert fed.accuracy(name) > 0.95
+
+
+def test_a_simulation_without_sites_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no sites; create them with `init`"):
+        simulate(tmp_path, ["may"], say=print)

@@ -1,0 +1,216 @@
+"""Running a task while Flower loses runs or does not answer. Flower is simulated."""
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from fedran.core.errors import Refused
+from fedran.federation.ops import flower, tasks
+from fedran.federation.ops.tasks import (
+    MAX_RUNS,
+    RunFailed,
+    ServerNotRunning,
+    TaskInProgress,
+    run_task,
+)
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.logs import log_file
+from fedran.federation.server.events import EventLog
+from fedran.federation.server.settings import ServerPaths
+
+TRAFFIC = {"inbound-bytes": 3000, "outbound-bytes": 2000, "total-bytes": 5000}
+
+
+class Flower:
+    """Runs end as a test says; an exception is raised instead of an answer."""
+
+    def __init__(self, place, *answers):
+        self.place, self.answers, self.started = place, list(answers), []
+
+    def __call__(self, place, *words, timeout=60.0):
+        if words[0] == "run":
+            self.started.append(words)
+            return {"run-id": 100 + len(self.started)}
+        assert words == ("list", flower.CONNECTION, "--run-id", str(100 + len(self.started)))
+        found = self.answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        if not isinstance(found, str):
+            return {"runs": found}
+        return {"runs": [{"run-id": 1, "status": found, "network-traffic": TRAFFIC}]}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    (tmp_path / "server.toml").write_text('federation = "trial"\nin_features = 6\n')
+    Roster({"site-1": SiteKey.generate().public}).save(tmp_path / "roster.toml")
+    (tmp_path / "state").mkdir()
+    monkeypatch.setattr(tasks, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(flower, "is_listening", lambda _: True)
+    with locked(tmp_path / "log"):
+        yield ServerPaths(tmp_path)
+
+
+@pytest.fixture
+def answering(place, monkeypatch):
+    def make(*answers):
+        found = Flower(place, *answers)
+        monkeypatch.setattr(flower, "flwr", found)
+        return found
+
+    return make
+
+
+def book(place):
+    return EventLog(place.state / "events.jsonl")
+
+
+def ended(place, state, task="may"):
+    book(place).write("task", task=task, state="open")
+    book(place).write("task", task=task, state=state)
+
+
+def test_a_task_without_a_running_server_is_an_error_with_advice(tmp_path):
+    (tmp_path / "server.toml").write_text('federation = "trial"\nin_features = 6\n')
+    with pytest.raises(ServerNotRunning, match="not running; start it with `fedran federation up`"):
+        run_task(ServerPaths(tmp_path), "may", say=print)
+
+
+@pytest.mark.parametrize("task", ["", "a b", "../x", 'x" other="1', "x" * 65, "a\nb"])
+def test_an_invalid_task_id_never_reaches_flower(task, place, answering):
+    link = answering()
+    with pytest.raises(Refused, match="task: expected"):
+        run_task(place, task, say=print)
+    assert link.started == []
+
+
+@pytest.mark.parametrize("state", ["complete", "quorum", "short"])
+def test_the_state_of_a_task_is_what_the_server_recorded(state, place, answering):
+    link = answering("pending", "running", "finished:completed")
+    book(place).write("task", task="may", state="short")
+    book(place).write("task", task="june", state="complete")
+    ended(place, state)
+    upload = {"client": "site-1", "outcome": "accepted", "bytes": 2_500_000}
+    book(place).write("upload", task="may", **upload)
+    book(place).write("upload", task="may", **{**upload, "outcome": "refused"})
+    book(place).write("upload", task="june", **upload)
+    said = []
+    done = run_task(place, "may", say=said.append)
+    assert (done.task, done.state, done.transport) == ("may", state, 5000)
+    assert done.successful == (state != "short")
+    assert said[-1] == (f"task may: {state}; uploads 2.500 MB; transport 0.003 MB in, 0.002 MB out")
+    assert link.started == [("run", ".", flower.CONNECTION, "--run-config", 'task="may"')]
+    noted = [e for e in book(place).read() if e["event"] == "run"][-1]
+    assert (noted["task"], noted["transport"], noted["status"]) == (
+        "may",
+        5000,
+        "finished:completed",
+    )
+
+
+def test_a_task_without_a_recorded_state_is_not_successful(place, answering):
+    answering("finished:completed")
+    done = run_task(place, "may", say=print)
+    assert (done.state, done.successful) == ("unknown", False)
+
+
+def test_lines_of_the_server_log_are_passed_on_during_the_run(place, answering, monkeypatch):
+    path = log_file(place.folder)
+    path.write_text("before\n")
+    answering("running", "running", "finished:completed")
+    lines = iter(["one\ntw", "o\n", "three\n"])
+
+    def sleep(_):
+        with path.open("a") as file:
+            file.write(next(lines))
+
+    monkeypatch.setattr(tasks.time, "sleep", sleep)
+    said = []
+    run_task(place, "may", say=said.append)
+    assert said[:-1] == ["one", "two", "three"]
+
+
+def test_a_run_that_failed_is_started_again(place, answering):
+    link = answering("finished:failed", "running", "finished:stopped", "finished:completed")
+    ended(place, "complete")
+    said = []
+    assert run_task(place, "may", say=said.append).state == "complete"
+    assert len(link.started) == 3
+    assert sum("it is started again" in line for line in said) == 2
+
+
+def test_a_task_whose_runs_all_fail_is_an_error(place, answering):
+    link = answering(*["finished:failed"] * 50)
+    said = []
+    with pytest.raises(
+        RunFailed, match=f"{MAX_RUNS} runs did not complete; the last is finished:failed"
+    ):
+        run_task(place, "may", say=said.append)
+    assert len(link.started) == MAX_RUNS
+    assert sum("it is started again" in line for line in said) == MAX_RUNS - 1
+
+
+AWAY = [flower.FlowerError("flwr list failed: no answer"), OSError(111, "refused"), TimeoutError()]
+
+
+@pytest.mark.parametrize("reason", AWAY, ids=lambda r: type(r).__name__)
+def test_a_superlink_that_does_not_answer_is_waited_for(reason, place, answering):
+    link = answering("running", reason, reason, [], "finished:completed")
+    ended(place, "complete")
+    assert run_task(place, "may", say=print).state == "complete"
+    assert len(link.started) == 1
+
+
+def test_a_new_run_waits_until_the_superlink_listens(place, answering, monkeypatch):
+    looks = iter([False, False, True])
+    slept = []
+    monkeypatch.setattr(flower, "is_listening", lambda _: next(looks))
+    monkeypatch.setattr(tasks.time, "sleep", slept.append)
+    answering("finished:failed", "finished:completed")
+    ended(place, "complete")
+    run_task(place, "may", say=print)
+    assert slept.count(1) == 2
+
+
+def test_a_run_that_never_ends_is_an_error(place, answering, monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+        def sleep(self, _):
+            self.now += 100.0
+
+    monkeypatch.setattr(tasks, "time", Clock())
+    answering(*["running"] * 500)
+    with pytest.raises(RunFailed, match="the last is running"):
+        run_task(place, "may", say=lambda _: None)
+
+
+def test_bytes_of_forwarded_sums_count_for_their_task(place, answering):
+    answering("finished:completed")
+    ended(place, "complete")
+    book = EventLog(place.state / "events.jsonl")
+    book.write("upload", task="may.sum-1", client="edge", outcome="accepted", bytes=5_000_000)
+    said = []
+    run_task(place, "may", say=said.append)
+    assert "uploads 5.000 MB" in said[-1]
+
+
+def test_settings_that_would_fail_in_every_run_are_checked_before_the_first(place, answering):
+    link = answering()
+    settings = place.settings_file.read_text()
+    for wrong, words in (("min_clients = 2", "min_clients is 2"), ('validation = "v"', "v")):
+        place.settings_file.write_text(f"{settings}{wrong}\n")
+        with pytest.raises((ValueError, OSError), match=words):
+            run_task(place, "may", say=print)
+    assert not link.started
+
+
+def test_a_second_task_at_the_same_time_is_an_error(place, answering):
+    link = answering()
+    with locked(place.state, task="may"), pytest.raises(TaskInProgress, match="task may is open"):
+        run_task(place, "june", say=print)
+    assert not link.started

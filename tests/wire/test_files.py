@@ -1,0 +1,132 @@
+"""Files of summaries, heads and aggregators: verified, limited, crash-safe, named in errors."""
+
+import os
+
+import numpy as np
+import pytest
+
+import fedran
+from fedran.wire import files
+from helpers.wire_messages import half_done, solved_head, summary
+
+THINGS = {
+    fedran.Summary: summary(),
+    fedran.Head: solved_head(),
+    fedran.Aggregator: half_done("gram"),
+}
+
+
+@pytest.mark.parametrize("kind", THINGS)
+def test_save_writes_the_bytes_of_encode_and_load_reads_them(kind, tmp_path):
+    path = tmp_path / "upload.bin"
+    obj = THINGS[kind]
+    options = (
+        [{"bits": 8.0}] if kind is fedran.Aggregator else [{"bits": 8.0}, {"precision": "float32"}]
+    )
+    for option in options:
+        assert fedran.save(obj, path, **option) == path.stat().st_size
+        assert path.read_bytes() == fedran.encode(obj, **option)
+        loaded = fedran.load(str(path))
+        assert type(loaded) is kind
+        assert loaded.classes == obj.classes
+
+
+@pytest.mark.parametrize("kind", THINGS)
+def test_a_half_written_or_altered_file_is_refused_by_name(kind, tmp_path):
+    path = tmp_path / "upload.bin"
+    blob = fedran.encode(THINGS[kind])
+    for damaged in (blob[: len(blob) // 2], blob[:-1] + bytes([blob[-1] ^ 1]), b""):
+        path.write_bytes(damaged)
+        with pytest.raises(fedran.Refused, match=r"upload\.bin"):
+            fedran.load(path)
+
+
+@pytest.mark.parametrize("kind", THINGS)
+def test_decode_finds_the_kind_itself(kind):
+    found = fedran.decode(fedran.encode(THINGS[kind]))
+    assert type(found) is kind
+    assert found.classes == THINGS[kind].classes
+
+
+@pytest.mark.parametrize("kind", THINGS)
+def test_a_requested_kind_refuses_the_other_kinds(kind, tmp_path):
+    for made, obj in THINGS.items():
+        fedran.save(obj, tmp_path / "a")
+        blob = fedran.encode(obj)
+        if made is kind:
+            assert type(fedran.decode(blob, kind)) is kind
+            assert type(fedran.load(tmp_path / "a", kind)) is kind
+            continue
+        named = f"kind: expected {kind.__name__.lower()}, got {made.__name__.lower()}"
+        with pytest.raises(fedran.Refused, match=named):
+            fedran.decode(blob, kind)
+        with pytest.raises(fedran.Refused, match=f"a: {named}"):
+            fedran.load(tmp_path / "a", kind)
+
+
+def test_decode_limits_an_aggregator_from_a_stranger_and_load_does_not(tmp_path):
+    """A server's own state may hold more classes than one message."""
+    agg = fedran.Aggregator(1)
+    n = fedran.Limits().classes + 1
+    agg.absorb(fedran.summarize(np.ones((n, 1)), list(range(n))), client="a", task="t")
+    blob = fedran.encode(agg)
+    fedran.save(agg, tmp_path / "a")
+    with pytest.raises(fedran.Refused, match="classes"):
+        fedran.decode(blob)
+    with pytest.raises(fedran.Refused, match="classes"):
+        fedran.load(tmp_path / "a", limits=fedran.Limits())
+    for found in (fedran.decode(blob, fedran.Aggregator), fedran.load(tmp_path / "a")):
+        assert len(found.classes) == n
+
+
+@pytest.mark.parametrize("kind", [fedran.Summary, fedran.Head, None])
+@pytest.mark.parametrize("limit", ["message", "header"])
+def test_load_limits_summaries_and_heads_without_a_kind_too(kind, limit, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "DEFAULT_LIMITS", fedran.Limits(**{limit: 100}))
+    fedran.save(THINGS[kind or fedran.Summary], tmp_path / "a")
+    with pytest.raises(fedran.Refused, match=r"a: \w+: expected .*at most 100 bytes"):
+        fedran.load(tmp_path / "a", kind)
+    fedran.save(THINGS[fedran.Aggregator], tmp_path / "a")
+    assert fedran.load(tmp_path / "a").classes == THINGS[fedran.Aggregator].classes
+
+
+def test_large_files_are_refused_before_they_are_read(tmp_path, monkeypatch):
+    fedran.save(summary(), tmp_path / "a")
+    monkeypatch.setattr("pathlib.Path.read_bytes", lambda path: pytest.fail("was read"))
+    with pytest.raises(fedran.Refused, match="at most 10 bytes"):
+        fedran.load(tmp_path / "a", limits=fedran.Limits(message=10))
+
+
+def test_a_missing_file_or_folder_is_a_file_not_found_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        fedran.load(tmp_path / "absent")
+    with pytest.raises(FileNotFoundError):
+        fedran.save(summary(), tmp_path / "absent" / "a")
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync"])
+@pytest.mark.parametrize("crash", [OSError("disk full"), KeyboardInterrupt()])
+def test_a_crash_leaves_the_old_file_and_nothing_else(call, crash, tmp_path, monkeypatch):
+    path = tmp_path / "state"
+    fedran.save(half_done("stack"), path)
+    old = path.read_bytes()
+
+    def fail(*_):
+        raise crash
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(type(crash)):
+        fedran.save(half_done("gram"), path)
+    monkeypatch.undo()
+    assert path.read_bytes() == old
+    assert os.listdir(tmp_path) == ["state"]
+
+
+def test_bytes_are_synced_before_the_rename(tmp_path, monkeypatch):
+    calls = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, n=name, r=real: (calls.append(n), r(*a))[1])
+    fedran.save(summary(), tmp_path / "a")
+    assert calls == ["fsync", "replace", "fsync"][: len(calls)]
+    assert calls[:2] == ["fsync", "replace"]

@@ -1,0 +1,107 @@
+"""Forged states and uploads cannot give a server a state that it cannot save, load or solve."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+import fedran
+from helpers.wire_messages import AGGREGATORS, half_done, set_field, summary, tampered
+
+
+@pytest.mark.parametrize("form", AGGREGATORS)
+def test_a_damaged_file_of_an_aggregator_is_refused_by_name(form, tmp_path):
+    blob = fedran.encode(half_done(form))
+    path = tmp_path / "state"
+    middle = len(blob) // 2
+    for damaged in (blob[:middle], blob[:middle] + b"\0" + blob[middle + 1 :] + b"\0", b""):
+        path.write_bytes(damaged)
+        with pytest.raises(fedran.Refused, match="state"):
+            fedran.load(path)
+
+
+@pytest.mark.parametrize("form", ["stack", "float64", "flat", "paper"])
+def test_uploads_whose_sum_overflows_cannot_spoil_the_state(form, tmp_path):
+    """Each fits float32, their Gram does not: refused, or the state stays finite and loadable."""
+    agg = fedran.Aggregator(8, **AGGREGATORS[form])
+    H = np.zeros((3, 8))
+    H[:, 0] = 1.5e18
+    for i in range(4):
+        blob = fedran.encode(fedran.summarize(H, [i] * 3), "float32")
+        try:
+            agg.absorb(fedran.decode(blob), client=f"c{i}", task="t")
+        except fedran.Refused:
+            assert i > 0
+    fedran.save(agg, tmp_path / "a")
+    loaded = fedran.load(tmp_path / "a")
+    head = fedran.decode(fedran.encode(loaded.solve()), fedran.Head)
+    assert np.isfinite(head.weights).all()
+
+
+@pytest.mark.parametrize("form", ["stack", "flat"])
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"n_rows": 2**63 - 1},
+        {"eps_G": 1.7e308},
+        {"eps_B": 1.7e308},
+        {"energy": 1.7e308, "cut": 1.7e308},
+    ],
+    ids=lambda c: next(iter(c)),
+)
+def test_accounts_whose_sum_overflows_cannot_spoil_the_state(form, claims, tmp_path):
+    """Refused by decode or absorb, or the state can still be saved, loaded and solved."""
+    blob = tampered(fedran.encode(summary()), lambda m: m.fields["accounts"].update(claims))
+    agg = fedran.Aggregator(16, **AGGREGATORS[form])
+    agg.absorb(summary(), client="honest", task="t")
+    for task in ("t", "u"):
+        with contextlib.suppress(fedran.Refused):
+            agg.absorb(fedran.decode(blob), client="a", task=task)
+    fedran.save(agg, tmp_path / "a")
+    head = fedran.load(tmp_path / "a").solve()
+    assert fedran.decode(fedran.encode(head), fedran.Head).classes == head.classes
+
+
+STATE_DAMAGE = {
+    "ledger row": ("ledger", [["a", "b"]], "ledger"),
+    "ledger id": ("ledger", [["a b", "c", "d"]], "ledger"),
+    "ledger digest": ("ledger", [["a", "c", 3]], "ledger"),
+    "form": ("state.form", "cube", "state.form"),
+    "width": ("state.width", 7, "stack"),
+    "dtype": ("dtype", "float16", "dtype"),
+    "other dtype": ("dtype", "float64", "stack"),
+    "order": ("order", "random", "order"),
+    "rank": ("server_rank", 0, "server_rank"),
+    "kind": ("kind", "summary", "kind: expected aggregator, got summary"),
+    "counts": ("counts", [1], "counts"),
+    "accounts": ("accounts.energy", -1.0, "accounts.energy"),
+}
+
+
+@pytest.mark.parametrize("case", STATE_DAMAGE)
+def test_a_forged_exact_state_is_refused(case, tmp_path):
+    path, value, named = STATE_DAMAGE[case]
+    blob = tampered(fedran.encode(half_done("stack")), set_field(path, value))
+    (tmp_path / "x").write_bytes(blob)
+    with pytest.raises(fedran.Refused, match=named):
+        fedran.load(tmp_path / "x", fedran.Aggregator)
+
+
+RANKED_DAMAGE = {
+    "past gone": (lambda m: m.tensors.pop("past"), "past"),
+    "past flat": (lambda m: m.put("past", np.zeros(32)), "past"),
+    "past NaN": (lambda m: m.put("past", np.full((32, 1), np.nan)), "past"),
+    "extra": (lambda m: m.put("more", np.zeros(32), "F32"), "more"),
+    "open task": (lambda m: m.fields["state"].update(open_task="a b"), "open_task"),
+    "closed": (lambda m: m.fields["state"].update(closed=[3]), "closed"),
+    "closed no list": (lambda m: m.fields["state"].update(closed="t0"), "closed"),
+    "accounts": (lambda m: m.fields["state"].pop("past_accounts"), "past_accounts"),
+}
+
+
+@pytest.mark.parametrize("case", RANKED_DAMAGE)
+def test_a_forged_rank_bounded_state_is_refused(case, tmp_path):
+    change, named = RANKED_DAMAGE[case]
+    (tmp_path / "x").write_bytes(tampered(fedran.encode(half_done("flat")), change))
+    with pytest.raises(fedran.Refused, match=named):
+        fedran.load(tmp_path / "x")

@@ -1,0 +1,286 @@
+"""Summaries forged by someone who knows the format, with a valid checksum, are refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fedran
+from helpers.wire_messages import (
+    INF,
+    NAN,
+    NOT_NUMBERS,
+    PRECISIONS,
+    Message,
+    assert_refused,
+    drop_field,
+    encoded,
+    put,
+    put_stream,
+    set_field,
+    tampered,
+)
+
+ACCOUNTS = [f"accounts.{name}" for name in fedran.Accounts.__dataclass_fields__]
+REQUIRED = ["version", "format", "kind", "precision", "out_features", "rank", "classes", "counts"]
+
+
+@pytest.mark.parametrize("path", ACCOUNTS)
+def test_accounts_must_be_finite_numbers_from_zero(path):
+    for value in (-1.0, -(10**30), 10**30, *NOT_NUMBERS):
+        assert_refused(tampered(encoded(), set_field(path, value)), path)
+    for value in (NAN, INF, -INF):  # refused by the JSON parser, which does not know the field
+        assert_refused(tampered(encoded(), set_field(path, value)), "header")
+
+
+@pytest.mark.parametrize("path", ACCOUNTS)
+def test_accounts_that_overflow_to_infinity_are_refused(path):
+    message = Message.of(encoded())
+    set_field(path, "BIG")(message)
+    message.text = json.dumps(message.fields).replace('"BIG"', "1e999")
+    assert_refused(message.bytes(), path)
+
+
+@pytest.mark.parametrize("path", [*ACCOUNTS, *REQUIRED, "accounts", "fingerprint"])
+def test_a_missing_field_is_refused(path):
+    assert_refused(tampered(encoded(), drop_field(path)), path)
+
+
+@pytest.mark.parametrize("path", ["out_features", "rank", "accounts.n_rows", "accounts.merges"])
+def test_integers_must_be_integers(path):
+    for value in (1.0, 2**63, -1, *NOT_NUMBERS):
+        assert_refused(tampered(encoded(), set_field(path, value)), path)
+
+
+FIELDS = {
+    "sections are objects": ("accounts", [], "accounts"),
+    "unknown account": ("accounts.karma", 1.0, "karma"),
+    "M of 2**31": ("out_features", 2**31, "out_features"),
+    "M of 0": ("out_features", 0, "out_features"),
+    "M beyond the tensors": ("out_features", 17, "directions"),
+    "M beyond memory": ("out_features", 4096, "directions"),
+    "rank beyond M": ("rank", 17, "rank"),
+    "rank beyond the tensors": ("rank", 4, "sigma"),
+    "rank below the tensors": ("rank", 2, "sigma"),
+    "count of 0": ("counts", [0, 4, 4], "counts"),
+    "negative count": ("counts", [-1, 4, 4], "counts"),
+    "counts beyond the rows": ("counts", [4, 4, 5], "counts"),
+    "boolean count": ("counts", [True, 4, 4], "counts"),
+    "float count": ("counts", [4.0, 4, 4], "counts"),
+    "too few counts": ("counts", [4, 4], "counts"),
+    "too many counts": ("counts", [4, 4, 1, 1], "counts"),
+    "huge count": ("counts", [10**30, 4, 4], "counts"),
+    "counts no list": ("counts", {"a": 1}, "counts"),
+    "unsorted labels": ("classes", [2, "bee", "ant"], "classes"),
+    "strs before ints": ("classes", ["ant", "bee", 2], "classes"),
+    "duplicate labels": ("classes", [2, "ant", "ant"], "classes"),
+    "long label": ("classes", [2, "ant", "b" * 21], "classes"),
+    "lone surrogate": ("classes", [2, "ant", "\ud800"], "classes"),
+    "boolean label": ("classes", [True, "ant", "bee"], "classes"),
+    "float label": ("classes", [2.0, "ant", "bee"], "classes"),
+    "null label": ("classes", [None, "ant", "bee"], "classes"),
+    "nested label": ("classes", [[2], "ant", "bee"], "classes"),
+    "huge label": ("classes", [10**30, "ant", "bee"], "classes"),
+    "too many labels": ("classes", list(range(51)), "classes"),
+    "classes as text": ("classes", "abc", "classes"),
+    "escape codes in a label": ("classes", [2, "b\x1b[2J\n", "a"], "classes"),
+    "other precision": ("precision", "int4", "precision"),
+    "precision of another layout": ("precision", "float32", "directions"),
+    "precision no text": ("precision", 32, "precision"),
+    "energy too small": ("accounts.energy", 1.0, "accounts.energy"),
+    "energy of 0": ("accounts.energy", 0.0, "accounts.energy"),
+    "energy too large": ("accounts.energy", 1e9, "accounts.energy"),
+    "energy beyond squares": ("accounts.energy", 1e300, "accounts.energy"),
+    "cut that does not fit": ("accounts.cut", 1e9, "accounts.energy"),
+    "newer major": ("version", "2.0", "version"),
+    "version garbage": ("version", "one", "version"),
+    "version without minor": ("version", "1", "version"),
+    "version of other digits": ("version", "1.²", "version"),
+    "version number": ("version", 1.0, "version"),
+    "long version": ("version", "1." + "0" * 20, "version"),
+    "negative version": ("version", "-1.0", "version"),
+    "other format": ("format", "pickle", "format"),
+    "head as summary": ("kind", "head", "kind"),
+    "aggregator as summary": ("kind", "aggregator", "kind: expected summary, got aggregator"),
+    "unknown kind": ("kind", "\x1b[31mvirus\n", "kind"),
+    "kind no text": ("kind", ["summary"], "kind"),
+    "fingerprint no object": ("fingerprint", "abc", "fingerprint"),
+    "fingerprint empty": ("fingerprint", {}, "fingerprint"),
+    "fingerprint nested": ("fingerprint.seed", {"a": 1}, "fingerprint.seed"),
+    "fingerprint name": ("fingerprint", {"a\nb": 1}, "fingerprint"),
+    "fingerprint long text": ("fingerprint.seed", "a" * 257, "fingerprint.seed"),
+    "fingerprint crowded": ("fingerprint", {f"f{i}": i for i in range(33)}, "fingerprint"),
+    "fingerprint of others": ("fingerprint.seed", 1, "seed is 0 here and 1 there"),
+    "fingerprint of other type": ("fingerprint.seed", 0.0, "seed is 0 here and 0.0 there"),
+    "fingerprint of false": ("fingerprint.seed", False, "seed is 0 here and false there"),
+    "no fingerprint": ("fingerprint", None, "fingerprint"),
+}
+
+
+@pytest.mark.parametrize("case", FIELDS)
+def test_a_forged_header_field_is_refused(case):
+    path, value, named = FIELDS[case]
+    assert_refused(tampered(encoded(), set_field(path, value)), named)
+
+
+SIGMAS = [
+    [1.0, 2.0, 3.0],
+    [3.0, 2.0, -1.0],
+    [3.0, 2.0, 0.0],
+    [NAN, 2.0, 1.0],
+    [INF, 2.0, 1.0],
+    [1e300, 2.0, 1.0],
+    [1e20, 2.0, 1.0],
+    [3.0, 2.0, 5e-324],
+]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_singular_values_must_be_finite_positive_descending_and_in_range(precision):
+    for sigma in SIGMAS:
+        fits = sigma[-1] == 5e-324 or (sigma[0] == 1e20 and precision == "float64")
+        named = "accounts.energy" if fits else "sigma"
+        assert_refused(tampered(encoded(precision), put("sigma", sigma)), named)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32", "float16", "int8"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda rows: rows * 0,
+        lambda rows: rows * [[1], [1], [0]],
+        lambda rows: np.ones_like(rows),
+        lambda rows: np.repeat(rows[:1], 3, axis=0),
+    ],
+    ids=["zero", "one zero row", "all equal", "one row thrice"],
+)
+def test_directions_must_be_orthogonal(precision, damage):
+    rows = Message.of(encoded(precision)).array("directions")
+    assert_refused(tampered(encoded(precision), put("directions", damage(rows))), "directions")
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("value", [NAN, INF, -INF, "max", "tiny"])
+def test_directions_must_be_finite(precision, value):
+    rows = Message.of(encoded(precision)).array("directions").copy()
+    limits = np.finfo(rows.dtype)
+    rows[1] = {"max": limits.max, "tiny": limits.smallest_subnormal}.get(value, value)
+    assert_refused(tampered(encoded(precision), put("directions", rows)), "directions")
+
+
+def codes(value, rows=3, dtype=np.int8):
+    return np.full((rows, 16), value, dtype=dtype).tobytes()
+
+
+STREAMS = {
+    "equal rows": put_stream("directions", codes(1)),
+    "zero rows": put_stream("directions", codes(0)),
+    "codes beyond their bits": put_stream("directions", codes(127)),
+    "bits understated": lambda m: m.put("directions_bits", m.array("directions_bits") - 1),
+    "code -128": put_stream("directions", codes(-128)),
+    "too short": put_stream("directions", codes(1, rows=2)),
+    "too long": put_stream("directions", codes(1, rows=4)),
+    "bomb": put_stream("directions", bytes(50 * 2**20)),
+    "empty": put("directions", [], "U8"),
+    "no zlib": put("directions", [1, 2, 3], "U8"),
+    "two-dimensional": put("directions", np.zeros((3, 16)), "U8"),
+    "other dtype": put("directions", np.zeros(48), "I8"),
+    "cut stream": lambda m: m.put("directions", m.array("directions")[:-1]),
+    "trailing garbage": lambda m: m.put("directions", [*m.array("directions"), 0]),
+    "second stream": lambda m: m.put("directions", [*m.array("directions")] * 2),
+    "bits of 0": put("directions_bits", [0, 5, 5]),
+    "bits of 1": put("directions_bits", [1, 5, 5]),
+    "bits of 15": put("directions_bits", [15, 5, 5]),
+    "bits of 255": put("directions_bits", [255, 5, 5]),
+    "too few bits": put("directions_bits", [5, 5]),
+    "bits of two dimensions": put("directions_bits", [[5, 5, 5]]),
+    "wide rows announced": put("directions_bits", [14, 14, 14]),
+    "no directions": lambda m: m.tensors.pop("directions"),
+    "no bits": lambda m: m.tensors.pop("directions_bits"),
+}
+
+
+@pytest.mark.parametrize("case", STREAMS)
+def test_a_forged_stream_of_directions_is_refused(case):
+    assert_refused(tampered(encoded(), STREAMS[case]), "directions")
+
+
+def wide(value):
+    """Three rows of 16 codes + 32768 in the layout of the wide rows."""
+    raw = np.full(48, value + 32768, np.uint16)
+    return (raw >> 8).astype(np.uint8).tobytes() + (raw & 255).astype(np.uint8).tobytes()
+
+
+SUMS = {
+    "codes beyond 12 bits": put_stream("sums", wide(2048)),
+    "most negative code": put_stream("sums", wide(-32768)),
+    "too short": put_stream("sums", wide(1)[:-1]),
+    "bomb": put_stream("sums", bytes(50 * 2**20)),
+    "scale 0": put("sums_scale", [0.0, 1.0, 1.0]),
+    "scale negative": put("sums_scale", [-1.0, 1.0, 1.0]),
+    "scale NaN": put("sums_scale", [NAN, 1.0, 1.0]),
+    "scale infinite": put("sums_scale", [INF, 1.0, 1.0]),
+    "scale 1e308": put("sums_scale", [1e308, 1.0, 1.0]),
+    "scale whose squares overflow": put("sums_scale", [1e200, 1.0, 1.0]),
+    "scale too large": put("sums_scale", [1e3, 1.0, 1.0]),
+    "too few scales": put("sums_scale", [1.0]),
+    "no scales": lambda m: m.tensors.pop("sums_scale"),
+    "no sums": lambda m: m.tensors.pop("sums"),
+}
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_forged_class_sums_are_refused(case):
+    assert_refused(tampered(encoded(), SUMS[case]), "sums")
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32", "float16", "int8"])
+@pytest.mark.parametrize("value", [NAN, INF, -INF, "max", 1e4])
+def test_class_sums_must_be_finite_and_possible_for_the_energy(precision, value):
+    sums = Message.of(encoded(precision)).array("sums").copy()
+    sums[1] = np.finfo(sums.dtype).max if value == "max" else value
+    assert_refused(tampered(encoded(precision), put("sums", sums)), "sums")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_extra_missing_and_retyped_tensors_are_refused(precision):
+    blob = encoded(precision)
+    assert_refused(tampered(blob, put("extra", [1.0], "F32")), "extra")
+    assert_refused(tampered(blob, put("a\x1b[31m\n", [1.0], "F32")), "tensors")
+    assert_refused(tampered(blob, lambda m: m.tensors.pop("sigma")), "sigma")
+    assert_refused(tampered(blob, put("sigma", [3.0, 2.0, 1.0], "F32")), "sigma")
+    for dtype in ("I64", "BF16"):
+        size = 8 if dtype == "I64" else 2
+        foreign = (dtype, [3], bytes(3 * size))
+        assert_refused(tampered(blob, lambda m, t=foreign: m.tensors.update(sigma=t)), "sigma")
+
+
+def test_a_large_eps_B_does_not_excuse_impossible_sums():
+    """eps_B is a claim of the sender and must not widen the bound on B."""
+
+    def lie(message):
+        message.fields["accounts"]["eps_B"] = 1e30
+        message.put("sums_scale", [1e12, 1.0, 1.0])
+
+    assert_refused(tampered(encoded(), lie), "")
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_more_directions_than_rows_are_refused(rows):
+    def lie(message):
+        message.fields.update(classes=[], counts=[])
+        message.fields["accounts"]["n_rows"] = rows
+        message.put("sums_scale", [])
+        put_stream("sums", b"")(message)
+
+    assert_refused(tampered(encoded(), lie), "n_rows")
+
+
+def test_a_rank_of_zero_with_energy_is_refused():
+    def empty(message):
+        message.fields["rank"] = 0
+        message.put("sigma", [])
+        message.put("directions_bits", [])
+        put_stream("directions", b"")(message)
+
+    assert_refused(tampered(encoded(), empty), "accounts.energy")

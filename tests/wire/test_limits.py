@@ -1,0 +1,83 @@
+"""The limits of ``decode``: refused before memory is allocated, and decoded bytes stay below."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from scipy.linalg import hadamard
+
+import fedran
+from helpers.wire_messages import (
+    PRECISIONS,
+    SMALL,
+    Message,
+    assert_refused,
+    encoded,
+    put_stream,
+    summary,
+)
+
+
+def test_every_limit_is_checked_and_named():
+    blob = encoded()
+    assert_refused(blob, "message", fedran.Limits(message=len(blob) - 1))
+    assert_refused(blob, "message", fedran.Limits(header=64))
+    assert_refused(blob, "message", fedran.Limits(decoded=1000))
+    assert_refused(blob, "out_features", fedran.Limits(out_features=15))
+    assert_refused(blob, "classes", fedran.Limits(classes=2))
+    assert_refused(blob, "classes", fedran.Limits(label_length=2))
+    assert fedran.decode(blob, limits=SMALL).rank == 3
+
+
+def least_decoded(blob: bytes) -> fedran.Limits:
+    """The smallest ``decoded`` limit that lets a message pass."""
+    low, high = 0, 2**30
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            fedran.decode(blob, limits=fedran.Limits(decoded=middle))
+            high = middle
+        except fedran.Refused:
+            low = middle
+    return fedran.Limits(decoded=high)
+
+
+def compact(bits: int) -> bytes:
+    """A legal message that is far smaller than its arrays: Hadamard rows of two codes."""
+    M, r = 4096, 64
+    level = 2 ** (bits - 1) - 1
+    signs = np.tile(hadamard(r), M // r).astype(np.int32) * level
+    raw = signs.astype(np.int8) if bits <= 8 else (signs + 32768).astype(np.uint16)
+    data = raw.tobytes() if bits <= 8 else (raw >> 8).astype("u1").tobytes()
+    data += b"" if bits <= 8 else (raw & 255).astype("u1").tobytes()
+    message = Message.of(encoded())
+    message.fields.update(out_features=M, rank=r, classes=[], counts=[])
+    message.fields["accounts"].update(n_rows=r, energy=float(r), cut=0.0)
+    message.put("sigma", np.ones(r))
+    message.put("directions_bits", np.full(r, bits))
+    put_stream("directions", data)(message)
+    message.put("sums_scale", [])
+    put_stream("sums", b"")(message)
+    return message.bytes()
+
+
+def plain(precision: str) -> bytes:
+    return fedran.encode(summary(n=128, M=2048, rank=64), precision)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [*(lambda b=b: compact(b) for b in (5, 14)), *(lambda p=p: plain(p) for p in PRECISIONS)],
+    ids=["compact 5", "compact 14", *PRECISIONS],
+)
+def test_the_limit_on_decoded_bytes_holds(make):
+    blob = make()
+    limits = least_decoded(blob)
+    fedran.decode(blob, limits=limits)
+    tracemalloc.start()
+    try:
+        fedran.decode(blob, limits=limits)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < limits.decoded + 3 * len(blob) + 64 * 1024
