@@ -1,4 +1,4 @@
-"""``fedran federation``: what it prints, and one sentence for everything that is wrong."""
+"""``fedran federation``: its output, and an error of one line for every wrong use."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def refused(found, *words):
     return err
 
 
-def test_init_says_what_it_made_and_what_comes_next(call, tmp_path):
+def test_init_prints_what_it_created_and_the_next_commands(call, tmp_path):
     code, out, err = call("init", "t")
     assert (code, err) == (0, "")
     assert "2 sites" in out
@@ -57,7 +57,7 @@ def test_init_says_what_it_made_and_what_comes_next(call, tmp_path):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_init_of_a_server_alone(call, tmp_path):
+def test_init_without_sites_creates_a_server_alone(call, tmp_path):
     options = ("--sites", "0", "--federation", "hospitals-2026", "--in-features", "1280")
     code, out, err = call("init", "h", *options, "--address", "0.0.0.0:9443", "--host", "fl.org")
     assert (code, err) == (0, "")
@@ -80,20 +80,15 @@ def test_init_of_a_server_alone(call, tmp_path):
         (("--tasks", "11"), "tasks: expected from 1 to 10"),
         (("--in-features", "-5"), "in_features: expected from 1"),
         (("--host", "bücher.example"), "host: expected a host name"),
-        *(
-            pytest.param(
-                (f"--{name}-features", "0"),
-                f"{name}_features: expected from 1",
-            )
-            for name in ("in", "out")
-        ),
+        (("--in-features", "0"), "in_features: expected from 1"),
+        (("--out-features", "0"), "out_features: expected from 1"),
     ],
 )
-def test_init_with_wrong_options_is_one_sentence(options, words, call):
+def test_init_with_a_wrong_option_is_an_error_of_one_line(options, words, call):
     refused(call("init", "t", *options), words)
 
 
-def test_init_leaves_a_folder_with_contents_alone(call, trial, tmp_path):
+def test_init_does_not_change_a_folder_with_contents(call, trial, tmp_path):
     before = sorted(p.read_bytes() for p in (tmp_path / "t").rglob("*.key"))
     refused(call("init", "t"), "t/server: is not empty; name a new folder")
     assert sorted(p.read_bytes() for p in (tmp_path / "t").rglob("*.key")) == before
@@ -103,7 +98,7 @@ JOIN = ("--federation", "trial", "--client", "site-9", "--server", "localhost:94
 CA = ("--ca", "t/server/tls/ca.crt")
 
 
-def test_join_add_remove(call, trial, tmp_path):
+def test_a_site_joins_is_added_and_is_removed(call, trial, tmp_path):
     code, out, err = call("join", "s", *JOIN, *CA)
     assert (code, err) == (0, "")
     assert "s/enrolment.toml" in out
@@ -124,7 +119,7 @@ def test_join_add_remove(call, trial, tmp_path):
     refused(call("remove", "t", "site-9"), "client: expected a site of the roster", "did you mean")
 
 
-def test_join_with_wrong_words_is_one_sentence(call, trial, tmp_path):
+def test_join_with_wrong_arguments_creates_nothing(call, trial, tmp_path):
     refused(call("join", "s", *JOIN, "--ca", "none.crt"), "none.crt: no such file; expected the")
     refused(call("join", "s", *JOIN), "--ca")
     refused(call("join", "s", *JOIN[:4], "--server", "x", *CA), "address: expected host:port")
@@ -163,7 +158,7 @@ def test_add_refuses_files_that_are_not_an_enrolment_for_this_federation(call, t
         ("status", "F"),
     ],
 )
-def test_where_no_server_is_it_says_how_to_make_one(command, call, tmp_path):
+def test_a_folder_without_a_server_is_an_error_with_advice(command, call, tmp_path):
     (tmp_path / "empty").mkdir()
     for folder in ("none", "empty"):
         words = [folder if word == "F" else word for word in command]
@@ -172,7 +167,7 @@ def test_where_no_server_is_it_says_how_to_make_one(command, call, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_where_no_site_is_it_says_how_to_make_one(call, trial):
+def test_a_folder_without_a_site_is_an_error_with_advice(call, trial):
     for folder in ("none", "t", "t/server"):
         refused(call("client", folder), f"{folder}: no site.toml here", "fedran federation join")
 
@@ -182,7 +177,7 @@ def test_a_task_needs_a_running_server(call, trial):
     refused(call("task", "t", "../may"), "task: expected")
 
 
-def test_accept_refuses_what_is_not_in_quarantine(call, trial):
+def test_accept_refuses_an_upload_that_is_not_in_quarantine(call, trial):
     words = "upload: expected one that is in quarantine, got site-1, may"
     refused(call("accept", "t", "site-1", "may"), words)
 
@@ -193,12 +188,12 @@ def test_accept_takes_names_and_no_paths(call, trial, tmp_path):
     refused(call("accept", "t", "../../x", "may"), "client: expected")
 
 
-def test_down_where_nothing_runs_says_so(call, trial):
+def test_down_reports_that_nothing_is_running(call, trial):
     for folder in ("t", "t/server", "t/sites/site-1"):
         assert call("down", folder) == (0, "nothing is running here\n", "")
 
 
-def test_down_of_a_folder_that_is_none_is_an_error(call):
+def test_down_of_a_missing_folder_is_an_error(call):
     refused(call("down", "none"), "none")
 
 
@@ -232,15 +227,14 @@ def test_a_key_that_others_can_read_starts_nothing(call, trial, tmp_path):
 def test_a_wrong_setting_is_named_by_every_command(call, trial, tmp_path):
     path = tmp_path / "t" / "server" / "server.toml"
     path.write_text(path.read_text() + "deadlin = 3\n")
-    for command in (("server", "t"), ("task", "t", "may"), ("remove", "t", "site-1")):
-        if command[0] != "task":
-            refused(call(*command), "no setting 'deadlin' (did you mean 'deadline'?)")
+    for command in (("server", "t"), ("remove", "t", "site-1")):
+        refused(call(*command), "no setting 'deadlin' (did you mean 'deadline'?)")
     path = tmp_path / "t" / "sites" / "site-1" / "site.toml"
     path.write_text(path.read_text().replace("seconds = 600", "seconds = -1"))
     refused(call("client", "t/sites/site-1"), "seconds: expected from 1 to")
 
 
-def test_missing_arguments_are_one_sentence(call):
+def test_missing_arguments_are_errors_of_one_line(call):
     for command in ("init", "join", "add", "remove", "server", "client", "up", "down", "task"):
         refused(call(command), f"(see fedran federation {command} --help)")
     refused(call("nonsense"), "No such command 'nonsense'")
@@ -267,13 +261,13 @@ HELP = {
 
 
 @pytest.mark.parametrize("command", HELP)
-def test_every_command_says_what_it_does(command, call):
+def test_the_help_of_every_command_says_what_it_does(command, call):
     code, out, err = call(command, "--help")
     assert (code, err) == (0, "")
     assert HELP[command] in " ".join(out.split())
 
 
-def test_the_group_lists_every_command_and_no_other(call):
+def test_the_help_of_the_group_lists_every_command(call):
     from fedran.cli.federation import app
 
     code, out, err = call("--help")
@@ -285,7 +279,7 @@ def test_the_group_lists_every_command_and_no_other(call):
     assert call()[0] == 2
 
 
-def test_without_flower_it_says_what_to_install(call, monkeypatch):
+def test_without_flower_the_error_names_the_package_to_install(call, monkeypatch):
     from fedran.cli import federation
 
     monkeypatch.setattr(federation, "find_spec", lambda _: None)

@@ -1,4 +1,4 @@
-"""Two sites, two tasks, a real SuperLink and real SuperNodes over TLS; one of them is killed."""
+"""Two sites and two tasks over TLS with a real SuperLink and real SuperNodes; one is killed."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ SITES = ("site-1", "site-2")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the federation runs on Linux")
-def test_two_sites_learn_two_tasks_and_one_is_killed_in_mid_upload(tmp_path):
+def test_two_sites_learn_two_tasks_although_one_is_killed_during_an_upload(tmp_path):
     with federation(tmp_path / "trial") as fed:
         made = fed.outbox("site-2").folder / "task-1.envelope"
 
@@ -37,8 +37,8 @@ def test_two_sites_learn_two_tasks_and_one_is_killed_in_mid_upload(tmp_path):
             ]
             assert fed.head(name).classes == tuple(range(10))
             assert fed.accuracy(name) > 0.95
-        assert made.read_bytes() == envelope, "what was made first is what was sent again"
+        assert made.read_bytes() == envelope, "the same upload is sent again"
         accepted = fed.events("upload", outcome="accepted")
-        assert len(accepted) == 4, "each upload is in exactly once"
+        assert len(accepted) == 4, "each upload is accepted exactly once"
         for place in (fed.server, fed.site("site-1")):
             assert not place.folder.stat().st_mode & 0o077, "keys and state are private"

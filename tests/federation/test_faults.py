@@ -1,6 +1,6 @@
-"""What happens in production, with real processes on loopback: each fault has its outcome.
+"""Faults in production, each with its documented outcome: real processes on loopback.
 
-`make test-faults` runs these; they take several minutes.
+`make test-faults` runs these tests. They take several minutes.
 """
 
 import getpass
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 pytest.importorskip("flwr")
@@ -41,7 +42,7 @@ def online(fed):
     return sum(n["status"] == "online" for n in nodes)
 
 
-def test_a_site_that_is_silent_is_waited_for_and_catches_up(tmp_path):
+def test_a_site_that_stops_answering_is_waited_for_and_catches_up(tmp_path):
     with federation(tmp_path / "t", deadline=25, min_clients=1, catch_up=10) as fed:
         fed.kill("site-2", signal.SIGSTOP)
         assert fed.task("task-1").state == "quorum"
@@ -60,7 +61,7 @@ def test_a_site_that_is_silent_is_waited_for_and_catches_up(tmp_path):
         assert fed.accuracy("site-2") > 0.95
 
 
-def test_the_server_is_killed_in_mid_task_and_ends_as_if_nothing_had_happened(tmp_path):
+def test_a_server_killed_during_a_task_reaches_the_same_state_as_an_undisturbed_one(tmp_path):
     with federation(tmp_path / "t", sites=3, snapshot_every=2) as fed:
 
         def kill_link():
@@ -69,11 +70,11 @@ def test_the_server_is_killed_in_mid_task_and_ends_as_if_nothing_had_happened(tm
 
         def kill_app():
             wait_for(lambda: fed.events("upload", task="task-2", outcome="accepted"), "an upload")
-            found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True)
             port = fed.server.settings().address.rpartition(":")[2]
-            for line in found.stdout.splitlines():
-                if "flwr-serverapp" in line and port in line:
-                    os.kill(int(line.split()[0]), signal.SIGKILL)
+            for process in psutil.process_iter(["cmdline"]):
+                command = " ".join(process.info["cmdline"] or ())
+                if "flwr-serverapp" in command and port in command:
+                    process.kill()
 
         for task, kill in (("task-1", kill_link), ("task-2", kill_app)):
             killer = threading.Thread(target=kill)
@@ -95,7 +96,7 @@ def test_the_server_is_killed_in_mid_task_and_ends_as_if_nothing_had_happened(tm
         assert all(fed.accuracy(f"site-{i}") > 0.95 for i in (1, 2, 3))
 
 
-def test_each_site_with_a_fault_of_its_own_gets_its_answer(tmp_path):
+def test_sites_with_different_faults_each_get_the_right_answer(tmp_path):
     with federation(tmp_path / "t", sites=7, min_clients=2) as fed:
         assert fed.task("task-1").state == "complete"
         fed.set_site("site-2", source="another backbone")
@@ -108,7 +109,7 @@ def test_each_site_with_a_fault_of_its_own_gets_its_answer(tmp_path):
         drop_setting(fed, "site-5", "folder")
         (fed.site("site-6").folder / "site.key").unlink()
         SiteKey.generate().save(fed.site("site-6").folder / "site.key")
-        made_anew(fed, "site-7")
+        lose_outbox(fed, "site-7")
 
         assert fed.task("task-2").state == "complete"
         declined = {e["client"]: e["reason"] for e in fed.events("declined", task="task-2")}
@@ -139,7 +140,7 @@ def test_each_site_with_a_fault_of_its_own_gets_its_answer(tmp_path):
         assert all(name in said for name in ("site-3", "site-6"))
 
 
-def test_a_full_disk_takes_in_nothing_and_loses_nothing(tmp_path):
+def test_a_full_disk_accepts_no_upload_and_loses_none(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
@@ -173,7 +174,7 @@ def test_sites_join_and_leave_and_the_superlink_restarts(tmp_path):
         assert code == 0, said
         for task in ("task-1", "task-2"):
             shutil.copy(fed.site("site-1").folder / "data" / f"{task}.npz", place / "data")
-        fed.start_site("site-3")  # its node is refused until its key is known
+        fed.start_site("site-3")  # its node is refused until its key is registered
         fed.kill("server")
         assert fed.command("add", fed.folder, place / "enrolment.toml")[0] == 0
         wait_for(lambda: is_listening(address), "the SuperLink to be back")
@@ -188,7 +189,7 @@ def test_sites_join_and_leave_and_the_superlink_restarts(tmp_path):
 
 
 def plant_garbage(fed, name):
-    """An upload that the site signed and that is none."""
+    """A signed upload that is not a summary."""
     site, offer = fed.site(name), fed.server.settings().offer("task-2")
     key = SiteKey.load(site.folder / "site.key")
     hash_ = offer.features().fingerprint.hash
@@ -209,8 +210,8 @@ def drop_setting(fed, name, setting):
     path.write_text("\n".join(x for x in lines if not x.startswith(setting)) + "\n")
 
 
-def made_anew(fed, name):
-    """The site loses its outbox and has other rows now: another upload for the same task."""
+def lose_outbox(fed, name):
+    """The site loses its outbox and gets other rows: another upload for the same task."""
     for path in fed.outbox(name).folder.glob("task-1.*"):
         path.unlink()
     path = fed.site(name).folder / "data" / "task-1.npz"
@@ -221,7 +222,7 @@ def made_anew(fed, name):
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
-def test_the_documented_proxy_passes_sites_on_and_keeps_runs_out(tmp_path):
+def test_the_documented_proxy_forwards_sites_and_blocks_runs(tmp_path):
     with behind_proxy(tmp_path) as (fed, proxy):
         assert fed.task("task-1").state == "complete"
         assert fed.accuracy("site-1") > 0.95
@@ -234,7 +235,7 @@ def test_the_documented_proxy_passes_sites_on_and_keeps_runs_out(tmp_path):
 
 @contextmanager
 def behind_proxy(tmp_path):
-    """A federation whose sites only reach nginx, set up as docs/explanation/federation.md says."""
+    """A federation whose sites reach nginx only, set up as in docs/explanation/federation.md."""
     page = (Path(__file__).parents[2] / "docs/explanation/federation.md").read_text()
     (block,) = re.findall(r"^```nginx\n(.*?)^```", page, re.M | re.S)
     fed, proxy = Federation(tmp_path / "t"), f"127.0.0.1:{free_port()}"

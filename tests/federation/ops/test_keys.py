@@ -71,7 +71,7 @@ SEVERAL_LINES = [f"{NODE}\n{NODE}", NODE + " \x1b[31m", NODE + "\nssh-rsa AAAA",
 
 @pytest.mark.parametrize(
     "public",
-    [*BAD_NODES, *(pytest.param(text) for text in SEVERAL_LINES)],
+    [*BAD_NODES, *SEVERAL_LINES],
     ids=range(len(BAD_NODES + SEVERAL_LINES)),  # keys are new every time, names of tests are not
 )
 def test_text_that_is_not_a_node_key_is_refused_and_not_repeated(public):
@@ -193,7 +193,7 @@ BAD = ["", "two words", "https://fl.example.org", "fl.example.org:9443", "line\n
 BAD += ["x" * 300, "-dash.example.org", "fl/example"]
 
 
-@pytest.mark.parametrize("host", ["bücher.example", *(pytest.param(h) for h in BAD)])
+@pytest.mark.parametrize("host", ["bücher.example", *BAD])
 def test_an_invalid_host_is_refused_and_nothing_is_written(host, tmp_path):
     with pytest.raises(Refused, match="host: expected a host name") as caught:
         make_certificates(tmp_path / "tls", ("good.example.org", host))

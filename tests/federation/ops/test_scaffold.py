@@ -73,18 +73,13 @@ def test_a_new_server_has_settings_roster_and_certificates(server):
         {"source": 'pixels "of" \\ digits'},
         {"validation": "my rows.npz"},
         {"deadline": 7.5, "min_clients": 3, "budget_bytes": 4096},
-        *(
-            pytest.param(c)
-            for c in (
-                {"seed": 5},
-                {"catch_up": 5.0},
-                {"largest_upload": 2_000_000},
-                {"snapshot_every": 3},
-                {"state": "elsewhere"},
-                {"source": {"backbone": "mine", "weights": "ab"}},
-                {"source": "smile \U0001f600"},
-            )
-        ),
+        {"seed": 5},
+        {"catch_up": 5.0},
+        {"largest_upload": 2_000_000},
+        {"snapshot_every": 3},
+        {"state": "elsewhere"},
+        {"source": {"backbone": "mine", "weights": "ab"}},
+        {"source": "smile \U0001f600"},
     ],
 )
 def test_server_toml_contains_the_settings_it_was_created_with(changes, tmp_path):
@@ -239,10 +234,7 @@ def test_a_federation_without_sites_is_a_server_alone(tmp_path):
         ({"address": "9443"}, "address: expected host:port"),
         ({"out_features": 0}, "out_features: expected from 1"),
         ({"in_features": -3}, "in_features: expected from 1"),
-        pytest.param(
-            {"in_features": 0},
-            "in_features: expected from 1",
-        ),
+        ({"in_features": 0}, "in_features: expected from 1"),
     ],
 )
 def test_wrong_options_create_no_federation(changes, words, tmp_path):

@@ -6,6 +6,7 @@ started again; uploads that already arrived are in the store and are not asked f
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -26,6 +27,7 @@ from fedran.federation.server.round import Quorum
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.validation import Validation
 from fedran.federation.site.settings import trial_sites
+from fedran.wire.files import write_atomically
 
 MAX_RUNS = 4
 """Runs of one task until it counts as failed."""
@@ -199,5 +201,7 @@ def accept_upload(paths: ServerPaths, client: str, task: str) -> Receipt:
         closing(open_store(paths.settings(), paths.folder)) as store,
     ):
         receipt = store.accept(client, task)
-        (paths.state / "served.json").write_text('{"head": "an older one", "nodes": []}')
+        # No node has the new classifier yet: the server's next update sends it to all.
+        served = {"head": "outdated", "nodes": []}
+        write_atomically(paths.state / "served.json", json.dumps(served).encode())
     return receipt
