@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedran.data.dataset import Dataset, as_images
-from fedran.data.images import ArrayImages
+from fedran.data.dataset import Dataset, as_images, image_dataset
+from fedran.data.images import ArrayImages, ImageSet
 from fedran.data.stream import Stream, Task
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import make_method, settings
@@ -50,6 +50,13 @@ def make_images(n=72, classes=6, seed=0, names=None):
         images=parts[0],
         test_images=parts[1],
     )
+
+
+def blank_images(height, width, n=24):
+    """Random images without features, of four classes."""
+    X = np.random.default_rng(0).integers(0, 256, (n, height, width, 3), dtype=np.uint8)
+    y = np.arange(n) % 4
+    return image_dataset(ImageSet("blank", ArrayImages(X), y, ArrayImages(X), y))
 
 
 def make_tasks(dataset, n_tasks=3, n_clients=3, seed=0):

@@ -2,37 +2,30 @@
 
 import numpy as np
 import pytest
+import torch
 
-from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
-
-torch = pytest.importorskip("torch")
-
-from fedran.methods.trained.fedewc import LARGEST_FISHER, blend_fisher, fisher_information  # noqa: E402
-from fedran.methods.trained.training.local_training import (  # noqa: E402
+from fedran.methods.trained.fedewc import LARGEST_FISHER, blend_fisher, fisher_information
+from fedran.methods.trained.training.local_training import (
     Rows,
     as_tensor,
     batches,
     network_input,
     seeded_random,
 )
-from fedran.methods.trained.training.messages import (  # noqa: E402
+from fedran.methods.trained.training.messages import (
     strip_prefix,
     unpack_tensors,
 )
-from fedran.methods.trained.training.networks import (  # noqa: E402
+from fedran.methods.trained.training.networks import (
     build,
     initialise,
 )
-from fedran.methods.trained.training.weights import (  # noqa: E402
+from fedran.methods.trained.training.weights import (
     copy_weights,
     grow_head,
     student_network,
 )
-
-
-@pytest.fixture(scope="module")
-def dataset():
-    return make_images()
+from helpers.toy_training import Rounds, make_tasks, quick, same
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +167,7 @@ def far(strength, dataset, stream, seed=0):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_anchor_pulls(dataset, seed):
+def test_the_penalty_holds_important_weights_at_the_anchor(dataset, seed):
     stream = make_tasks(dataset, n_clients=1)
     loose, _ = far(0.0, dataset, stream, seed)
     tied, free = far(1e5, dataset, stream, seed)
@@ -182,14 +175,14 @@ def test_the_anchor_pulls(dataset, seed):
     assert tied < 0.3 * free
 
 
-def test_stronger_is_closer(dataset):
+def test_a_stronger_penalty_keeps_weights_closer_to_the_anchor(dataset):
     stream = make_tasks(dataset, n_clients=1)
     moved = [far(s, dataset, stream)[0] for s in (0.0, 1e3, 1e4, 1e5)]
     assert moved == sorted(moved, reverse=True)
 
 
 @pytest.mark.parametrize("network", ["head", "small"])
-def test_as_published_the_penalty_has_no_gradient(dataset, stream, network):
+def test_the_published_penalty_has_no_gradient(dataset, stream, network):
     found = [
         Rounds(
             quick("fedewc", network=network, flavour="as_published", strength=s), dataset, stream
@@ -203,21 +196,21 @@ def test_as_published_the_penalty_has_no_gradient(dataset, stream, network):
 
 
 @pytest.mark.parametrize("more", [{"flavour": "as_published"}, {"strength": 0.0}])
-def test_then_it_is_finetune(dataset, stream, more):
+def test_fedewc_without_an_effective_penalty_equals_finetune(dataset, stream, more):
     plain = Rounds(quick("finetune", weight_decay=0.0), dataset, stream).run(3)
     assert same(
         Rounds(quick("fedewc", **more), dataset, stream).run(3).state.weights, plain.state.weights
     )
 
 
-def test_corrected_and_strong_it_is_not(dataset, stream):
+def test_fedewc_with_a_strong_penalty_differs_from_finetune(dataset, stream):
     plain = Rounds(quick("finetune", logits="all", weight_decay=0.0), dataset, stream).run(2)
     method = quick("fedewc", logits="all", strength=1e5)
     assert not same(Rounds(method, dataset, stream).run(2).state.weights, plain.state.weights)
 
 
 @pytest.mark.parametrize("network", ["head", "small"])
-def test_as_published_the_anchor_moves_every_round(dataset, stream, network):
+def test_the_published_anchor_changes_in_every_round(dataset, stream, network):
     method = quick("fedewc", network=network, flavour="as_published")
     assert method.rounds(0) == method.n_rounds
     rounds, last = Rounds(method, dataset, stream), {}
@@ -232,7 +225,7 @@ def test_as_published_the_anchor_moves_every_round(dataset, stream, network):
                 last[c] = copied(anchor)
 
 
-def test_a_client_without_rows_keeps_what_it_had(dataset, stream):
+def test_a_client_without_rows_keeps_its_anchor(dataset, stream):
     method = quick("fedewc")
     rounds = Rounds(method, dataset, stream).run(1)
     before = copied(rounds.cstates["client-0"])
@@ -246,7 +239,7 @@ def test_a_client_without_rows_keeps_what_it_had(dataset, stream):
     rounds.task(2)
 
 
-def test_the_fisher_stays_with_the_client(dataset, stream):
+def test_fisher_information_is_never_sent(dataset, stream):
     for flavour in ("corrected", "as_published"):
         rounds = Rounds(quick("fedewc", flavour=flavour), dataset, stream)
         for r in range(rounds.method.rounds(0)):

@@ -2,34 +2,27 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.toy_training import Rounds, make_images, make_tasks, quick
-
-torch = pytest.importorskip("torch")
-
-from fedran.core.errors import Refused  # noqa: E402
-from fedran.methods.protocol import ClientData, Spec  # noqa: E402
-from fedran.methods.trained.fedicarl import herd, quotas  # noqa: E402
-from fedran.methods.trained.training.local_training import (  # noqa: E402
+from fedran.core.errors import Refused
+from fedran.methods.protocol import ClientData, Spec
+from fedran.methods.trained.fedicarl import herd, quotas
+from fedran.methods.trained.training.local_training import (
     ClientRound,
     Rows,
     seeded_random,
 )
-from fedran.methods.trained.training.messages import (  # noqa: E402
+from fedran.methods.trained.training.messages import (
     pack_tensors,
     unpack_tensors,
 )
-from fedran.methods.trained.training.weights import (  # noqa: E402
+from fedran.methods.trained.training.weights import (
     student_network,
     teacher_network,
 )
-
-
-@pytest.fixture(scope="module")
-def dataset():
-    return make_images()
+from helpers.toy_training import Rounds, make_tasks, quick
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +44,7 @@ def test_herding_takes_the_best_row_at_every_step(n, count, d, seed):
         chosen.append(row)
 
 
-def test_herding_a_known_case():
+def test_herding_of_five_numbers():
     X = torch.tensor([[10.0], [0.0], [4.0], [6.0], [5.5]])
     assert herd(X, 3).tolist() == [4, 2, 3]
     assert herd(X, 1).tolist() == [4]
@@ -148,7 +141,7 @@ def test_rows_are_herded_by_their_direction_alone(seed):
 
 
 @pytest.mark.parametrize("network", ["head", "small"])
-def test_a_row_gets_the_class_with_the_nearest_mean(dataset, stream, network):
+def test_the_class_with_the_nearest_mean_of_exemplars_is_predicted(dataset, stream, network):
     method = quick("fedicarl", network=network, memory_size=10)
     rounds = Rounds(method, dataset, stream).run(2)
     seen = []
@@ -171,7 +164,7 @@ def test_a_row_gets_the_class_with_the_nearest_mean(dataset, stream, network):
     np.testing.assert_allclose(rounds.state.extra["means"].numpy(), means, rtol=1e-4, atol=1e-5)
 
 
-def test_a_class_without_exemplars_is_never_named(dataset, stream):
+def test_a_class_without_exemplars_is_never_predicted(dataset, stream):
     method = quick("fedicarl", memory_size=1)
     rounds = Rounds(method, dataset, stream).run(2)
     held = {int(m["exemplar_codes"][0]) for m in rounds.cstates.values()}
@@ -179,7 +172,7 @@ def test_a_class_without_exemplars_is_never_named(dataset, stream):
     assert set(method.predict(rounds.state, -dataset.X_test)) <= held
 
 
-def test_within_a_task_the_logits_decide(dataset, stream):
+def test_logits_predict_until_the_first_closing_round(dataset, stream):
     method = quick("fedicarl")
     rounds = Rounds(method, dataset, stream).run(1)
     rounds.one(1, 0)
@@ -188,7 +181,7 @@ def test_within_a_task_the_logits_decide(dataset, stream):
     np.testing.assert_array_equal(method.predict(rounds.state, dataset.X_test), by_hand)
 
 
-def a_work(seed, n_old, n_new=4):
+def client_round(seed, n_old, n_new=4):
     new = Rows(torch.full((n_new, 2), -1.0), torch.full((n_new,), 9))
     memory = {
         "exemplars": torch.arange(2.0 * n_old).reshape(n_old, 2),
@@ -198,11 +191,11 @@ def a_work(seed, n_old, n_new=4):
 
 
 @pytest.mark.parametrize("n_old", [3, 8, 9, 50])
-def test_as_published_old_rows_are_drawn_anew_from_all(n_old):
+def test_published_fedicarl_draws_old_rows_in_every_round(n_old):
     method = quick("fedicarl", flavour="as_published", memory_size=8)
     drawn = []
     for seed in range(40):
-        rows = method.training_rows(a_work(seed, n_old))
+        rows = method.training_rows(client_round(seed, n_old))
         assert len(rows) == 4 + min(8, n_old)
         codes = rows.codes[4:].tolist()
         assert len(set(codes)) == len(codes)
@@ -210,16 +203,16 @@ def test_as_published_old_rows_are_drawn_anew_from_all(n_old):
         drawn.append(tuple(sorted(codes)))
     assert set().union(*drawn) == set(range(n_old))
     assert len(set(drawn)) == 1 if n_old <= 8 else len(set(drawn)) > 5
-    first, again = (method.training_rows(a_work(0, n_old)).X for _ in range(2))
+    first, again = (method.training_rows(client_round(0, n_old)).X for _ in range(2))
     assert torch.equal(first, again)
 
 
-def test_corrected_all_exemplars_are_replayed():
-    rows = quick("fedicarl", memory_size=8).training_rows(a_work(0, 8))
+def test_corrected_fedicarl_replays_all_exemplars():
+    rows = quick("fedicarl", memory_size=8).training_rows(client_round(0, 8))
     assert rows.codes.tolist() == [9] * 4 + list(range(8))
 
 
-def test_as_published_every_old_row_is_kept(dataset, stream):
+def test_published_fedicarl_keeps_every_old_row(dataset, stream):
     rounds = Rounds(quick("fedicarl", flavour="as_published", memory_size=2), dataset, stream)
     for t in range(3):
         rounds.task(t)
@@ -233,7 +226,7 @@ def test_as_published_every_old_row_is_kept(dataset, stream):
     np.testing.assert_array_equal(rounds.method.predict(rounds.state, dataset.X_test), by_hand)
 
 
-def test_replay_counts_among_the_rows(dataset, stream):
+def test_exemplars_count_as_rows_in_the_weighted_average(dataset, stream):
     rounds = Rounds(quick("fedicarl", memory_size=4), dataset, stream).run(1)
     sent = rounds.one(1, 0)
     for k, blob in enumerate(sent.values()):
@@ -244,7 +237,7 @@ def test_replay_counts_among_the_rows(dataset, stream):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_loss_by_hand(seed):
+def test_the_loss_of_fedicarl_against_numpy(seed):
     rng = np.random.default_rng(seed)
     d, known, classes, n = 4, 2, 5, 6
     W, b = rng.standard_normal((classes, d)), rng.standard_normal(classes)
@@ -254,7 +247,7 @@ def test_the_loss_by_hand(seed):
         weights = {"head.weight": W[:rows] + (rows == known), "head.bias": b[:rows]}
         return {k: torch.tensor(v, dtype=torch.float32) for k, v in weights.items()}
 
-    work = a_work(0, 1)
+    work = client_round(0, 1)
     work.known = known
     work.network = student_network("head", tensors(classes), "cpu")
     work.teacher = teacher_network("head", tensors(known), "cpu")
@@ -286,7 +279,7 @@ def test_the_loss_by_hand(seed):
         ({"held": torch.tensor([0]), "sums": torch.full((1, 12), np.nan)}, "sums: expected finite"),
     ],
 )
-def test_hostile_sums_are_refused_and_nothing_is_kept(dataset, stream, part, words):
+def test_malformed_class_sums_are_refused_and_change_nothing(dataset, stream, part, words):
     method = quick("fedicarl")
     rounds = Rounds(method, dataset, stream)
     for r in range(method.n_rounds):
@@ -301,3 +294,14 @@ def test_hostile_sums_are_refused_and_nothing_is_kept(dataset, stream, part, wor
             {**good, "client-2": pack_tensors("closing", {}, part)},
         )
     assert method.dump(rounds.state) == before
+
+
+def test_exemplars_that_a_small_class_lacks_go_to_the_others():
+    method = quick("fedicarl", memory_size=4, n_rounds=1, epochs=1)
+    state = method.init(Spec(2, ((0, 1),), ("c",)), 0)
+    X = np.random.default_rng(0).random((6, 2)).astype(np.float32)
+    data, memory = ClientData("c", "0", X, np.array([0, 1, 1, 1, 1, 1])), None
+    for r in range(2):
+        memory, sent = method.client(memory, method.broadcast(state, 0, r), data, 0)
+        state = method.aggregate(state, 0, r, {"c": sent})
+    assert len(memory["exemplars"]) == 4

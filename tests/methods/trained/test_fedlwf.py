@@ -2,32 +2,25 @@
 
 import numpy as np
 import pytest
+import torch
 
-from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
-
-torch = pytest.importorskip("torch")
-
-from fedran.methods.trained.fedlwf import FedLwF  # noqa: E402
-from fedran.methods.trained.training.local_training import (  # noqa: E402
+from fedran.methods.trained.fedlwf import FedLwF
+from fedran.methods.trained.training.local_training import (
     ClientRound,
     Rows,
     as_tensor,
     seeded_random,
 )
-from fedran.methods.trained.training.messages import (  # noqa: E402
+from fedran.methods.trained.training.messages import (
     strip_prefix,
 )
-from fedran.methods.trained.training.weights import (  # noqa: E402
+from fedran.methods.trained.training.weights import (
     copy_weights,
     evaluate,
     student_network,
     teacher_network,
 )
-
-
-@pytest.fixture(scope="module")
-def dataset():
-    return make_images()
+from helpers.toy_training import Rounds, make_tasks, quick, same
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +34,9 @@ def test_the_teacher_is_the_last_tasks_model_and_never_changes(
 ):
     teachers, plain = [], FedLwF.loss
 
-    def look(self, work, X, codes):
-        value = plain(self, work, X, codes)
-        teachers.append(None if work.teacher is None else copy_weights(work.teacher))
+    def look(self, client, X, codes):
+        value = plain(self, client, X, codes)
+        teachers.append(None if client.teacher is None else copy_weights(client.teacher))
         return value
 
     monkeypatch.setattr(FedLwF, "loss", look)
@@ -64,13 +57,13 @@ def test_the_teacher_is_the_last_tasks_model_and_never_changes(
 
 
 @pytest.mark.parametrize("network", ["head", "small"])
-def test_without_strength_it_is_finetune(dataset, stream, network):
+def test_fedlwf_without_distillation_equals_finetune(dataset, stream, network):
     lwf = Rounds(quick("fedlwf", network=network, strength=0.0), dataset, stream).run(2)
     plain = Rounds(quick("finetune", network=network), dataset, stream).run(2)
     assert same(lwf.state.weights, plain.state.weights)
 
 
-def test_the_first_task_knows_no_teacher(dataset, stream):
+def test_the_first_task_has_no_teacher(dataset, stream):
     weak, strong = (
         Rounds(quick("fedlwf", strength=s), dataset, stream).run(1).state.weights
         for s in (0.0, 1000.0)
@@ -102,7 +95,7 @@ def test_with_strength_the_old_logits_stay_near_the_teachers(dataset, stream, se
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_loss_by_hand(seed):
+def test_the_loss_of_fedlwf_against_numpy(seed):
     rng = np.random.default_rng(seed)
     d, known, new, n = 5, int(rng.integers(1, 4)), int(rng.integers(1, 4)), 7
     W, V = rng.standard_normal((known + new, d)), rng.standard_normal((known, d))
@@ -115,13 +108,13 @@ def test_the_loss_by_hand(seed):
             "head.bias": torch.tensor(b, dtype=torch.float32),
         }
 
-    work = ClientRound(
+    client = ClientRound(
         1, 0, known, (), {}, {}, Rows(torch.zeros(0, d), torch.zeros(0)), {}, seeded_random("x")
     )
-    work.network = student_network("head", tensors(W, b), "cpu")
-    work.teacher = teacher_network("head", tensors(V, c), "cpu")
+    client.network = student_network("head", tensors(W, b), "cpu")
+    client.teacher = teacher_network("head", tensors(V, c), "cpu")
     method = quick("fedlwf", strength=3.0, temperature=2.0)
-    found = method.loss(work, torch.tensor(X, dtype=torch.float32), torch.tensor(codes)).detach()
+    found = method.loss(client, torch.tensor(X, dtype=torch.float32), torch.tensor(codes)).detach()
 
     def log_softmax(x):
         return x - np.log(np.exp(x).sum(1, keepdims=True))

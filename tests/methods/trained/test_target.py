@@ -2,33 +2,26 @@
 
 import numpy as np
 import pytest
+import torch
 
-from helpers.toy_training import Rounds, make_images, make_tasks, quick
-
-torch = pytest.importorskip("torch")
-
-from fedran.bench.run.runner import Run, run  # noqa: E402
-from fedran.methods.registry import make_method  # noqa: E402
-from fedran.methods.trained.target import TARGET  # noqa: E402
-from fedran.methods.trained.training import synthesis  # noqa: E402
-from fedran.methods.trained.training.local_training import (  # noqa: E402
+from fedran.bench.run.runner import Run, run
+from fedran.methods.registry import make_method
+from fedran.methods.trained.target import TARGET
+from fedran.methods.trained.training import synthesis
+from fedran.methods.trained.training.local_training import (
     ClientRound,
     Rows,
     network_input,
     seeded_random,
 )
-from fedran.methods.trained.training.messages import (  # noqa: E402
+from fedran.methods.trained.training.messages import (
     unpack_tensors,
 )
-from fedran.methods.trained.training.weights import (  # noqa: E402
+from fedran.methods.trained.training.weights import (
     student_network,
     teacher_network,
 )
-
-
-@pytest.fixture(scope="module")
-def dataset():
-    return make_images()
+from helpers.toy_training import Rounds, blank_images, make_tasks, quick
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +39,7 @@ def trained(dataset):
     return rounds.state.weights
 
 
-def test_as_published_nothing_is_ever_distilled(dataset, stream, monkeypatch):
+def test_published_target_never_distils_its_student(dataset, stream, monkeypatch):
     monkeypatch.setattr(synthesis.Synthesis, "distil", lambda *_: 1 / 0)
     monkeypatch.setattr(synthesis, "adversarial_loss", lambda *_: 1 / 0)
     method = quick(
@@ -66,7 +59,7 @@ def test_as_published_nothing_is_ever_distilled(dataset, stream, monkeypatch):
     assert corrected.planned_rounds > corrected.warmup
 
 
-def test_images_come_down_once_a_task_and_not_after_the_last(dataset, stream):
+def test_synthetic_images_are_sent_once_per_task_except_the_last(dataset, stream):
     method = quick("target")
     rounds = Rounds(method, dataset, stream)
     images = method.planned_rounds * method.synthetic_batch
@@ -119,7 +112,7 @@ def test_the_synthetic_batch_has_the_size_of_a_full_one(dataset, stream, batch, 
     assert batches_seen(method, dataset, stream, 1) == expected * 2
 
 
-def test_as_published_an_epoch_ends_with_the_synthetic_images(dataset, stream):
+def test_an_epoch_of_published_target_ends_with_the_synthetic_images(dataset, stream):
     """12 images make one batch of up to 500, so an epoch has one batch."""
     method = quick("target", batch=2, epochs=3, flavour="as_published")
     assert batches_seen(method, dataset, stream, 1) == [2, 500] * 3 * 2
@@ -127,7 +120,7 @@ def test_as_published_an_epoch_ends_with_the_synthetic_images(dataset, stream):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_loss_by_hand(trained, seed):
+def test_the_loss_of_target_against_numpy(trained, seed):
     """Cross-entropy of real rows over the new logits, distillation on drawn synthetic ones."""
     method, random = quick("target", strength=2.0, batch=5), torch.Generator().manual_seed(seed)
     real, made = (
@@ -135,16 +128,16 @@ def test_the_loss_by_hand(trained, seed):
     )
     old = {**trained, **{n: trained[n][:4] + 0.1 for n in ("head.weight", "head.bias")}}
     codes = torch.tensor([4, 5, 4, 4, 5, 5])
-    work = ClientRound(
+    client = ClientRound(
         1, 0, 4, (), {}, {}, Rows(real, codes), {"synthetic": made}, seeded_random("draw", seed)
     )
-    work.network = student_network("small", trained, "cpu")
-    work.teacher = teacher_network("small", old, "cpu")
-    found = float(method.loss(work, real, codes).detach())
+    client.network = student_network("small", trained, "cpu")
+    client.teacher = teacher_network("small", old, "cpu")
+    found = float(method.loss(client, real, codes).detach())
     drawn = torch.randint(9, (5,), generator=seeded_random("draw", seed))
     with torch.no_grad():
-        logits, student = (work.network(network_input(x)).numpy() for x in (real, made[drawn]))
-        teacher = work.teacher(network_input(made[drawn])).numpy()
+        logits, student = (client.network(network_input(x)).numpy() for x in (real, made[drawn]))
+        teacher = client.teacher(network_input(made[drawn])).numpy()
 
     def log_softmax(x):
         x = x.astype(np.float64)
@@ -157,7 +150,7 @@ def test_the_loss_by_hand(trained, seed):
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_distilling_keeps_the_teachers_answers(dataset, stream, seed):
+def test_distillation_on_synthetic_images_preserves_old_answers(dataset, stream, seed):
     """On the synthetic images, normalised among themselves as in training."""
     moved = []
     for strength in (0.0, 10.0):
@@ -173,6 +166,13 @@ def test_distilling_keeps_the_teachers_answers(dataset, stream, seed):
     assert moved[1] < 0.7 * moved[0]
 
 
-def test_a_head_is_refused():
+def test_target_refuses_a_head():
     with pytest.raises(ValueError, match="network must be one of small, resnet18, resnet18-7x7"):
         make_method("target", {"network": "head"})
+
+
+@pytest.mark.parametrize(("height", "width", "got"), [(10, 10, "10"), (8, 12, "not square")])
+def test_target_refuses_images_that_its_generator_cannot_make(height, width, got):
+    data = blank_images(height, width)
+    with pytest.raises(ValueError, match=f"multiple of 4, these are {got}: set image_size"):
+        run(Run("target", quick("target", n_rounds=1), data, make_tasks(data, n_tasks=2)))

@@ -34,7 +34,7 @@ key = "fedncm"
 """
 
 
-def test_what_needs_torch_says_so_and_the_others_run(tmp_path):
+def test_without_torch_trained_methods_say_what_to_install_and_others_run(tmp_path):
     (tmp_path / "c.toml").write_text(CONFIG)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=120

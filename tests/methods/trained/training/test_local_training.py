@@ -1,21 +1,19 @@
-"""A client's own training: random crops, batches, SGD against a loop in NumPy."""
+"""One client's training: rows, batches, seeds, SGD against a loop in NumPy."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from fedran.core.errors import Refused  # noqa: E402
-from fedran.methods.protocol import ClientData  # noqa: E402
-from fedran.methods.trained.training.local_training import (  # noqa: E402
+from fedran.core.errors import Refused
+from fedran.methods.protocol import ClientData
+from fedran.methods.trained.training.local_training import (
     MEAN,
     STD,
     Rows,
     Schedule,
     as_tensor,
-    augment,
     batches,
     client_rows,
     cross_entropy,
@@ -25,11 +23,11 @@ from fedran.methods.trained.training.local_training import (  # noqa: E402
     set_training_mode,
     stable_seed,
 )
-from fedran.methods.trained.training.networks import (  # noqa: E402
+from fedran.methods.trained.training.networks import (
     build,
     initialise,
 )
-from fedran.methods.trained.training.weights import (  # noqa: E402
+from fedran.methods.trained.training.weights import (
     copy_weights,
 )
 
@@ -39,78 +37,7 @@ def pictures(seed, n, size):
     return torch.tensor(values, dtype=torch.uint8)
 
 
-def slowly_augmented(X, random):
-    """The same draws, then one pixel after the other."""
-    n, channels, h, w = X.shape
-    pad = min(4, h // 8)
-    dy = torch.randint(0, 2 * pad + 1, (n, 1), generator=random)[:, 0].tolist()
-    dx = torch.randint(0, 2 * pad + 1, (n, 1), generator=random)[:, 0].tolist()
-    flip = (torch.rand((n, 1), generator=random) < 0.5)[:, 0].tolist()
-    out = np.zeros(X.shape, dtype=X.numpy().dtype)
-    for i, c, y, x in np.ndindex(n, channels, h, w):
-        column = w - 1 - x if flip[i] else x
-        above, left = y + dy[i] - pad, column + dx[i] - pad
-        if 0 <= above < h and 0 <= left < w:
-            out[i, c, y, x] = X[i, c, above, left]
-    return out
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("n", "size"), [(5, 8), (3, 12), (2, 32), (1, 4)])
-def test_crops_and_flips_pixel_by_pixel(seed, n, size):
-    X = pictures(seed, n, size)
-    before = X.clone()
-    found = augment(X, torch.Generator().manual_seed(seed))
-    np.testing.assert_array_equal(
-        found.numpy(), slowly_augmented(X, torch.Generator().manual_seed(seed))
-    )
-    assert found.dtype == torch.uint8
-    assert torch.equal(X, before)
-    assert torch.equal(found, augment(X, torch.Generator().manual_seed(seed)))
-
-
-@given(st.integers(0, 10**6), st.sampled_from([8, 16, 32, 40]))
-@settings(max_examples=25, deadline=None)
-def test_every_image_is_a_window_of_the_padded_one(seed, size):
-    X = pictures(seed, 4, size)
-    pad = 4 if size >= 32 else size // 8
-    out = augment(X, torch.Generator().manual_seed(seed)).numpy()
-    for image, found in zip(X.numpy(), out, strict=True):
-        padded = np.pad(image, ((0, 0), (pad, pad), (pad, pad)))
-        windows = [
-            padded[:, y : y + size, x : x + size]
-            for y in range(2 * pad + 1)
-            for x in range(2 * pad + 1)
-        ]
-        assert any(
-            np.array_equal(found, w) or np.array_equal(found, w[:, :, ::-1]) for w in windows
-        )
-
-
-def test_every_shift_and_flip_occurs_equally_often():
-    X = pictures(0, 1, 8).expand(4000, 3, 8, 8)
-    out = augment(X, torch.Generator().manual_seed(1)).numpy()
-    _, counts = np.unique(out.reshape(4000, -1), axis=0, return_counts=True)
-    assert len(counts) == 3 * 3 * 2
-    assert counts.min() > 0.75 * 4000 / 18
-    assert counts.max() < 1.25 * 4000 / 18
-
-
-def test_gradients_flow_through_crops_to_the_pixels_that_are_seen():
-    X = torch.rand((6, 3, 8, 8), generator=torch.Generator().manual_seed(0)).requires_grad_()
-    augment(X, torch.Generator().manual_seed(0)).sum().backward()
-    assert set(X.grad.unique().tolist()) <= {0.0, 1.0}
-    assert float(X.grad.mean()) > 0.7
-
-
-def test_features_are_left_alone_and_draw_nothing():
-    X, random = torch.ones(4, 9), torch.Generator().manual_seed(3)
-    before = random.get_state()
-    assert augment(X, random) is X
-    assert torch.equal(random.get_state(), before)
-
-
-def test_pixels_become_inputs_of_mean_0_and_spread_1():
+def test_pixels_are_normalised_per_channel():
     X = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
     by_hand = (X / 255.0 - np.array(MEAN)) / np.array(STD)
     found = network_input(as_tensor(X, "cpu")).numpy()
@@ -119,7 +46,7 @@ def test_pixels_become_inputs_of_mean_0_and_spread_1():
     assert network_input(features) is features
 
 
-def test_rows_of_a_client():
+def test_client_rows_are_the_labelled_rows():
     X = np.arange(12, dtype=np.float64).reshape(6, 2)
     y = ["b", None, "a", "c", float("nan"), "b"]
     rows = client_rows(ClientData("k", "0", X, y), ("c", "a", "b"), "cpu")
@@ -136,7 +63,7 @@ def test_rows_of_a_client():
 
 
 @pytest.mark.parametrize(("label", "classes"), [(7, (1, 2)), ("1", (1, 2)), (1, ("1",)), (0, ())])
-def test_labels_that_were_not_announced_are_refused(label, classes):
+def test_client_rows_refuse_labels_that_were_not_announced(label, classes):
     data = ClientData("k", "0", np.ones((1, 2), np.float32), [label])
     with pytest.raises(Refused, match="labels: expected classes that the server announced"):
         client_rows(data, classes, "cpu")
@@ -144,7 +71,7 @@ def test_labels_that_were_not_announced_are_refused(label, classes):
 
 @given(st.integers(1, 200), st.integers(2, 40), st.integers(0, 99))
 @settings(max_examples=80, deadline=None)
-def test_batches_hold_every_row_once_and_none_is_alone(n, size, seed):
+def test_batches_hold_every_row_once_and_at_least_two_rows(n, size, seed):
     parts = list(batches(n, size, torch.Generator().manual_seed(seed)))
     assert sorted(torch.cat(parts).tolist()) == list(range(n))
     assert all(len(p) >= 2 for p in parts) or n == 1
@@ -154,7 +81,7 @@ def test_batches_hold_every_row_once_and_none_is_alone(n, size, seed):
     assert all(torch.equal(p, q) for p, q in zip(parts, again, strict=True))
 
 
-def test_seeds_depend_on_every_word():
+def test_stable_seeds_depend_on_every_part():
     words = [("a", 1), ("a", 2), ("b", 1), ("a", 1, 0), ("a1",), (1, "a")]
     seeds = [stable_seed(*w) for w in words]
     assert len(set(seeds)) == len(seeds)
@@ -218,7 +145,7 @@ def test_sgd_against_numpy(seed, n, batch):
 
 
 @pytest.mark.parametrize(("most", "expected"), [(None, 6), (0, 0), (1, 2), (2, 4), (9, 6)])
-def test_an_epoch_can_be_cut_short(most, expected):
+def test_max_batches_limits_an_epoch(most, expected):
     network, seen = a_head(2, 2, 0), []
 
     def loss(x, codes):
@@ -231,7 +158,7 @@ def test_an_epoch_can_be_cut_short(most, expected):
     assert len(seen) == expected
 
 
-def test_a_learning_rate_that_diverges_is_said():
+def test_fit_raises_when_training_diverges():
     network = a_head(2, 2, 0)
     rows = Rows(torch.full((8, 2), 1e20), torch.tensor([0, 1] * 4))
     with pytest.raises(ValueError, match=r"diverged: .* lr = 1e\+20; lower lr"):
@@ -245,7 +172,7 @@ def test_a_learning_rate_that_diverges_is_said():
         )
 
 
-def test_a_single_image_leaves_the_statistics_alone():
+def test_a_single_image_does_not_change_batchnorm_statistics():
     network = build("small", 0)
     initialise(network, 0)
     network.head.resize(2)
@@ -266,7 +193,7 @@ def test_a_single_image_leaves_the_statistics_alone():
     assert all(m.training for m in network.modules())
 
 
-def test_statistics_follow_the_batches():
+def test_batchnorm_statistics_follow_the_batches():
     """BatchNorm's running mean: 0.9 x before + 0.1 x the batch's, by hand for the first layer."""
     network = build("small", 0)
     initialise(network, 0)

@@ -1,18 +1,17 @@
-"""Losses of the trained methods against NumPy written from the formulas."""
+"""Losses of the trained methods against NumPy code written from the formulas."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from fedran.methods.trained.fedewc import elastic_penalty  # noqa: E402
-from fedran.methods.trained.training.local_training import (  # noqa: E402
+from fedran.methods.trained.fedewc import elastic_penalty
+from fedran.methods.trained.training.local_training import (
     cross_entropy,
     distillation,
 )
-from fedran.methods.trained.training.synthesis import (  # noqa: E402
+from fedran.methods.trained.training.synthesis import (
     adversarial_loss,
     divergence,
     statistics_loss,
@@ -54,7 +53,7 @@ def gradient(f, x):
 
 @pytest.mark.parametrize(("n", "c"), SHAPES)
 @pytest.mark.parametrize("known", [0, 1, 4])
-def test_cross_entropy_looks_at_the_new_classes_alone(n, c, known):
+def test_cross_entropy_over_new_classes_against_numpy(n, c, known):
     logits = draw(n, n, known + c)
     codes = known + np.random.default_rng(c).integers(c, size=n)
 
@@ -70,7 +69,7 @@ def test_cross_entropy_looks_at_the_new_classes_alone(n, c, known):
 
 
 @pytest.mark.parametrize(("n", "c"), SHAPES)
-def test_cross_entropy_over_all_classes(n, c):
+def test_cross_entropy_over_all_classes_against_numpy(n, c):
     logits, codes = draw(n + 100, n, c), np.random.default_rng(c).integers(c, size=n)
     value = float(cross_entropy(torch.tensor(logits), torch.tensor(codes)))
     expected = -log_softmax(logits)[np.arange(n), codes].mean()
@@ -81,7 +80,7 @@ def test_cross_entropy_over_all_classes(n, c):
 
 @pytest.mark.parametrize(("n", "c"), SHAPES)
 @pytest.mark.parametrize(("temperature", "more"), [(1.0, 0), (2.0, 3), (5.0, 1)])
-def test_distillation_by_hand(n, c, temperature, more):
+def test_distillation_against_numpy(n, c, temperature, more):
     """No factor T^2, and only as many columns as the teacher has."""
     student, teacher = draw(n, n, c + more), draw(n + 1, n, c)
     soft = softmax(teacher / temperature)
@@ -144,7 +143,7 @@ def test_elastic_penalty_of_a_head_that_grew(seed, grown):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 64])
-def test_statistics_are_compared_by_their_norms(channels):
+def test_the_statistics_loss_is_a_sum_of_norms(channels):
     m, v, to_m, to_v = (draw(channels + i, channels) for i in range(4))
     expected = np.sqrt(((m - to_m) ** 2).sum()) + np.sqrt(((v - to_v) ** 2).sum())
     value = statistics_loss(*map(torch.tensor, (m, v, to_m, to_v)))

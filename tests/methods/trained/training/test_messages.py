@@ -4,15 +4,13 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save
 
-torch = pytest.importorskip("torch")
-
-from safetensors.numpy import save  # noqa: E402
-
-from fedran.core.errors import Refused  # noqa: E402
-from fedran.methods.trained.training.messages import (  # noqa: E402
+from fedran.core.errors import Refused
+from fedran.methods.trained.training.messages import (
     add_prefix,
     pack_tensors,
     strip_prefix,
@@ -43,7 +41,7 @@ def message(**more):
     st.integers(0, 99),
 )
 @settings(max_examples=60, deadline=None)
-def test_round_trip(shapes, seed):
+def test_messages_survive_a_round_trip(shapes, seed):
     tensors = {n: tensor(seed, shape, kind) for n, (shape, kind) in shapes.items()}
     fields = {"task": seed, "classes": ["é", -4, "4", 2**60]}
     blob = pack_tensors("global-model", fields, tensors)
@@ -56,7 +54,7 @@ def test_round_trip(shapes, seed):
         assert torch.equal(found.tensors[name], given_)
 
 
-def test_views_travel_as_what_they_show():
+def test_views_of_tensors_are_packed_by_value():
     base = torch.arange(24, dtype=torch.float32).reshape(4, 6)
     views = {
         "turned": base.T,
@@ -68,13 +66,13 @@ def test_views_travel_as_what_they_show():
     assert all(torch.equal(found[n], v) for n, v in views.items())
 
 
-def test_every_float_survives():
+def test_every_float_survives_a_message():
     bits = torch.tensor([0.0, -0.0, 1e-45, 3.4e38, float("nan"), float("inf")])
     found = unpack_tensors("k", pack_tensors("k", {}, {"a": bits}), "cpu").tensors["a"]
     assert found.numpy().tobytes() == bits.numpy().tobytes()
 
 
-def test_what_is_read_can_be_written_to_and_does_not_share():
+def test_unpacked_tensors_are_writable_copies():
     blob = message()
     first = unpack_tensors("local-model", blob, "cpu").tensors["w"]
     first += 1
@@ -86,18 +84,18 @@ def test_what_is_read_can_be_written_to_and_does_not_share():
     st.text("ab", min_size=1, max_size=2),
 )
 @settings(max_examples=50, deadline=None)
-def test_within_undoes_below(tensors, prefix):
+def test_strip_prefix_inverts_add_prefix(tensors, prefix):
     other = {f"{prefix}c/x": 0, "x": 1}
     assert strip_prefix(prefix, add_prefix(prefix, tensors) | other) == tensors
     assert strip_prefix("nothing", add_prefix(prefix, tensors)) == {}
 
 
-def test_no_nan_in_the_header():
+def test_nan_in_the_header_is_an_error():
     with pytest.raises(ValueError, match="JSON compliant"):
         pack_tensors("k", {"x": float("nan")}, {})
 
 
-def test_another_kind_is_refused():
+def test_a_message_of_another_kind_is_refused():
     with pytest.raises(Refused, match="kind: expected closing, got local-model"):
         unpack_tensors("closing", message(), "cpu")
     with pytest.raises(Refused, match="kind: expected closing, got none"):
@@ -119,7 +117,7 @@ def test_garbage_is_refused(blob):
 
 @given(st.integers(0, 10**6), st.integers(1, 255))
 @settings(max_examples=200, deadline=None)
-def test_a_flipped_byte_of_the_header_is_refused_or_says_something_else(place, change):
+def test_a_flipped_byte_of_the_header_is_refused_or_changes_the_message(place, change):
     blob = bytearray(message())
     length = 8 + int.from_bytes(blob[:8], "little")
     blob[place % length] ^= change
@@ -132,7 +130,7 @@ def test_a_flipped_byte_of_the_header_is_refused_or_says_something_else(place, c
 
 
 @pytest.mark.parametrize("length", [2**63, 2**64 - 1, 2**40, 9 * 2**20, 300])
-def test_a_huge_header_length_is_refused_without_being_believed(length):
+def test_a_huge_header_length_is_refused_before_allocating(length):
     blob = length.to_bytes(8, "little") + message()[8:]
     with pytest.raises(Refused, match=r"message: expected a safetensors file, got .* ask again"):
         unpack_tensors("local-model", blob, "cpu")
@@ -146,14 +144,14 @@ def test_foreign_dtypes_are_refused(dtype):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{", '{"kind": NaN}', "null", "[" * 10**5])
-def test_a_header_that_is_no_object_is_refused(text):
+def test_a_header_that_is_not_an_object_is_refused(text):
     blob = save({"w": np.ones(3, np.float32)}, {"fedran": text})
     with pytest.raises(Refused, match="header: expected a JSON object"):
         unpack_tensors("k", blob, "cpu")
 
 
 @pytest.mark.parametrize("kind", [None, 3, ["k"], {"k": 1}])
-def test_a_kind_that_is_no_word_is_refused(kind):
+def test_a_kind_that_is_not_text_is_refused(kind):
     blob = save({"w": np.ones(3, np.float32)}, {"fedran": json.dumps({"kind": kind})})
     with pytest.raises(Refused, match="kind: expected k"):
         unpack_tensors("k", blob, "cpu")
@@ -167,3 +165,20 @@ def test_offsets_that_do_not_fit_are_refused(offsets):
     blob = len(raw).to_bytes(8, "little") + raw + bytes(12)
     with pytest.raises(Refused, match="message: expected a complete safetensors file"):
         unpack_tensors("k", blob, "cpu")
+
+
+def test_a_scalar_tensor_survives_a_message():
+    blob = pack_tensors("k", {}, {"a": torch.tensor(3.0)})
+    assert unpack_tensors("k", blob, "cpu").tensors["a"].shape == ()
+
+
+@pytest.mark.parametrize("shape", [[0, 2**62], [1] * 70, [0, 2**40, 2**40]])
+def test_an_impossible_shape_is_refused(shape):
+    n = 0 if 0 in shape else 4
+    entries = {
+        "__metadata__": {"fedran": '{"kind":"k"}'},
+        "a": {"dtype": "F32", "shape": shape, "data_offsets": [0, n]},
+    }
+    raw = json.dumps(entries).encode()
+    with pytest.raises(Refused):
+        unpack_tensors("k", len(raw).to_bytes(8, "little") + raw + bytes(n), "cpu")

@@ -4,23 +4,17 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from fedran.methods.registry import make_method  # noqa: E402
-from fedran.methods.trained.training.networks import (  # noqa: E402
+from fedran.methods.registry import make_method
+from fedran.methods.trained.training.networks import (
     Head,
     build,
     initialise,
 )
-from fedran.methods.trained.training.weights import (  # noqa: E402
-    ROWS_PER_PASS,
+from fedran.methods.trained.training.weights import (
     copy_weights,
-    evaluate,
-    initial_weights,
     load_weights,
-    student_network,
-    teacher_network,
 )
 
 MIB = 2**20
@@ -50,7 +44,7 @@ def test_resnet18_has_the_size_that_the_paper_counts(name, classes, parameters):
     [("resnet18", 100, 4283.818), ("resnet18-7x7", 200, 4306.317), ("resnet18-7x7", 50, 4276.963)],
 )
 @pytest.mark.parametrize("key", ["finetune", "fedlwf", "fedewc", "fedicarl", "target"])
-def test_the_formula_is_the_papers(key, network, classes, mib):
+def test_the_formula_of_a_network_is_the_papers(key, network, classes, mib):
     method = make_method(key, {"network": network, "n_rounds": 100})
     assert round(method.formula(3, classes) / MIB, 3) == mib
 
@@ -114,7 +108,7 @@ def test_resnet18_computes_what_another_implementation_does(training):
 @pytest.mark.parametrize(
     ("name", "size", "stage"), [("resnet18", 16, 16), ("resnet18-7x7", 64, 16)]
 )
-def test_the_stem_keeps_or_quarters_the_size(name, size, stage):
+def test_the_stem_of_resnet18_keeps_or_quarters_the_size(name, size, stage):
     seen = []
     network = build(name, 0).eval()
     network.body.layer1.register_forward_hook(lambda *a: seen.append(a[2].shape))
@@ -160,44 +154,3 @@ def test_initial_weights_follow_hes_rule_and_the_seed():
     assert all(torch.equal(t, first[n]) for n, t in copy_weights(network).items())
     initialise(network, 4)
     assert not torch.equal(copy_weights(network)["body.conv1.weight"], first["body.conv1.weight"])
-
-
-def test_first_weights_do_not_depend_on_torchs_global_seed():
-    found = []
-    for seed in (0, 1):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            found.append(initial_weights("small", 0, "", 7, "cpu"))
-    assert all(torch.equal(t, found[1][n]) for n, t in found[0].items())
-    assert found[0]["head.weight"].shape == (0, 64)
-
-
-def test_student_and_teacher_are_two_networks():
-    weights = initial_weights("small", 0, "", 7, "cpu")
-    weights["head.weight"], weights["head.bias"] = torch.ones(3, 64), torch.zeros(3)
-    student = student_network("small", weights, "cpu")
-    teacher = teacher_network("small", weights, "cpu")
-    assert student is not teacher
-    assert student.training
-    assert not teacher.training
-    assert all(p.requires_grad for p in student.parameters())
-    assert not any(p.requires_grad for p in teacher.parameters())
-    teacher = teacher_network(
-        "small", {**weights, "head.weight": torch.ones(5, 64), "head.bias": torch.zeros(5)}, "cpu"
-    )
-    assert not any(p.requires_grad for p in teacher.parameters())
-    assert len(student.head.bias) == 3
-
-
-@pytest.mark.parametrize("n", [0, 1, 499, 500, 501, 1100])
-def test_rows_go_through_in_parts(n):
-    X = torch.randn((n, 4), generator=torch.Generator().manual_seed(n))
-    seen = []
-
-    def f(x):
-        seen.append(len(x))
-        return 2 * x
-
-    assert torch.equal(evaluate(f, X), 2 * X)
-    assert sum(seen) == n
-    assert max(seen) <= ROWS_PER_PASS

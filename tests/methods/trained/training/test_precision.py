@@ -2,26 +2,19 @@
 
 import numpy as np
 import pytest
+import torch
 
-from helpers.toy_training import Rounds, make_images, make_tasks, quick
-
-torch = pytest.importorskip("torch")
-
-from fedran.bench.run.runner import Run, run  # noqa: E402
-from fedran.methods.protocol import ClientData  # noqa: E402
-from fedran.methods.registry import make_method  # noqa: E402
-from fedran.methods.trained.finetune import Finetune  # noqa: E402
-from fedran.methods.trained.training import local_training  # noqa: E402
-from fedran.methods.trained.training.messages import unpack_tensors  # noqa: E402
-from fedran.methods.trained.training.weights import student_network  # noqa: E402
+from fedran.bench.run.runner import Run, run
+from fedran.methods.protocol import ClientData
+from fedran.methods.registry import make_method
+from fedran.methods.trained.finetune import Finetune
+from fedran.methods.trained.training import local_training
+from fedran.methods.trained.training.messages import unpack_tensors
+from fedran.methods.trained.training.weights import student_network
+from helpers.toy_training import Rounds, make_tasks, quick
 
 KEYS = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@pytest.fixture(scope="module")
-def dataset():
-    return make_images()
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

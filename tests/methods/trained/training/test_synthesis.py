@@ -2,17 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 
-from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
-
-torch = pytest.importorskip("torch")
-
-from fedran.methods.trained.training import synthesis  # noqa: E402
-from fedran.methods.trained.training.local_training import (  # noqa: E402
+from fedran.methods.trained.training import synthesis
+from fedran.methods.trained.training.local_training import (
     network_input,
     normalise,
 )
-from fedran.methods.trained.training.synthesis import (  # noqa: E402
+from fedran.methods.trained.training.synthesis import (
     BatchNormDistance,
     Plan,
     Synthesis,
@@ -20,17 +17,13 @@ from fedran.methods.trained.training.synthesis import (  # noqa: E402
     seeded_generator,
     synthesise,
 )
-from fedran.methods.trained.training.weights import (  # noqa: E402
+from fedran.methods.trained.training.weights import (
     grow_head,
     initial_weights,
     student_network,
     teacher_network,
 )
-
-
-@pytest.fixture(scope="module")
-def dataset():
-    return make_images()
+from helpers.toy_training import Rounds, make_tasks, quick, same
 
 
 @pytest.fixture(scope="module")
@@ -71,20 +64,20 @@ def test_the_generator_lowers_its_loss_over_rounds(early):
 
 def test_the_generator_itself_learns(trained):
     """On noise it has not seen: the loss of its images before and after all rounds."""
-    work = Synthesis(*pair(trained), 8, Plan(8, 20, 3, 0, 24), 0, "cpu")
-    work.run()
+    synthesis_run = Synthesis(*pair(trained), 8, Plan(8, 20, 3, 0, 24), 0, "cpu")
+    synthesis_run.run()
     z = torch.randn((64, 256), generator=torch.Generator().manual_seed(77))
     losses = []
-    for generator in (seeded_generator(8, 0), work.generator):
-        work.random = torch.Generator().manual_seed(5)
-        work.statistics = BatchNormDistance(work.teacher)
-        with torch.no_grad(), work.statistics:
-            loss = work.generator_loss(generator.train()(z), torch.arange(64) % 6, None)
+    for generator in (seeded_generator(8, 0), synthesis_run.generator):
+        synthesis_run.random = torch.Generator().manual_seed(5)
+        synthesis_run.statistics = BatchNormDistance(synthesis_run.teacher)
+        with torch.no_grad(), synthesis_run.statistics:
+            loss = synthesis_run.generator_loss(generator.train()(z), torch.arange(64) % 6, None)
             losses.append(float(loss))
     assert losses[1] < 0.9 * losses[0]
 
 
-def test_the_images_look_to_the_teacher_more_like_what_it_knows(trained, early):
+def test_later_images_match_the_teachers_statistics_better(trained, early):
     """Statistics of every layer: those of the last images are nearer than those of the first."""
     teacher, distance = teacher_network("small", trained, "cpu"), []
     for images in (early.images[:24], early.images[-24:]):
@@ -95,14 +88,14 @@ def test_the_images_look_to_the_teacher_more_like_what_it_knows(trained, early):
 
 
 @pytest.mark.parametrize(("rounds", "batch", "size"), [(1, 2, 8), (3, 5, 16), (2, 7, 32)])
-def test_images_are_bytes_of_the_right_shape(trained, rounds, batch, size):
+def test_synthetic_images_are_uint8_of_the_requested_size(trained, rounds, batch, size):
     found = synthesise(*pair(trained), size, Plan(rounds, 9, 1, 1, batch), 0, "cpu")
     assert found.images.shape == (rounds * batch, 3, size, size)
     assert found.images.dtype == torch.uint8
     assert len(found.images.unique()) > 20
 
 
-def test_the_seed_decides(trained):
+def test_synthetic_images_depend_on_the_seed_alone(trained):
     plan = Plan(2, 1, 2, 2, 4)
     found = [synthesise(*pair(trained), 8, plan, seed, "cpu").images for seed in (0, 0, 1)]
     assert torch.equal(found[0], found[1])
@@ -110,7 +103,7 @@ def test_the_seed_decides(trained):
 
 
 @pytest.mark.parametrize("plan", [Plan(3, 1, 2, 3, 6), Plan(2, 5, 2, 3, 6)])
-def test_the_teacher_is_untouched_and_the_hooks_are_gone(trained, plan):
+def test_synthesis_changes_nothing_in_the_teacher_and_removes_its_hooks(trained, plan):
     teacher, student = pair(trained)
     before = everything(teacher)
     synthesise(teacher, student, 8, plan, 0, "cpu")
@@ -121,7 +114,7 @@ def test_the_teacher_is_untouched_and_the_hooks_are_gone(trained, plan):
     assert all(p.grad is None for p in teacher.parameters())
 
 
-def test_the_hooks_are_gone_after_a_failure_too(trained, monkeypatch):
+def test_hooks_are_removed_after_a_failure(trained, monkeypatch):
     teacher, student = pair(trained)
     monkeypatch.setattr(Synthesis, "generator_loss", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -165,7 +158,7 @@ def test_distillation_brings_the_student_to_the_teacher(trained):
     assert found.distilled[-1] < found.distilled[0]
 
 
-def test_the_first_look_at_statistics_by_hand(trained):
+def test_batchnorm_distance_against_numpy(trained):
     """Sum over the layers of the distances of means and variances from the recorded ones."""
     teacher = teacher_network("small", trained, "cpu")
     x = normalise(torch.rand((5, 3, 8, 8), generator=torch.Generator().manual_seed(0)))
@@ -199,7 +192,7 @@ def test_the_generator_makes_pixels_and_depends_on_its_seed(size):
         assert not torch.equal(images, other(z))
 
 
-def test_distillation_leaves_the_generators_loss_alone():
+def test_distillation_does_not_disturb_the_generators_loss():
     def first_loss(steps):
         w = grow_head(initial_weights("small", 0, "", 1, "cpu"), 4, 2)
         networks = teacher_network("small", w, "cpu"), student_network("small", w, "cpu")

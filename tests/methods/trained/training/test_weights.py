@@ -1,29 +1,31 @@
-"""Weights averaged, grown, checked and read from files."""
+"""Weights averaged, grown, checked, read from files and put into networks."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
-from helpers.toy_training import same
-
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import save_file  # noqa: E402
-
-from fedran.core.errors import Refused  # noqa: E402
-from fedran.methods.trained.training.networks import (  # noqa: E402
+from fedran.core.errors import Refused
+from fedran.methods.trained.training.networks import (
     build,
     initialise,
 )
-from fedran.methods.trained.training.weights import (  # noqa: E402
+from fedran.methods.trained.training.weights import (
+    ROWS_PER_PASS,
     average,
     check_weights,
     copy_weights,
+    evaluate,
     grow_head,
+    initial_weights,
     load_weights,
     read_weights_file,
+    student_network,
+    teacher_network,
 )
+from helpers.toy_training import same
 
 
 def some_weights(seed, d=4, classes=3):
@@ -108,7 +110,7 @@ def test_a_grown_head_keeps_its_rows(seed, before, new, d):
     assert all(torch.equal(wide[n], kept[n]) for n in others)
 
 
-def test_new_rows_fill_the_range_evenly():
+def test_new_rows_of_a_head_are_uniform():
     d, bound = 300, np.sqrt(3 / 300)
     rows = grow_head(some_weights(0, d, 2), 202, 7)["head.weight"][2:].numpy()
     assert abs(rows.mean()) < 0.02 * bound
@@ -123,14 +125,14 @@ def test_a_head_never_shrinks(classes):
     assert same(grow_head(weights, classes, 0), weights)
 
 
-def test_what_was_put_is_what_is_read():
+def test_load_weights_and_copy_weights_are_inverse():
     network = build("small", 0)
     for classes in (3, 3, 5, 1, 0):
         weights = small(classes, classes)
         assert same(copy_weights(load_weights(weights, network)), weights)
 
 
-def test_reading_weights_is_a_copy_and_leaves_the_counters_out():
+def test_copy_weights_copies_everything_except_counters():
     network = build("small", 0)
     found = copy_weights(network)
     assert not any("num_batches_tracked" in n for n in found)
@@ -154,7 +156,7 @@ def spoiled(weights, name, value):
     return {**weights, name: tensor}
 
 
-def test_weights_like_ours_pass():
+def test_matching_weights_are_accepted_and_negative_variances_refused():
     weights = {n: t.abs() if n.endswith("var") else t for n, t in some_weights(0).items()}
     assert same(check_weights(weights, some_weights(1), "it"), weights)
     below = {n: -t - 1 if n.endswith("var") else t for n, t in weights.items()}
@@ -178,7 +180,7 @@ def test_weights_like_ours_pass():
         (lambda w: spoiled(w, "body.running_var", -np.inf), "it: expected finite values"),
     ],
 )
-def test_other_weights_are_refused(spoil, words):
+def test_weights_of_another_network_are_refused(spoil, words):
     with pytest.raises(Refused, match=words):
         check_weights(spoil(some_weights(0)), some_weights(1), "it")
 
@@ -214,7 +216,7 @@ def test_a_file_of_weights_is_read(tmp_path, prefix, write):
         assert torch.equal(tensor, small(4 if name.startswith("head.") else 3)[name]), name
 
 
-def test_our_own_weights_load_and_keep_the_head_out(tmp_path):
+def test_a_head_in_a_file_of_weights_is_ignored(tmp_path):
     weights, path = small(3, classes=6), tmp_path / "w.safetensors"
     save_file(weights, path)
     network = load_weights(small(4), build("small", 0))
@@ -225,7 +227,7 @@ def test_our_own_weights_load_and_keep_the_head_out(tmp_path):
     )
 
 
-def test_half_precision_files_are_widened(tmp_path):
+def test_files_of_weights_in_half_precision_become_float32(tmp_path):
     weights, path = small(3), tmp_path / "w.safetensors"
     save_file({n: t.half() for n, t in body_of(weights).items()}, path)
     network = load_weights(small(4), build("small", 0))
@@ -245,7 +247,7 @@ def test_half_precision_files_are_widened(tmp_path):
         (lambda w: {"fc.weight": torch.ones(2)}, "without body.layers"),
     ],
 )
-def test_files_of_other_networks_are_refused_and_nothing_is_kept(tmp_path, spoil, words):
+def test_files_of_other_networks_are_refused_and_change_nothing(tmp_path, spoil, words):
     path = tmp_path / "other.safetensors"
     save_file(spoil(body_of(small(3))), path)
     network = load_weights(small(4), build("small", 0))
@@ -254,7 +256,7 @@ def test_files_of_other_networks_are_refused_and_nothing_is_kept(tmp_path, spoil
     assert same(copy_weights(network), small(4))
 
 
-def test_damaged_and_missing_files(tmp_path):
+def test_damaged_and_missing_files_of_weights_are_errors(tmp_path):
     path = tmp_path / "w.safetensors"
     network = build("small", 0)
     with pytest.raises(FileNotFoundError, match=r"w.safetensors: no such file; expected weights"):
@@ -267,3 +269,44 @@ def test_damaged_and_missing_files(tmp_path):
             read_weights_file(str(path), network)
     with pytest.raises(Refused, match="expected a safetensors file"):
         read_weights_file(str(tmp_path), network)
+
+
+def test_initial_weights_do_not_depend_on_the_global_seed():
+    found = []
+    for seed in (0, 1):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            found.append(initial_weights("small", 0, "", 7, "cpu"))
+    assert all(torch.equal(t, found[1][n]) for n, t in found[0].items())
+    assert found[0]["head.weight"].shape == (0, 64)
+
+
+def test_student_and_teacher_are_two_networks():
+    weights = initial_weights("small", 0, "", 7, "cpu")
+    weights["head.weight"], weights["head.bias"] = torch.ones(3, 64), torch.zeros(3)
+    student = student_network("small", weights, "cpu")
+    teacher = teacher_network("small", weights, "cpu")
+    assert student is not teacher
+    assert student.training
+    assert not teacher.training
+    assert all(p.requires_grad for p in student.parameters())
+    assert not any(p.requires_grad for p in teacher.parameters())
+    teacher = teacher_network(
+        "small", {**weights, "head.weight": torch.ones(5, 64), "head.bias": torch.zeros(5)}, "cpu"
+    )
+    assert not any(p.requires_grad for p in teacher.parameters())
+    assert len(student.head.bias) == 3
+
+
+@pytest.mark.parametrize("n", [0, 1, 499, 500, 501, 1100])
+def test_evaluate_computes_a_few_rows_at_a_time(n):
+    X = torch.randn((n, 4), generator=torch.Generator().manual_seed(n))
+    seen = []
+
+    def f(x):
+        seen.append(len(x))
+        return 2 * x
+
+    assert torch.equal(evaluate(f, X), 2 * X)
+    assert sum(seen) == n
+    assert max(seen) <= ROWS_PER_PASS
