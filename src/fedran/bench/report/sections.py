@@ -100,11 +100,10 @@ def _communication(results: Results) -> Section:
         "upload is the length of the longest encoded message over all clients, tasks and seeds. "
         "Totals add up all clients and tasks, and are means over seeds. The formula is the "
         "largest upload as the paper of the method counts it.",
-        "The first figure shows accuracy against the largest upload. The line connects the "
-        "methods that no other method beats in both (the Pareto front). Hollow markers are "
-        "references and yardsticks, which are not part of the front. The second figure adds up "
-        "the uploads of the mean client over the rounds. An analytic method needs one round per "
-        "task.",
+        "In the figures of accuracy against upload, the line connects the methods that no other "
+        "method beats in both (the Pareto front). Hollow markers are references and yardsticks, "
+        "which are not part of the front. The figures of bytes over rounds add up the uploads of "
+        "the mean client. An analytic method needs one round per task.",
     ]
     tables = communication_tables(results)
     charts = pareto_charts(results) + round_charts(results)
@@ -224,7 +223,7 @@ TERMS = {
     "A_T": "the accuracy after the last task, in percent.",
     "β": "concentration of the Dirichlet distribution that divides the rows of each class among "
     "the clients. A smaller β gives a more skewed split.",
-    "References": "methods that see all data at once.",
+    "References": "methods that are not federated, because they need all rows in one place.",
     "yardsticks": "rows that show what sending the plain data would cost and give.",
     "printed": "copied from the paper, which used another backbone. Not measured here.",
     "computed": "derived from measured figures by the calculation in the note of the table.",

@@ -1,14 +1,14 @@
 """Commands, dates, seeds and run ids of the results."""
 
 from fedran.bench.report.tables.provenance import command_table, run_table
-from fedran.bench.report.tables.table import Table, command
+from fedran.bench.report.tables.table import Table, full_command
 from helpers.made_up import made_up
 
 
 def test_a_command_has_the_options_that_its_machine_implies():
     run = made_up(config="a.toml", machine="Linux, NVIDIA H200", side_by_side=3)
-    assert command(run) == "fedran run a.toml --device cuda --jobs 3"
-    assert command(made_up(config="")) == "not recorded"
+    assert full_command(run) == "fedran run a.toml --device cuda --jobs 3"
+    assert full_command(made_up(config="")) == "a command that is not recorded"
 
 
 def test_each_command_has_one_row_with_dates_seeds_and_versions():

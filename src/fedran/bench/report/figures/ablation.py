@@ -114,9 +114,10 @@ def component_charts(results: Sequence[Result]) -> list[Chart]:
     return unique(
         Chart(
             slug("components", study.title),
-            f"{study.title}. The axis does not start at zero.",
+            study.title,
             (max(5.5, 1.75 * len(study.bars) + 0.8), 3.2),
             partial(_draw_components, study),
+            "The vertical axis does not start at zero.",
         )
         for study in component_studies(results)
     )

@@ -10,7 +10,7 @@ import io
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedran.bench.results.grouping import Group, comparisons, groups
@@ -65,7 +65,10 @@ class Chart:
     size: tuple[float, float]
     """Inches."""
     draw: Callable[[Figure], None]
+    note: str = ""
+    """How to read the figure."""
     collapsed: bool = False
+    """Folded on the HTML page."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ def unique(charts: Iterable[Chart]) -> list[Chart]:
     for c in charts:
         seen[c.slug] = seen.get(c.slug, 0) + 1
         name = c.slug if seen[c.slug] == 1 else f"{c.slug}-{seen[c.slug]}"
-        kept.append(Chart(name, c.caption, c.size, c.draw, c.collapsed))
+        kept.append(replace(c, slug=name))
     return kept
 
 

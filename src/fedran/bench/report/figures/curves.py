@@ -45,7 +45,7 @@ FEW_ROUNDS = 20
 def task_charts(results: Sequence[Result]) -> list[Chart]:
     """Accuracy after each task: one figure per setting with several tasks, one panel per beta."""
     styles = method_styles(results)
-    charts = []
+    charts: list[Chart] = []
     for setting, members in by_setting(groups(comparisons(results))).items():
         if setting.tasks < 2:
             continue
@@ -56,9 +56,10 @@ def task_charts(results: Sequence[Result]) -> list[Chart]:
         charts.append(
             Chart(
                 slug("tasks", setting.dataset, setting.frame),
-                setting.title,
+                f"Accuracy after each task: {setting.title}",
                 (width, PANEL[1] * down + height),
                 partial(_draw_tasks, panels, styles, columns),
+                collapsed=bool(charts),
             )
         )
     return unique(charts)
@@ -100,14 +101,15 @@ def _draw_tasks(
 def round_charts(results: Sequence[Result]) -> list[Chart]:
     """Bytes sent so far: one figure per setting, at its most skewed partition."""
     styles = method_styles(results)
-    charts = []
+    charts: list[Chart] = []
     for setting, members in by_setting(groups(comparisons(results))).items():
         beta = min((g.beta for g in members if g.beta is not None), default=None)
         found = [g for g in members if g.beta == beta]
         size = (7.6, max(3.2, 0.21 * len(found) + 0.9))
         name = slug("rounds", setting.dataset, setting.frame)
         draw = partial(_draw_rounds, found, styles)
-        charts.append(Chart(name, place_title(setting, beta), size, draw))
+        caption = f"Bytes sent over rounds: {place_title(setting, beta)}"
+        charts.append(Chart(name, caption, size, draw, collapsed=bool(charts)))
     return unique(charts)
 
 

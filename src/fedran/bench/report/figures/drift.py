@@ -48,7 +48,8 @@ Track = tuple[list[float], list[float]]
 
 def drift_charts(results: Sequence[Result]) -> list[Chart]:
     """One figure per setting, at the most skewed beta with drift."""
-    styles, seen, charts = method_styles(results), set[Setting](), []
+    styles, seen = method_styles(results), set[Setting]()
+    charts: list[Chart] = []
     for (setting, beta), found in drifting(results).items():
         if setting in seen:
             continue
@@ -61,16 +62,18 @@ def drift_charts(results: Sequence[Result]) -> list[Chart]:
             " Middle: accuracy on the same rows against drift. The ring is the state after task 2; "
             "each further mark is one more task."
         )
-        caption = (
-            f"{place_title(setting, beta)}. Left: drift on the reference rows; FedRAN's extractor "
-            f"is frozen.{middle if tracks else ''} Right: bytes sent by the mean client so far. "
-            "All lines are measured means over seeds, except the dotted one: it is computed from "
-            f"the parameters of ViT-B/16 ({VIT_B16:,} and a head), with 4 bytes each, sent in "
-            "every round."
+        note = (
+            "Left: drift on the reference rows; FedRAN's extractor is frozen."
+            f"{middle if tracks else ''} Right: bytes sent by the mean client so far. All lines "
+            "are measured means over seeds, except the dotted one: it is computed from the "
+            f"parameters of ViT-B/16 ({VIT_B16:,} and a head), with 4 bytes each, sent in every "
+            "round."
         )
+        caption = f"Drift: {place_title(setting, beta)}"
         draw = partial(_draw, found, tracks, styles, columns)
         name = slug("drift", setting.dataset, setting.frame)
-        charts.append(Chart(name, caption, (width, 2.9 + height), draw))
+        size = (width, 2.9 + height)
+        charts.append(Chart(name, caption, size, draw, note, collapsed=bool(charts)))
     return unique(charts)
 
 

@@ -20,7 +20,15 @@ from fedran.bench.report.tables.table import (
     significant,
     text_columns,
 )
-from fedran.bench.results.grouping import Group, Setting, by_place, comparisons, groups, place_title
+from fedran.bench.results.grouping import (
+    Group,
+    Setting,
+    by_place,
+    comparisons,
+    groups,
+    place_title,
+    row_order,
+)
 from fedran.bench.results.metrics import (
     backward_transfer,
     budgets_met,
@@ -53,8 +61,10 @@ def forgetting_details(results: Iterable[Result]) -> list[Table]:
 
 
 def _places(results: Iterable[Result]) -> dict[tuple[Setting, float | None], list[Group]]:
-    found = by_place(groups(comparisons(results)))
-    return {place: members for place, members in found.items() if place[0].tasks > 1}
+    places = by_place(groups(comparisons(results)))
+    return {
+        place: sorted(found, key=row_order) for place, found in places.items() if place[0].tasks > 1
+    }
 
 
 def _means(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:

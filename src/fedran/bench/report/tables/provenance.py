@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from fedran.bench.report.tables.table import (
     Cell,
     Table,
-    command,
     date_range,
+    full_command,
     number_columns,
     text_columns,
 )
@@ -24,7 +24,7 @@ def command_table(results: Iterable[Result]) -> Table:
     batches: dict[tuple[str, str], list[Result]] = {}
     for g in groups(results, by_machine=True):
         for r in g.results:
-            batches.setdefault((command(r), machine_of(r)), []).append(r)
+            batches.setdefault((full_command(r), machine_of(r)), []).append(r)
     blocks = [
         [
             [
@@ -77,7 +77,7 @@ def _run_row(g: Group) -> list[Cell]:
     }
     return [
         Cell(g.name),
-        Cell(_unique(command(r) for r in runs)),
+        Cell(_unique(full_command(r) for r in runs)),
         Cell(date_range(runs)),
         Cell(_seeds(runs)),
         Cell(_unique(r.run_id[:SHORT] for r in runs)),

@@ -82,7 +82,7 @@ def _seconds_table(setting: Setting, beta: float | None, found: Sequence[Group])
     ]
     parts = (client_seconds, server_seconds, extraction_seconds, whole_seconds)
     rows = []
-    for g in found:
+    for g in sorted(found, key=row_order):
         time, memory = g.stat(task_seconds), _mean(g, peak_memory)
         rows.append(
             [

@@ -61,8 +61,8 @@ class Table:
 
     @property
     def commands(self) -> list[str]:
-        """The commands that produced the measurements."""
-        return list(dict.fromkeys(command(r) for r in self.results))
+        """The commands that produced the measurements, without options for the machine."""
+        return list(dict.fromkeys(base_command(r) for r in self.results))
 
     @property
     def dates(self) -> str:
@@ -70,13 +70,16 @@ class Table:
         return date_range(self.results)
 
 
-def command(result: Result) -> str:
+def base_command(result: Result) -> str:
+    """The command that produced a result, without options for the machine."""
+    return f"fedran run {result.config}" if result.config else "a command that is not recorded"
+
+
+def full_command(result: Result) -> str:
     """The command that produced a result, with the options that follow from its machine."""
-    if not result.config:
-        return "not recorded"
     device = " --device cuda" if "NVIDIA" in result.machine else ""
     jobs = f" --jobs {result.side_by_side}" if result.side_by_side > 1 else ""
-    return f"fedran run {result.config}{device}{jobs}"
+    return f"{base_command(result)}{device}{jobs}"
 
 
 def date_range(results: Iterable[Result]) -> str:

@@ -37,9 +37,15 @@ from fedran.bench.results.metrics import (
 )
 from fedran.bench.results.result import Result
 
-SHOWN = ("epochs", "lr", "momentum", "weight_decay", "batch", "averaging", "participation")
-"""Settings with their own column, in addition to network, start and rounds."""
-_NOT_LISTED = {*SHOWN, "network", "weights", "n_rounds", "device"}
+SHARED = {
+    "momentum": "momentum",
+    "weight_decay": "weight decay",
+    "batch": "batch",
+    "averaging": "averaging",
+    "participation": "participation",
+}
+"""Settings that usually agree, with their headings. The note states those that agree."""
+_NOT_LISTED = {*SHARED, "epochs", "lr", "network", "weights", "n_rounds", "device"}
 
 
 def training_tables(results: Iterable[Result]) -> list[Table]:
@@ -81,43 +87,51 @@ def _table(setting: Setting, found: Sequence[Group]) -> Table:
     rows: dict[str, dict[str, list[Group]]] = {}
     for g in ordered:
         rows.setdefault(g.name, {}).setdefault(machine_of(g.first), []).append(g)
+    varying = [name for name in SHARED if len(_values(name, found)) > 1]
     columns = [
         *text_columns("method", "network", "start"),
         *number_columns("rounds per task", "epochs", "lr"),
+        *number_columns(*(SHARED[name] for name in varying)),
         *number_columns("client", "server", group="seconds per task"),
-        *text_columns("other settings", wide=True),
-        *number_columns("momentum", "weight decay", "batch"),
-        *text_columns("averaging"),
-        *number_columns("participation"),
-        *text_columns("machine", wide=True),
+        *text_columns("other settings", "machine", wide=True),
+    ]
+    blocks: list[Block] = [
+        [_row(of, varying) for of in machines.values()] for machines in rows.values()
     ]
     names, short = list(rows), {g.name for g in found if reduced(g.first)}
     listed = "; ".join(name for name in names if name in short)
     which = "every row" if short == set(names) else listed or "no row"
+    equal = [
+        f"{SHARED[name]} {value}"
+        for name in SHARED
+        if name not in varying and (value := _values(name, found)[0]) != NOTHING
+    ]
     note = (
         f"The paper trains for {ROUNDS} rounds per task and {EPOCHS} epochs per round. Rows with "
         f"fewer rounds or epochs (a reduced schedule): {which}."
     )
-    blocks: list[Block] = [[_row(of) for of in machines.values()] for machines in rows.values()]
+    note += f" The same in all rows: {', '.join(equal)}." if equal else ""
     return Table(setting.title, columns, blocks, note, results_of(found))
 
 
-def _row(of: Sequence[Group]) -> list[Cell]:
+def _row(of: Sequence[Group], varying: Sequence[str]) -> list[Cell]:
     """One method on one machine, over all its betas and seeds."""
     first, runs = of[0].first, results_of(of)
-    settings = [Cell(_setting(first.params.get(name))) for name in SHOWN]
     means = [mean_of(stat([f(r) for r in runs])) for f in (client_seconds, server_seconds)]
     return [
         Cell(of[0].name),
         Cell(network(first) or NOTHING),
         Cell(start(first)),
         Cell(str(rounds_per_task(first))),
-        *settings[:2],
+        *(Cell(_setting(first.params.get(name))) for name in ("epochs", "lr", *varying)),
         *(Cell(seconds(mean)) for mean in means),
         Cell(other_settings(first)),
-        *settings[2:],
         Cell(machine_of(first)),
     ]
+
+
+def _values(name: str, found: Sequence[Group]) -> list[str]:
+    return list(dict.fromkeys(_setting(g.params.get(name)) for g in found))
 
 
 def _setting(value: object) -> str:
