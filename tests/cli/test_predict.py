@@ -1,4 +1,4 @@
-"""``fedran predict``: a head and rows in, labels out."""
+"""``fedran predict``: labels from a saved head and rows of features."""
 
 import numpy as np
 import pytest
@@ -24,14 +24,14 @@ def made(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rows.npy", "rows.npz"])
-def test_labels_one_a_line(name, made, cli):
+def test_predict_prints_one_label_per_line(name, made, cli):
     folder, labels = made
     code, out, err = cli("predict", str(folder / "head.fedran"), str(folder / name))
     assert (code, err) == (0, "")
     assert out.splitlines() == labels
 
 
-def test_labels_into_a_file(made, cli):
+def test_predict_writes_labels_to_a_file(made, cli):
     folder, labels = made
     target = folder / "labels.txt"
     code, out, _ = cli(
@@ -47,13 +47,14 @@ def test_labels_into_a_file(made, cli):
     [
         ("upload.fedran", "rows.npy", "upload.fedran: kind: expected head, got summary"),
         ("head.fedran", "none.npy", "no such file; expected features"),
+        ("none.fedran", "rows.npy", "none.fedran: no such file; expected a saved head"),
         ("head.fedran", "bad.npz", "expected an array features or test or X, got other"),
         ("head.fedran", "bad.npy", "expected features (.npy or .npz)"),
         ("head.fedran", "wide.npy", "6"),
-        ("plain.fedran", "rows.npy", "a head that says which features it takes"),
+        ("plain.fedran", "rows.npy", "a head that identifies its features"),
     ],
 )
-def test_what_does_not_fit(head, rows, words, made, cli):
+def test_predict_refuses_wrong_files_in_one_line(head, rows, words, made, cli):
     folder, _ = made
     np.savez(folder / "bad.npz", other=[1])
     (folder / "bad.npy").write_bytes(b"nothing")

@@ -73,12 +73,11 @@ def _options(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Federated continual classification without training."""
-    del debug, version  # --debug is read by run(), where errors end up
+    del debug, version  # run() reads --debug, because it prints the errors
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the CLI; an error is one line on stderr and exit code 2."""
+    """Run a command and return its exit code. An error is one line on stderr and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = app(args=arguments, prog_name="fedran", standalone_mode=False)
@@ -107,5 +106,5 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def main() -> None:
-    """Console script."""
+    """The console script ``fedran``."""
     sys.exit(run())

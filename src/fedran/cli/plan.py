@@ -1,4 +1,4 @@
-"""``fedran plan``: what fits a byte budget."""
+"""``fedran plan``: the largest rank that fits a byte budget."""
 
 from __future__ import annotations
 
@@ -8,32 +8,40 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 import fedran
+from fedran.cli.tables import named_values
+from fedran.wire.codec import DEFAULT_BITS
 from fedran.wire.sizes import human_bytes, parse_bytes
 
 
 def plan(
-    out_features: Annotated[int, typer.Option(help="M, the width of the random features.")],
-    classes: Annotated[int, typer.Option(help="Classes one client holds in one task.")],
+    out_features: Annotated[int, typer.Option(help="Number of random features (M).")],
+    classes: Annotated[int, typer.Option(help="Number of classes per client and task.")],
     budget: Annotated[
-        str | None, typer.Option(help="Bytes a client may send per task, e.g. 2MB or 1.5MiB.")
+        str | None,
+        typer.Option(metavar="SIZE", help="Largest upload per client and task: 2MB, 1.5MiB, ..."),
     ] = None,
-    rank: Annotated[int | None, typer.Option(help="Or: the rank, to see what it costs.")] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Instead of a budget: the rank whose costs to print.")
+    ] = None,
     in_features: Annotated[
-        int | None, typer.Option(help="d, to compare with sending features.")
+        int | None,
+        typer.Option(help="Number of raw features (d). Adds a comparison with sending them."),
     ] = None,
     classes_seen: Annotated[
-        int | None, typer.Option(help="All classes the head knows (default: --classes).")
+        int | None, typer.Option(help="Number of classes of the head (default: --classes).")
     ] = None,
     precision: Annotated[
         str, typer.Option(help="mixed, int8, float16, float32 or float64.")
     ] = "mixed",
-    bits: Annotated[float, typer.Option(help="Bits a number on average, for mixed.")] = 5.0,
+    bits: Annotated[float, typer.Option(help="Average bits per value for mixed.")] = DEFAULT_BITS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The largest rank that fits a byte budget, and what else the bytes could buy."""
+    """Find the largest rank that fits a byte budget, or the costs of a rank.
+
+    Also prints the size of the alternatives: the paper's message, the exact Gram, raw features.
+    """
     if (budget is None) == (rank is None):
         raise ValueError("give --budget or --rank, not both")
     p = fedran.plan(
@@ -51,42 +59,25 @@ def plan(
             out_features=out_features, n_classes=classes, rank=1, precision=precision, bits=bits
         )
         raise ValueError(
-            f"{budget} does not fit: the sums of {classes} classes and one column of "
+            f"{budget} is too small: the sums of {classes} classes and one column of "
             f"{out_features} features take {human_bytes(least.upload)}"
         )
     if as_json:
         typer.echo(json.dumps(asdict(p), indent=2))
         return
-    table = Table(show_header=False, show_edge=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_column(style="dim")
-    for row in _rows(p):
-        table.add_row(*row)
-    Console().print(table)
-
-
-def _rows(p: fedran.Plan) -> list[tuple[str, str, str]]:
-    sized = "estimate" if p.precision == "mixed" else "but for labels"
+    exactness = "estimate" if p.precision == "mixed" else "exact up to the labels"
     rows = [
-        ("rank", str(p.rank), "largest that fits" if p.budget is not None else "as given"),
-        ("upload", human_bytes(p.upload), f"{p.precision}, {sized}"),
-        ("download", human_bytes(p.download), "the head, float16"),
-        ("paper's rank", str(p.paper_rank), "for the same bytes, 8 a number"),
+        ("rank", str(p.rank), "the largest that fits" if p.budget is not None else "as given"),
+        ("upload", human_bytes(p.upload), f"{p.precision}, {exactness}"),
+        ("download", human_bytes(p.download), "the head in float16"),
+        ("paper's rank", str(p.paper_rank), "for the same bytes, 8 bytes per value"),
         ("paper's upload", human_bytes(p.paper_upload), "(M r + r + M C) x 8 at this rank"),
-        ("exact Gram", human_bytes(p.gram_upload), "instead: packed symmetric, float32"),
+        ("exact Gram", human_bytes(p.gram_upload), "packed, float32"),
     ]
     if p.feature_rows_float32 is not None:
+        few, more = f"< {p.feature_rows_float32} rows", f"< {p.feature_rows_8bit} rows"
         rows += [
-            (
-                "float32 features",
-                f"< {p.feature_rows_float32} rows",
-                "are smaller than this upload",
-            ),
-            (
-                "8-bit features",
-                f"< {p.feature_rows_8bit} rows",
-                "are smaller, but per-person records",
-            ),
+            ("float32 features", few, "are smaller than this upload"),
+            ("8-bit features", more, "are smaller, but reveal every single row"),
         ]
-    return rows
+    Console().print(named_values(rows))

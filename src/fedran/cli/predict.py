@@ -12,23 +12,27 @@ from numpy.typing import NDArray
 
 import fedran
 from fedran.core.errors import Refused, printable
+from fedran.wire.files import require_file
 
-NAMES = ("features", "test", "X")
+ARRAYS = ("features", "test", "X")
+"""Names of the array to read from an .npz file, the first that exists."""
 
 
 def predict(
-    head: Annotated[Path, typer.Argument(help="A saved head, e.g. the one a server handed back.")],
-    rows: Annotated[Path, typer.Argument(help="Features: .npy, or .npz with an array features.")],
+    head: Annotated[Path, typer.Argument(help="A saved head, for example from a server.")],
+    rows: Annotated[
+        Path, typer.Argument(help=f"Features: .npy, or .npz with {', '.join(ARRAYS[:-1])} or X.")
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="A file for the labels, one a line (default: print them).")
+        Path | None, typer.Option(help="File for the labels (default: print them).")
     ] = None,
 ) -> None:
-    """Labels for rows of features, one a line, with a head that was saved."""
-    found = fedran.load(head, fedran.Head)
+    """Predict the labels of rows of features with a saved head, one label per line."""
+    found = fedran.load(require_file(head, "a saved head"), fedran.Head)
     if found.fingerprint is None:
-        raise Refused(str(head), "a head that says which features it takes", "no fingerprint")
+        raise Refused(str(head), "a head that identifies its features", "no fingerprint")
     phi = fedran.RandomFeatures.from_fingerprint(found.fingerprint)
-    labels = found.predict(phi(_features(rows)))
+    labels = found.predict(phi(read_features(rows)))
     text = "".join(f"{printable(str(label))}\n" for label in labels)
     if out is None:
         typer.echo(text, nl=False)
@@ -37,20 +41,18 @@ def predict(
         typer.echo(f"{len(labels)} labels in {out}")
 
 
-def _features(path: Path) -> NDArray[Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; expected features (.npy or .npz)")
+def read_features(path: Path) -> NDArray[Any]:
+    """The array of an .npy file, or the first of ``ARRAYS`` in an .npz file."""
+    require_file(path, "features (.npy or .npz)")
     try:
         with path.open("rb") as raw:
             found = np.load(raw, allow_pickle=False)
             if isinstance(found, np.ndarray):
                 return found
-            name = next((n for n in NAMES if n in found.files), None)
-            if name is None:
-                held = ", ".join(found.files)
-                raise Refused(str(path), f"an array {' or '.join(NAMES)}", held or "none")
-            return found[name]
+            for name in ARRAYS:
+                if name in found.files:
+                    return found[name]
+            held = ", ".join(found.files) or "none"
     except (ValueError, EOFError, zipfile.BadZipFile) as reason:
-        if isinstance(reason, Refused):
-            raise
         raise Refused(str(path), "features (.npy or .npz)", str(reason)) from None
+    raise Refused(str(path), f"an array {' or '.join(ARRAYS)}", held)

@@ -64,6 +64,15 @@ def sync_folder(folder: str | Path) -> None:
             os.close(handle)
 
 
+def require_file(path: str | Path, what: str) -> Path:
+    """The path of an existing file. ``what`` describes the expected content in the error."""
+    path = Path(path)
+    if not path.is_file():
+        found = "this is a folder" if path.is_dir() else "no such file"
+        raise FileNotFoundError(f"{path}: {found}; expected {what}")
+    return path
+
+
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file, or an empty one if the file is missing or damaged."""
     try:
@@ -75,10 +84,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 def read_toml(path: str | Path, what: str) -> dict[str, Any]:
     """The tables of a TOML file. ``what`` describes the file in error messages."""
-    path = Path(path)
-    if not path.is_file():
-        found = "this is a folder" if path.is_dir() else "no such file"
-        raise FileNotFoundError(f"{path}: {found}; expected {what} (.toml)")
+    path = require_file(path, f"{what} (.toml)")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
