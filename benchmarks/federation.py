@@ -33,7 +33,8 @@ from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.store import Rules, Store
+from fedran.federation.server.store import Store
+from fedran.federation.server.validation import Rules
 from fedran.federation.site.outbox import Outbox
 from speed import CLASSES, D, M, features
 

@@ -75,13 +75,13 @@ def test_init_without_sites_creates_a_server_alone(call, tmp_path):
     [
         (("--sites", "-1"), "sites: expected from 0 to 1000"),
         (("--sites", "many"), "many"),
-        (("--federation", "a b"), "federation: expected"),
-        (("--address", "9443"), "address: expected host:port"),
+        (("--federation", "a b"), "federation must be"),
+        (("--address", "9443"), "address must be host:port"),
         (("--tasks", "11"), "tasks: expected from 1 to 10"),
-        (("--in-features", "-5"), "in_features: expected from 1"),
+        (("--in-features", "-5"), "in_features must be from 1"),
         (("--host", "bücher.example"), "host: expected a host name"),
-        (("--in-features", "0"), "in_features: expected from 1"),
-        (("--out-features", "0"), "out_features: expected from 1"),
+        (("--in-features", "0"), "in_features must be from 1"),
+        (("--out-features", "0"), "out_features must be from 1"),
     ],
 )
 def test_init_with_a_wrong_option_is_an_error_of_one_line(options, words, call):
@@ -231,7 +231,7 @@ def test_a_wrong_setting_is_named_by_every_command(call, trial, tmp_path):
         refused(call(*command), "no setting 'deadlin' (did you mean 'deadline'?)")
     path = tmp_path / "t" / "sites" / "site-1" / "site.toml"
     path.write_text(path.read_text().replace("seconds = 600", "seconds = -1"))
-    refused(call("client", "t/sites/site-1"), "seconds: expected from 1 to")
+    refused(call("client", "t/sites/site-1"), "seconds must be from 1 to")
 
 
 def test_missing_arguments_are_errors_of_one_line(call):

@@ -13,10 +13,11 @@ import fedran
 from fedran.cli.federation import forward as command
 from fedran.core.errors import Refused
 from fedran.federation.edge import edge as module
-from fedran.federation.edge.edge import Edge, EdgeRules
+from fedran.federation.edge.edge import Edge, EdgeRules, ForwardConflict
 from fedran.federation.protocol.identity import Roster, SiteKey
-from fedran.federation.protocol.lockfile import locked
-from fedran.federation.protocol.messages import Offer, Receipt, open_envelope
+from fedran.federation.protocol.lockfile import AlreadyRunning, locked
+from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
 from helpers.made_federation import PHI, RULES, M, Sites, upload
@@ -171,7 +172,7 @@ def test_a_name_that_was_taken_meanwhile_is_no_forward(sites, opened, monkeypatc
     other = sites.envelope("edge", "may.sum-1")
     with monkeypatch.context() as patch:
         patch.setattr(edge.outbox, "put", lambda envelope: other)
-        with pytest.raises(Refused, match="made meanwhile"):
+        with pytest.raises(ForwardConflict, match="made meanwhile"):
             edge.forward("may")
     assert edge.forward("may") is not None
 
@@ -181,7 +182,7 @@ def test_a_name_too_long_for_the_next_sum_is_refused_before_anything(sites, open
     outcomes(edge, sites.envelope("site-1", task))
     for _ in range(9):
         made = edge.forward(task)
-        edge.outbox.settle(Receipt("accepted", *made.statement.key, made.statement.digest))
+        edge.outbox.settle(Receipt(Code.ACCEPTED, *made.statement.key, made.statement.digest))
         (edge.outbox.folder / f"{made.statement.task}.envelope").unlink()
     assert made.statement.task == f"{task}.sum-9"
     for name in (task, "m" * 59):
@@ -231,7 +232,7 @@ def test_duplicates_are_harmless_and_conflicts_refused(sites, opened):
     blob = sites.envelope("site-1", "may", upload(1))
     assert outcomes(edge, blob, blob) == ["accepted", "duplicate"]
     conflict = edge.receive(sites.envelope("site-1", "may", upload(2)))
-    assert (conflict.outcome, "already taken in" in conflict.reason) == ("refused", True)
+    assert (conflict.outcome, "already accepted" in conflict.reason) == ("refused", True)
     edge.forward("may")
     assert outcomes(opened(), blob) == ["duplicate"]
     assert opened().forward("may") is None
@@ -296,7 +297,7 @@ def test_a_budget_holds_and_the_accounts_say_what_it_cost(sites, opened, server)
     assert server.receive(made.to_bytes()).outcome == "accepted"
     assert server.solve().diagnosis.f == pytest.approx(summary.accounts.cut_fraction)
     edge.receive(sites.envelope("inner", "may"))
-    with pytest.raises(Refused, match="room for the sums of 2 classes"):
+    with pytest.raises(ValueError, match="room for the sums of 2 classes"):
         edge.forward("may", budget_bytes=100)
     assert edge.waiting("may") == [("inner", "may")]
 
@@ -304,7 +305,7 @@ def test_a_budget_holds_and_the_accounts_say_what_it_cost(sites, opened, server)
 def test_a_sum_that_no_server_would_read_is_not_made(sites, opened):
     edge = opened(largest_upload=3000)
     outcomes(edge, *uploads(sites, "site-1", "site-2"))
-    with pytest.raises(Refused, match="give a smaller budget"):
+    with pytest.raises(ValueError, match="give a smaller budget"):
         edge.forward("may")
     assert edge.outbox.pending() == []
     assert edge.forward("may", 2000) is not None
@@ -409,7 +410,7 @@ def test_the_command(sites, site_folder, server, tmp_path, capsys):
     command(site_folder, "may", None, budget="2KB")
     assert "may.sum-2: the sum of site-3" in capsys.readouterr().out
     assert len(open_envelope(outbox.envelope("may.sum-2")).upload) <= 2000
-    outbox.settle(Receipt("refused", "edge", "may.sum-2", "d", "members: expected others"))
+    outbox.settle(Receipt(Code.CONFLICT, "edge", "may.sum-2", "d", "members: expected others"))
     command(site_folder, "may", None)
     assert "may.sum-2: the server refused it: members: expected others" in capsys.readouterr().out
 
@@ -428,7 +429,7 @@ def test_the_command_waits_for_the_sites_client(sites, site_folder):
     settings.write_text(settings.read_text() + "seconds = 1\n")
     with (
         locked(site_folder / "state" / "outbox"),
-        pytest.raises(Refused, match="expected nobody at work"),
+        pytest.raises(AlreadyRunning, match="expected nobody at work"),
     ):
         command(site_folder, "may", None)
     command(site_folder, "may", None)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.server.events import LONGEST, MOST, EventLog
+from fedran.federation.server.events import MAX_ITEMS, MAX_TEXT, EventLog
 from helpers.made_federation import Sites, same_state, upload
 
 
@@ -60,7 +60,7 @@ def test_foreign_words_are_cut_and_cannot_steer_a_terminal(tmp_path):
         file.write(b'{"at":1,"event":"seen","client":"\\ud800\\u001b"}\n')
     mine, theirs = book.read()
     assert mine["reason"].startswith(r"\x1b[31m\n\u202ex")
-    assert (len(mine["reason"]), len(mine["missing"])) == (LONGEST, MOST)
+    assert (len(mine["reason"]), len(mine["missing"])) == (MAX_TEXT, MAX_ITEMS)
     assert theirs["client"] == r"\ud800\x1b"
 
 

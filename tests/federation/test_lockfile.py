@@ -16,9 +16,8 @@ pytest.importorskip("cryptography")
 
 import fcntl
 
-from fedran.core.errors import Refused
 from fedran.federation.protocol import lockfile as pidfile
-from fedran.federation.protocol.lockfile import lock_holder, locked, terminate
+from fedran.federation.protocol.lockfile import AlreadyRunning, lock_holder, locked, terminate
 
 HOLDER = """
 import signal, sys, time
@@ -55,7 +54,7 @@ def test_a_second_holder_is_refused_in_one_sentence(tmp_path):
     with locked(tmp_path):
         start = time.monotonic()
         told = f"{tmp_path}: expected nobody at work, got process {os.getpid()}"
-        with pytest.raises(Refused, match=re.escape(told)) as caught, locked(tmp_path):
+        with pytest.raises(AlreadyRunning, match=re.escape(told)) as caught, locked(tmp_path):
             pytest.fail("both hold it")
         assert time.monotonic() - start < 0.5
         assert "\n" not in str(caught.value)
@@ -83,7 +82,7 @@ def test_a_second_holder_that_has_patience_waits(tmp_path):
 def test_patience_has_an_end(tmp_path):
     with locked(tmp_path):
         start = time.monotonic()
-        with pytest.raises(Refused, match="nobody at work"), locked(tmp_path, 0.3):
+        with pytest.raises(AlreadyRunning, match="nobody at work"), locked(tmp_path, 0.3):
             pass
         assert 0.3 <= time.monotonic() - start < 3
 
@@ -111,7 +110,7 @@ def test_asking_changes_nothing(tmp_path):
     with locked(tmp_path):
         for _ in range(3):
             assert lock_holder(tmp_path)["pid"] == os.getpid()
-        with pytest.raises(Refused), locked(tmp_path):
+        with pytest.raises(AlreadyRunning), locked(tmp_path):
             pass
         assert lock_holder(tmp_path)["pid"] == os.getpid()
 
@@ -149,7 +148,7 @@ def test_the_lock_vanishes_with_a_killed_process(holder, tmp_path):
 
 def test_end_asks_and_waits(holder, tmp_path):
     process = holder()
-    assert terminate(tmp_path / "none", tmp_path, patience=10.0) == [tmp_path]
+    assert terminate(tmp_path / "none", tmp_path, timeout=10.0) == [tmp_path]
     assert process.wait(10) == 0
     assert lock_holder(tmp_path) is None
     assert terminate(tmp_path) == []
@@ -158,7 +157,7 @@ def test_end_asks_and_waits(holder, tmp_path):
 def test_a_program_that_does_not_end_is_told(holder, tmp_path):
     process = holder(obey=False)
     with pytest.raises(TimeoutError, match=rf"process {process.pid} did not end within 0\.3 s"):
-        terminate(tmp_path, patience=0.3)
+        terminate(tmp_path, timeout=0.3)
     assert process.poll() is None
 
 
@@ -171,8 +170,8 @@ def test_a_damaged_mark_still_means_that_somebody_is_at_work(mark, tmp_path, mon
         else:
             (tmp_path / "running.json").write_bytes(mark)
         assert lock_holder(tmp_path) == {}
-        terminate(tmp_path, patience=0.1)
-        with pytest.raises(Refused, match="got process unknown"), locked(tmp_path):
+        terminate(tmp_path, timeout=0.1)
+        with pytest.raises(AlreadyRunning, match="got process unknown"), locked(tmp_path):
             pass
 
 
@@ -185,7 +184,7 @@ def test_only_a_number_of_a_process_is_ever_signalled(pid, tmp_path, monkeypatch
     monkeypatch.setattr(pidfile.os, "kill", lambda *a: pytest.fail(f"signalled {a}"))
     with locked(tmp_path):
         (tmp_path / "running.json").write_text(json.dumps({"pid": pid}))
-        terminate(tmp_path, patience=0.1)
+        terminate(tmp_path, timeout=0.1)
 
 
 def test_a_program_that_ended_by_itself_meanwhile_is_no_error(tmp_path, monkeypatch):
@@ -193,4 +192,4 @@ def test_a_program_that_ended_by_itself_meanwhile_is_no_error(tmp_path, monkeypa
     gone.wait()
     found = iter([{"pid": gone.pid}])
     monkeypatch.setattr(pidfile, "lock_holder", lambda _: next(found, None))
-    terminate(tmp_path, patience=1.0)
+    terminate(tmp_path, timeout=1.0)

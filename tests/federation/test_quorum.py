@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.protocol.messages import Receipt
+from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.server.round import Quorum
 
 
@@ -12,8 +12,8 @@ def task(least=1):
     return Quorum(frozenset("abc"), least, 60)
 
 
-def answer(quorum, client, outcome="accepted"):
-    quorum.answer(Receipt(outcome, client, "may", "d"))
+def answer(quorum, client, code=Code.ACCEPTED):
+    quorum.answer(Receipt(code, client, "may", "d"))
 
 
 def test_nobody_waits_for_a_site_that_declined():

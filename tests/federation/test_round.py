@@ -23,10 +23,12 @@ from flwr.app import (
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedran
-from fedran.federation.protocol.messages import MOST_EARLIER, Offer
+from fedran.federation.protocol.messages import MAX_EARLIER, Offer
 from fedran.federation.protocol.transport import blobs_of, content, fields_of
-from fedran.federation.server import round as module
-from fedran.federation.server.round import TRIES, Round
+from fedran.federation.server import messenger
+from fedran.federation.server import round as round_module
+from fedran.federation.server.messenger import MAX_ATTEMPTS
+from fedran.federation.server.round import Round
 from fedran.federation.server.settings import ServerSettings
 from helpers.made_federation import D, M, Sites, upload
 
@@ -35,8 +37,9 @@ NAMES = ("site-1", "site-2", "site-3")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    for name, seconds in (("POLL", 0.01), ("AGAIN", 0.02), ("HAND_BACK", 0.5), ("CATCH_UP", 0.4)):
-        monkeypatch.setattr(module, name, seconds)
+    for name, seconds in (("POLL", 0.01), ("HAND_BACK", 0.5), ("CATCH_UP", 0.4)):
+        monkeypatch.setattr(round_module, f"{name}_SECONDS", seconds)
+    monkeypatch.setattr(messenger, "RETRY_SECONDS", 0.02)
     for name in ("_task_id", "_run_id", "_node_id"):  # as Flower's process of a run has them
         monkeypatch.setattr(TaskIdentity, name, 1)
 
@@ -194,11 +197,11 @@ def test_an_offer_carries_the_tasks_before_it(server, sites):
 
 def test_an_offer_stays_readable_after_very_many_tasks(server, sites):
     server("may", honest(sites))
-    tasks = [f"task-{n}" for n in range(MOST_EARLIER + 50)]
+    tasks = [f"task-{n}" for n in range(MAX_EARLIER + 50)]
     (server.folder / "tasks.json").write_text(json.dumps({"tasks": ["may", *tasks]}))
     server("new", {11: Site("site-1", told="none")})
     offer = Offer.read(offers(server)[0])
-    assert offer.earlier == tuple(tasks[-MOST_EARLIER:])
+    assert offer.earlier == tuple(tasks[-MAX_EARLIER:])
 
 
 def test_a_run_without_a_task_asks_for_the_newest_again_and_leaves_the_quorum(server, sites):
@@ -262,8 +265,8 @@ def test_but_not_for_ever(server, sites):
     nodes = honest(sites)
     nodes[11] = Flaky("site-1", 10**6, sites.envelope("site-1", "may"))
     assert server("may", nodes) == "quorum"
-    assert len(server.grid.of(MessageType.TRAIN, 11)) == TRIES
-    assert len(server.grid.of(MessageType.TRAIN)) == TRIES + 2
+    assert len(server.grid.of(MessageType.TRAIN, 11)) == MAX_ATTEMPTS
+    assert len(server.grid.of(MessageType.TRAIN)) == MAX_ATTEMPTS + 2
     assert "11" not in served(server.folder)["nodes"], "it may have an upload: it is asked again"
 
 
@@ -280,7 +283,7 @@ def test_a_node_that_connects_later_is_asked_too(server, sites):
 
 
 def test_a_node_that_is_silent_for_long_is_asked_again(server, sites, monkeypatch):
-    monkeypatch.setattr(module, "SLOW", 0.1)
+    monkeypatch.setattr(messenger, "SLOW_SECONDS", 0.1)
     nodes = honest(sites)
     site, asked = nodes[11], []
 
@@ -490,7 +493,7 @@ def test_a_full_disk_acknowledges_nothing(server, sites, monkeypatch, caplog):
         patch.setattr(server.store.journal, "append", lambda _: (_ for _ in ()).throw(full))
         assert server("may", nodes) == "short"
     assert [site.receipts for site in nodes.values()] == [[], [], []]
-    assert "site-1: not taken in, the disk refuses" in caplog.text
+    assert "site-1: upload not written to disk" in caplog.text
     assert server("may", nodes) == "complete"
     assert [site.receipts[0]["outcome"] for site in nodes.values()] == ["accepted"] * 3
 

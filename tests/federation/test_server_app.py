@@ -8,8 +8,8 @@ pytest.importorskip("flwr")
 import fedran
 from fedran.core.errors import Refused
 from fedran.federation.server.app import open_store
+from fedran.federation.server.head import ValidationSet
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.validation import Validation
 from helpers.made_federation import D, M, Sites, upload
 
 SETTINGS = ServerSettings("trial", D, M, source="test")
@@ -89,11 +89,12 @@ def head():
 def rows(here, labels, **arrays):
     X = np.random.default_rng(0).random((len(labels), D))
     np.savez(here / "v.npz", **{"features": X, "labels": np.array(labels), **arrays})
-    return Validation.of(ServerSettings("trial", D, M, source="test", validation="v.npz"), here)
+    settings = ServerSettings("trial", D, M, source="test", validation="v.npz")
+    return ValidationSet.load(settings, here)
 
 
 def test_no_file_no_validation(here):
-    assert Validation.of(SETTINGS, here) is None
+    assert ValidationSet.load(SETTINGS, here) is None
 
 
 def test_accuracy_is_the_share_of_rows_of_known_classes(here):
@@ -119,14 +120,14 @@ def test_a_file_that_is_none_is_one_sentence(here):
         if text is not None:
             (here / "v.npz").write_bytes(text)
         with pytest.raises(Refused, match=r"v\.npz: expected an \.npz file") as caught:
-            Validation.of(settings, here)
+            ValidationSet.load(settings, here)
         assert "\n" not in str(caught.value)
 
 
 def test_an_object_array_is_not_unpickled(here):
     np.savez(here / "v.npz", features=np.array([[{}]], dtype=object), labels=np.array([1]))
     with pytest.raises(Refused, match=r"v\.npz: expected an \.npz file"):
-        Validation.of(ServerSettings("trial", D, M, validation="v.npz"), here)
+        ValidationSet.load(ServerSettings("trial", D, M, validation="v.npz"), here)
 
 
 @pytest.mark.parametrize(
@@ -142,4 +143,4 @@ def test_rows_that_do_not_fit_are_refused_before_anyone_is_asked(arrays, here):
     file = {"labels": np.array(["cat", "dog"]), **({"features": X} if X is not None else arrays)}
     np.savez(here / "v.npz", **file)
     with pytest.raises(ValueError, match=r"v\.npz"):
-        Validation.of(ServerSettings("trial", D, M, source="test", validation="v.npz"), here)
+        ValidationSet.load(ServerSettings("trial", D, M, source="test", validation="v.npz"), here)

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.messages import Receipt
+from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.server.round import Quorum
 from fedran.federation.server.settings import ServerSettings
@@ -33,22 +33,22 @@ def test_what_is_not_said_has_a_default(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "text", "words"),
     [
-        (ServerSettings, "in_features = 6", "expected a setting 'federation', found in_features"),
+        (ServerSettings, "in_features = 6", "needs the setting 'federation', found in_features"),
         (ServerSettings, SERVER + "deadlin = 3", r"no setting 'deadlin' \(did you mean 'deadline'"),
-        (ServerSettings, SERVER + 'seed = "a"', "seed must be an integer, got a"),
+        (ServerSettings, SERVER + 'seed = "a"', "seed must be an integer, got 'a'"),
         (ServerSettings, SERVER + "seed = true", "seed must be an integer, got True"),
-        (ServerSettings, SERVER + "deadline = 0", "deadline: expected from 1 to"),
-        (ServerSettings, SERVER + "out_features = 0", "out_features: expected from 1 to"),
-        (ServerSettings, 'federation = "a b"\nin_features = 6', "federation: expected"),
+        (ServerSettings, SERVER + "deadline = 0", "deadline must be from 1 to 31,536,000, got 0"),
+        (ServerSettings, SERVER + "out_features = 0", "out_features must be from 1 to 131,072"),
+        (ServerSettings, 'federation = "a b"\nin_features = 6', "federation must be 1 to 64"),
         (ServerSettings, "nonsense", "not valid TOML"),
         (SiteSettings, SITE + 'entry = "a:b"', "either folder or entry, got both"),
         (SiteSettings, SITE.replace("folder", "entry"), None),
         (SiteSettings, SITE.rsplit("folder")[0], "either folder or entry, got neither"),
-        (SiteSettings, SITE + 'pseudo_labels = "yes"', "must be one of margin, none, got yes"),
-        (SiteSettings, SITE + "memory_mib = 1", "memory_mib: expected from 256"),
-        (SiteSettings, SITE + "seconds = 0", "seconds: expected from 1 to"),
+        (SiteSettings, SITE + 'pseudo_labels = "yes"', "must be one of margin, none, got 'yes'"),
+        (SiteSettings, SITE + "memory_mib = 1", "memory_mib must be from 256"),
+        (SiteSettings, SITE + "seconds = 0", "seconds must be from 1 to"),
         (SiteSettings, SITE + "own_process = 1", "own_process must be true or false, got 1"),
-        (SiteSettings, SITE + "source = 3", "source must be text or a table, got 3"),
+        (SiteSettings, SITE + "source = 3", "source must be text or a table or none"),
         (SiteSettings, SITE + "[source]\nweights = 3", "source: expected text, or a table of 1"),
         (ServerSettings, SERVER + "[source]", "source: expected text, or a table of 1 to"),
         (ServerSettings, SERVER + '[source]\nseed = "3"', "source: expected what a fingerprint"),
@@ -84,8 +84,8 @@ def test_a_task_name_is_checked_before_it_is_offered(tmp_path):
         read(ServerSettings, SERVER, tmp_path).offer("../may")
 
 
-def receipt(client, outcome="accepted"):
-    return Receipt(outcome, client, "may", "d")
+def receipt(client, code=Code.ACCEPTED):
+    return Receipt(code, client, "may", "d")
 
 
 def test_a_task_is_complete_when_everyone_has_answered():
@@ -99,10 +99,10 @@ def test_a_task_is_complete_when_everyone_has_answered():
 
 def test_refused_and_quarantined_uploads_do_not_count():
     task = Quorum(frozenset("abc"), 2, 60)
-    for client, outcome in zip("abc", ("refused", "quarantined", "accepted"), strict=True):
-        task.answer(receipt(client, outcome))
+    for client, code in zip("abc", (Code.INVALID, Code.QUARANTINED, Code.ACCEPTED), strict=True):
+        task.answer(receipt(client, code))
     assert (task.accepted, task.verdict(1)) == (1, "short")
-    task.answer(receipt("a", "duplicate"))
+    task.answer(receipt("a", Code.DUPLICATE))
     assert task.verdict(1) == "complete"
 
 

@@ -14,9 +14,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, Metadata, Reco
 
 import fedran
 from fedran.federation.protocol.identity import Roster, SiteKey
-from fedran.federation.protocol.messages import Offer, Receipt, open_envelope
-from fedran.federation.protocol.transport import blobs_of, content, fields_of, receipts_fields
-from fedran.federation.server.store import Rules, Store
+from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
+from fedran.federation.protocol.transport import blobs_of, content, fields_of
+from fedran.federation.server.store import Store
+from fedran.federation.server.validation import Rules
 from fedran.federation.site.app import VARIABLE, settle, upload
 from fedran.federation.site.outbox import Outbox
 
@@ -84,7 +86,7 @@ def asked(task="may", **changes):
 
 
 def receipts(*found):
-    return {"receipts": receipts_fields(found)}
+    return {"receipts": receipts_to_json(found)}
 
 
 def test_an_offer_is_answered_with_everything_pending(place):
@@ -92,7 +94,7 @@ def test_an_offer_is_answered_with_everything_pending(place):
     assert (fields, set(blobs)) == ({"client": "site-1", "head": "", "told": ""}, {"may"})
     assert open_envelope(blobs["may"]).statement.key == ("site-1", "may")
     assert set(call(upload, asked("june"))[1]) == {"may", "june"}
-    call(settle, content(receipts(Receipt("accepted", "site-1", "may", "d")), {}))
+    call(settle, content(receipts(Receipt(Code.ACCEPTED, "site-1", "may", "d")), {}))
     assert set(call(upload, asked("june"))[1]) == {"june"}
 
 
@@ -100,7 +102,8 @@ def test_without_an_offer_what_is_pending_is_sent_and_nothing_made(place):
     assert call(upload, content({"offer": None, "sync": True}, {}))[1] == {}
     call(upload, asked())
     assert set(call(upload, content({"offer": None}, {}))[1]) == {"may"}
-    call(settle, content(receipts(Receipt("refused", "site-1", "may", "d", "roster")), {}))
+    refused = Receipt(Code.UNKNOWN_CLIENT, "site-1", "may", "d", "roster")
+    call(settle, content(receipts(refused), {}))
     assert call(upload, content({"offer": None}, {}))[1] == {}
     assert set(call(upload, asked("june"))[1]) == {"may", "june"}
 
@@ -251,10 +254,11 @@ def test_a_site_that_knows_no_offer_takes_its_first_head(place):
 
 def test_receipts_of_others_and_wrong_ones_change_nothing(place, caplog):
     call(upload, asked())
+    (mine,) = receipts_to_json([Receipt(Code.ACCEPTED, "site-1", "may", "d")])
     wrong = [
-        receipts(Receipt("accepted", "site-2", "may", "d")),
-        receipts(Receipt("accepted", "site-1", "../may", "d")),
-        receipts(Receipt("banana\x1b", "site-1", "may", "d")),
+        receipts(Receipt(Code.ACCEPTED, "site-2", "may", "d")),
+        receipts(Receipt(Code.ACCEPTED, "site-1", "../may", "d")),
+        {"receipts": [{**mine, "code": "banana\x1b"}]},
         {"receipts": 3},
         {"receipts": [{}]},
     ]

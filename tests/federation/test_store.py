@@ -17,6 +17,7 @@ import fedran
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.server import store as module
+from fedran.federation.server.journal import StoreDamaged
 from helpers.made_federation import PHI, RULES, M, Sites, same_state, upload
 
 HERE = Path(__file__).parents[1]
@@ -195,7 +196,7 @@ def test_a_sum_is_for_a_task_that_was_opened(sites, store):
 
 def test_rows_that_are_all_zero_are_refused_and_stop_nobody(sites, store):
     assert "all zero" in store.receive(sites.envelope("site-1", "may", upload(1, scale=0.0))).reason
-    store.energies.append(0.0)  # an old journal may hold one
+    store.state.energies.append(0.0)  # an old journal may hold one
     assert store.receive(sites.envelope("site-2", "may")).outcome == "accepted"
 
 
@@ -260,7 +261,7 @@ def test_a_journal_that_is_older_than_its_snapshot_is_refused(sites, tmp_path):
     store.receive(sites.envelope("site-1", "may"))
     store.close()
     (tmp_path / "s" / "journal").unlink()
-    with pytest.raises(Refused, match="restore both from one backup"):
+    with pytest.raises(StoreDamaged, match="restore both from one backup"):
         sites.store(tmp_path / "s")
 
 

@@ -20,7 +20,13 @@ from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site import worker as module
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
-from fedran.federation.site.worker import because, site_at, work, work_apart
+from fedran.federation.site.worker import (
+    WorkerFailed,
+    load_site,
+    make_uploads,
+    make_uploads_in_child,
+    text_for_server,
+)
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the federation runs on Linux")
 OFFER = Offer("trial", "may", 6, 48, 0, "test", 20_000)
@@ -52,7 +58,11 @@ def site_folder(folder, entry=None, settings=""):
 
 
 def apart(path, offer=OFFER):
-    return work_apart(path, load_settings(SiteSettings, path), offer)
+    """What went wrong, however it is reported."""
+    try:
+        return make_uploads_in_child(path, load_settings(SiteSettings, path), offer)
+    except WorkerFailed as failed:
+        return text_for_server(failed, path.parent)
 
 
 def outbox_of(path):
@@ -70,7 +80,7 @@ def test_a_child_makes_what_the_process_itself_would(tmp_path, capfd, monkeypatc
     assert f"None {path.parent}" in err
     child = open_envelope(outbox_of(path).envelope("may")).upload
     here = site_folder(tmp_path / "here", ROWS)
-    assert work(here, OFFER) == ""
+    assert make_uploads(here, OFFER) == ""
     assert fedran.decode(child).classes == (0, 1, 2)
     assert child == open_envelope(outbox_of(here).envelope("may")).upload
 
@@ -148,7 +158,7 @@ def test_a_child_whose_parent_is_gone_ends_by_itself(monkeypatch):
     monkeypatch.setattr(resource, "setrlimit", lambda kind, both: said.update({kind: both}))
     monkeypatch.setattr(module.signal, "alarm", lambda n: said.update(alarm=n))
     settings = SiteSettings("trial", "site-1", folder=".", seconds=2.5, memory_mib=300)
-    module.confine(settings)
+    module.limit_resources(settings)
     assert said["alarm"] == 8
     assert said[resource.RLIMIT_CORE] == (0, 0)
     assert said[resource.RLIMIT_DATA][0] <= 300 * 2**20
@@ -158,33 +168,34 @@ def test_damaged_uploads_are_made_again_and_do_not_hold_up_others(tmp_path):
     path = site_folder(tmp_path / "site")
     for name in ("june", "july"):
         np.savez(path.parent / f"{name}.npz", **np.load(path.parent / "may.npz"))
-        assert work(path, replace(OFFER, task=name)) == ""
+        assert make_uploads(path, replace(OFFER, task=name)) == ""
     for envelope in outbox_of(path).folder.glob("*.envelope"):
         envelope.write_bytes(envelope.read_bytes()[:-9])
     (path.parent / "june.npz").unlink()
-    assert work(path, OFFER) == "task june: june.npz: no rows for task june yet"
+    assert make_uploads(path, OFFER) == "task june: june.npz: no rows for task june yet"
     assert outbox_of(path).pending() == ["july", "may"]
 
 
 def test_a_site_that_cannot_start_says_so(tmp_path):
     path = site_folder(tmp_path / "site")
     (path.parent / "site.key").chmod(0o644)
-    assert work(path, OFFER) == "task may: PermissionError at the site; its log says more"
+    assert make_uploads(path, OFFER) == "task may: PermissionError at the site; its log says more"
     (path.parent / "site.key").chmod(0o600)
     path.write_text(path.read_text().replace('"."', '"nowhere"'))
-    assert work(path, OFFER) == "task may: nowhere: no such folder; expected the site's data"
+    missing = "task may: nowhere: no such folder; expected the site's data"
+    assert make_uploads(path, OFFER) == missing
 
 
 def test_the_server_hears_no_foreign_text(tmp_path, caplog):
-    inside = because(Refused(f"{tmp_path}/site.toml", "a table", "\x1b"), tmp_path)
+    inside = text_for_server(Refused(f"{tmp_path}/site.toml", "a table", "\x1b"), tmp_path)
     assert inside == "site.toml: expected a table, got \\x1b"
-    kind = because(ValueError("of some library, about patient 4711"), tmp_path)
+    kind = text_for_server(ValueError("of some library, about patient 4711"), tmp_path)
     assert kind == "ValueError at the site; its log says more"
     with caplog.at_level(logging.WARNING):
-        told = because(RuntimeError("patient 4711"), tmp_path)
+        told = text_for_server(RuntimeError("patient 4711"), tmp_path)
     assert told == "RuntimeError at the site; its log says more"
     assert "patient 4711" in caplog.text
-    assert because(ValueError("/etc/site.toml"), None).startswith("ValueError at the site")
+    assert text_for_server(ValueError("/etc/site.toml"), None).startswith("ValueError at the site")
 
 
 @linux
@@ -212,7 +223,7 @@ def test_images_through_an_onnx_file_beside_the_configuration(tmp_path, capfd):
     offer = replace(OFFER, in_features=3)
     told = apart(path, offer)
     assert "backbone 'onnx' at the site and 'test' at the server" in told
-    source = site_at(path).backbone().source
+    source = load_site(path).backbone().source
     assert apart(path, replace(offer, source=source)) == ""
     summary = fedran.decode(open_envelope(outbox_of(path).envelope("may")).upload)
     assert summary.accounts.n_rows == 30
@@ -226,6 +237,6 @@ def test_a_backbone_by_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(catalogue, "load_backbone", seen.append)
     (tmp_path / "model").mkdir()
     for spec in ("efficientnet-lite0", "hf:google/vit", "hf:model", f"onnx:{os.devnull}"):
-        module._loader(spec, tmp_path)()
+        module._backbone_loader(spec, tmp_path)()
     expected = [f"hf:{tmp_path / 'model'}", f"onnx:{os.devnull}"]
     assert seen == ["efficientnet-lite0", "hf:google/vit", *expected]

@@ -5,7 +5,8 @@ import numpy as np
 import fedran
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.messages import seal
-from fedran.federation.server.store import Rules, Store
+from fedran.federation.server.store import Store
+from fedran.federation.server.validation import Rules
 
 M, D = 48, 6
 PHI = fedran.RandomFeatures(D, M, seed=0, source="test")
@@ -42,4 +43,5 @@ class Sites:
 
 def same_state(a, b):
     """Bit for bit."""
-    return fedran.encode(a.aggregator) == fedran.encode(b.aggregator) and a.energies == b.energies
+    first, second = ((fedran.encode(s.aggregator), s.state.energies) for s in (a, b))
+    return first == second

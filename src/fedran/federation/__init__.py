@@ -1,6 +1,7 @@
-"""A federation of real sites on Flower.
+"""A federation of sites and a server, on Flower.
 
-``client_app`` and ``server_app`` are the two apps that Flower runs. ``messages`` travel between
-them; ``sites`` and ``server`` are the two sides; ``deploy`` makes keys and keeps processes
-running; ``status`` shows where things stand.
+``protocol`` is what both sides share. ``site`` and ``server`` contain the two Flower apps
+(``site.app`` and ``server.app``). ``edge`` sums uploads of several sites, ``status`` shows the
+state of a federation, and ``ops`` makes folders and keys and runs the processes. Imports go in
+this order only.
 """

@@ -230,11 +230,11 @@ def test_a_federation_without_sites_is_a_server_alone(tmp_path):
         ({"n_sites": 1001}, "sites: expected from 0 to 1000, got 1001"),
         ({"tasks": 0}, "tasks: expected from 1 to 10"),
         ({"tasks": 11}, "tasks: expected from 1 to 10"),
-        ({"federation": "a b"}, "federation: expected"),
-        ({"address": "9443"}, "address: expected host:port"),
-        ({"out_features": 0}, "out_features: expected from 1"),
-        ({"in_features": -3}, "in_features: expected from 1"),
-        ({"in_features": 0}, "in_features: expected from 1"),
+        ({"federation": "a b"}, "federation must be"),
+        ({"address": "9443"}, "address must be host:port"),
+        ({"out_features": 0}, "out_features must be from 1"),
+        ({"in_features": -3}, "in_features must be from 1"),
+        ({"in_features": 0}, "in_features must be from 1"),
     ],
 )
 def test_wrong_options_create_no_federation(changes, words, tmp_path):

@@ -1,1 +1,1 @@
-"""Edge aggregators."""
+"""Edges: sites that sum the uploads of their members and forward one upload."""

@@ -1,4 +1,4 @@
-"""An edge's folder: ``site.toml``, ``members.toml``, ``inbox/``; and a member's, without a net."""
+"""The folder of an edge and of its members: uploads travel as files, without a network."""
 
 from __future__ import annotations
 
@@ -9,92 +9,88 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedran.core.errors import Refused
-from fedran.core.fingerprint import Fingerprint
 from fedran.federation.edge.edge import Edge, EdgeRules
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SitePaths
-from fedran.federation.site.worker import work_apart
+from fedran.federation.site.worker import WorkerFailed, make_uploads_in_child
 from fedran.wire.sizes import human_bytes
 
 Say = Callable[[str], None]
 
 
-def add_member(place: SitePaths, federation: str, client: str, public: str) -> None:
+def add_member(paths: SitePaths, federation: str, client: str, public: str) -> None:
     """List a member of an edge, with its public key, in ``members.toml``."""
-    settings, path = place.settings(), place.folder / "members.toml"
+    settings, path = paths.settings(), paths.folder / "members.toml"
     if federation != settings.federation:
         raise Refused("federation", settings.federation, federation)
     if client == settings.client:
         raise Refused("client", "another site", f"{client}, this one itself")
     members = Roster.load(path) if path.is_file() else Roster()
     members.with_site(client, public).save(path)
-    (place.folder / "inbox").mkdir(exist_ok=True, mode=0o700)
+    (paths.folder / "inbox").mkdir(exist_ok=True, mode=0o700)
 
 
-def prepare(place: SitePaths, task: str, asked: Path) -> Path:
-    """Make a site's upload for a task without a connection; the file for its edge."""
-    if not asked.is_file():
-        raise FileNotFoundError(f"{asked}: no such file; expected what the server asks, as JSON")
+def prepare(paths: SitePaths, task: str, offer_file: Path) -> Path:
+    """Make a site's upload for a task without a connection; returns the file for its edge."""
+    if not offer_file.is_file():
+        raise FileNotFoundError(f"{offer_file}: no such file; expected the server's offer as JSON")
     try:
-        offer = Offer.read(json.loads(asked.read_bytes()))
+        offer = Offer.read(json.loads(offer_file.read_bytes()))
     except ValueError as reason:
-        raise Refused(str(asked), "what `fedran federation offer` prints", str(reason)) from None
-    settings = place.settings()
-    told = work_apart(place.settings_file, settings, replace(offer, task=task, earlier=()))
-    if told:
-        raise ValueError(told)
-    return place.folder / settings.state / "outbox" / f"{task}.envelope"
+        expected = "what `fedran federation offer` prints"
+        raise Refused(str(offer_file), expected, str(reason)) from None
+    settings, offer = paths.settings(), replace(offer, task=task, earlier=())
+    problems = make_uploads_in_child(paths.settings_file, settings, offer)
+    if problems:
+        raise WorkerFailed(problems)
+    return paths.folder / settings.state / "outbox" / f"{task}.envelope"
 
 
 def forward(
-    place: SitePaths,
+    paths: SitePaths,
     task: str,
     envelopes: Sequence[Path],
     budget: int | None,
     without: Sequence[str],
     say: Say,
 ) -> None:
-    """Take in members' uploads, and put one sum of those that are new into the outbox."""
-    settings, folder = place.settings(), place.folder
+    """Accept uploads of members, and put one sum of the new ones into the outbox."""
+    settings, folder = paths.settings(), paths.folder
     state = folder / settings.state
-    rules = EdgeRules(settings.federation, settings.client, _remembered(state))
+    last_offer, fingerprint = state / "offer.json", None
+    if last_offer.is_file():
+        offer = Offer.read(json.loads(last_offer.read_bytes()))
+        fingerprint = offer.features().fingerprint
+    rules = EdgeRules(settings.federation, settings.client, fingerprint)
     key, members = SiteKey.load(folder / settings.key), Roster.load(folder / "members.toml")
     outbox = Outbox(state / "outbox")
     with (
-        locked(outbox.folder, settings.seconds),  # the site's client may be putting an upload there
+        locked(outbox.folder, settings.seconds),  # the site itself may be writing an upload
         closing(Edge(state / "edge", rules, key, members, outbox)) as edge,
     ):
         for path in [*envelopes, *sorted((folder / "inbox").glob("*.envelope"))]:
-            _take(edge, path, say)
+            say(f"{path}: {_receive_file(edge, path)}")
         made = edge.forward(task, budget, without=without)
     if made is None:
         say(f"nothing new to forward for {task}")
     else:
         who = ", ".join(client for client, _ in made.statement.members)
-        sent = human_bytes(len(made.upload))
-        say(f"{made.statement.task}: the sum of {who} ({sent}) is in {outbox.folder}")
+        size = human_bytes(len(made.upload))
+        say(f"{made.statement.task}: the sum of {who} ({size}) is in {outbox.folder}")
     for path in sorted(outbox.folder.glob("*.envelope")):
         receipt = outbox.receipt(path.stem)
         if receipt is not None and receipt.outcome == "refused":
             say(f"{path.stem}: the server refused it: {receipt.reason}")
 
 
-def _take(edge: Edge, path: Path, say: Say) -> None:
-    largest = edge.rules.limits.message
-    if path.stat().st_size > largest:
-        say(f"{path}: refused: larger than {human_bytes(largest)}")
-        return
+def _receive_file(edge: Edge, path: Path) -> str:
+    """Give a file to the edge, and return the outcome as text."""
+    limit = edge.rules.limits.message
+    if path.stat().st_size > limit:
+        return f"refused: larger than {human_bytes(limit)}"
     receipt = edge.receive(path.read_bytes())
     reason = f": {receipt.reason}" if receipt.reason else ""
-    say(f"{path}: {receipt.outcome} ({receipt.client}, {receipt.task}){reason}")
-
-
-def _remembered(state: Path) -> Fingerprint | None:
-    """Of the features that the server last offered a task for, if it did."""
-    path = state / "offer.json"
-    return (
-        Offer.read(json.loads(path.read_bytes())).features().fingerprint if path.is_file() else None
-    )
+    return f"{receipt.outcome} ({receipt.client}, {receipt.task}){reason}"

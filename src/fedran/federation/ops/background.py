@@ -63,7 +63,7 @@ def stop_federation(folder: Path, *, say: Callable[[str], None]) -> list[str]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
     folders = [site.folder for site in trial_sites(folder)] + [folder / "server", folder]
-    stopped = [log.parent.name for log in terminate(*(f / "log" for f in folders), patience=60.0)]
+    stopped = [log.parent.name for log in terminate(*(f / "log" for f in folders), timeout=60.0)]
     if stopped:
         say(f"stopped: {', '.join(stopped)}")
     return stopped

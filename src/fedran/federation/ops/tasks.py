@@ -21,11 +21,11 @@ from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.identity import Roster, base_task, check_task
 from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.protocol.logs import Tail, log_file
-from fedran.federation.protocol.messages import Receipt
+from fedran.federation.protocol.receipts import Receipt
 from fedran.federation.server.events import EventLog
+from fedran.federation.server.head import ValidationSet
 from fedran.federation.server.round import Quorum
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.validation import Validation
 from fedran.federation.site.settings import trial_sites
 from fedran.wire.files import write_atomically
 
@@ -77,7 +77,7 @@ def run_task(paths: ServerPaths, task: str, *, say: Callable[[str], None]) -> Ta
     # Wrong settings would fail in every run, so they are checked before the first.
     settings, roster = paths.settings(), Roster.load(paths.roster)
     Quorum(frozenset(roster.clients), settings.min_clients, settings.deadline)
-    Validation.of(settings, paths.folder)
+    ValidationSet.load(settings, paths.folder)
     other = (lock_holder(paths.state) or {}).get("task")
     if other:
         raise TaskInProgress(f"task {other} is open; start {task} when it has ended")

@@ -1,1 +1,1 @@
-"""What server and sites exchange, and how they prove who they are."""
+"""What server and sites share: messages, receipts, identity, file formats and locks."""

@@ -1,4 +1,4 @@
-"""Who may send what: Ed25519 keys of sites, the signed statement, and the server's roster."""
+"""Who may send what: the signed statement, Ed25519 keys of sites, and the server's roster."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from cryptography.hazmat.primitives.serialization import (
 
 from fedran.core.errors import Refused, nearest
 from fedran.core.ids import check_id
+from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.wire.files import read_toml, write_atomically
 
 PURPOSE = "fedran upload 1"
-"""Goes into every signature, so that it can never pass for a signature of something else."""
+"""Part of every signed text, so that no signature can be used for another purpose."""
 SCHEME = "ed25519:"
-UploadId = tuple[str, str]
-"""(client, task): what an upload is known by."""
 SUM = ".sum-"
-"""In the task of a forwarded sum, before its number; no task of a federation has it."""
-
+"""Separates task and number in the name of a forwarded sum. No other task contains it."""
 ROSTER_HEADER = (
     "# Sites of this federation: client id = public key. A site that is removed is refused.\n"
 )
+UploadId = tuple[str, str]
+"""(client, task) identifies an upload."""
 
 
 def base_task(task: str) -> str:
-    """The task that an upload is for: its own name, or that of a sum without its number.
+    """The task that an upload is for: without the number of a forwarded sum.
 
     >>> base_task("may"), base_task("may.sum-2")
     ('may', 'may')
@@ -46,7 +46,7 @@ def base_task(task: str) -> str:
 
 
 def check_task(task: object) -> str:
-    """The id of a task as its owner may choose it."""
+    """The id of a task that a person may choose."""
     if SUM in check_id(task, "task"):
         raise Refused("task", f"an id without {SUM!r}, which marks forwarded sums", task)
     return str(task)
@@ -54,7 +54,7 @@ def check_task(task: object) -> str:
 
 @dataclass(frozen=True)
 class Statement:
-    """What a site signs about an upload; a change of any field voids the signature."""
+    """What a site signs about an upload. A change of any field invalidates the signature."""
 
     federation: str
     client: str
@@ -64,7 +64,7 @@ class Statement:
     digest: str
     """SHA-256 of the encoded summary."""
     members: tuple[UploadId, ...] = field(default=())
-    """For a forwarded sum: whose uploads it adds up."""
+    """For a forwarded sum: the uploads that it adds up."""
 
     def __post_init__(self) -> None:
         check_id(self.federation, "federation")
@@ -76,22 +76,22 @@ class Statement:
 
     @property
     def key(self) -> UploadId:
-        """What the upload is known by."""
+        """The id of the upload."""
         return self.client, self.task
 
     def to_bytes(self) -> bytes:
-        """The same bytes on every machine."""
+        """The signed text, the same bytes on every machine."""
         fields = {"purpose": PURPOSE, **asdict(self)}
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
 
-
-def check_sum(said: Statement) -> None:
-    """Refuse a sum without members, members without a sum, and a sum of another task's uploads."""
-    task, mark, number = said.task.partition(SUM)
-    if bool(mark) != bool(said.members) or (mark and not number.isdecimal()):
-        raise Refused("task", f"TASK{SUM}NUMBER for a sum with members, TASK otherwise", said.task)
-    if any(base_task(member) != task for _, member in said.members):
-        raise Refused("members", f"uploads for {task}", list(said.members)[:5])
+    def check_sum_name(self) -> None:
+        """Refuse a sum without members, members without a sum, and members of another task."""
+        task, mark, number = self.task.partition(SUM)
+        if bool(mark) != bool(self.members) or (mark and not number.isdecimal()):
+            expected = f"TASK{SUM}NUMBER for a sum with members, TASK otherwise"
+            raise Refused("task", expected, self.task)
+        if any(base_task(member) != task for _, member in self.members):
+            raise Refused("members", f"uploads for {task}", list(self.members)[:5])
 
 
 class SiteKey:
@@ -114,25 +114,25 @@ class SiteKey:
 
     @property
     def public(self) -> str:
-        """What the server's roster holds: ``ed25519:`` and 44 letters."""
+        """The public key as the roster lists it: ``ed25519:`` and 44 letters."""
         raw = self._private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         return SCHEME + base64.b64encode(raw).decode("ascii")
 
     def sign(self, statement: Statement) -> bytes:
-        """64 bytes."""
+        """The signature, 64 bytes."""
         return self._private.sign(statement.to_bytes())
 
     def save(self, path: str | Path) -> None:
-        """Write a new file that only its owner can read; an existing one is not overwritten."""
+        """Write a new file that only its owner can read. An existing file is not overwritten."""
         raw = self._private.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
         write_private(Path(path), SCHEME.encode() + base64.b64encode(raw) + b"\n")
 
     @classmethod
     def load(cls, path: str | Path) -> SiteKey:
-        """The key in a file; refused where others than the owner could read it."""
+        """The key in a file. PermissionError if others than the owner can read the file."""
         path = Path(path)
         check_private(path, "the site's private key")
-        raw = _raw(path.read_text(encoding="ascii", errors="replace").strip(), str(path))
+        raw = _key_bytes(path.read_text(encoding="ascii", errors="replace").strip(), str(path))
         return cls(Ed25519PrivateKey.from_private_bytes(raw))
 
     def __repr__(self) -> str:
@@ -141,11 +141,12 @@ class SiteKey:
 
 def verify(public: str, statement: Statement, signature: bytes) -> None:
     """Refuse a signature that this key did not make over exactly this statement."""
-    key = Ed25519PublicKey.from_public_bytes(_raw(public, "public key"))
+    key = Ed25519PublicKey.from_public_bytes(_key_bytes(public, "public key"))
     try:
         key.verify(signature, statement.to_bytes())
     except InvalidSignature:
-        raise Refused(
+        raise UploadRefused(
+            Code.BAD_SIGNATURE,
             "signature",
             f"one by the key of {statement.client}",
             "another",
@@ -154,15 +155,15 @@ def verify(public: str, statement: Statement, signature: bytes) -> None:
 
 
 def check_public(public: object, what: str) -> str:
-    """The text of a public key, refused unless it is one."""
+    """The text of a public key. Anything else is refused."""
     if not isinstance(public, str):
         raise Refused(what, f"text such as {SCHEME}...", type(public).__name__)
-    Ed25519PublicKey.from_public_bytes(_raw(public, what))
+    Ed25519PublicKey.from_public_bytes(_key_bytes(public, what))
     return public
 
 
-def _raw(text: str, what: str) -> bytes:
-    """32 bytes; the text itself is never repeated in a message, it may be a secret."""
+def _key_bytes(text: str, what: str) -> bytes:
+    """The 32 bytes of a key. The text may be a secret, so no error message repeats it."""
     try:
         raw = base64.b64decode(text.removeprefix(SCHEME), validate=True)
     except (binascii.Error, ValueError):
@@ -174,15 +175,16 @@ def _raw(text: str, what: str) -> bytes:
 
 @dataclass(frozen=True)
 class Roster:
-    """Who may send, under which key, and whose uploads an edge may add up."""
+    """The sites that may send, with their public keys: a TOML file that people edit."""
 
     clients: dict[str, str] = field(default_factory=dict)
+    """Client -> public key."""
     edges: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Edge -> its members. Nobody else's uploads can be in its sums."""
+    """Edge -> its members. An edge may only forward sums of their uploads."""
 
     @classmethod
     def load(cls, path: str | Path) -> Roster:
-        """Read ``[clients]`` and ``[edges]`` of a TOML file; every id and key is checked."""
+        """Read the tables ``[clients]`` and ``[edges]``. Every id and key is checked."""
         fields = read_toml(path, "the roster")
         clients, edges = fields.get("clients"), fields.get("edges", {})
         if not set(fields) <= {"clients", "edges"} or not isinstance(clients, dict):
@@ -198,7 +200,7 @@ class Roster:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write it, crash-safe."""
+        """Write the file, crash-safe."""
         rows = [f'"{c}" = "{k}"\n' for c, k in sorted(self.clients.items())]
         if self.edges:
             rows.append("\n[edges]\n")
@@ -206,14 +208,14 @@ class Roster:
         write_atomically(path, (ROSTER_HEADER + "[clients]\n" + "".join(rows)).encode())
 
     def with_site(self, client: str, public: str) -> Roster:
-        """The same with one more site; another key for a known one is refused."""
+        """A roster with one more site. Another key for a known site is refused."""
         check_id(client, "client")
         if self.clients.get(client, public) != public:
             raise Refused("client", f"a new id, or the known key of {client}", "another key")
         return replace(self, clients={**self.clients, client: check_public(public, client)})
 
     def without(self, client: str) -> Roster:
-        """The same without a site, and without its rights as an edge."""
+        """A roster without a site and without its rights as an edge."""
         if client not in self.clients:
             raise Refused("client", f"a site of the roster{nearest(client, self.clients)}", client)
         return Roster(
@@ -222,20 +224,22 @@ class Roster:
         )
 
     def check(self, statement: Statement, signature: bytes) -> None:
-        """Refuse what is not signed by the key of the client it names, or speaks for others."""
+        """Refuse an unknown client, a wrong signature, and members of other edges."""
         public = self.clients.get(statement.client)
         if public is None:
-            raise Refused(
+            raise UploadRefused(
+                Code.UNKNOWN_CLIENT,
                 "client",
                 f"a site of the roster{nearest(statement.client, self.clients)}",
                 statement.client,
                 hint="add its public key to the server's roster",
             )
         verify(public, statement, signature)
-        mine = self.edges.get(statement.client, ())
-        foreign = sorted({c for c, _ in statement.members} - {*mine, statement.client})
+        own = {*self.edges.get(statement.client, ()), statement.client}
+        foreign = sorted({client for client, _ in statement.members} - own)
         if foreign:
-            raise Refused(
+            raise UploadRefused(
+                Code.FOREIGN_MEMBERS,
                 "members",
                 f"members that the roster lists for {statement.client}",
                 foreign[:5],
@@ -244,7 +248,7 @@ class Roster:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a new file with mode 600, synced; an existing one is not overwritten."""
+    """Write a new file with mode 600, synced. An existing file is not overwritten."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
@@ -253,7 +257,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def check_private(path: Path, what: str) -> None:
-    """Refuse a missing file, and one that others than its owner could read."""
+    """Raise if a file is missing, or if others than its owner can read it."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected {what}")
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:

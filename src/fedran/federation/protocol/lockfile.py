@@ -1,4 +1,4 @@
-"""A program's mark on a folder: that it runs here alone, and who to ask to end."""
+"""The lock of a folder: one program at a time works in it, and others can find and stop it."""
 
 from __future__ import annotations
 
@@ -12,65 +12,70 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedran.core.errors import Refused
 from fedran.wire.files import read_json_object, write_atomically
 
 
-@contextmanager
-def locked(folder: Path, patience: float = 0.3, **facts: Any) -> Iterator[None]:
-    """Hold the folder's lock, waiting at most ``patience`` seconds, and say who holds it.
+class AlreadyRunning(OSError):
+    """Another process holds the lock of a folder."""
 
-    A look (``lock_holder``) holds the lock for an instant too, so a little patience is needed.
-    The lock goes with the process, however it ends; a file that stays behind is no mark.
+
+@contextmanager
+def locked(folder: Path, timeout: float = 0.3, **facts: Any) -> Iterator[None]:
+    """Hold the folder's lock. While it is held, ``running.json`` names this process.
+
+    ``lock_holder`` takes the lock for an instant too, so the timeout should not be 0. The system
+    releases the lock when the process ends in any way; a file that is left behind has no effect.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    note = folder / "running.json"
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        _wait(lock, folder, patience)
-        mark = {"pid": os.getpid(), "started": time.time(), **facts}
-        (folder / "running.json").unlink(missing_ok=True)  # of one that was killed
+        deadline = time.monotonic() + timeout
+        while not _try_lock(lock, fcntl.LOCK_EX):
+            if time.monotonic() >= deadline:
+                pid = (lock_holder(folder) or {}).get("pid", "unknown")
+                raise AlreadyRunning(
+                    f"{folder}: expected nobody at work, got process {pid}; wait for its end, or "
+                    "end a server or site with `fedran federation down`"
+                )
+            time.sleep(0.1)
+        note.unlink(missing_ok=True)  # left behind by a process that was killed
         with suppress(OSError):  # on a full disk the lock is enough
-            write_atomically(folder / "running.json", json.dumps(mark).encode())
+            facts = {"pid": os.getpid(), "started": time.time(), **facts}
+            write_atomically(note, json.dumps(facts).encode())
         try:
             yield
         finally:
-            (folder / "running.json").unlink(missing_ok=True)
+            note.unlink(missing_ok=True)
     finally:
         os.close(lock)
 
 
-def _wait(lock: int, folder: Path, patience: float) -> None:
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() < deadline:
-                time.sleep(0.1)
-                continue
-            pid = (lock_holder(folder) or {}).get("pid", "unknown")
-            hint = "wait for its end, or end a server or site with `fedran federation down`"
-            raise Refused(str(folder), "nobody at work", f"process {pid}", hint=hint) from None
-
-
 def lock_holder(folder: Path) -> dict[str, Any] | None:
-    """Who is at work here, with its ``pid``; None if nobody is."""
+    """What ``running.json`` says about the process that holds the lock; None if none does."""
     try:
         lock = os.open(folder / "lock", os.O_RDWR)
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return None
-    except BlockingIOError:
-        return read_json_object(folder / "running.json")
+        return None if _try_lock(lock, fcntl.LOCK_SH) else read_json_object(folder / "running.json")
     finally:
         os.close(lock)
 
 
-def terminate(*folders: Path, patience: float = 40.0) -> list[Path]:
-    """Ask the programs that are at work here to end, and wait for them; the folders of those."""
+def _try_lock(lock: int, kind: int) -> bool:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def terminate(*folders: Path, timeout: float = 40.0) -> list[Path]:
+    """Send SIGTERM to the processes that hold these locks, and wait until they have ended.
+
+    Returns the folders that were locked.
+    """
     asked = {}
     for folder in folders:
         pid = (lock_holder(folder) or {}).get("pid")
@@ -78,10 +83,10 @@ def terminate(*folders: Path, patience: float = 40.0) -> list[Path]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
             asked[folder] = pid
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     for folder, pid in asked.items():
         while lock_holder(folder) is not None:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"process {pid} did not end within {patience:g} s")
+                raise TimeoutError(f"process {pid} did not end within {timeout:g} s")
             time.sleep(0.1)
     return list(asked)

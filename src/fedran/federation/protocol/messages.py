@@ -1,11 +1,11 @@
-"""The messages of a task: the server's offer, a site's signed envelope, the server's receipt."""
+"""The two messages about a task: the server's offer and a site's signed envelope."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -13,25 +13,25 @@ from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import SiteKey, Statement
-from fedran.wire.container import Container, pack, unpack
+from fedran.wire.container import pack, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
 
-LARGEST_BUDGET = 2**31
-LARGEST_WIDTH = 2**17
-MOST_FIELDS = 16
-MOST_EARLIER = 100
+MAX_BUDGET = 2**31
+MAX_WIDTH = 2**17
+MAX_SOURCE_FIELDS = 16
+MAX_EARLIER = 100
+MAX_MEMBERS = 10_000
+ENVELOPE = "envelope"
 FeatureSource = str | dict[str, str]
 """What made the features: a name, or a table such as backbone, weights, preprocessing."""
-ENVELOPE = "envelope"
-MOST_MEMBERS = 10_000
-Outcome = Literal["accepted", "duplicate", "quarantined", "refused"]
-SETTLED: tuple[Outcome, ...] = ("accepted", "duplicate", "quarantined")
-"""Outcomes after which a client need not send again; a refused one must be looked at first."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A task, the feature map that everyone shares, and how large an upload may be."""
+    """The server asks for one task: the feature map that everyone shares, and a byte budget.
+
+    An offer names sizes, never data: which rows a site reads is in the site's configuration.
+    """
 
     federation: str
     task: str
@@ -42,27 +42,29 @@ class Offer:
     """Part of the fingerprint."""
     budget_bytes: int
     earlier: tuple[str, ...] = ()
-    """Tasks before it: a site that was away may still have rows for them."""
+    """Earlier tasks: a site that was away may still have rows for them."""
 
     @classmethod
     def read(cls, fields: object) -> Offer:
-        """From a message: every field is checked, what else it holds is not looked at."""
+        """The offer in a message. Every field is checked, unknown fields are ignored."""
         if not isinstance(fields, Mapping):
             raise Refused("offer", "an object", fields)
-        header = Header(dict(fields))
+        header, earlier = Header(dict(fields)), fields.get("earlier", ())
+        if not isinstance(earlier, (list, tuple)) or len(earlier) > MAX_EARLIER:
+            raise Refused("earlier", f"at most {MAX_EARLIER} tasks", earlier)
         return cls(
             check_id(header.text("federation", 64), "federation"),
             check_id(header.text("task", 64), "task"),
-            header.integer("in_features", 1, LARGEST_WIDTH),
-            header.integer("out_features", 1, LARGEST_WIDTH),
+            header.integer("in_features", 1, MAX_WIDTH),
+            header.integer("out_features", 1, MAX_WIDTH),
             header.integer("seed", 0, 2**32 - 1),
             check_source(header.get("source")),
-            header.integer("budget_bytes", 1024, LARGEST_BUDGET),
-            _tasks(fields.get("earlier", ())),
+            header.integer("budget_bytes", 1024, MAX_BUDGET),
+            tuple(check_id(task, "task") for task in earlier),
         )
 
     def fields(self) -> dict[str, Any]:
-        """As plain values, for a message."""
+        """The offer as plain values, for a message."""
         return asdict(self)
 
     def features(self) -> RandomFeatures:
@@ -70,28 +72,22 @@ class Offer:
         return RandomFeatures(self.in_features, self.out_features, self.seed, source=self.source)
 
     def require(self, federation: str, source: FeatureSource | None) -> None:
-        """Refuse an offer of another federation, or for features that this site has not."""
+        """Refuse an offer of another federation, or for features that this site does not have."""
         if self.federation != federation:
             raise Refused("federation", federation, self.federation)
         if source is not None:
-            require_source(source, self.source)
-
-
-def _tasks(given: object) -> tuple[str, ...]:
-    if not isinstance(given, (list, tuple)) or len(given) > MOST_EARLIER:
-        raise Refused("earlier", f"at most {MOST_EARLIER} tasks", given)
-    return tuple(check_id(task, "task") for task in given)
+            require_same_source(source, self.source)
 
 
 def check_source(given: object) -> FeatureSource:
-    """What a fingerprint can hold, and no more of it than a message should carry.
+    """A feature source that a fingerprint can hold and that is small enough for a message.
 
     >>> check_source({"backbone": "mine", "weights": "ab12"})
     {'backbone': 'mine', 'weights': 'ab12'}
     """
     texts = list(given.values()) if isinstance(given, dict) else [given]
-    if not 0 < len(texts) <= MOST_FIELDS or not all(isinstance(text, str) for text in texts):
-        raise Refused("source", f"text, or a table of 1 to {MOST_FIELDS} texts", given)
+    if not 0 < len(texts) <= MAX_SOURCE_FIELDS or not all(isinstance(text, str) for text in texts):
+        raise Refused("source", f"text, or a table of 1 to {MAX_SOURCE_FIELDS} texts", given)
     assert isinstance(given, (str, dict))
     try:
         RandomFeatures(1, 1, source=given)
@@ -100,12 +96,12 @@ def check_source(given: object) -> FeatureSource:
     return given
 
 
-def require_source(mine: FeatureSource, theirs: FeatureSource) -> None:
-    """Refuse features that two sides make differently; the sentence names both.
+def require_same_source(site: FeatureSource, server: FeatureSource) -> None:
+    """Refuse features that site and server make differently. The message names the differences.
 
-    >>> require_source("a", {"backbone": "a"})
+    >>> require_same_source("a", {"backbone": "a"})
     """
-    here, there = ({"backbone": s} if isinstance(s, str) else s for s in (mine, theirs))
+    here, there = ({"backbone": s} if isinstance(s, str) else s for s in (site, server))
     differing = [k for k in sorted({*here, *there}) if here.get(k) != there.get(k)]
     if differing:
         raise Refused(
@@ -122,25 +118,18 @@ def require_source(mine: FeatureSource, theirs: FeatureSource) -> None:
 
 @dataclass(frozen=True)
 class Envelope:
-    """A statement, its signature, and the upload it speaks of."""
+    """An upload with the statement about it and the sender's signature."""
 
     statement: Statement
     signature: bytes
     upload: bytes
+    """The encoded summary."""
 
     def to_bytes(self) -> bytes:
-        """As it travels and lies in the journal; about 600 bytes more than the upload."""
-        s = self.statement
-        fields = {
-            "federation": s.federation,
-            "client": s.client,
-            "task": s.task,
-            "fingerprint": s.fingerprint,
-            "digest": s.digest,
-            "members": [list(m) for m in s.members],
-        }
-        arrays = {"signature": _u8(self.signature), "upload": _u8(self.upload)}
-        return pack(ENVELOPE, fields, arrays)
+        """The bytes that travel and are stored, about 600 more than the upload."""
+        parts = {"signature": self.signature, "upload": self.upload}
+        arrays = {name: np.frombuffer(part, dtype=np.uint8) for name, part in parts.items()}
+        return pack(ENVELOPE, asdict(self.statement), arrays)
 
 
 def seal(
@@ -160,54 +149,23 @@ def seal(
 
 
 def open_envelope(blob: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
-    """Parse and check that it holds together; who sent it is for ``verify`` to say."""
+    """Parse an envelope and check that its parts agree. ``Roster.check`` verifies the sender."""
     message = unpack(blob, limits).of_kind(ENVELOPE, hint="send what the client's outbox holds")
     message.only("signature", "upload")
-    statement = _statement(message)
+    header = message.header
+    members = header.items("members", MAX_MEMBERS)
+    for pair in members:
+        if not isinstance(pair, list) or [type(p) for p in pair] != [str, str]:
+            raise Refused("members", "pairs of client and task", pair)
+    statement = Statement(
+        header.text("federation", 64),
+        header.text("client", 64),
+        header.text("task", 64),
+        header.text("fingerprint", 64),
+        header.text("digest", 64),
+        tuple((client, task) for client, task in members),
+    )
     upload = message.stream("upload")
     if hashlib.sha256(upload).hexdigest() != statement.digest:
         raise Refused("digest", "that of the upload beside it", statement.digest)
     return Envelope(statement, message.stream("signature"), upload)
-
-
-def _statement(message: Container) -> Statement:
-    header = message.header
-    try:
-        return Statement(
-            header.text("federation", 64),
-            header.text("client", 64),
-            header.text("task", 64),
-            header.text("fingerprint", 64),
-            header.text("digest", 64),
-            tuple(_member(m) for m in header.items("members", MOST_MEMBERS)),
-        )
-    except Refused:
-        raise
-    except ValueError as reason:
-        raise Refused("envelope", "valid ids", str(reason)) from None
-
-
-def _member(given: object) -> tuple[str, str]:
-    if not isinstance(given, list) or len(given) != 2 or not all(isinstance(g, str) for g in given):
-        raise Refused("members", "pairs of client and task", given)
-    return given[0], given[1]
-
-
-def _u8(data: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    return np.frombuffer(data, dtype=np.uint8)
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """The server's answer to one envelope."""
-
-    outcome: Outcome
-    client: str
-    task: str
-    digest: str
-    reason: str = ""
-
-    @property
-    def settled(self) -> bool:
-        """Whether the server has the upload, or has it aside."""
-        return self.outcome in SETTLED

@@ -1,21 +1,27 @@
-"""Checks that the configurations of server and site share."""
+"""Configuration files of server and site: how they are read, and rules that both share."""
 
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TypeVar
 
-from fedran.core.errors import Refused, nearest, printable
-from fedran.settings import has_type as fits
+from fedran.core.errors import Refused
+from fedran.core.ids import check_id
+from fedran.settings import Rule, check_table
 from fedran.wire.files import read_toml
 
 T = TypeVar("T")
+
+
+def load_settings(kind: type[T], path: str | Path) -> T:
+    """The settings in a TOML file. Paths in them are relative to the file."""
+    table = check_table(kind, read_toml(path, "a configuration"), str(path), f"{path}: ")
+    try:
+        return kind(**table)
+    except ValueError as reason:
+        raise ValueError(f"{path}: {reason}") from None
 
 
 def check_address(address: str) -> tuple[str, int]:
@@ -26,7 +32,7 @@ def check_address(address: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 2**16 or not is_host(host):
-        raise Refused("address", "host:port, such as 127.0.0.1:9443", address)
+        raise Refused("address", ADDRESS, address)
     return host, int(port)
 
 
@@ -44,52 +50,22 @@ def is_host(text: str) -> bool:
     return True
 
 
-def load_settings(kind: type[T], path: str | Path) -> T:
-    """Settings from a TOML file; paths in it are relative to the file."""
-    given = read_toml(path, "a configuration")
+def _is_id(text: str) -> bool:
     try:
-        return kind(**_checked(kind, given))
-    except ValueError as reason:
-        raise ValueError(f"{path}: {reason}") from None
+        check_id(text, "id")
+    except Refused:
+        return False
+    return True
 
 
-def configured(kind: type[T], variable: str, whose: str) -> tuple[T, Path]:
-    """Settings from the file that an environment variable names, and the folder it lies in."""
-    where = os.environ.get(variable)
-    if not where:
-        raise Refused(variable, f"the path of the {whose} configuration (.toml)", "nothing")
-    return load_settings(kind, where), Path(where).parent
+def _is_address(text: str) -> bool:
+    try:
+        check_address(text)
+    except Refused:
+        return False
+    return True
 
 
-def _checked(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    for name, value in given.items():
-        if name not in hints:
-            known = ", ".join(hints)
-            raise ValueError(f"no setting {name!r}{nearest(name, hints)}; it has {known}")
-        if not any(fits(value, kind) for kind in _kinds(hints[name])):
-            raise ValueError(f"{name} must be {_shown(hints[name])}, got {printable(value)}")
-    for f in fields(kind):
-        if f.name not in given and f.default is MISSING:
-            raise ValueError(f"expected a setting {f.name!r}, found {', '.join(given) or 'none'}")
-    return dict(given)
-
-
-def _kinds(hint: Any) -> list[Any]:
-    """The plain types that a hint allows: ``dict`` for ``dict[str, str]``."""
-    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    return [dict if get_origin(kind) is dict else kind for kind in kinds]
-
-
-def _shown(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return "one of " + ", ".join(map(str, get_args(hint)))
-    names = {int: "an integer", float: "a number", str: "text", dict: "a table"}
-    names |= {bool: "true or false"}
-    return " or ".join(names[kind] for kind in _kinds(hint) if kind in names)
-
-
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Refuse a number outside ``[low, high]``."""
-    if not low <= value <= high:
-        raise Refused(name, f"from {low:g} to {high:g}", value)
+ADDRESS = "host:port, such as 127.0.0.1:9443"
+is_address = Rule(_is_address, ADDRESS)
+is_id = Rule(_is_id, "1 to 64 ASCII letters, digits, '.', '_' or '-'")

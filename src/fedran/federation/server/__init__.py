@@ -1,1 +1,1 @@
-"""The server's side: what it keeps, and how a task goes."""
+"""The server: the store of accepted uploads, and the run of a task."""

@@ -1,4 +1,4 @@
-"""What happened at the server, one JSON line an event, for people to look at."""
+"""The event log: what happened at the server, one JSON line per event, for people to read."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from typing import Any
 from fedran.core.errors import printable
 
 log = logging.getLogger(__name__)
-LONGEST = 600
+MAX_TEXT = 600
 """Characters of one text."""
-MOST = 1000
-"""Items of one list: a thousand classes of an upload, and a line of less than a MiB."""
-NEWEST = 16 * 2**20
-"""Bytes of an old, long event log that are read at first: its end."""
+MAX_ITEMS = 1000
+"""Items of one list. A line then stays below one MiB."""
+TAIL_BYTES = 16 * 2**20
+"""Of an old, long event log, only the last bytes are read."""
 
 
 class EventLog:
-    """A file of events; the journal is what counts, so nothing depends on this one.
+    """A file of events. Nothing depends on it; the journal is what counts.
 
-    An event that cannot be written is a warning, never an error. A line that a crash cut off
-    costs that line alone.
+    An event that cannot be written is a warning, never an error. A line that a crash cut off is
+    lost, the others are not.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._events: list[dict[str, Any]] = []
-        self._read, self._inode = 0, -1
+        self._position, self._inode = 0, -1
 
     def write(self, event: str, **fields: object) -> None:
-        """Append one event with the time; several processes may."""
+        """Append one event with the current time. Several processes may write."""
         found = {"at": round(time.time(), 3), "event": event, **fields}
         line = json.dumps(plain(found), separators=(",", ":")).encode() + b"\n"
         try:
@@ -50,43 +50,44 @@ class EventLog:
             log.warning("event log: %s not written: %s", event, reason)
 
     def read(self) -> list[dict[str, Any]]:
-        """All events, oldest first; a second call reads only what came since the first."""
+        """All events, oldest first. A second call reads only what was added since the first."""
         try:
             with self.path.open("rb") as file:
                 found = os.fstat(file.fileno())
-                if found.st_ino != self._inode or found.st_size < self._read:
+                if found.st_ino != self._inode or found.st_size < self._position:
                     self._events, self._inode = [], found.st_ino
-                    self._read = max(0, found.st_size - NEWEST)
-                file.seek(self._read)
+                    self._position = max(0, found.st_size - TAIL_BYTES)
+                file.seek(self._position)
                 lines = file.read().split(b"\n")
         except FileNotFoundError:
             return []
-        self._read += sum(len(line) + 1 for line in lines[:-1])  # the last one is not whole yet
-        self._events += [event for event in map(_event, lines[:-1]) if event]
+        complete = lines[:-1]  # the last line may still be being written
+        self._position += sum(len(line) + 1 for line in complete)
+        self._events += [event for event in map(_parse_event, complete) if event]
         return list(self._events)
 
 
 def plain(value: object) -> Any:
-    r"""A value as JSON can hold it and a terminal can show it, cut to a sane length.
+    r"""A value that JSON can hold and a terminal can show, cut to a bounded length.
 
     >>> plain({"reason": "a\x1b[31m", "accuracy": float("nan"), "classes": (("cat", 3),)})
     {'reason': 'a\\x1b[31m', 'accuracy': None, 'classes': [['cat', 3]]}
     """
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, Integral):  # NumPy's too
+    if isinstance(value, Integral):  # also NumPy's
         return int(value)
     if isinstance(value, Real):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {printable(str(k), 64): plain(v) for k, v in list(value.items())[:MOST]}
+        return {printable(str(k), 64): plain(v) for k, v in list(value.items())[:MAX_ITEMS]}
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value[:MOST]]
-    return printable(value, LONGEST)
+        return [plain(v) for v in value[:MAX_ITEMS]]
+    return printable(value, MAX_TEXT)
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
-    """The event of a line; None for a torn or a foreign one."""
+def _parse_event(line: bytes) -> dict[str, Any] | None:
+    """The event in a line; None for an incomplete or foreign line."""
     try:
         found = json.loads(line)
         if not isinstance(found, dict) or not isinstance(found.get("event"), str):

@@ -1,4 +1,4 @@
-"""Accepted uploads in the order of their acceptance: appended, synced, replayed."""
+"""The journal: accepted uploads in order of acceptance, appended, synced and replayed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from fedran.core.errors import Refused
 from fedran.wire.files import sync_folder
 
 log = logging.getLogger(__name__)
@@ -20,12 +19,16 @@ HEADER = 8 + 32 + 4
 """Length of a record, SHA-256 of its contents, CRC-32 of both."""
 
 
-class Journal:
-    """A file of records; what ``append`` returned from is on disk, whatever happens next.
+class StoreDamaged(OSError):
+    """Files of the store are not what was written."""
 
-    A last record that is not whole was cut off by a crash and never acknowledged: it is moved to
-    ``journal.torn`` when the file is opened, with a warning (a disk that altered the last record
-    looks the same). Damage anywhere else is refused.
+
+class Journal:
+    """A file of records. After ``append`` returns, the record is on disk.
+
+    An incomplete last record was cut off by a crash and never acknowledged. It is moved to
+    ``journal.torn`` with a warning when the file is opened. Damage of the last record by the disk
+    looks the same. Damage of any other record raises ``StoreDamaged``.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -39,22 +42,23 @@ class Journal:
                 _write(self._file, MAGIC)
                 os.fsync(self._file)
                 sync_folder(self.path.parent)
-            self.count, self.end, self.removed = self._scan()
+            self.count, self.end = self._scan()
         except BaseException:
             os.close(self._file)
             raise
 
     def append(self, record: bytes) -> int:
-        """Write a record and wait until it is on disk; its number.
+        """Write a record, wait until it is on disk, and return its number.
 
-        Where that fails (a full disk), the file is as it was and the error is raised.
+        If that fails (a full disk), the file is restored and the error is raised.
         """
         if self.failed:
             raise OSError(
                 f"{self.path}: an earlier failure could not be undone; restart the server"
             )
+        head = len(record).to_bytes(8, "little") + hashlib.sha256(record).digest()
         try:
-            _write(self._file, _header(record))
+            _write(self._file, head + zlib.crc32(head).to_bytes(4, "little"))
             _write(self._file, record)
             os.fsync(self._file)
         except OSError:
@@ -83,34 +87,31 @@ class Journal:
                 yield record
 
     def close(self) -> None:
-        """Nothing is lost without it."""
+        """Close the file. Nothing is lost without it."""
         os.close(self._file)
 
-    def _scan(self) -> tuple[int, int, int]:
-        """Records, the end of the last whole one, and bytes removed behind it."""
+    def _scan(self) -> tuple[int, int]:
+        """Number of complete records and the end of the last one. An incomplete tail is removed."""
         size = os.fstat(self._file).st_size
         with self.path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
-                raise Refused(str(self.path), "a fedran journal", "another file")
+                raise StoreDamaged(f"{self.path}: expected a fedran journal, got another file")
             count, end = 0, len(MAGIC)
-            while end < size and self._whole(file, count, end, size):
+            while end < size and self._is_complete(file, count, end, size):
                 end = file.tell()
                 count += 1
-        if end < size:
-            self._put_by(end)
-            os.ftruncate(self._file, end)
-            os.fsync(self._file)
-        return count, end, size - end
+            if end < size:
+                torn = self.path.with_suffix(".torn")
+                log.warning("%s: the last record is incomplete; moved to %s", self.path, torn.name)
+                file.seek(end)
+                with torn.open("wb") as copy:
+                    shutil.copyfileobj(file, copy)
+                os.ftruncate(self._file, end)
+                os.fsync(self._file)
+        return count, end
 
-    def _put_by(self, start: int) -> None:
-        torn = self.path.with_suffix(".torn")
-        log.warning("%s: its end was not whole; it is now in %s", self.path, torn.name)
-        with self.path.open("rb") as file, torn.open("wb") as copy:
-            file.seek(start)
-            shutil.copyfileobj(file, copy)
-
-    def _whole(self, file: BinaryIO, number: int, start: int, size: int) -> bool:
-        """Read one record; False for one that a crash cut off, an error for a damaged one."""
+    def _is_complete(self, file: BinaryIO, number: int, start: int, size: int) -> bool:
+        """Read one record. False if a crash cut it off; ``StoreDamaged`` if it was altered."""
         head = file.read(HEADER)
         if len(head) < HEADER:
             return False
@@ -129,25 +130,18 @@ class Journal:
         if sha.digest() == head[8:40]:
             return True
         if end == size:
-            return False  # the last record: not all of it reached the disk
+            return False  # not all of the last record reached the disk
         raise self._damaged(number)
 
-    def _damaged(self, number: int) -> Refused:
-        return Refused(
-            f"{self.path}: record {number}",
-            "what was written",
-            "something else",
-            hint="the disk altered it; restore the folder from a backup",
+    def _damaged(self, number: int) -> StoreDamaged:
+        return StoreDamaged(
+            f"{self.path}: record {number} is not what was written; the disk altered it, restore "
+            "the folder from a backup"
         )
 
 
-def _header(record: bytes) -> bytes:
-    head = len(record).to_bytes(8, "little") + hashlib.sha256(record).digest()
-    return head + zlib.crc32(head).to_bytes(4, "little")
-
-
 def _parts(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """The next ``length`` bytes, a MiB at a time."""
+    """The next ``length`` bytes in parts of at most one MiB."""
     while length:
         part = file.read(min(length, 2**20))
         if not part:

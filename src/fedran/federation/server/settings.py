@@ -5,66 +5,70 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 from fedran.core.ids import check_id
-from fedran.federation.protocol.messages import (
-    LARGEST_BUDGET,
-    LARGEST_WIDTH,
-    FeatureSource,
-    Offer,
-    check_source,
-)
-from fedran.federation.protocol.settings import check_address, check_range, load_settings
+from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, Offer, check_source
+from fedran.federation.protocol.settings import is_address, is_id, load_settings
+from fedran.settings import Settings, between
 from fedran.wire.files import read_json_object
+
+ENVELOPE_BYTES = 1024
+"""Room for the statement and the signature beside an upload."""
 
 
 @dataclass(frozen=True)
-class ServerSettings:
-    """What a server is started with."""
+class ServerSettings(Settings):
+    """The settings of a server."""
 
-    federation: str
-    in_features: int
-    out_features: int = 8192
-    seed: int = 0
-    source: FeatureSource = ""
-    """What makes the features, a text or a table; all sites must mean the same."""
-    budget_bytes: int = 1_500_000
-    min_clients: int = 1
-    """A task with fewer uploads at its deadline is reported as short."""
-    deadline: float = 3600.0
-    """Seconds after which a task goes on with what came."""
-    snapshot_every: int = 20
-    largest_upload: int = 64 * 2**20
-    """Bytes of an envelope; a larger one is refused before it is read."""
+    federation: Annotated[str, is_id]
+    """Id of the federation. It is part of every signature."""
+    in_features: Annotated[int, between(1, MAX_WIDTH)]
+    """Columns of the sites' features."""
+    out_features: Annotated[int, between(1, MAX_WIDTH)] = 8192
+    """Random features M."""
+    seed: Annotated[int, between(0, 2**32 - 1)] = 0
+    """Seed of the random features."""
+    source: str | dict[str, Any] = ""
+    """What makes the features: a text, or a table of texts such as `backbone`, `weights` and
+    `preprocessing`. It is part of the fingerprint, so it must be the same at all sites."""
+    budget_bytes: Annotated[int, between(1024, MAX_BUDGET)] = 1_500_000
+    """Largest upload of a site. The rank of its summary follows from it."""
+    min_clients: Annotated[int, between(1, 10**6)] = 1
+    """A task with fewer uploads at its deadline ends as `short`."""
+    deadline: Annotated[float, between(1, 365 * 86400)] = 3600.0
+    """Seconds that a task waits for sites."""
+    snapshot_every: Annotated[int, between(1, 10**6)] = 20
+    """Accepted uploads between two snapshots."""
+    largest_upload: Annotated[int, between(1, MAX_BUDGET)] = 64 * 2**20
+    """Bytes of one envelope, also of a forwarded sum. A larger one is refused before it is read.
+    At least `budget_bytes` and 1,024."""
     validation: str | None = None
-    """An .npz file with ``features`` and ``labels``: accuracy after every task."""
-    address: str = "127.0.0.1:9443"
+    """An `.npz` file with `features` and `labels`, on which every new head is tested."""
+    address: Annotated[str, is_address] = "127.0.0.1:9443"
     """Where the SuperLink listens."""
-    catch_up: float = 60.0
-    """Seconds between two looks for sites that came back and lack the newest head; 0: hourly
-    looks for new keys only."""
-    max_classes: int = 10_000
-    """Of all uploads together."""
+    catch_up: Annotated[float, between(0, 86400)] = 60.0
+    """Seconds between two checks for new keys and for sites that lack the newest head. With 0,
+    only keys are checked, once per hour."""
+    max_classes: Annotated[int, between(1, 10**6)] = 10_000
+    """Classes of all uploads together."""
     roster: str = "roster.toml"
+    """File with the sites that may send."""
     state: str = "state"
+    """Folder of the store."""
 
     def __post_init__(self) -> None:
-        check_id(self.federation, "federation")
-        check_address(self.address)
+        super().__post_init__()
         check_source(self.source)
-        check_range("max_classes", self.max_classes, 1, 10**6)
-        check_range("largest_upload", self.largest_upload, self.budget_bytes + 1024, LARGEST_BUDGET)
-        check_range("catch_up", self.catch_up, 0, 86400)
-        check_range("in_features", self.in_features, 1, LARGEST_WIDTH)
-        check_range("out_features", self.out_features, 1, LARGEST_WIDTH)
-        check_range("seed", self.seed, 0, 2**32 - 1)
-        check_range("budget_bytes", self.budget_bytes, 1024, LARGEST_BUDGET)
-        check_range("min_clients", self.min_clients, 1, 10**6)
-        check_range("deadline", self.deadline, 1, 365 * 86400)
-        check_range("snapshot_every", self.snapshot_every, 1, 10**6)
+        least = self.budget_bytes + ENVELOPE_BYTES
+        if self.largest_upload < least:
+            raise ValueError(
+                f"largest_upload must be at least {least:,} (budget_bytes and {ENVELOPE_BYTES:,}), "
+                f"got {self.largest_upload}"
+            )
 
     def offer(self, task: str, earlier: Sequence[str] = ()) -> Offer:
-        """What sites are asked for a task, and for those before it that they missed."""
+        """The offer of a task, with the earlier tasks that a site may have missed."""
         return Offer(
             self.federation,
             check_id(task, "task"),
@@ -79,18 +83,18 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class ServerPaths:
-    """A server's folder, the one that holds ``server.toml``."""
+    """The folder of a server, which holds ``server.toml``."""
 
     folder: Path
     flower_name: str = "flower"
 
     @classmethod
     def find(cls, folder: str | Path) -> ServerPaths:
-        """The folder itself, or ``server`` below it."""
+        """The server's folder: the given one, or ``server`` below it."""
         given = Path(folder).absolute()
-        for place in (cls(given), cls(given / "server")):
-            if place.settings_file.is_file():
-                return place
+        for paths in (cls(given), cls(given / "server")):
+            if paths.settings_file.is_file():
+                return paths
         if (given / "site.toml").is_file():
             raise FileNotFoundError(
                 f"{folder}: this is a site's folder, expected a server's; what the site does is in "
@@ -106,32 +110,32 @@ class ServerPaths:
         return self.folder / "server.toml"
 
     def settings(self) -> ServerSettings:
-        """What it says."""
+        """The settings in the configuration."""
         return load_settings(ServerSettings, self.settings_file)
 
     @property
     def roster(self) -> Path:
-        """Who may upload."""
+        """The file with the sites that may send."""
         return self.folder / self.settings().roster
 
     @property
     def nodes(self) -> Path:
-        """Public keys of the nodes that may connect, ``CLIENT.pub``."""
+        """The folder with public keys of nodes that may connect, ``CLIENT.pub``."""
         return self.folder / "nodes"
 
     @property
     def tls(self) -> Path:
-        """Certificates and their keys."""
+        """The folder with certificates and their keys."""
         return self.folder / "tls"
 
     @property
     def state(self) -> Path:
-        """Journal, snapshots, quarantine, event log."""
+        """The folder of the store: journal, snapshots, quarantine, event log."""
         return self.folder / self.settings().state
 
     @property
     def flower(self) -> Path:
-        """What Flower itself keeps: its database, connection and our thin app."""
+        """The folder of Flower's own files: its database, its connection and our thin app."""
         return self.folder / self.flower_name
 
     @property
@@ -140,6 +144,6 @@ class ServerPaths:
         return self.flower / "nodes.json"
 
     def node_owners(self) -> dict[str, str]:
-        """Map node ids at the SuperLink to the clients whose keys they hold."""
+        """Node ids at the SuperLink and the clients whose keys they have."""
         registered = read_json_object(self.registered_nodes)
         return {node: client for client, (node, _) in registered.items()}

@@ -1,1 +1,1 @@
-"""The side of a site."""
+"""A site: from rows to a signed upload, and the outbox that keeps it until the server has it."""

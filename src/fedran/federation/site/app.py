@@ -1,7 +1,7 @@
-"""The Flower app of a site: answers with what its outbox holds, keeps receipts and heads.
+"""The Flower app of a site: sends the uploads in its outbox, keeps receipts and the newest head.
 
-Which rows it reads, and where, comes from the file that FEDRAN_SITE names on the site's own
-machine; a message can only name a task. Whatever a message holds, it gets an answer.
+Which rows it reads comes from the file that FEDRAN_SITE names on the site's machine; a message can
+only name a task. Every message gets an answer, whatever it contains.
 """
 
 from __future__ import annotations
@@ -24,40 +24,42 @@ from fedran.core.head import Head
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Offer
+from fedran.federation.protocol.receipts import receipts_from_json
 from fedran.federation.protocol.settings import load_settings
-from fedran.federation.protocol.transport import blobs_of, content, fields_of, read_receipts
+from fedran.federation.protocol.transport import blobs_of, content, fields_of
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
-from fedran.federation.site.worker import because, work, work_apart
+from fedran.federation.site.worker import make_uploads, make_uploads_in_child, text_for_server
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
 from fedran.wire.validation import DEFAULT_LIMITS
 
 VARIABLE = "FEDRAN_SITE"
-MOST_AT_ONCE = 16 * 2**20
-"""Bytes of envelopes in one message, unless a single one is larger: what was missed in months
-must not come at the server all at once."""
+MESSAGE_BYTES = 16 * 2**20
+"""Envelopes in one message, unless a single one is larger. A site that was away for months must
+not send everything at once."""
 log = logging.getLogger(__name__)
 app = ClientApp()
 
 
 @app.train()
 def upload(message: Message, context: Context) -> Message:
-    """The envelope for the task that is offered, and every other one not yet settled.
+    """Answer an offer with the envelope for its task and all others that are not settled.
 
-    Without an offer nothing is made, and what was refused before is not sent again.
+    Without an offer nothing is made, and refused uploads are not sent again.
     """
-    reply, given = Reply(), None
-    with reply.telling():
-        here = reply.here = Here.find(context)
-        with reply.telling():
-            given = fields_of(message).get("offer")
-            if given is not None:
-                reply.told.append(here.make(Offer.read(given)))
-        for task in here.outbox.pending(refused=given is not None):
-            with reply.telling():
-                blob = here.outbox.envelope(task) or b""
-                if reply.blobs and reply.size + len(blob) > MOST_AT_ONCE:
+    reply, offer = Reply(), None
+    with reply.catch_errors():
+        site = reply.site = LocalSite.find(context)
+        with reply.catch_errors():
+            offer = fields_of(message).get("offer")
+            if offer is not None:
+                reply.problems.append(site.make(Offer.read(offer)))
+        for task in site.outbox.pending(refused=offer is not None):
+            with reply.catch_errors():
+                blob = site.outbox.envelope(task) or b""
+                size = sum(map(len, reply.blobs.values()))
+                if reply.blobs and size + len(blob) > MESSAGE_BYTES:
                     log.info("task %s: goes with the next message", task)
                     continue
                 reply.blobs[task] = blob
@@ -68,34 +70,34 @@ def upload(message: Message, context: Context) -> Message:
 def settle(message: Message, context: Context) -> Message:
     """Keep the receipts and the newest head."""
     reply = Reply()
-    with reply.telling():
-        here = reply.here = Here.find(context)
-        with reply.telling():
-            for receipt in read_receipts(fields_of(message).get("receipts", [])):
-                if receipt.client == here.settings.client:
-                    here.outbox.settle(receipt)
-                    words = (receipt.task, " ".join((receipt.outcome, receipt.reason)).strip())
-                    log.info("task %s: %s", *map(printable, words))
-        with reply.telling():
+    with reply.catch_errors():
+        site = reply.site = LocalSite.find(context)
+        with reply.catch_errors():
+            for receipt in receipts_from_json(fields_of(message).get("receipts", [])):
+                if receipt.client == site.settings.client:
+                    site.outbox.settle(receipt)
+                    answer = f"{receipt.outcome} {receipt.reason}".strip()
+                    log.info("task %s: %s", printable(receipt.task), printable(answer))
+        with reply.catch_errors():
             head = blobs_of(message, DEFAULT_LIMITS.message).get("head")
             if head is not None:
-                here.keep(head)
+                site.keep_head(head)
     return reply.to(message)
 
 
 @dataclass(frozen=True)
-class Here:
-    """The site that this machine's configuration describes, and what it remembers."""
+class LocalSite:
+    """The site that this machine's configuration describes, with its outbox and head."""
 
     file: Path
     settings: SiteSettings
     outbox: Outbox
     simulated: bool = False
-    """One of many in a process of the simulation engine: the work is done there."""
+    """One of many sites in a process of the simulation engine. The work is done in it."""
 
     @classmethod
-    def find(cls, context: Context) -> Here:
-        """The site of FEDRAN_SITE; of a folder with several, the one with this node's number."""
+    def find(cls, context: Context) -> LocalSite:
+        """The site of FEDRAN_SITE; in a folder of several sites, the one with the node's number."""
         where = os.environ.get(VARIABLE, "")
         file = site_file(where, context.node_config.get("partition-id"))
         settings = load_settings(SiteSettings, file)
@@ -104,25 +106,25 @@ class Here:
         return cls(file, settings, outbox, simulated=Path(where).is_dir())
 
     def make(self, offer: Offer) -> str:
-        """Have the upload for a task in the outbox; why not, in a sentence."""
+        """Make the upload for a task unless it exists. Returns what went wrong, or nothing."""
         offer.require(self.settings.federation, self.settings.source)
         write_atomically(self._state("offer.json"), json.dumps(offer.fields()).encode())
         with locked(self._state("outbox"), self.settings.seconds):  # one message at a time
             if not self.outbox.lost() and all(map(self.outbox.has, (offer.task, *offer.earlier))):
                 return ""
             if self.settings.own_process and not self.simulated:
-                return work_apart(self.file, self.settings, offer)
-            return work(self.file, offer)
+                return make_uploads_in_child(self.file, self.settings, offer)
+            return make_uploads(self.file, offer)
 
-    def keep(self, head: bytes) -> None:
-        """Put a head in the place of the old one; refused unless it is for the offered features."""
+    def keep_head(self, head: bytes) -> None:
+        """Replace the head. One for other features than the offered ones is refused."""
         found, path = decode(head, Head), self._state("offer.json")
         if path.is_file():
             offer = Offer.read(json.loads(path.read_bytes()))
             require_same(offer.features().fingerprint, found.fingerprint, "site and head")
         write_atomically(self._state("head.fedran"), head)
 
-    def head(self) -> str:
+    def head_digest(self) -> str:
         """SHA-256 of the head that is kept; empty without one."""
         path = self._state("head.fedran")
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
@@ -133,34 +135,30 @@ class Here:
 
 @dataclass
 class Reply:
-    """What the server hears: who answers, what went wrong, which head is held, envelopes."""
+    """The answer to the server: who answers, which head it has, envelopes, and what went wrong."""
 
-    here: Here | None = None
-    told: list[str] = field(default_factory=list)
+    site: LocalSite | None = None
+    problems: list[str] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the envelopes."""
-        return sum(map(len, self.blobs.values()))
-
     @contextmanager
-    def telling(self) -> Iterator[None]:
-        """Tell of what fails inside, and go on."""
+    def catch_errors(self) -> Iterator[None]:
+        """Report an exception of the block to the server, and go on after the block."""
         try:
             yield
         except Exception as reason:
-            self.told.append(because(reason, self.here.file.parent if self.here else None))
+            folder = self.site.file.parent if self.site else None
+            self.problems.append(text_for_server(reason, folder))
 
     def to(self, message: Message) -> Message:
-        """As Flower carries it."""
+        """The reply as a Flower message."""
         fields = {"client": "", "head": ""}
-        if self.here is not None:
-            with self.telling():
-                fields = {"client": self.here.settings.client, "head": self.here.head()}
-        told = "; ".join(filter(None, self.told))
+        if self.site is not None:
+            with self.catch_errors():
+                fields = {"client": self.site.settings.client, "head": self.site.head_digest()}
+        told = "; ".join(filter(None, self.problems))
         if told:
-            log.warning("told the server: %s", told)
+            log.warning("reported to the server: %s", told)
         return Message(content({**fields, "told": told}, self.blobs), reply_to=message)
 
 

@@ -1,33 +1,31 @@
-"""A site's envelopes on disk: made once, sent until the server has them."""
+"""The outbox: a site's envelopes on disk, made once and sent until the server has them."""
 
 from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict
 from pathlib import Path
 
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
-from fedran.federation.protocol.messages import Envelope, Receipt, open_envelope
+from fedran.federation.protocol.messages import Envelope, open_envelope
+from fedran.federation.protocol.receipts import Receipt, receipts_from_json, receipts_to_json
 from fedran.wire.files import write_atomically
 from fedran.wire.validation import FILE_LIMITS
 
 log = logging.getLogger(__name__)
-CONFLICTS = ("digest: expected the upload ", "members: expected uploads that are not in yet")
-"""How the reason of a refusal begins when the server already has this site's rows."""
 
 
 class Outbox:
-    """``TASK.envelope`` until it is settled, and ``TASK.receipt`` with what the server said.
+    """``TASK.envelope`` is an upload, and ``TASK.receipt`` the server's answer to it.
 
-    A refused upload is kept, and sent again whenever a task is offered: what was wrong may have
-    been put right at the server (a site not yet in its roster, another feature map). Not so after
-    a conflict: the server has another upload for the task, and will never take this one.
-    ``retry`` sends in any case; to have an upload made anew, remove the files of its task.
+    A refused upload is kept and sent again with every offer, because the reason may have been
+    removed at the server (a site that was not yet in the roster, another feature map). After a
+    conflict it is not sent again: the server has other rows for the task. To have an upload made
+    anew, remove the files of its task.
 
-    An envelope that the disk damaged becomes ``TASK.damaged``, and is made again. Should the
-    server have had the first one, the second ends in a conflict, and nothing counts twice.
+    An envelope that the disk damaged is renamed to ``TASK.damaged`` and made again. If the server
+    has the first one, the second ends in a conflict, and nothing counts twice.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -35,7 +33,7 @@ class Outbox:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def envelope(self, task: str) -> bytes | None:
-        """What was made for a task; None before, and when it had to be put aside."""
+        """The upload of a task; None if there is none, or if it was damaged and is set aside."""
         path = self._path(task, "envelope")
         if not path.is_file():
             return None
@@ -51,15 +49,15 @@ class Outbox:
         return blob
 
     def has(self, task: str) -> bool:
-        """Whether an upload was made for a task and is whole, or the server has it."""
-        settled = (receipt := self.receipt(task)) is not None and receipt.settled
-        return settled or self.envelope(task) is not None
+        """Whether a whole upload exists for a task, or the server has it."""
+        receipt = self.receipt(task)
+        return (receipt is not None and receipt.settled) or self.envelope(task) is not None
 
     def put(self, envelope: Envelope) -> bytes:
-        """Keep an envelope, synced, before it is sent; one for the same task is kept instead.
+        """Write an envelope, synced, before it is sent. An existing one for the task is kept.
 
-        A second run over the same rows may differ in its last bits: what was made first is what
-        is sent, or the server would see two uploads for one task.
+        A second computation over the same rows may differ in its last bits. The server would see
+        two uploads for one task, so the first one is sent.
         """
         task = envelope.statement.task
         found = self.envelope(task)
@@ -70,42 +68,37 @@ class Outbox:
         return blob
 
     def settle(self, receipt: Receipt) -> None:
-        """Remember what the server said; of a task that was never made, nothing is kept."""
+        """Keep the server's receipt. A receipt for a task that was never made is ignored."""
         kinds = ("envelope", "damaged")
         if any(self._path(receipt.task, kind).is_file() for kind in kinds):
-            data = json.dumps(asdict(receipt)).encode()
+            data = json.dumps(receipts_to_json([receipt])[0]).encode()
             write_atomically(self._path(receipt.task, "receipt"), data)
 
     def receipt(self, task: str) -> Receipt | None:
-        """What the server said about a task's upload, if it did."""
+        """The server's receipt for a task, if it came."""
         path = self._path(task, "receipt")
         if not path.is_file():
             return None
         try:
-            return Receipt(**json.loads(path.read_bytes()))
-        except (ValueError, TypeError):
+            (receipt,) = receipts_from_json([json.loads(path.read_bytes())])
+        except ValueError:
             log.warning("task %s: the receipt is damaged; the upload is sent again", task)
             return None
-
-    def retry(self, task: str) -> None:
-        """Forget what the server said: the upload is sent again, once at least."""
-        self._path(task, "receipt").unlink(missing_ok=True)
+        return receipt
 
     def pending(self, *, refused: bool = True) -> list[str]:
-        """Tasks whose upload is to be sent, by name; without those once refused, if so asked."""
-        return [task for task in self._tasks("envelope") if self._open(task, refused)]
+        """Tasks whose upload is to be sent, sorted; without refused ones if ``refused=False``."""
+        return [task for task in self._tasks("envelope") if self._to_send(task, refused)]
 
     def lost(self) -> list[str]:
-        """Tasks whose upload was damaged before the server had it, by name."""
+        """Tasks whose upload was damaged before the server had it, sorted."""
         found = {task for task in self.pending() if self.envelope(task) is None}
         found.update(task for task in self._tasks("damaged") if self.envelope(task) is None)
-        return sorted(task for task in found if self._open(task))
+        return sorted(task for task in found if self._to_send(task))
 
-    def _open(self, task: str, refused: bool = True) -> bool:
-        said = self.receipt(task)
-        if said is None or said.outcome != "refused":
-            return said is None or not said.settled
-        return refused and not said.reason.startswith(CONFLICTS)
+    def _to_send(self, task: str, refused: bool = True) -> bool:
+        receipt = self.receipt(task)
+        return receipt is None or (refused and not receipt.final)
 
     def _tasks(self, kind: str) -> list[str]:
         return sorted(path.stem for path in self.folder.glob(f"*.{kind}"))

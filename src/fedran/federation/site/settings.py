@@ -4,74 +4,78 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
-from fedran.federation.protocol.messages import FeatureSource, check_source
-from fedran.federation.protocol.settings import check_address, check_range, load_settings
+from fedran.federation.protocol.messages import check_source
+from fedran.federation.protocol.settings import is_address, is_id, load_settings
+from fedran.settings import Settings, between
 
 
 @dataclass(frozen=True)
-class SiteSettings:
-    """What a site is started with; data is named here and nowhere else."""
+class SiteSettings(Settings):
+    """The settings of a site. Only they say which data the site reads."""
 
-    federation: str
-    client: str
-    server: str = "127.0.0.1:9443"
-    """Where the server's SuperLink listens, as host:port."""
+    federation: Annotated[str, is_id]
+    """Id of the federation."""
+    client: Annotated[str, is_id]
+    """Id of this site."""
+    server: Annotated[str, is_address] = "127.0.0.1:9443"
+    """Address of the SuperLink, or of a proxy before it."""
     key: str = "site.key"
-    """Signs uploads."""
+    """File with the private key that signs uploads."""
     node_key: str = "node.key"
-    """Lets this site's SuperNode connect."""
+    """File with the private key that lets the site's SuperNode connect."""
     ca: str = "ca.crt"
-    """The certificate by which the server is known."""
+    """File with the certificate that identifies the server."""
     folder: str | None = None
-    """Holds TASK.npz with ``labels`` and ``features`` or ``images``."""
+    """Folder with `TASK.npz` files: `labels`, and `features` or `images`. Either `folder` or
+    `entry` is required."""
     entry: str | None = None
-    """``module:function`` instead, installed or beside this file; called with the task's name."""
+    """A function instead, as `module:function`, installed or in the folder of this file. It is
+    called with the name of the task and returns rows and labels."""
     backbone: str = ""
-    """For images: as `fedran features` takes it."""
-    source: FeatureSource | None = None
-    """What made this site's features; a task for others is refused. None: as the server says."""
+    """Backbone for images, as in `fedran features`."""
+    source: str | dict[str, Any] | None = None
+    """What made this site's features. An offer for other features is refused. Without it, the
+    site relies on the server's `source`."""
     state: str = "state"
-    min_class_count: int = 5
+    """Folder of the outbox and of the newest head."""
+    min_class_count: Annotated[int, between(1, 10**9)] = 5
+    """Classes with fewer rows are withheld, because their sums would reveal single rows. Rows
+    with pseudo-labels count."""
     pseudo_labels: Literal["margin", "none"] = "margin"
-    seconds: float = 600.0
-    """The longest that the work for one task may take."""
-    memory_mib: int = 4096
-    """The most memory that it may take."""
+    """Whether rows without a label get a pseudo-label, or are left out."""
+    seconds: Annotated[float, between(1, 7 * 86400)] = 600.0
+    """Time limit of the work for one task."""
+    memory_mib: Annotated[int, between(256, 2**30)] = 4096
+    """Memory limit of the work for one task, in MiB."""
     own_process: bool = True
-    """Whether it is done in a process of its own, under these two limits; false in simulations."""
+    """Whether the work runs in a process of its own, with these two limits."""
 
     def __post_init__(self) -> None:
-        check_id(self.federation, "federation")
-        check_id(self.client, "client")
-        check_address(self.server)
+        super().__post_init__()
         if (self.folder is None) == (self.entry is None):
-            raise Refused("data", "either folder or entry", "both" if self.folder else "neither")
+            got = "neither" if self.folder is None else "both"
+            raise ValueError(f"a site needs either folder or entry, got {got}")
         if self.source is not None:
             check_source(self.source)
-        check_range("min_class_count", self.min_class_count, 1, 10**9)
-        check_range("seconds", self.seconds, 1, 7 * 86400)
-        check_range("memory_mib", self.memory_mib, 256, 2**30)
 
 
 @dataclass(frozen=True)
 class SitePaths:
-    """A site's folder, the one that holds ``site.toml``."""
+    """The folder of a site, which holds ``site.toml``."""
 
     folder: Path
 
     @classmethod
     def find(cls, folder: str | Path) -> SitePaths:
-        """The folder itself."""
-        place = cls(Path(folder).absolute())
-        if not place.settings_file.is_file():
+        """The given folder, if it is a site's."""
+        paths = cls(Path(folder).absolute())
+        if not paths.settings_file.is_file():
             raise FileNotFoundError(
                 f"{folder}: no site.toml here; `fedran federation join` makes a site's folder"
             )
-        return place
+        return paths
 
     @property
     def settings_file(self) -> Path:
@@ -79,10 +83,10 @@ class SitePaths:
         return self.folder / "site.toml"
 
     def settings(self) -> SiteSettings:
-        """What it says."""
+        """The settings in the configuration."""
         return load_settings(SiteSettings, self.settings_file)
 
 
 def trial_sites(folder: str | Path) -> list[SitePaths]:
-    """The sites of a trial, in the order of their names."""
+    """The sites of a trial on one machine, sorted by name."""
     return [SitePaths(p.parent) for p in sorted(Path(folder).absolute().glob("sites/*/site.toml"))]

@@ -1,4 +1,4 @@
-"""Where a site's rows come from: a folder or a function, named in its own configuration only."""
+"""Where a site's rows come from: a folder or a function that its configuration names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """Rows of a task; FileNotFoundError while there are none yet."""
+    """Rows of a task. Raises FileNotFoundError while there are none yet."""
 
     def __call__(self, task: str) -> Rows:
         """The rows of one task."""
@@ -25,10 +25,10 @@ class Source(Protocol):
 
 
 class FolderSource:
-    """``FOLDER/TASK.npz`` with ``features`` or ``images``, and ``labels``.
+    """``FOLDER/TASK.npz`` with ``labels``, and ``features`` or ``images``.
 
-    The task's name comes from the server, so it is checked: it cannot leave the folder. What is
-    wrong is told to the server, so it names the file and not the folder.
+    The server names the task, so the name is checked: it cannot point outside the folder. Errors
+    go to the server, so they name the file without its folder.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -37,7 +37,7 @@ class FolderSource:
             raise FileNotFoundError(f"{self.folder}: no such folder; expected the site's data")
 
     def __call__(self, task: str) -> Rows:
-        """The rows in the task's file."""
+        """The rows in the file of the task."""
         path = self.folder / f"{check_id(task, 'task')}.npz"
         if not path.is_file():
             raise FileNotFoundError(f"{path.name}: no rows for task {task} yet")
@@ -45,10 +45,10 @@ class FolderSource:
 
 
 class FunctionSource:
-    """``module:function``, called with the task's name; it returns rows and labels.
+    """``module:function``, which is called with the name of the task and returns rows and labels.
 
-    FileNotFoundError from it means: no rows yet. Whatever else it raises goes to the site's log,
-    and only its kind to the server: the text may hold what must not leave the site.
+    FileNotFoundError from it means that there are no rows yet. Any other exception goes to the
+    site's log, and only its type to the server, because the text may contain private data.
     """
 
     def __init__(self, entry: str) -> None:
@@ -68,7 +68,7 @@ class FunctionSource:
         self.entry, self.function = entry, found
 
     def __call__(self, task: str) -> Rows:
-        """What the function returns for the task."""
+        """The rows that the function returns for the task."""
         check_id(task, "task")
         try:
             found = self.function(task)

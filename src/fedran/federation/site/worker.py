@@ -1,7 +1,8 @@
-"""The work for a task in its own process: ``python -m fedran.federation.site.worker SITE.toml``.
+"""The work for a task in a process of its own, with limits on time and memory.
 
-The offer comes on stdin; what is made lies in the outbox; what went wrong comes back in a
-sentence on stdout. What an entry point prints goes to stderr, with the log.
+``python -m fedran.federation.site.worker SITE.toml`` is the child. It reads the offer from stdin,
+puts uploads into the outbox and writes what went wrong to stdout. What an entry point prints goes
+to stderr, with the log.
 """
 
 from __future__ import annotations
@@ -21,28 +22,33 @@ from typing import TYPE_CHECKING
 
 from fedran.core.errors import Refused, printable
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.lockfile import AlreadyRunning
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.source import FolderSource, FunctionSource, Source
-from fedran.federation.site.task_work import Site
+from fedran.federation.site.upload import Site
 
 if TYPE_CHECKING:
     from fedran.backbones.backbone import Backbone
 
 log = logging.getLogger("fedran.federation.site.worker")
-LONGEST = 4096
-"""Bytes of an answer; a pipe holds them without a reader."""
+MAX_ANSWER = 4096
+"""Bytes of an answer, so that a pipe holds them without a reader."""
 DONE = "done: "
-"""Begins an answer: a child that ended without one did not come to its end."""
-GRACE = 5
-"""Seconds after which the child ends by itself, should the parent be gone."""
+"""Starts every answer. A child without it did not come to its end."""
+GRACE_SECONDS = 5
+"""Seconds beyond the time limit after which the child ends even if the parent is gone."""
 
 
-def work_apart(path: Path, settings: SiteSettings, offer: Offer) -> str:
-    """As ``work``, in a child that is limited in memory and killed when its time is over."""
+class WorkerFailed(ChildProcessError):
+    """The child process ended without an answer, or an upload could not be made."""
+
+
+def make_uploads_in_child(path: Path, settings: SiteSettings, offer: Offer) -> str:
+    """As ``make_uploads``, in a child process with limited memory that is killed after its time."""
     task, path = f"task {offer.task}", path.absolute()
     child = subprocess.Popen(  # noqa: S603
         [sys.executable, "-P", "-m", "fedran.federation.site.worker", str(path)],
@@ -55,36 +61,40 @@ def work_apart(path: Path, settings: SiteSettings, offer: Offer) -> str:
     )
     assert child.stdin is not None
     assert child.stdout is not None
-    with child.stdout as answer:
+    with child.stdout as stdout:
         try:
-            with suppress(BrokenPipeError), child.stdin as question:
-                question.write(json.dumps(offer.fields()).encode())
+            with suppress(BrokenPipeError), child.stdin as stdin:
+                stdin.write(json.dumps(offer.fields()).encode())
             child.wait(settings.seconds)
         except subprocess.TimeoutExpired:
-            expected = f"an upload within {settings.seconds:g} seconds"
-            return str(Refused(task, expected, "none", hint="the site's `seconds` limits it"))
+            raise WorkerFailed(
+                f"{task}: expected an upload within {settings.seconds:g} seconds, got none; the "
+                "site's `seconds` limits it"
+            ) from None
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # and what it started itself
+                os.killpg(child.pid, signal.SIGKILL)  # and every process that it started
             child.wait()
-        os.set_blocking(answer.fileno(), False)  # someone may have left the group with it
-        said = printable((answer.read(LONGEST) or b"").decode(errors="replace"), LONGEST)
-    if said.startswith(DONE):
-        return said.removeprefix(DONE)
+        os.set_blocking(stdout.fileno(), False)  # a process that left the group may hold the pipe
+        answer = printable((stdout.read(MAX_ANSWER) or b"").decode(errors="replace"), MAX_ANSWER)
+    if answer.startswith(DONE):
+        return answer.removeprefix(DONE)
     how = f"signal {-child.returncode}" if child.returncode < 0 else f"status {child.returncode}"
-    hint = f"the site's log may say more; it has {settings.memory_mib} MiB for the work"
-    return str(Refused(task, "an upload", f"a process that ended with {how}", hint=hint))
+    raise WorkerFailed(
+        f"{task}: expected an upload, got a process that ended with {how}; the site's log may say "
+        f"more; it has {settings.memory_mib} MiB for the work"
+    )
 
 
-def work(path: Path, offer: Offer) -> str:
-    """Make the upload for a task, those that were missed and those that were damaged.
+def make_uploads(path: Path, offer: Offer) -> str:
+    """Make the upload of the offered task, and those of earlier tasks that are lost or missing.
 
-    The answer is why something was not made, in a sentence; rows for an earlier task that are
-    not there are no fault.
+    Returns what went wrong, as text for the server, or nothing. Missing rows of an earlier task
+    are not an error.
     """
-    told = []
+    problems = []
     try:
-        site = site_at(path)
+        site = load_site(path)
         for task in dict.fromkeys((offer.task, *site.outbox.lost(), *offer.earlier)):
             if task != offer.task and site.outbox.has(task):
                 continue
@@ -93,53 +103,59 @@ def work(path: Path, offer: Offer) -> str:
             except (Exception, SystemExit) as reason:
                 if task in offer.earlier and isinstance(reason, FileNotFoundError):
                     continue
-                told.append(f"task {task}: {because(reason, path.parent)}")
+                problems.append(f"task {task}: {text_for_server(reason, path.parent)}")
     except (Exception, SystemExit) as reason:
-        told.append(f"task {offer.task}: {because(reason, path.parent)}")
-    return "; ".join(told)
+        problems.append(f"task {offer.task}: {text_for_server(reason, path.parent)}")
+    return "; ".join(problems)
 
 
-def because(reason: BaseException, here: Path | None) -> str:
-    """A failure as the server may hear it: our own sentences, of others only the kind.
+def text_for_server(reason: BaseException, folder: Path | None) -> str:
+    """An error as the server may see it: our own messages verbatim, others by type only.
 
-    What others raise may hold anything, so its text stays in the site's log, as paths do.
+    Messages of third-party exceptions may contain private data, so they stay in the site's log.
+    The path of the site's folder stays there too.
     """
+    if isinstance(reason, WorkerFailed):
+        log.warning("nothing to send: %s", reason)
+        return str(reason)
     if isinstance(reason, MemoryError):
         log.warning("out of memory: %s", reason)
         return "memory: expected enough for the work, got too little; raise the site's memory_mib"
-    if here is not None and isinstance(reason, (Refused, FileNotFoundError)):
+    if folder is not None and isinstance(reason, (Refused, FileNotFoundError, AlreadyRunning)):
         log.warning("nothing to send: %s", reason)
-        return printable(str(reason).replace(f"{here}{os.sep}", ""))
+        return printable(str(reason).replace(f"{folder}{os.sep}", ""))
     log.error("nothing to send", exc_info=reason)
     return f"{type(reason).__name__} at the site; its log says more"
 
 
-def site_at(path: Path) -> Site:
-    """The site that a configuration file describes; paths in it are relative to the file."""
-    settings, here = load_settings(SiteSettings, path), path.parent
-    if settings.entry is not None and str(here) not in sys.path:
-        sys.path.append(str(here))
+def load_site(path: Path) -> Site:
+    """The site that a configuration file describes. Paths in it are relative to the file."""
+    settings, folder = load_settings(SiteSettings, path), path.parent
     source: Source
     if settings.folder is not None:
-        source = FolderSource(here / settings.folder)
+        source = FolderSource(folder / settings.folder)
     else:
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
         source = FunctionSource(settings.entry or "")
     return Site(
         settings.client,
         settings.federation,
-        SiteKey.load(here / settings.key),
+        SiteKey.load(folder / settings.key),
         source,
-        Outbox(here / settings.state / "outbox"),
-        backbone=_loader(settings.backbone, here) if settings.backbone else None,
+        Outbox(folder / settings.state / "outbox"),
+        backbone=_backbone_loader(settings.backbone, folder) if settings.backbone else None,
         made_by=settings.source,
         min_class_count=settings.min_class_count,
         pseudo_labels=settings.pseudo_labels,
+        work_bytes=settings.memory_mib * 2**20 // 2,  # the rest: rows, backbone, interpreter
     )
 
 
-def _loader(spec: str, here: Path) -> Callable[[], Backbone]:
+def _backbone_loader(spec: str, folder: Path) -> Callable[[], Backbone]:
+    """Loads a backbone. A relative path in ``spec`` is looked for in the site's folder first."""
     kind, colon, name = spec.partition(":")
-    beside = here / Path(name).expanduser()
+    beside = folder / Path(name).expanduser()
 
     def load() -> Backbone:
         from fedran.backbones import catalogue
@@ -149,9 +165,9 @@ def _loader(spec: str, here: Path) -> Callable[[], Backbone]:
     return load
 
 
-def confine(settings: SiteSettings) -> None:
-    """Limit this process: memory, time, and no image of it on disk when it crashes."""
-    signal.alarm(math.ceil(settings.seconds) + GRACE)
+def limit_resources(settings: SiteSettings) -> None:
+    """Limit memory and time of this process, and write no core dump."""
+    signal.alarm(math.ceil(settings.seconds) + GRACE_SECONDS)
     if sys.platform == "linux":
         import resource
 
@@ -163,15 +179,15 @@ def confine(settings: SiteSettings) -> None:
 
 
 def main(path: Path) -> None:
-    """The child."""
+    """The child process."""
     answer = os.dup(1)
     os.dup2(2, 1)
     log_to(path.parent)
-    confine(load_settings(SiteSettings, path))
-    told = work(path, Offer.read(json.load(sys.stdin)))
+    limit_resources(load_settings(SiteSettings, path))
+    problems = make_uploads(path, Offer.read(json.load(sys.stdin)))
     sys.stdout.flush()
-    os.write(answer, f"{DONE}{told}".encode(errors="replace")[:LONGEST])
-    os._exit(0)  # without waiting for threads that an entry point may have left
+    os.write(answer, f"{DONE}{problems}".encode(errors="replace")[:MAX_ANSWER])
+    os._exit(0)  # do not wait for threads that an entry point may have left
 
 
 if __name__ == "__main__":

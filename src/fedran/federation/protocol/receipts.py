@@ -1,0 +1,115 @@
+"""Receipts: what the server, or an edge, decided about an upload, with a machine-readable code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from fedran.core.errors import Refused
+
+Outcome = Literal["accepted", "duplicate", "quarantined", "refused"]
+
+
+class Code(StrEnum):
+    """What was decided, and for a refused upload why. Programs read the code, people the reason."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    """The same bytes were accepted before."""
+    QUARANTINED = "quarantined"
+    """Unusual: kept until a person accepts it."""
+    CONFLICT = "conflict"
+    """The rows of this client and task are already in, through another upload."""
+    WRONG_FEDERATION = "wrong_federation"
+    UNKNOWN_CLIENT = "unknown_client"
+    """The roster does not list the client."""
+    BAD_SIGNATURE = "bad_signature"
+    FOREIGN_MEMBERS = "foreign_members"
+    """A sum lists members that the roster does not assign to its sender."""
+    UNKNOWN_TASK = "unknown_task"
+    """The server never opened the task."""
+    WRONG_FINGERPRINT = "wrong_fingerprint"
+    """The sender uses another backbone or feature map."""
+    TOO_LARGE = "too_large"
+    TOO_MANY_CLASSES = "too_many_classes"
+    INVALID = "invalid"
+    """The envelope or the summary in it fails a check."""
+    SERVER_ERROR = "server_error"
+    UNKNOWN = "unknown"
+    """Sent by a peer that has no codes, or has a code that is not in this list."""
+
+
+SETTLED: dict[Code, Outcome] = {
+    Code.ACCEPTED: "accepted",
+    Code.DUPLICATE: "duplicate",
+    Code.QUARANTINED: "quarantined",
+}
+"""Codes after which the sender need not send again. Every other code means "refused"."""
+
+
+class UploadRefused(Refused):
+    """An upload that is not accepted, with the code for its receipt."""
+
+    def __init__(self, code: Code, field: str, expected: str, got: object, hint: str = "") -> None:
+        super().__init__(field, expected, got, hint)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The answer to one envelope."""
+
+    code: Code
+    client: str
+    task: str
+    digest: str
+    """SHA-256 of the encoded summary."""
+    reason: str = ""
+    """A sentence for people."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """The code, with all reasons for a refusal put together.
+
+        >>> Receipt(Code.CONFLICT, "site-1", "may", "d").outcome
+        'refused'
+        """
+        return SETTLED.get(self.code, "refused")
+
+    @property
+    def settled(self) -> bool:
+        """Whether the receiver has the upload, accepted or in quarantine."""
+        return self.code in SETTLED
+
+    @property
+    def final(self) -> bool:
+        """Whether sending the upload again cannot change the outcome."""
+        return self.settled or self.code == Code.CONFLICT
+
+
+def receipts_to_json(receipts: Sequence[Receipt]) -> list[dict[str, str]]:
+    """Receipts as plain values for a message or a file."""
+    return [{**vars(r), "code": r.code.value, "outcome": r.outcome} for r in receipts]
+
+
+def receipts_from_json(given: Any) -> list[Receipt]:
+    """Inverse of ``receipts_to_json``. A missing or unknown code is ``Code.UNKNOWN``: refused.
+
+    >>> receipts_from_json([{"client": "a", "task": "may", "digest": "d", "reason": ""}])[0].code
+    <Code.UNKNOWN: 'unknown'>
+    """
+    names = ("client", "task", "digest", "reason")
+    if not isinstance(given, list) or not all(isinstance(g, dict) for g in given):
+        raise Refused("receipts", "a list of objects", given)
+    found = []
+    for g in given:
+        if not all(isinstance(g.get(name), str) for name in names):
+            raise Refused("receipts", f"text fields {', '.join(names)}", sorted(map(str, g)))
+        try:
+            code = Code(g.get("code"))
+        except ValueError:
+            code = Code.UNKNOWN
+        found.append(Receipt(code, *(g[name] for name in names)))
+    return found

@@ -1,0 +1,80 @@
+"""Messages to nodes over Flower's grid: retries, lost nodes, replies one at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+MAX_ATTEMPTS = 5
+"""How often one node is asked within one run."""
+RETRY_SECONDS = 10.0
+"""Seconds until a node whose answer is an error is asked again."""
+SLOW_SECONDS = 75.0
+"""Seconds without an answer until a node is asked again, then twice as many, ..."""
+
+
+class Messenger:
+    """Knows which nodes to ask, which messages are unanswered, and what has come back."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.unanswered: dict[str, int] = {}
+        """Message id -> node."""
+        self._attempts: dict[int, int] = {}
+        self._asked_at: dict[int, float] = {}
+        self._ask_from: dict[int, float] = {}
+        """Node -> time from which it may be asked (again)."""
+        self._disconnected: set[int] = set()
+        """Nodes that disconnected before they answered."""
+
+    def nodes(self) -> list[int]:
+        """The connected nodes."""
+        return list(self.grid.get_node_ids())
+
+    def nodes_to_ask(self) -> list[int]:
+        """Connected nodes that were not asked yet, failed, were disconnected, or are slow.
+
+        A node that was killed at work and came back has lost its message, and Flower may not
+        report it. A second message to a node that is only slow does no harm.
+        """
+        now = time.monotonic()
+        connected, busy = set(self.grid.get_node_ids()), set(self.unanswered.values())
+        self._disconnected |= busy - connected
+        again = self._disconnected & connected
+        self._disconnected -= again
+        again |= {
+            node
+            for node in busy & connected
+            if now - self._asked_at[node] > SLOW_SECONDS * self._attempts[node]
+        }
+        due = {node for node in connected - busy if self._ask_from.get(node, 0.0) <= now}
+        return [n for n in sorted(due | again) if self._attempts.get(n, 0) < MAX_ATTEMPTS]
+
+    def send(self, node: int, body: RecordDict, kind: str, ttl: float) -> None:
+        """Send one message to one node, so that the id of the message is known."""
+        message = Message(body, dst_node_id=node, message_type=kind, ttl=ttl)
+        self._attempts[node] = self._attempts.get(node, 0) + 1
+        self._asked_at[node] = time.monotonic()
+        self._ask_from[node] = float("inf")
+        for message_id in self.grid.push_messages([message]):
+            if message_id:
+                self.unanswered[message_id] = node
+            else:  # Flower did not take it
+                self.retry_later(node)
+
+    def retry_later(self, node: int) -> None:
+        """Let a node be asked again after a pause."""
+        self._ask_from[node] = time.monotonic() + RETRY_SECONDS
+
+    def replies(self) -> Iterator[tuple[int, Message]]:
+        """Replies that have come, with their nodes. Only one is in memory at a time."""
+        for message_id in list(self.unanswered):
+            for reply in self.grid.pull_messages([message_id]):
+                yield self.unanswered.pop(message_id), reply
+
+    def forget_unanswered(self) -> None:
+        """Stop waiting for the replies that have not come."""
+        self.unanswered.clear()

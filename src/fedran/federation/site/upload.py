@@ -1,0 +1,185 @@
+"""A site's work for one task: rows become random features, a summary and a signed upload."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused
+from fedran.core.labels import Label, encode_labels
+from fedran.core.pseudo_labels import margin_labels
+from fedran.core.summarize import Summarizer, summarize
+from fedran.core.summary import Summary
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.messages import FeatureSource, Offer, require_same_source, seal
+from fedran.federation.protocol.rows import Rows
+from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.source import Source
+from fedran.wire.codec import encode
+from fedran.wire.plan import plan
+
+if TYPE_CHECKING:
+    from fedran.backbones.backbone import Backbone
+
+log = logging.getLogger(__name__)
+BATCH_ROWS = 512
+"""Rows whose random features are made at a time when not all of them fit into memory."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client of the federation, with its key, its rows and its outbox."""
+
+    client: str
+    federation: str
+    key: SiteKey
+    source: Source
+    outbox: Outbox
+    backbone: Callable[[], Backbone] | None = None
+    """Loads the site's frozen network. It is called only for images."""
+    made_by: FeatureSource | None = None
+    """What made the site's features; None: whatever the server says."""
+    min_class_count: int = 5
+    """Classes with fewer rows are withheld: their sums would reveal single rows. Rows with a
+    pseudo-label count."""
+    pseudo_labels: Literal["margin", "none"] = "margin"
+    work_bytes: int = 2 * 2**30
+    """Memory for random features and what is computed from them."""
+
+    def prepare(self, offer: Offer) -> bytes:
+        """The envelope for a task: from the outbox, or made now and put there first."""
+        offer.require(self.federation, self.made_by)
+        found = self.outbox.envelope(offer.task)
+        if found is not None:
+            return found
+        summary = self.summarize(offer)
+        assert summary.fingerprint is not None
+        envelope = seal(
+            encode(summary, max_bytes=offer.budget_bytes),
+            self.key,
+            federation=self.federation,
+            client=self.client,
+            task=offer.task,
+            fingerprint=summary.fingerprint.hash,
+        )
+        return self.outbox.put(envelope)
+
+    def summarize(self, offer: Offer) -> Summary:
+        """The summary of the task's rows, with the largest rank that the budget allows.
+
+        If random features H of all rows fit into ``work_bytes``, they are summarized at once.
+        Otherwise batches of rows go through a ``Summarizer``: memory does not grow with the number
+        of rows, and the summary agrees with the other one to the sum of both accounts.
+        """
+        phi, data = offer.features(), self.source(offer.task)
+        width, features = phi.out_features, self._extractor(data, offer)
+        capacity = Summarizer(width, rank=1, max_bytes=self.work_bytes).capacity
+        in_memory = phi(features(data.X)) if len(data.y) <= capacity else None
+
+        def H(rows: NDArray[np.int64]) -> NDArray[Any]:
+            return phi(features(data.X[rows])) if in_memory is None else in_memory[rows]
+
+        y = self._with_pseudo_labels(H, data.y, capacity, offer.task)
+        kept = self._rows_to_send(y, offer.task)
+        n_classes = len({y[i] for i in kept})
+        rank = plan(offer.budget_bytes, out_features=width, n_classes=n_classes).rank
+        if rank < 1:
+            expected = f"room for the sums of {n_classes} classes"
+            raise Refused("budget_bytes", expected, offer.budget_bytes)
+        rank = min(rank, len(kept), width)
+        if in_memory is not None:
+            rows = in_memory if len(kept) == len(in_memory) else in_memory[kept]
+            labels = [y[i] for i in kept]
+            return summarize(rows, labels, rank=rank, fingerprint=phi.fingerprint)
+        if 2 * rank > capacity:
+            text = "task %s: memory allows rank %d instead of %d; raise memory_mib"
+            log.warning(text, offer.task, capacity // 2, rank)
+            rank = capacity // 2
+        streaming = Summarizer(
+            width, rank=rank, fingerprint=phi.fingerprint, max_bytes=self.work_bytes
+        )
+        for start in range(0, len(kept), BATCH_ROWS):
+            rows = kept[start : start + BATCH_ROWS]
+            streaming.update(H(rows), [y[i] for i in rows])
+        return streaming.finish()
+
+    def _extractor(self, data: Rows, offer: Offer) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """The function from rows of the data to features (n, d)."""
+        if not data.is_images:
+            return lambda X: X
+        if self.backbone is None:
+            raise Refused("rows", "features, as this site has no backbone", "images")
+        network = self.backbone()
+        require_same_source(network.source, offer.source)
+        return lambda images: extract(network, images)
+
+    def _with_pseudo_labels(
+        self, H: Callable[[NDArray[np.int64]], NDArray[Any]], y: list[Any], capacity: int, task: str
+    ) -> list[Any]:
+        """The labels, with pseudo-labels for the rows that the margin rule accepts.
+
+        If not all rows fit into memory, the rule learns from at most ``capacity / 2`` labelled
+        rows, evenly spaced, and decides about the others in groups.
+        """
+        has = np.array([label is not None for label in y], dtype=bool)
+        if self.pseudo_labels == "none" or has.all() or not has.any():
+            return y
+        known, missing = np.flatnonzero(has), np.flatnonzero(~has)
+        if len(y) <= capacity:
+            groups = [np.arange(len(y))]
+        else:
+            if len(known) > capacity // 2:
+                known = known[np.linspace(0, len(known) - 1, capacity // 2).astype(int)]
+            size = capacity - len(known)
+            parts = (missing[i : i + size] for i in range(0, len(missing), size))
+            groups = [np.sort(np.concatenate([known, part])) for part in parts]
+        labels = list(y)
+        for rows in groups:
+            found = margin_labels(H(rows), [y[i] for i in rows])
+            log.info("task %s: %s", task, found.reason)
+            for i, label in zip(rows, found.labels, strict=True):
+                labels[i] = label
+        return labels
+
+    def _rows_to_send(self, y: list[Any], task: str) -> NDArray[np.int64]:
+        kept, withheld = frequent_rows(y, self.min_class_count)
+        if withheld:
+            log.warning(
+                "task %s: withheld %s, fewer than %d rows each",
+                task,
+                ", ".join(f"{c!r} ({n})" for c, n in withheld.items()),
+                self.min_class_count,
+            )
+        if not len(kept):
+            expected = f"a class with at least {self.min_class_count} labelled rows"
+            raise Refused("rows", expected, "none")
+        return kept
+
+
+def extract(network: Backbone, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Features (n, d) of images (n, height, width, 3), computed in batches."""
+    features = np.empty((len(images), network.out_features), np.float32)
+    for start in range(0, len(images), network.batch_size):
+        rows = slice(start, start + network.batch_size)
+        features[rows] = network(np.stack([network.preprocess(image) for image in images[rows]]))
+    return features
+
+
+def frequent_rows(y: list[Any], least: int) -> tuple[NDArray[np.int64], dict[Label, int]]:
+    """The labelled rows of classes with at least ``least`` rows, and the counts of the others.
+
+    >>> rows, withheld = frequent_rows(["a", "a", "b", None], 2)
+    >>> rows.tolist(), withheld
+    ([0, 1], {'b': 1})
+    """
+    classes, codes = encode_labels(y, len(y))
+    counts = Counter(codes[codes >= 0].tolist())
+    few = [c for c, n in counts.items() if n < least]
+    rows = np.flatnonzero((codes >= 0) & ~np.isin(codes, few))
+    return rows, {classes[c]: counts[c] for c in sorted(few)}
