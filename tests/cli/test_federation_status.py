@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from helpers.made_status import Made
+from helpers.recorded_federation import RecordedFederation
 
 LIMIT = 300
 """Seconds for a step of another process, on a machine that is busy with other tests."""
@@ -19,11 +19,11 @@ LIMIT = 300
 
 @pytest.fixture
 def folder(tmp_path):
-    made = Made(tmp_path / "trial")
-    made.task("may")
-    made.upload("site-1", "may")
-    with made.at_work("may"):
-        yield made.folder
+    recorded = RecordedFederation(tmp_path / "trial")
+    recorded.task("may")
+    recorded.upload("site-1", "may")
+    with recorded.task_running("may"):
+        yield recorded.folder
 
 
 def test_status_prints_text_or_json(cli, folder):

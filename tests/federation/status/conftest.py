@@ -2,15 +2,15 @@
 
 import pytest
 
-from helpers.made_status import Made
+from helpers.recorded_federation import RecordedFederation
 
 
 @pytest.fixture
 def open_task(tmp_path):
     """A running server whose task ``may`` is open; one of three sites has answered."""
-    found = Made(tmp_path / "trial")
+    found = RecordedFederation(tmp_path / "trial")
     found.task("may")
     found.upload("site-1", "may")
     found.flower([("site-1", "online", None)])
-    with found.at_work("may"), found.running():
+    with found.task_running("may"), found.server_running():
         yield found

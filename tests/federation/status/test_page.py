@@ -33,15 +33,15 @@ addEventListener("load", () => {{
 def make_hostile(federation):
     federation.task(HOSTILE, asked=[HOSTILE, "site-1"])
     federation.task("may", asked=["site-1", "site-2", HOSTILE, HOSTILE + "2"])
-    federation.book.write("declined", client=HOSTILE, task="may", reason=HOSTILE)
+    federation.events.write("declined", client=HOSTILE, task="may", reason=HOSTILE)
     federation.upload(HOSTILE, HOSTILE, classes=[[HOSTILE, 3]])
     federation.upload(HOSTILE, "may", "refused", verified=False, reason=HOSTILE)
     federation.upload("site-2", "june", "quarantined", reason=HOSTILE)
     (federation.state / "quarantine").mkdir(exist_ok=True)
     (federation.state / "quarantine" / "site-2@june").touch()
-    federation.book.write("declined", client="site-1", task=HOSTILE, reason=HOSTILE)
-    federation.book.write("head", task=HOSTILE, classes=1, bytes=9, digest=HOSTILE, accuracy=0.5)
-    federation.book.write("run", task=HOSTILE, run_id=HOSTILE, status=HOSTILE, transport=9)
+    federation.events.write("declined", client="site-1", task=HOSTILE, reason=HOSTILE)
+    federation.events.write("head", task=HOSTILE, classes=1, bytes=9, digest=HOSTILE, accuracy=0.5)
+    federation.events.write("run", task=HOSTILE, run_id=HOSTILE, status=HOSTILE, transport=9)
 
 
 def test_text_from_other_machines_is_escaped(open_task):

@@ -11,24 +11,24 @@ pytest.importorskip("cryptography")
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.status.reader import Reader
 from helpers.made_federation import upload
-from helpers.made_status import Made
+from helpers.recorded_federation import RecordedFederation
 
 
 @pytest.fixture
-def made(tmp_path):
-    return Made(tmp_path / "trial")
+def recorded(tmp_path):
+    return RecordedFederation(tmp_path / "trial")
 
 
-def read(made, **changes):
-    return Reader(made.folder).read(**changes)
+def read(recorded, **changes):
+    return Reader(recorded.folder).read(**changes)
 
 
 def site(status, client):
     return next(s for s in status.sites if s.client == client)
 
 
-def test_the_status_of_a_server_that_never_ran(made):
-    for folder in (made.folder, made.server):
+def test_the_status_of_a_server_that_never_ran(recorded):
+    for folder in (recorded.folder, recorded.server):
         status = Reader(folder).read()
         assert (status.server, status.records) == ("not running", 0)
         assert (status.head, status.tasks, status.transport) == (None, [], None)
@@ -38,29 +38,31 @@ def test_the_status_of_a_server_that_never_ran(made):
             ("site-3", None),
         ]
     with pytest.raises(FileNotFoundError, match=r"no server\.toml here or in server/"):
-        Reader(made.folder / "sites")
+        Reader(recorded.folder / "sites")
 
 
-def test_the_status_of_a_task_from_its_opening_to_its_end(made):
-    made.task("may")
-    made.upload("site-1", "may")
-    made.upload("site-2", "may", "refused", reason="no")
-    made.book.write("declined", client="site-3", task="may", reason="no rows yet")
-    made.book.write("declined", client="stranger", task="may", reason="let me in")
-    with made.at_work("may"):
-        (task,) = read(made).open_tasks
+def test_the_status_of_a_task_from_its_opening_to_its_end(recorded):
+    recorded.task("may")
+    recorded.upload("site-1", "may")
+    recorded.upload("site-2", "may", "refused", reason="no")
+    recorded.events.write("declined", client="site-3", task="may", reason="no rows yet")
+    recorded.events.write("declined", client="stranger", task="may", reason="let me in")
+    with recorded.task_running("may"):
+        (task,) = read(recorded).open_tasks
     assert task.answered == {"site-1": "accepted", "site-2": "refused"}
     assert (task.missing, task.declined, task.asked) == ([], {"site-3": "no rows yet"}, 3)
     assert (task.uploads, task.refused, task.rows, task.payload) == (1, 1, 7, 200)
     assert (task.transport, task.accuracy, task.min_clients) == (None, None, 2)
     assert 50 < task.ends - time.time() <= 60
-    made.upload("site-1", "may", "refused", reason="other rows", bytes=1)
-    made.task("may", "quorum", missing=["site-3"])
-    made.book.write("head", task="may", classes=1, bytes=9, digest="d", accuracy=0.5, seconds=1)
-    made.book.write("run", task="may", run_id="1", status="x", transport=9, transport_up=4)
-    made.book.write("run", task="may", run_id="2", status="x", transport=2, transport_down=1)
-    made.flower(runs=[{"run_id": n, "status": "x", "transport": 40} for n in "13"])
-    status = read(made)
+    recorded.upload("site-1", "may", "refused", reason="other rows", bytes=1)
+    recorded.task("may", "quorum", missing=["site-3"])
+    recorded.events.write(
+        "head", task="may", classes=1, bytes=9, digest="d", accuracy=0.5, seconds=1
+    )
+    recorded.events.write("run", task="may", run_id="1", status="x", transport=9, transport_up=4)
+    recorded.events.write("run", task="may", run_id="2", status="x", transport=2, transport_down=1)
+    recorded.flower(runs=[{"run_id": n, "status": "x", "transport": 40} for n in "13"])
+    status = read(recorded)
     (task,) = status.tasks
     assert (task.state, task.accuracy, task.missing) == ("quorum", 0.5, [])
     assert task.answered == {"site-1": "accepted", "site-2": "refused"}
@@ -69,22 +71,22 @@ def test_the_status_of_a_task_from_its_opening_to_its_end(made):
     assert (status.open_tasks, status.head.classes, status.head.accuracy) == ([], 1, 0.5)
 
 
-def test_a_task_whose_run_died_is_interrupted_not_open(made):
-    made.task("may")
-    made.book.write("declined", client="site-3", task="may", reason="no rows yet")
-    assert read(made).tasks[0].state == "interrupted"
-    with made.at_work("june"):
-        assert read(made).tasks[0].state == "interrupted"
-    with made.at_work("may"):
-        made.task("may")
-        assert (read(made).tasks[0].state, read(made).tasks[0].declined) == ("open", {})
+def test_a_task_whose_run_died_is_interrupted_not_open(recorded):
+    recorded.task("may")
+    recorded.events.write("declined", client="site-3", task="may", reason="no rows yet")
+    assert read(recorded).tasks[0].state == "interrupted"
+    with recorded.task_running("june"):
+        assert read(recorded).tasks[0].state == "interrupted"
+    with recorded.task_running("may"):
+        recorded.task("may")
+        assert (read(recorded).tasks[0].state, read(recorded).tasks[0].declined) == ("open", {})
 
 
-def test_unsigned_messages_count_for_no_site_and_create_no_task(made):
-    made.upload("site-1", "may", "refused", verified=False, reason="signature")
-    made.upload("stranger", "june", "refused", verified=False, reason="signature")
-    made.book.write("declined", client="site-2", task="may", reason="nothing")
-    status = read(made)
+def test_unsigned_messages_count_for_no_site_and_create_no_task(recorded):
+    recorded.upload("site-1", "may", "refused", verified=False, reason="signature")
+    recorded.upload("stranger", "june", "refused", verified=False, reason="signature")
+    recorded.events.write("declined", client="site-2", task="may", reason="nothing")
+    status = read(recorded)
     assert [s.client for s in status.sites] == ["site-1", "site-2", "site-3"]
     assert all((s.last_seen, s.uploads, s.bytes) == (None, 0, 0) for s in status.sites)
     assert status.tasks == []
@@ -95,118 +97,122 @@ def test_unsigned_messages_count_for_no_site_and_create_no_task(made):
     ]
 
 
-def test_a_replayed_envelope_does_not_count_as_a_sign_of_life(made):
-    made.upload("site-1", "may")
-    first = site(read(made), "site-1").last_seen
+def test_a_replayed_envelope_does_not_count_as_a_sign_of_life(recorded):
+    recorded.upload("site-1", "may")
+    first = site(read(recorded), "site-1").last_seen
     time.sleep(0.01)
-    made.upload("site-1", "may", "duplicate", classes=None, rows=None)
-    made.upload("site-1", "may", released=True)
-    again = site(read(made), "site-1")
+    recorded.upload("site-1", "may", "duplicate", classes=None, rows=None)
+    recorded.upload("site-1", "may", released=True)
+    again = site(read(recorded), "site-1")
     assert (again.last_seen, again.uploads, again.bytes) == (first, 1, 200)
     assert again.classes == [("cat", 7)]
-    made.book.write("seen", client="site-1")
-    assert site(read(made), "site-1").last_seen > first
+    recorded.events.write("seen", client="site-1")
+    assert site(read(recorded), "site-1").last_seen > first
 
 
-def test_rows_per_class_of_a_site_add_up_over_its_tasks(made):
-    made.upload("site-1", "may", classes=[["cat", 3], [1, 2]], rows=5)
-    made.upload("site-1", "june", classes=[["cat", 4], ["1", 1]], rows=5, members=3)
-    found = site(read(made), "site-1")
+def test_rows_per_class_of_a_site_add_up_over_its_tasks(recorded):
+    recorded.upload("site-1", "may", classes=[["cat", 3], [1, 2]], rows=5)
+    recorded.upload("site-1", "june", classes=[["cat", 4], ["1", 1]], rows=5, members=3)
+    found = site(read(recorded), "site-1")
     assert found.classes == [("cat", 7), (1, 2), ("1", 1)]
     assert (found.uploads, found.members, found.rows, found.newest_task) == (2, 3, 10, "june")
 
 
-def test_a_site_is_connected_disconnected_or_unknown(made):
+def test_a_site_is_connected_disconnected_or_unknown(recorded):
     now = time.time()
     nodes = [
         ("site-1", "online", "2026-05-01T10:00:00+00:00"),
         ("site-2", "offline", "2026-05-01T10:00:00+00:00"),
         ("site-3", "offline", "nonsense"),
     ]
-    with made.running():
-        made.flower(nodes, at=now - 70)
-        status = read(made)
+    with recorded.server_running():
+        recorded.flower(nodes, at=now - 70)
+        status = read(recorded)
         assert (status.server, status.nodes) == ("running", 1)
         assert [s.connected for s in status.sites] == [True, False, False]
         assert [s.last_seen for s in status.sites] == [now - 70, 1777629600.0, None]
-        made.flower([*nodes, ("", "online", None)])  # without TLS the site of a node is unknown
-        assert [s.connected for s in read(made).sites] == [True, None, None]
-        made.flower(nodes, at=now - 600)
-        assert {s.connected for s in read(made).sites} == {None}
-    made.flower(nodes)
-    status = read(made)
+        recorded.flower([*nodes, ("", "online", None)])  # without TLS the site of a node is unknown
+        assert [s.connected for s in read(recorded).sites] == [True, None, None]
+        recorded.flower(nodes, at=now - 600)
+        assert {s.connected for s in read(recorded).sites} == {None}
+    recorded.flower(nodes)
+    status = read(recorded)
     assert (status.server, status.nodes) == ("not running", None)
     assert {s.connected for s in status.sites} == {None}
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"at": "x"}', '{"at": 1e300}', "[" * 100_000])
-def test_a_damaged_flower_file_is_reported_in_the_notes(damage, made):
-    (made.state / "flower.json").write_text(damage)
-    status = read(made)
+def test_a_damaged_flower_file_is_reported_in_the_notes(damage, recorded):
+    (recorded.state / "flower.json").write_text(damage)
+    status = read(recorded)
     assert status.nodes is None
     assert status.notes == ["flower.json is damaged. Which sites are connected is unknown."]
 
 
-def test_events_with_invalid_fields_do_not_stop_the_reader(made):
-    made.upload("site-1", "may", bytes="many", rows=-1, classes=[["cat"], 5, [None, 1], ["a", "b"]])
-    made.upload("site-2", None, members="x", classes="abc")
-    made.upload("site-2", "may", classes=5)
-    made.book.write("upload", verified=True)
+def test_events_with_invalid_fields_do_not_stop_the_reader(recorded):
+    recorded.upload(
+        "site-1", "may", bytes="many", rows=-1, classes=[["cat"], 5, [None, 1], ["a", "b"]]
+    )
+    recorded.upload("site-2", None, members="x", classes="abc")
+    recorded.upload("site-2", "may", classes=5)
+    recorded.events.write("upload", verified=True)
     for event in ("task", "declined", "seen", "head", "run", "unheard of"):
-        made.book.write(event)
-    made.book.write("head", task="may", accuracy="high", classes=-3)
-    made.task("may", asked=7, deadline="soon", min_clients="two", missing="none")
-    (made.server / "roster.toml").write_text("nonsense")
-    status = read(made)
+        recorded.events.write(event)
+    recorded.events.write("head", task="may", accuracy="high", classes=-3)
+    recorded.task("may", asked=7, deadline="soon", min_clients="two", missing="none")
+    (recorded.server / "roster.toml").write_text("nonsense")
+    status = read(recorded)
     json.dumps(asdict(status), allow_nan=False)
     assert any("roster cannot be read" in n for n in status.notes)
 
 
-def test_identical_refusals_are_counted_and_not_repeated(made):
+def test_identical_refusals_are_counted_and_not_repeated(recorded):
     for _ in range(300):
-        made.upload("site-1", "may", "refused", reason="same")
+        recorded.upload("site-1", "may", "refused", reason="same")
     for n in range(300):
-        made.upload("site-1", "may", "refused", reason=f"reason {n}")
-    status = read(made)
+        recorded.upload("site-1", "may", "refused", reason=f"reason {n}")
+    status = read(recorded)
     assert (len(status.problems), status.problems[0].reason) == (200, "reason 299")
-    made.upload("site-1", "may", "refused", reason="same")
-    assert (read(made).problems[0].reason, read(made).problems[0].times) == ("same", 301)
+    recorded.upload("site-1", "may", "refused", reason="same")
+    assert (read(recorded).problems[0].reason, read(recorded).problems[0].times) == ("same", 301)
 
 
-def test_reading_a_running_server_changes_no_file(made):
-    store = made.store()
-    store.receive(made.sites.envelope("site-1", "may", upload(1, classes=("cat", "dog"))))
-    store.receive(made.sites.envelope("site-2", "may", upload(2, scale=20.0)))
-    store.receive(made.sites.envelope("site-3", "may", key=SiteKey.generate()))
-    with (made.state / "journal").open("ab") as file:
+def test_reading_a_running_server_changes_no_file(recorded):
+    store = recorded.store()
+    store.receive(recorded.sites.envelope("site-1", "may", upload(1, classes=("cat", "dog"))))
+    store.receive(recorded.sites.envelope("site-2", "may", upload(2, scale=20.0)))
+    store.receive(recorded.sites.envelope("site-3", "may", key=SiteKey.generate()))
+    with (recorded.state / "journal").open("ab") as file:
         file.write(b"\x01" * 30)  # a record that is being written
-    before = {p: p.read_bytes() for p in made.server.rglob("*") if p.is_file()}
-    status = read(made)
-    assert {p: p.read_bytes() for p in made.server.rglob("*") if p.is_file()} == before
+    before = {p: p.read_bytes() for p in recorded.server.rglob("*") if p.is_file()}
+    status = read(recorded)
+    assert {p: p.read_bytes() for p in recorded.server.rglob("*") if p.is_file()} == before
     assert (status.records, status.notes) == (1, [])
-    assert status.disk_bytes == sum(len(b) for p, b in before.items() if made.state in p.parents)
+    assert status.disk_bytes == sum(
+        len(b) for p, b in before.items() if recorded.state in p.parents
+    )
     assert sum(n for _, n in site(status, "site-1").classes) == 20
     assert site(status, "site-3").last_seen is None
     (waiting,) = status.quarantine
-    assert waiting.command == f"fedran federation accept {made.folder} site-2 may"
+    assert waiting.command == f"fedran federation accept {recorded.folder} site-2 may"
     assert "times the median" in waiting.reason
-    aside = made.state / "quarantine" / "site-2@may"
+    aside = recorded.state / "quarantine" / "site-2@may"
     blob = aside.read_bytes()
     store.accept("site-2", "may")
     for name in ("site-2@may", ".site-1@may.x1.part", "a b@c", "nothing"):
         (aside.parent / name).write_bytes(blob)  # accepted already, half-written, foreign
-    assert read(made).quarantine == []
+    assert read(recorded).quarantine == []
     store.close()
 
 
-def test_uploads_missing_from_the_event_log_are_reported(made):
-    store = made.store()
-    store.receive(made.sites.envelope("site-1", "may"))
-    store.receive(made.sites.envelope("site-2", "may", upload(2, scale=20.0)))
+def test_uploads_missing_from_the_event_log_are_reported(recorded):
+    store = recorded.store()
+    store.receive(recorded.sites.envelope("site-1", "may"))
+    store.receive(recorded.sites.envelope("site-2", "may", upload(2, scale=20.0)))
     store.close()
-    made.book.path.unlink()
-    status = read(made)
+    recorded.events.path.unlink()
+    status = read(recorded)
     assert "The journal contains 1 uploads, the event log 0." in status.notes[0]
     assert status.quarantine[0].reason == "the event log does not contain the reason"
-    (made.state / "journal").write_bytes(b"something else")
-    assert read(made).records is None
+    (recorded.state / "journal").write_bytes(b"something else")
+    assert read(recorded).records is None

@@ -10,23 +10,25 @@ from rich.console import Console
 
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_status
-from helpers.made_status import Made
+from helpers.recorded_federation import RecordedFederation
 
 
 def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
-    made = Made(tmp_path)
-    (made.server / "roster.toml").write_text("[clients]\n")
-    made.task("may", deadline=600.0)
-    made.upload("site-1", "may", classes=[["[red]cat", 5], *([n, 1] for n in range(20))])
-    made.upload("site-2", "may", "quarantined", reason="too loud")
-    (made.state / "quarantine").mkdir()
-    (made.state / "quarantine" / "site-2@may").touch()
-    made.book.write("declined", client="site-3", task="may", reason="[bold]nothing\x1b[31m yet")
-    made.book.write("head", task="may", classes=21, bytes=9, digest="d", accuracy=0.9345)
+    recorded = RecordedFederation(tmp_path)
+    (recorded.server / "roster.toml").write_text("[clients]\n")
+    recorded.task("may", deadline=600.0)
+    recorded.upload("site-1", "may", classes=[["[red]cat", 5], *([n, 1] for n in range(20))])
+    recorded.upload("site-2", "may", "quarantined", reason="too loud")
+    (recorded.state / "quarantine").mkdir()
+    (recorded.state / "quarantine" / "site-2@may").touch()
+    recorded.events.write(
+        "declined", client="site-3", task="may", reason="[bold]nothing\x1b[31m yet"
+    )
+    recorded.events.write("head", task="may", classes=21, bytes=9, digest="d", accuracy=0.9345)
     for n in range(12):
-        made.upload("site-1", "may", "refused", verified=False, reason=f"signature {n}")
+        recorded.upload("site-1", "may", "refused", verified=False, reason=f"signature {n}")
     console = Console(file=io.StringIO(), width=80, highlight=False)
-    with made.at_work("may"):
+    with recorded.task_running("may"):
         print_status(Reader(tmp_path).read(), console)
     out = console.file.getvalue()
     for words in (

@@ -1,4 +1,4 @@
-"""A federation's folder on disk with an event log that tests write."""
+"""A federation on disk whose events and Flower state are written by tests."""
 
 import json
 import time
@@ -10,8 +10,8 @@ from helpers.made_federation import Sites
 NAMES = ("site-1", "site-2", "site-3")
 
 
-class Made:
-    """``folder`` as a trial has it, and short ways to fill it."""
+class RecordedFederation:
+    """A folder as ``fedran federation init`` creates it, with methods that record events."""
 
     def __init__(self, folder):
         self.folder, self.server = folder, folder / "server"
@@ -21,27 +21,29 @@ class Made:
         (self.server / "server.toml").write_text(toml)
         self.sites = Sites(*NAMES)
         self.sites.roster.save(self.server / "roster.toml")
-        self.book = EventLog(self.state / "events.jsonl")
+        self.events = EventLog(self.state / "events.jsonl")
 
     def store(self):
         return self.sites.store(self.state)
 
-    def at_work(self, task):
+    def task_running(self, task):
         return locked(self.state, task=task)
 
-    def running(self):
+    def server_running(self):
         return locked(self.server / "log")
 
     def task(self, task, state="open", **changes):
-        told = {"asked": NAMES, "min_clients": 2, "deadline": 60.0, "missing": []}
-        self.book.write("task", task=task, state=state, **{**told, **changes})
+        fields = {"asked": NAMES, "min_clients": 2, "deadline": 60.0, "missing": []}
+        self.events.write("task", task=task, state=state, **{**fields, **changes})
 
     def upload(self, client, task, outcome="accepted", **changes):
-        told = {"verified": True, "bytes": 100, "rows": 7, "classes": [["cat", 7]], "members": 0}
-        told |= {"digest": f"{client}{task}", "reason": ""}
-        self.book.write("upload", client=client, task=task, outcome=outcome, **{**told, **changes})
+        fields = {"verified": True, "bytes": 100, "rows": 7, "classes": [["cat", 7]], "members": 0}
+        fields |= {"digest": f"{client}{task}", "reason": ""}
+        self.events.write(
+            "upload", client=client, task=task, outcome=outcome, **{**fields, **changes}
+        )
 
     def flower(self, nodes=(), runs=(), at=None):
         nodes = [dict(zip(("client", "status", "last_seen"), n, strict=True)) for n in nodes]
-        told = {"at": time.time() if at is None else at, "nodes": nodes, "runs": list(runs)}
-        (self.state / "flower.json").write_text(json.dumps(told))
+        fields = {"at": time.time() if at is None else at, "nodes": nodes, "runs": list(runs)}
+        (self.state / "flower.json").write_text(json.dumps(fields))
