@@ -78,7 +78,7 @@ def test_a_failing_run_is_reported_with_exit_code_1(cli, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([DIGITS, "--set", "stream.bta=1"], "[stream] has no key 'bta' (did you mean 'beta'?)"),
+        ([DIGITS, "--set", "stream.bta=1"], "[stream] has no setting 'bta' (did you mean 'beta'?)"),
         ([DIGITS, "--set", "method.rnk=1"], "(did you mean 'rank'?)"),
         ([DIGITS, "--set", "methods=fedrun"], "(did you mean 'fedran'?)"),
         ([DIGITS, "--set", "dataset=digit"], "no dataset 'digit' (did you mean 'digits'?)"),

@@ -1,232 +1,296 @@
-"""What an experiment file may say, and what a wrong one is told."""
+"""Configuration files of experiments: their tables, ``--set`` overrides, and sweeps over lists."""
 
 from __future__ import annotations
 
+import math
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from fedran.bench.results.result import DEFAULT_STUDY, require_study
-from fedran.bench.run.overrides import override, require_methods
 from fedran.core.errors import nearest, printable
-from fedran.data.stream import PARTITIONERS
-from fedran.methods.registry import METHODS, make_method
+from fedran.methods.registry import METHODS, make_method, settings
+from fedran.settings import Rule, Settings, at_least, check_table, one_line, positive, share
 from fedran.wire.files import read_toml
 
-TOP = ("name", "study", "dataset", "stream", "run", "budgets", "method")
-STREAM: dict[str, type] = {
-    "tasks": int,
-    "clients": int,
-    "partitioner": str,
-    "beta": float,
-    "label_rate": float,
-    "seed": int,
-    "partition_seed": int,
-    "mask_seed": int,
-    "file": str,
-}
-RUN: dict[str, type] = {"projection_seed": int, "gram_error": bool, "seconds_per_row": float}
-SINGLE = ("gram_error", "seconds_per_row")
-BUDGETS: dict[str, type] = {"bytes": float, "seconds": float, "drift": float}
-NEEDED: dict[str, tuple[str, ...]] = {
-    "tasks": (),
-    "clients": ("natural",),
-    "beta": ("natural", "iid"),
-}
-"""Settings of a stream, and the partitioners that do without."""
-METHOD_OWN = ("key", "label", "only")
 LARGEST_SWEEP = 100_000
+NOT_NEGATIVE = Rule(lambda v: 0 <= v < math.inf, "finite and at least 0")
+
+
+@dataclass(frozen=True)
+class StreamSettings(Settings):
+    """The table ``[stream]``: how rows are divided into tasks and clients."""
+
+    tasks: Annotated[int | None, at_least(1)] = None
+    """Number of tasks. The shuffled classes are divided among them. Required without ``file``."""
+    clients: Annotated[int | None, at_least(1)] = None
+    """Number of clients in every task. Required unless the partitioner is ``natural``."""
+    partitioner: Literal["dirichlet", "capped", "iid", "natural"] = "dirichlet"
+    """``dirichlet``: each class is divided by p ~ Dirichlet(beta). ``capped``: the same, but a
+    client with N/K rows gets no more, as in the STSA code. ``iid``: equal shares. ``natural``: one
+    client per group of the dataset."""
+    beta: Annotated[float | None, positive] = None
+    """Concentration of the Dirichlet distribution; small values are skewed. Required for
+    ``dirichlet`` and ``capped``."""
+    label_rate: Annotated[float, share] = 1.0
+    """Probability with which a row keeps its label."""
+    seed: int = 1993
+    """Seed of the class order and, unless they have their own seeds, of partition and labels."""
+    partition_seed: int | None = None
+    """Separate seed of the partition."""
+    mask_seed: int | None = None
+    """Separate seed of the choice of labelled rows."""
+    file: str | None = None
+    """A saved stream (``--streams``). It replaces all other settings of this table."""
+
+
+@dataclass(frozen=True)
+class RunSettings(Settings):
+    """The table ``[run]``: what is measured. Only ``projection_seed`` may be a list."""
+
+    projection_seed: int = 0
+    """Seed of the random features."""
+    gram_error: bool = False
+    """Also compare each method's Gram matrix with the exact one (M^2 n operations per run)."""
+    seconds_per_row: Annotated[float | None, NOT_NEGATIVE] = None
+    """Seconds of the backbone for one row, where the feature file does not know them."""
+
+
+@dataclass(frozen=True)
+class Budgets(Settings):
+    """The table ``[budgets]``: limits. The report says which methods stay below them."""
+
+    bytes: Annotated[float | None, NOT_NEGATIVE] = None
+    """Largest upload of a client in one task."""
+    seconds: Annotated[float | None, NOT_NEGATIVE] = None
+    """Seconds per task: the mean client and the server."""
+    drift: Annotated[float | None, NOT_NEGATIVE] = None
+    """Largest drift of the features."""
+
+
+@dataclass(frozen=True)
+class MethodSettings(Settings):
+    """A table ``[[method]]``. All other keys are settings of the method itself."""
+
+    key: str
+    """The method; ``fedran methods`` lists them."""
+    label: Annotated[str | None, one_line] = None
+    """Name of the method in tables; without it, the method's own name."""
+    only: dict[str, Any] = field(default_factory=dict)
+    """Settings of streams, such as ``{ beta = 0.1 }``: the method runs only on these."""
+
+
+@dataclass(frozen=True)
+class ConfigurationFile(Settings):
+    """The whole file."""
+
+    dataset: str | list[str]
+    """A name, a path to a feature file (.npz) or to a folder of images, or a list of those.
+    Paths are looked up here and below ``FEDRAN_DATA``."""
+    method: list[dict[str, Any]]
+    """The methods, one table ``[[method]]`` each."""
+    name: Annotated[str | None, one_line] = None
+    """Title of the experiment; without it, the name of the file."""
+    study: str = DEFAULT_STUDY
+    """What the runs are for. The report uses it to decide where they are shown."""
+    stream: dict[str, Any] = field(default_factory=dict)
+    """The table ``[stream]``."""
+    run: dict[str, Any] = field(default_factory=dict)
+    """The table ``[run]``."""
+    budgets: dict[str, Any] = field(default_factory=dict)
+    """The table ``[budgets]``."""
 
 
 @dataclass(frozen=True)
 class MethodChoice:
-    """One method with its settings (lists already taken apart) and its name in tables."""
+    """One method with one value per setting, and its name in tables."""
 
     key: str
     params: Mapping[str, Any]
     label: str
     only: Mapping[str, Any] = field(default_factory=dict)
-    """Stream settings under which it runs; empty: under all."""
+    """Settings of the streams on which it runs. Empty: all streams."""
 
     def runs_on(self, stream: Mapping[str, Any]) -> bool:
-        """Whether it is to run on a stream of these settings."""
-        return all(stream.get(k) in _listed(v) for k, v in self.only.items())
+        """Whether it is to run on a stream with these settings."""
+        return all(stream.get(k) in _as_list(v) for k, v in self.only.items())
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A configuration, complete and checked."""
+    """A validated configuration, with every list expanded."""
 
     name: str
     study: str
     """What its runs are for, one of ``STUDIES``."""
     source: str
-    """The file it came from, as given."""
+    """The file it was read from, relative to the working folder where it lies there."""
     datasets: tuple[str, ...]
     streams: tuple[Mapping[str, Any], ...]
-    """One mapping of settings a stream: the lists of [stream] multiplied out."""
+    """One mapping of settings per stream."""
     methods: tuple[MethodChoice, ...]
     projection_seeds: tuple[int, ...] = (0,)
     gram_error: bool = False
     seconds_per_row: float | None = None
-    """The backbone's forward pass, where the dataset does not know it."""
     budgets: Mapping[str, float] = field(default_factory=dict)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read a TOML file, apply ``key=value`` overrides, check everything."""
+    """Read a TOML file, apply ``key=value`` overrides and validate the result."""
     path = Path(path)
     fields = read_toml(path, "a configuration")
     for text in overrides:
         override(fields, text)
     try:
-        return parse_config(fields, _as_named(path))
+        source = path.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        source = path.name  # results are read on other machines, where a full path says nothing
+    try:
+        return parse_config(fields, source)
     except ValueError as reason:
         raise ValueError(f"{path}: {reason}") from None
 
 
-def _as_named(path: Path) -> str:
-    """Relative to here where it lies here: results are read on other machines."""
-    try:
-        return path.resolve().relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return path.name
-
-
 def parse_config(fields: Mapping[str, Any], source: str = "") -> Experiment:
-    """An experiment from plain values; every error names the key and the nearest right one."""
-    _known(fields, TOP, "the configuration")
-    for name in ("dataset", "method"):
-        if name not in fields:
-            raise ValueError(f"expected a key {name!r}, found {', '.join(fields) or 'nothing'}")
-    stream = _section(fields, "stream", STREAM)
-    options = _section(fields, "run", RUN)
-    budgets = _section(fields, "budgets", BUDGETS)
-    single = {f"run.{k}": options.get(k) for k in SINGLE} | {
-        f"budgets.{k}": v for k, v in budgets.items()
-    }
-    for name, value in single.items():
-        if isinstance(value, list):
-            raise ValueError(f"{name} takes one value, not a list")
-        if value is not None and not 0 <= value < float("inf"):
-            raise ValueError(f"{name} must be finite and at least 0, got {value}")
-    streams = tuple(_streams(stream))
-    methods = tuple(_methods(fields["method"]))
+    """An experiment from plain values. Errors name the setting and, if close, the right one."""
+    _require_method_tables(fields.get("method", []))
+    top = check_table(ConfigurationFile, fields, "the configuration")
+    study = top.get("study", DEFAULT_STUDY)
+    require_study(study)
+    streams = tuple(_streams(top.get("stream", {})))
+    methods = tuple(_methods(top["method"]))
     for choice in methods:
         if not any(choice.runs_on(s) for s in streams):
             raise ValueError(f"method {choice.key!r} runs on no stream: only = {dict(choice.only)}")
+    run = dict(top.get("run", {}))
+    seeds = _as_list(run.pop("projection_seed", 0))
+    check_table(RunSettings, {"projection_seed": seeds}, "[run]", "run.", lists=True)
+    options = check_table(RunSettings, run, "[run]", "run.")
+    datasets = _as_list(top["dataset"])
+    if not datasets:
+        raise ValueError("dataset is an empty list; give at least one value")
     return Experiment(
-        name=_text(fields.get("name", Path(source).stem or "experiment"), "name"),
-        study=_study(fields.get("study", DEFAULT_STUDY)),
+        name=top.get("name") or Path(source).stem or "experiment",
+        study=study,
         source=source,
-        datasets=tuple(_text(d, "dataset") for d in _filled(fields["dataset"], "dataset")),
+        datasets=tuple(datasets),
         streams=streams,
         methods=methods,
-        projection_seeds=tuple(_filled(options.get("projection_seed", 0), "run.projection_seed")),
+        projection_seeds=tuple(seeds),
         gram_error=options.get("gram_error", False),
         seconds_per_row=options.get("seconds_per_row"),
-        budgets={k: float(v) for k, v in budgets.items()},
+        budgets=check_table(Budgets, top.get("budgets", {}), "[budgets]", "budgets."),
     )
 
 
-def _streams(stream: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _streams(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    stream = check_table(StreamSettings, table, "[stream]", "stream.", lists=True)
     if "file" in stream:
         if len(stream) > 1:
-            raise ValueError("stream.file stands alone: the file fixes tasks, clients and seeds")
-        return [{"file": f} for f in _listed(stream["file"])]
-    partitioner = _listed(stream.get("partitioner", "dirichlet"))
-    for name in partitioner:
-        if name not in PARTITIONERS:
-            raise ValueError(
-                f"stream.partitioner must be one of {', '.join(PARTITIONERS)}, "
-                f"got {name!r}{nearest(name, PARTITIONERS)}"
-            )
-    complete = {"tasks": None, "seed": 1993, **stream, "partitioner": partitioner}
-    for name, without in NEEDED.items():
-        asking = [p for p in partitioner if p not in without]
-        if complete.get(name) is None and asking:
-            raise ValueError(f"expected stream.{name} for partitioner {asking[0]!r}")
-    return list(_multiplied(complete))
+            raise ValueError("stream.file replaces all other settings of [stream]; remove them")
+        return [{"file": file} for file in _as_list(stream["file"])]
+    partitioners = _as_list(stream.get("partitioner", "dirichlet"))
+    for name, not_needed_by in (
+        ("tasks", ()),
+        ("clients", ("natural",)),
+        ("beta", ("natural", "iid")),
+    ):
+        needed_by = [p for p in partitioners if p not in not_needed_by]
+        if stream.get(name) is None and needed_by:
+            raise ValueError(f"[stream] needs the setting {name!r} for partitioner {needed_by[0]}")
+    return list(_combinations({"tasks": None, "seed": 1993, **stream, "partitioner": partitioners}))
 
 
-def _methods(entries: Any) -> Iterable[MethodChoice]:
-    require_methods(entries)
-    if not entries:
+def _methods(tables: Sequence[Mapping[str, Any]]) -> Iterable[MethodChoice]:
+    if not tables:
         raise ValueError("expected at least one [[method]]")
-    for entry in entries:
-        key = entry.get("key")
-        if key is None:
+    own = MethodSettings.__dataclass_fields__
+    for table in tables:
+        if "key" not in table:
             raise ValueError(f"a [[method]] needs a key; one of {', '.join(METHODS)}")
-        label = _text(entry.get("label", ""), "method.label") if "label" in entry else ""
-        only = entry.get("only", {})
-        if not isinstance(only, dict):
-            raise ValueError(f"method.only is a table such as {{ beta = 0.1 }}, got {only!r}")
-        _section({f"only of method {key!r}": only}, f"only of method {key!r}", STREAM)
-        params = {k: v for k, v in entry.items() if k not in METHOD_OWN}
-        for chosen in _multiplied(params):
-            method = make_method(str(key), chosen)  # checks key, names and values
-            yield MethodChoice(str(key), chosen, label or method.name, only)
+        common = {name: value for name, value in table.items() if name in own}
+        checked = check_table(MethodSettings, common, "[[method]]", "method.")
+        only, where = checked.get("only", {}), f"only of method {checked['key']!r}"
+        check_table(StreamSettings, only, where, "only.", lists=True)
+        params = {name: value for name, value in table.items() if name not in own}
+        for chosen in _combinations(params):
+            method = make_method(checked["key"], chosen)  # validates key, names and values
+            yield MethodChoice(checked["key"], chosen, checked.get("label") or method.name, only)
 
 
-def _multiplied(fields: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _combinations(fields: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     """The cartesian product over all values that are lists."""
-    names, choices = list(fields), [_listed(v) for v in fields.values()]
-    size = 1
-    for name, values in zip(names, choices, strict=True):
+    choices = [_as_list(v) for v in fields.values()]
+    for name, values in zip(fields, choices, strict=True):
         if not values:
-            raise ValueError(f"{name} is an empty list; expected a value or a list of values")
-        size *= len(values)
+            raise ValueError(f"{name} is an empty list; give at least one value")
+    size = math.prod(len(values) for values in choices)
     if size > LARGEST_SWEEP:
         raise ValueError(f"the sweep has {size} combinations; at most {LARGEST_SWEEP}")
     for combination in product(*choices):
-        yield dict(zip(names, combination, strict=True))
+        yield dict(zip(fields, combination, strict=True))
 
 
-def _section(fields: Mapping[str, Any], name: str, types: Mapping[str, type]) -> dict[str, Any]:
-    section = fields.get(name, {})
-    if not isinstance(section, dict):
-        raise ValueError(f"[{name}] must be a section, got {printable(section)}")
-    _known(section, types, f"[{name}]" if name in TOP else name)
-    for key, value in section.items():
-        for item in _listed(value):
-            right = types[key]
-            fits = isinstance(item, (int, float) if right is float else right)
-            if not fits or (isinstance(item, bool) and right is not bool):
-                raise ValueError(f"{name}.{key} must be {_article(right)}, got {printable(item)}")
-    return dict(section)
-
-
-def _known(fields: Iterable[str], names: Iterable[str], where: str) -> None:
-    for key in fields:
-        if key not in names:
-            listed = ", ".join(names)
-            raise ValueError(f"{where} has no key {key!r}{nearest(key, names)}; it has {listed}")
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be text, got {printable(value)}")
-    if not value.isprintable():
-        raise ValueError(f"{name} must be text in one line, got {printable(value)}")
-    return value
-
-
-def _study(value: Any) -> str:
-    require_study(_text(value, "study"))
-    return str(value)
-
-
-def _filled(value: Any, name: str) -> list[Any]:
-    if not _listed(value):
-        raise ValueError(f"{name} is an empty list; expected a value or a list of values")
-    return _listed(value)
-
-
-def _article(kind: type) -> str:
-    return {int: "an integer", float: "a number", str: "text", bool: "true or false"}[kind]
-
-
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
+
+
+def _require_method_tables(tables: Any) -> None:
+    if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
+        raise ValueError("methods are written as [[method]] tables, each with a key")
+
+
+def override(fields: dict[str, Any], text: str) -> None:
+    """Apply ``key=value``: ``stream.beta=0.5``, ``method.rank=[64,128]``, ``methods=exact,afl``.
+
+    ``method.NAME`` sets NAME for every method that has it. ``methods=`` keeps only these methods
+    and adds those that are missing. A value that is not valid TOML is plain text.
+    """
+    key, equals, raw = (part.strip() for part in text.partition("="))
+    if not equals or not key:
+        raise ValueError(f"--set expects key=value, got {printable(text)!r}")
+    if key == "methods":
+        _keep_methods(fields, [k.strip() for k in raw.split(",")])
+        return
+    try:
+        value = tomllib.loads(f"v = {raw}")["v"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        value = raw
+    table, dot, name = key.partition(".")
+    if not dot:
+        fields[key] = value
+    elif table == "method":
+        _set_in_methods(fields, name, value)
+    else:
+        target = fields.setdefault(table, {})
+        if not isinstance(target, dict):
+            raise ValueError(f"--set {key}: {table!r} is not a table")
+        target[name] = value
+
+
+def _keep_methods(fields: dict[str, Any], keys: list[str]) -> None:
+    tables = fields.get("method", [])
+    _require_method_tables(tables)
+    for key in keys:
+        if key not in METHODS:
+            raise ValueError(f"--set methods: no method {key!r}{nearest(key, METHODS)}")
+    present = [table.get("key") for table in tables]
+    kept = [table for table in tables if table.get("key") in keys]
+    fields["method"] = kept + [{"key": key} for key in keys if key not in present]
+
+
+def _set_in_methods(fields: dict[str, Any], name: str, value: Any) -> None:
+    known: set[str] = set()
+    for table in fields.get("method", []):
+        if isinstance(table, dict) and table.get("key") in METHODS:
+            own = settings(table["key"])
+            known |= set(own)
+            if name in own:
+                table[name] = value
+    if name not in known:
+        raise ValueError(
+            f"--set method.{name}: no method here has this setting{nearest(name, known)}"
+        )

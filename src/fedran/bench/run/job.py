@@ -16,7 +16,8 @@ from fedran.data.stream import Stream, make_stream
 from fedran.data.stream_file import load_stream
 from fedran.methods.registry import make_method
 
-StreamSettings = tuple[tuple[str, Any], ...]
+Pairs = tuple[tuple[str, Any], ...]
+"""Settings of a stream that can be hashed."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Job:
     """A dataset, a stream, a method, and what to measure."""
 
     dataset: str
-    stream: StreamSettings
+    stream: Pairs
     choice: MethodChoice
     projection_seed: int
     study: str
@@ -98,7 +99,7 @@ def _dataset(name: str) -> Dataset:
     return load_dataset(name)
 
 
-def _stream(dataset: str, settings: StreamSettings) -> Stream:
+def _stream(dataset: str, settings: Pairs) -> Stream:
     file = dict(settings).get("file")
     if file is None:
         return _made_stream(dataset, settings)
@@ -108,14 +109,14 @@ def _stream(dataset: str, settings: StreamSettings) -> Stream:
 
 
 @lru_cache(maxsize=16)
-def _made_stream(dataset: str, settings: StreamSettings) -> Stream:
+def _made_stream(dataset: str, settings: Pairs) -> Stream:
     data = _dataset(dataset)
     names = {"tasks": "n_tasks", "clients": "n_clients"}
     options = {names.get(k, k): v for k, v in settings}
     return make_stream(data.y_train, groups=data.groups, **options)
 
 
-def _shown(settings: StreamSettings) -> str:
+def _shown(settings: Pairs) -> str:
     """The settings of a stream as text.
 
     >>> _shown((("tasks", 5), ("partitioner", "iid"), ("label_rate", 0.2), ("seed", 7)))
