@@ -15,7 +15,7 @@ COMMITTED = {
     "har": 3 * 14,
     "clients100": 3 * 10,
     "paper/accuracy": 9 * 15,
-    "paper/accuracy_vit_ti": 9 * 14,
+    "paper/accuracy_vit_ti": 9 * 13,
     "paper/communication": 7,
     "paper/components": 3 * (9 + 3),
     "paper/imagenet_r": 9 * 14,
