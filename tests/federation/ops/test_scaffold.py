@@ -20,7 +20,7 @@ from fedran.federation.ops.scaffold import (
 )
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.server.settings import ServerPaths, ServerSettings
-from fedran.federation.site.settings import SitePaths, trial_sites
+from fedran.federation.site.settings import SitePaths, local_sites
 from fedran.federation.site.source import FolderSource
 
 SETTINGS = ServerSettings("trial", 6, 48, address="127.0.0.1:9")
@@ -168,7 +168,7 @@ def test_sites_roster_and_node_keys_of_a_new_federation_agree(trial):
     server = ServerPaths.find(folder)
     names = [p.settings().client for p in places]
     assert names == ["site-1", "site-2", "site-3"]
-    assert [p.folder for p in trial_sites(folder)] == [p.folder for p in places]
+    assert [p.folder for p in local_sites(folder)] == [p.folder for p in places]
     roster = Roster.load(server.roster).clients
     for place in places:
         enrolment = Enrolment.load(place.folder / ENROLMENT_FILE)
@@ -206,7 +206,7 @@ def test_each_row_of_the_sample_data_is_at_exactly_one_site(trial):
 def test_names_of_many_sites_sort_by_their_numbers(tmp_path):
     places = make_federation(tmp_path, FederationOptions(n_sites=10, in_features=6))
     assert [p.folder.name for p in places] == [f"site-{i:02d}" for i in range(1, 11)]
-    assert trial_sites(tmp_path) == places
+    assert local_sites(tmp_path) == places
     assert not list(tmp_path.rglob("*.npz"))
     found = ServerPaths.find(tmp_path).settings()
     assert (found.in_features, found.source, found.validation) == (6, "", None)
@@ -219,7 +219,7 @@ def test_a_federation_without_sites_is_a_server_alone(tmp_path):
         )
         == []
     )
-    assert trial_sites(tmp_path) == []
+    assert local_sites(tmp_path) == []
     assert ServerPaths.find(tmp_path).settings().min_clients == 1
 
 

@@ -12,7 +12,7 @@ from fedran.federation.ops import flower
 from fedran.federation.protocol.lockfile import lock_holder, terminate
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.site.settings import trial_sites
+from fedran.federation.site.settings import local_sites
 
 START_SECONDS, START_SECONDS_PER_SITE = 120.0, 8.0
 """Time limit until all sites are connected. Each site is several processes on this machine."""
@@ -24,7 +24,7 @@ class StartFailed(OSError):
 
 def start_federation(folder: Path, *, insecure: bool, say: Callable[[str], None]) -> None:
     """Start the server and all sites that do not run yet, and wait until they are connected."""
-    server, sites = ServerPaths.find(folder), trial_sites(folder)
+    server, sites = ServerPaths.find(folder), local_sites(folder)
     if not sites:
         raise FileNotFoundError(
             f"{folder}/sites: no sites; run the server alone with `fedran federation server`"
@@ -62,7 +62,7 @@ def stop_federation(folder: Path, *, say: Callable[[str], None]) -> list[str]:
     folder = Path(folder).absolute()
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
-    folders = [site.folder for site in trial_sites(folder)] + [folder / "server", folder]
+    folders = [site.folder for site in local_sites(folder)] + [folder / "server", folder]
     stopped = [log.parent.name for log in terminate(*(f / "log" for f in folders), timeout=60.0)]
     if stopped:
         say(f"stopped: {', '.join(stopped)}")

@@ -26,7 +26,7 @@ from fedran.federation.server.events import EventLog
 from fedran.federation.server.head import ValidationSet
 from fedran.federation.server.round import Quorum
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.site.settings import trial_sites
+from fedran.federation.site.settings import local_sites
 from fedran.wire.files import write_atomically
 
 MAX_RUNS = 4
@@ -104,7 +104,7 @@ def simulate(
     """
     if find_spec("ray") is None:
         raise ImportError("the simulation needs Ray: pip install 'fedran[simulation]'")
-    sites = trial_sites(folder)
+    sites = local_sites(folder)
     if not sites:
         raise FileNotFoundError(f"{folder}/sites: no sites; create them with `init`")
     paths = replace(ServerPaths.find(folder), flower_name="simulation")

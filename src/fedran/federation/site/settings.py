@@ -87,6 +87,6 @@ class SitePaths:
         return load_settings(SiteSettings, self.settings_file)
 
 
-def trial_sites(folder: str | Path) -> list[SitePaths]:
-    """The sites of a trial on one machine, sorted by name."""
+def local_sites(folder: str | Path) -> list[SitePaths]:
+    """The sites of a federation on one machine, sorted by name."""
     return [SitePaths(p.parent) for p in sorted(Path(folder).absolute().glob("sites/*/site.toml"))]
