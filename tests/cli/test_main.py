@@ -1,0 +1,76 @@
+"""The command line as a whole: errors, exit codes, version, entry points."""
+
+import subprocess
+import sys
+
+import pytest
+
+import fedran
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["inspect", "nowhere.fedran"], "nowhere.fedran: no such file"),
+        (["inspect", "."], "this is a folder"),
+        (["plan", "--bugdet", "3"], "Did you mean '--budget'"),
+        (["plan", "--out-features", "10", "--classes", "2"], "give --budget or --rank, not both"),
+        (["plan", "--out-features", "0", "--classes", "2", "--rank", "1"], "positive integer"),
+        (["plan", "--out-features", "8", "--classes", "2", "--budget", "x"], "such as 2000000"),
+        (["nonsense"], "No such command"),
+        (["inspct", "x"], "did you mean 'inspect'"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_2(cli, arguments, words):
+    code, _, err = cli(*arguments)
+    assert code == 2
+    assert words in err
+    assert err.startswith("fedran: ")
+    assert err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(cli):
+    code, _, err = cli("--debug", "inspect", "nowhere")
+    assert code == 2
+    assert "Traceback" in err
+
+
+def test_help_and_version(cli):
+    assert "demo" in cli("--help")[1]
+    assert cli("--version")[1].strip() == f"fedran {fedran.__version__}"
+    assert cli()[0] == 2
+
+
+def test_unexpected_errors_are_one_line_too(cli, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("boom\nsecond line")
+
+    monkeypatch.setattr("fedran.cli.inspect.describe", broken)
+    code, _, err = cli("inspect", __file__)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "boom" in err
+
+
+def test_an_interrupt_exits_with_130(cli, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedran.cli.inspect.describe", stop)
+    assert cli("inspect", __file__)[0] == 130
+
+
+def test_python_m_fedran_is_the_same_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "fedran", "--version"], capture_output=True, text=True, check=True
+    )
+    assert fedran.__version__ in done.stdout
+
+
+def test_core_wire_and_bench_import_without_terminal_libraries():
+    code = (
+        "import sys; sys.modules['typer'] = sys.modules['rich'] = None\n"
+        "import fedran, fedran.bench.demo, fedran.methods.registry\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
