@@ -19,8 +19,8 @@ from fedran.bench.results.result import Result
 
 LABEL_KEYS = {
     "fedran": "labelled only",
-    "fedran-prototype": "prototype proxy labels",
-    "fedran-margin": "margin proxy labels",
+    "fedran-prototype": "prototype pseudo-labels",
+    "fedran-margin": "margin pseudo-labels",
 }
 FEATURES = {"raw": "raw features", "linear": "linear projection", "relu": "ReLU"}
 LOW_RANK = "low rank"
@@ -28,7 +28,7 @@ LOW_RANK = "low rank"
 
 @dataclass(frozen=True)
 class LabelStudy:
-    """Accuracy over the label rate: for each variant its groups, by rate."""
+    """Accuracy over the label rate: ``lines[variant][rate]``."""
 
     title: str
     dataset: str
@@ -38,11 +38,9 @@ class LabelStudy:
 
 @dataclass(frozen=True)
 class RankStudy:
-    """One method over rank, a line for each width: lines[M][rank]."""
+    """One method over rank and width: ``lines[M][rank]``."""
 
     title: str
-    method: str
-    key: str
     setting: Setting
     beta: float | None
     lines: dict[int, dict[int, Group]]
@@ -50,76 +48,77 @@ class RankStudy:
 
 @dataclass(frozen=True)
 class ComponentStudy:
-    """Components added one after the other, for each ridge parameter: bars[step][lam]."""
+    """Components added one after the other at several ridge parameters: ``bars[step][lam]``."""
 
     title: str
-    setting: Setting
-    beta: float | None
     bars: dict[tuple[str, str], dict[str, Group]]
-    """Steps are (component as in ``paper.COMPONENTS``, its description)."""
+    """A step is a component as in ``paper.COMPONENTS`` and its description."""
 
     @property
     def lams(self) -> list[str]:
-        """The ridge parameters, in order of appearance."""
+        """The ridge parameters in order of appearance."""
         return list(dict.fromkeys(lam for row in self.bars.values() for lam in row))
 
 
 def label_studies(results: Sequence[Result]) -> list[LabelStudy]:
-    """Where the same variant was run at two label rates or more, or where labels are missing."""
+    """Variants with missing labels or at several label rates, by setting and beta."""
     pool = [r for r in results if r.key in LABEL_KEYS and r.study not in {"rank", "components"}]
-    found: dict[tuple[Setting, float | None], dict[str, dict[float, Group]]] = {}
+    places: dict[tuple[Setting, float | None], dict[str, dict[float, Group]]] = {}
     for g in groups(pool):
         place = (replace(g.setting, label_rate=1.0), g.beta)
-        line = found.setdefault(place, {}).setdefault(identity(g.first), {})
+        line = places.setdefault(place, {}).setdefault(identity(g.first), {})
         line[g.setting.label_rate] = g
     studies = []
-    for (frame, beta), lines in found.items():
-        kept = [
-            dict(sorted(line.items())) for line in lines.values() if len(line) > 1 or min(line) < 1
+    for (setting, beta), variants in places.items():
+        lines = [
+            dict(sorted(line.items()))
+            for line in variants.values()
+            if len(line) > 1 or min(line) < 1
         ]
-        if kept:
-            title = place_title(frame, beta)
-            studies.append(LabelStudy(title, frame.dataset, beta, _titled(kept)))
+        firsts = [next(iter(line.values())) for line in lines]
+        keys = [g.key for g in firsts]
+        # Two variants with the same description are told apart by their names.
+        names = [LABEL_KEYS[g.key] if keys.count(g.key) == 1 else g.name for g in firsts]
+        if lines:
+            named = dict(zip(names, lines, strict=True))
+            studies.append(LabelStudy(place_title(setting, beta), setting.dataset, beta, named))
     return studies
-
-
-def _titled(lines: list[dict[float, Group]]) -> dict[str, dict[float, Group]]:
-    """Variants by what they do; by name where two would read the same."""
-    keys = [next(iter(line.values())).key for line in lines]
-    return {
-        LABEL_KEYS[key] if keys.count(key) == 1 else next(iter(line.values())).name: line
-        for key, line in zip(keys, lines, strict=True)
-    }
 
 
 def rank_studies(results: Sequence[Result]) -> list[RankStudy]:
-    """Where FedRAN or the paper's FedRAN was run at two ranks or more of one width."""
-    pool = _of_study("rank", results, [r for r in results if r.key in {"fedran", "fedran-paper"}])
+    """FedRAN and the paper's FedRAN where they were run at several ranks of one width."""
+    methods = ("fedran", "fedran-paper")
+    pool = _of_study("rank", results, [r for r in results if r.key in methods])
     studies = []
     for (setting, beta), found in by_place(groups(pool)).items():
-        for key in ("fedran", "fedran-paper"):
-            members = [g for g in found if g.key == key and _is_ranked(g)]
-            for method, own in _variants(members).items():
+        for key in methods:
+            members = [
+                g
+                for g in found
+                if g.key == key
+                and all(isinstance(g.params.get(k), int) for k in ("rank", "out_features"))
+            ]
+            for name, variant in _variants(members).items():
                 lines: dict[int, dict[int, Group]] = {}
-                for g in sorted(own, key=lambda g: (g.params["out_features"], g.params["rank"])):
-                    lines.setdefault(g.params["out_features"], {})[g.params["rank"]] = g
+                for g in sorted(variant, key=_width_and_rank):
+                    width, rank = _width_and_rank(g)
+                    lines.setdefault(width, {})[rank] = g
                 if any(len(line) > 1 for line in lines.values()):
-                    title = f"{method}; {place_title(setting, beta)}"
-                    studies.append(RankStudy(title, method, key, setting, beta, lines))
+                    title = f"{name}; {place_title(setting, beta)}"
+                    studies.append(RankStudy(title, setting, beta, lines))
     return studies
 
 
-def _is_ranked(g: Group) -> bool:
-    return all(isinstance(g.params.get(k), int) for k in ("rank", "out_features"))
+def _width_and_rank(g: Group) -> tuple[int, int]:
+    return g.params["out_features"], g.params["rank"]
 
 
-def _variants(members: list[Group]) -> dict[str, list[Group]]:
-    """One variant, unless two groups claim the same width and rank."""
-    cells = [(g.params["out_features"], g.params["rank"]) for g in members]
-    if len(set(cells)) == len(cells):
+def _variants(members: Sequence[Group]) -> dict[str, list[Group]]:
+    """One variant, unless two groups have the same width and rank."""
+    if len({_width_and_rank(g) for g in members}) == len(members):
         labels = {g.first.label for g in members}
         name = labels.pop() if len(labels) == 1 else (members[0].key if members else "")
-        return {name: members}
+        return {name: list(members)}
     variants: dict[str, list[Group]] = {}
     for g in members:
         rest = {k: v for k, v in g.params.items() if k not in {"rank", "out_features"}}
@@ -128,44 +127,40 @@ def _variants(members: list[Group]) -> dict[str, list[Group]]:
 
 
 def component_studies(results: Sequence[Result]) -> list[ComponentStudy]:
-    """Where the exact Gram was run on two kinds of features or more."""
+    """Settings in which the exact Gram matrix was computed on several kinds of features."""
     pool = _of_study("components", results, [r for r in results if "features" in r.params])
     studies = []
     for (setting, beta), found in by_place(groups(pool)).items():
         bars: dict[tuple[str, str], dict[str, Group]] = {}
-        for g in sorted(found, key=_step_order):
-            step = _step(g)
-            if step:
-                bars.setdefault(step, {})[_lam(g)] = g
+        for g in sorted(filter(_component, found), key=_step_order):
+            component, lam = _component(g), g.params.get("lam")
+            description = FEATURES.get(component, component)
+            if component != "raw" and g.params.get("out_features"):
+                description += f", M = {g.params['out_features']}"
+            if component == LOW_RANK:
+                description += f", r = {g.params.get('rank')}"
+            ridge = "λ by FedRAN's rule" if lam is None else f"λ = {float(lam):g}"
+            bars.setdefault((component, description), {})[ridge] = g
         if len({component for component, _ in bars} - {LOW_RANK}) > 1:
-            studies.append(ComponentStudy(place_title(setting, beta), setting, beta, bars))
+            studies.append(ComponentStudy(place_title(setting, beta), bars))
     return studies
 
 
-def _of_study(name: str, results: Sequence[Result], otherwise: list[Result]) -> list[Result]:
-    """The runs of a study; where there are none, those of any comparison."""
-    own = [r for r in results if r.study == name]
-    return own or comparisons(otherwise)
-
-
-def _step(g: Group) -> tuple[str, str] | None:
-    width = f", M = {g.params['out_features']}" if g.params.get("out_features") else ""
-    if g.key == "exact" and g.params.get("features") in FEATURES:
-        kind = str(g.params["features"])
-        return kind, FEATURES[kind] + ("" if kind == "raw" else width)
-    if g.key == "fedran":
-        return LOW_RANK, f"{LOW_RANK}{width}, r = {g.params.get('rank')}"
-    return None
+def _component(g: Group) -> str:
+    """The component that a run adds last; empty for a run that belongs to no step."""
+    kind = str(g.params.get("features"))
+    if g.key == "exact" and kind in FEATURES:
+        return kind
+    return LOW_RANK if g.key == "fedran" else ""
 
 
 def _step_order(g: Group) -> tuple[int, int, float]:
-    kinds = [*FEATURES, LOW_RANK]
-    kind = LOW_RANK if g.key == "fedran" else g.params.get("features")
+    """By component, then by width, then by ridge parameter."""
     lam = g.params.get("lam")
-    place = kinds.index(kind) if kind in kinds else len(kinds)
-    return place, g.params.get("out_features") or 0, -1.0 if lam is None else float(lam)
+    width = g.params.get("out_features") or 0
+    return [*FEATURES, LOW_RANK].index(_component(g)), width, -1.0 if lam is None else float(lam)
 
 
-def _lam(g: Group) -> str:
-    lam = g.params.get("lam")
-    return "λ by our rule" if lam is None else f"λ = {float(lam):g}"
+def _of_study(name: str, results: Sequence[Result], otherwise: list[Result]) -> list[Result]:
+    """The runs of a study; if there are none, those of the comparisons."""
+    return [r for r in results if r.study == name] or comparisons(otherwise)

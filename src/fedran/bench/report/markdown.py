@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from fedran.bench.report.sections import Section
-from fedran.bench.report.tables.table import NOTHING, Cell, Column, Table
+from fedran.bench.report.tables.table import NOTHING, Cell, Table
 from fedran.core.errors import printable
 
 _MARKS = {"": "{}", "best": "**{}**", "second": "<u>{}</u>"}
@@ -28,7 +28,8 @@ def markdown_table(table: Table) -> str:
     lines = [f"### {text(table.title)}", ""]
     if table.note:
         lines += [text(table.note), ""]
-    lines.append(_line([_heading(c) for c in table.columns]))
+    headings = [f"{c.group}: {c.text}" if c.group else c.text for c in table.columns]
+    lines.append(_line([text(h) for h in headings]))
     lines.append("|" + "|".join("---:" if c.numeric else "---" for c in table.columns) + "|")
     for block in table.blocks:
         for i, row in enumerate(block):
@@ -61,10 +62,6 @@ def code(foreign: str) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def _heading(column: Column) -> str:
-    return text(f"{column.group}: {column.text}" if column.group else column.text)
 
 
 def _cell(cell: Cell) -> str:

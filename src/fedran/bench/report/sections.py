@@ -162,8 +162,10 @@ def _training(results: Results) -> Section:
 def _labels(results: Results) -> Section:
     intro = (
         "Accuracy when only a share of the rows is labelled. Labelled only: unlabelled rows are "
-        "left out. Pseudo-labels: each client labels its own unlabelled rows. The gain is in "
-        "percentage points over labelled only at the same share of labelled rows."
+        "left out. Pseudo-labels: each client labels its own unlabelled rows, by the nearest class "
+        "mean (prototype, the rule of the paper) or by a ridge classifier with a minimal margin "
+        "(margin). The gain is in percentage points over labelled only at the same share of "
+        "labelled rows."
     )
     return Section("labels", "Few labels", [intro], label_tables(results), label_charts(results))
 

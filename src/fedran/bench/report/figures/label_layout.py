@@ -77,16 +77,11 @@ def place(
             if (box := Box.around(*c, width, height)).inside(frame)
             and not any(box.meets(other) for other in taken)
         ]
-        clear = (c for c in free if not _misread(c, (x, y), points))
+        clear = (c for c in free if all(math.dist(c, (x, y)) <= math.dist(c, p) for p in points))
         chosen = next(clear, next(iter(free), (x, y + 9.0)))
         taken.append(Box.around(*chosen, width, height))
         places.append((float(chosen[0]), float(chosen[1])))
     return places
-
-
-def _misread(label: Point, own: Point, points: Sequence[Point]) -> bool:
-    """Whether another point is nearer to the label than its own."""
-    return any(p != own and math.dist(label, p) < math.dist(label, own) for p in points)
 
 
 def _around(x: float, y: float) -> list[Point]:

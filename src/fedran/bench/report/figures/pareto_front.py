@@ -20,7 +20,7 @@ from fedran.bench.report.figures.chart import (
 from fedran.bench.report.figures.label_layout import Box, Point, along, place
 from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import MIB
-from fedran.bench.results.grouping import Group, by_place, comparisons, groups, place_title
+from fedran.bench.results.grouping import Group, by_place, comparisons, groups, mean_of, place_title
 from fedran.bench.results.result import Result
 
 if TYPE_CHECKING:
@@ -62,75 +62,61 @@ def pareto_front(points: Sequence[Point]) -> list[Point]:
     return kept
 
 
-def _draw(found: list[Group], styles: dict[str, Style], figure: Figure) -> None:
+def _draw(found: Sequence[Group], styles: dict[str, Style], figure: Figure) -> None:
     axes = figure.subplots(1, len(MEASURES))
+    panels = []
     for ax, (title, measure) in zip(axes, MEASURES, strict=True):
-        _panel(ax, found, styles, measure)
+        points = [(largest_upload(g) / MIB, mean_of(g.stat(measure)) or 0.0) for g in found]
+        front = pareto_front([p for g, p in zip(found, points, strict=True) if g.competes])
+        for i, (g, (x, y)) in enumerate(zip(found, points, strict=True), 1):
+            s = styles[g.name]
+            face = s.colour if g.competes else "none"
+            look = {"ls": "", "color": s.colour, "mfc": face, "ms": 6, "zorder": 3}
+            ax.plot([x], [y], s.marker, label=f"{i}  {short(g.name)}", **look)
+        if front:
+            ax.plot(*zip(*front, strict=True), "-", color=INK, lw=0.8, alpha=0.55, zorder=1)
+        ax.set_xscale("log")
+        log_ticks(ax.xaxis, [x for x, _ in points])
+        ax.margins(0.09, 0.12)
         ax.set_ylabel(title)
         ax.set_xlabel("largest upload of a client and task, MiB")
+        panels.append((ax, points, front))
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", handletextpad=0.3)
     # Label positions are in dots, so the layout must be final before they are chosen.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
-    for ax, (_, measure) in zip(axes, MEASURES, strict=True):
-        _number(figure, ax, [_point(g, measure) for g in found], found)
+    ours = [g.key == "fedran" for g in found]
+    for ax, points, front in panels:
+        _number_points(ax, points, front, ours, 72.0 / figure.dpi)
 
 
-def _point(g: Group, measure: Callable[[Result], float]) -> Point:
-    s = g.stat(measure)
-    assert s is not None
-    return largest_upload(g) / MIB, s.mean
-
-
-def _front_of(found: list[Group], points: list[Point]) -> list[Point]:
-    return pareto_front([p for g, p in zip(found, points, strict=True) if g.competes])
-
-
-def _dots(ax: Axes, points: list[Point], scale: float) -> list[Point]:
-    """Data coordinates as positions in the figure, in points of 1/72 inch."""
-    placed = [ax.transData.transform(p) for p in points]
-    return [(scale * float(x), scale * float(y)) for x, y in placed]
-
-
-def _panel(
-    ax: Axes, found: list[Group], styles: dict[str, Style], measure: Callable[[Result], float]
+def _number_points(
+    ax: Axes, points: Sequence[Point], front: Sequence[Point], ours: Sequence[bool], scale: float
 ) -> None:
-    for i, g in enumerate(found, 1):
-        x, y = _point(g, measure)
-        s = styles[g.name]
-        face = s.colour if g.competes else "none"
-        label = f"{i}  {short(g.name)}"
-        ax.plot([x], [y], s.marker, ls="", color=s.colour, mfc=face, ms=6, label=label, zorder=3)
-    line = _front_of(found, [_point(g, measure) for g in found])
-    if line:
-        ax.plot(*zip(*line, strict=True), "-", color=INK, lw=0.8, alpha=0.55, zorder=1)
-    ax.set_xscale("log")
-    log_ticks(ax.xaxis, [largest_upload(g) / MIB for g in found])
-    ax.margins(0.09, 0.12)
+    """Write the number of each point next to it; ``scale`` turns dots into 1/72 inch."""
 
+    def positions(data: Sequence[Point]) -> list[Point]:
+        placed = [ax.transData.transform(p) for p in data]
+        return [(scale * float(x), scale * float(y)) for x, y in placed]
 
-def _number(figure: Figure, ax: Axes, points: list[Point], found: list[Group]) -> None:
-    scale = 72.0 / figure.dpi
-    spots, joined = _dots(ax, points, scale), _dots(ax, _front_of(found, points), scale)
     bounds = ax.bbox
     frame = Box(*(scale * v for v in (bounds.x0, bounds.y0, bounds.x1, bounds.y1)))
     sizes = [(5.8 * len(str(i)) + 2.0, 9.5) for i in range(1, len(points) + 1)]
-    places = place(spots, sizes, frame, along(joined))
-    for i, (point, spot, (x, y)) in enumerate(zip(points, spots, places, strict=True), 1):
+    spots = positions(points)
+    places = place(spots, sizes, frame, along(positions(front)))
+    for i, (point, spot, (x, y)) in enumerate(zip(points, spots, places, strict=True)):
         far = abs(x - spot[0]) + abs(y - spot[1]) > 13
-        ours = found[i - 1].key == "fedran"
+        line = {"arrowstyle": "-", "lw": 0.5, "color": INK, "shrinkA": 4, "shrinkB": 3}
         ax.annotate(
-            str(i),
+            str(i + 1),
             point,
             (x - spot[0], y - spot[1]),
             textcoords="offset points",
             ha="center",
             va="center",
             fontsize=8.5,
-            fontweight="bold" if ours else "normal",
-            color=ACCENT if ours else INK,
-            arrowprops={"arrowstyle": "-", "lw": 0.5, "color": INK, "shrinkA": 4, "shrinkB": 3}
-            if far
-            else None,
+            fontweight="bold" if ours[i] else "normal",
+            color=ACCENT if ours[i] else INK,
+            arrowprops=line if far else None,
         )

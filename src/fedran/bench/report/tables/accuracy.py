@@ -21,7 +21,6 @@ from fedran.bench.report.tables.table import (
 )
 from fedran.bench.results.grouping import (
     Group,
-    Mark,
     Setting,
     by_setting,
     comparisons,
@@ -53,7 +52,8 @@ def _measured(setting: Setting, members: Sequence[Group]) -> Table:
     cells: dict[tuple[str, float | None], list[Cell]] = {}
     for beta in betas:
         found = [g for g in members if g.beta == beta]
-        ranks = [_ranks(found, measure) for measure in MEASURES]
+        competes = [g.competes for g in found]
+        ranks = [marks([mean_of(g.stat(m)) for g in found], competes) for m in MEASURES]
         for i, g in enumerate(found):
             cells[g.name, beta] = [
                 mean_and_spread(g.stat(measure), mark=rank[i])
@@ -75,10 +75,6 @@ def _measured(setting: Setting, members: Sequence[Group]) -> Table:
         seeds_note(seeds_per_group(members)),
         results_of(members),
     )
-
-
-def _ranks(found: Sequence[Group], measure: Callable[[Result], float]) -> list[Mark]:
-    return marks([mean_of(g.stat(measure)) for g in found], [g.competes for g in found])
 
 
 def _beta_heading(beta: float | None) -> str:

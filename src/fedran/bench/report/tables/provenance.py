@@ -33,7 +33,7 @@ def command_table(results: Iterable[Result]) -> Table:
                 Cell(str(len(runs))),
                 Cell(_seeds(runs)),
                 Cell(where),
-                Cell(_unique((_versions(r) for r in runs), "; ")),
+                Cell(_unique(" ".join(pair) for r in runs for pair in r.versions.items())),
             ]
         ]
         for (what, where), runs in batches.items()
@@ -44,10 +44,9 @@ def command_table(results: Iterable[Result]) -> Table:
         *number_columns("runs"),
         *text_columns("seeds", "machine", "versions", wide=True),
     ]
-    note = (
-        "The options of a command follow from the machine that the results name. The number after "
-        "the plus sign of a fedran version is a hash of the code that computes."
-    )
+    note = "The options of a command follow from the machine that the results name."
+    if any("+" in r.versions["fedran"] for runs in batches.values() for r in runs):
+        note += " The part after the plus sign of a version is a hash of the code."
     return Table("Commands", columns, blocks, note)
 
 
@@ -88,10 +87,6 @@ def _run_row(g: Group) -> list[Cell]:
 
 def _unique(texts: Iterable[str], separator: str = ", ") -> str:
     return separator.join(dict.fromkeys(texts))
-
-
-def _versions(result: Result) -> str:
-    return ", ".join(f"{name} {version}" for name, version in result.versions.items())
 
 
 def _seeds(runs: Iterable[Result]) -> str:
