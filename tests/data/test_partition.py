@@ -30,7 +30,7 @@ def reference_dirichlet(classes, n_clients, beta, rng):
     parts = [[] for _ in range(n_clients)]
     for rows in classes:
         shuffled = rng.permutation(rows)
-        deal_out(parts, shuffled, rng.dirichlet([beta] * n_clients))
+        distribute(parts, shuffled, rng.dirichlet([beta] * n_clients))
     return parts
 
 
@@ -45,12 +45,12 @@ def reference_capped(classes, n_clients, beta, rng):
             for k in range(n_clients):
                 if len(parts[k]) >= total / n_clients:
                     p[k] = 0.0
-            deal_out(parts, shuffled, p / p.sum())
+            distribute(parts, shuffled, p / p.sum())
         if all(parts):
             return [list(rng.permutation(part)) for part in parts]
 
 
-def deal_out(parts, rows, shares):
+def distribute(parts, rows, shares):
     """Cut at the floors of the cumulative shares."""
     ends = [int(c * len(rows)) for c in np.cumsum(shares)[:-1]] + [len(rows)]
     start = 0
@@ -60,7 +60,7 @@ def deal_out(parts, rows, shares):
 
 
 @given(SIZES, st.integers(1, 9), st.floats(1e-3, 100), SEEDS)
-def test_dirichlet_deals_every_row_exactly_once(sizes, clients, beta, seed):
+def test_dirichlet_gives_every_row_to_one_client(sizes, clients, beta, seed):
     classes = classes_of(sizes)
     parts = dirichlet(classes, clients, beta, np.random.default_rng(seed))
     assert len(parts) == clients
@@ -69,7 +69,7 @@ def test_dirichlet_deals_every_row_exactly_once(sizes, clients, beta, seed):
 
 
 @given(st.lists(st.integers(5, 40), min_size=2, max_size=6), st.integers(1, 4), SEEDS)
-def test_capped_deals_every_row_once_and_no_client_is_empty_or_large(sizes, clients, seed):
+def test_capped_gives_every_row_to_one_client_and_no_client_is_empty_or_large(sizes, clients, seed):
     classes = classes_of(sizes)
     parts = capped(classes, clients, 0.5, np.random.default_rng(seed))
     assert sorted(np.concatenate(parts)) == all_rows(classes)
@@ -149,7 +149,7 @@ def test_the_random_stream_of_each_partitioner_stays_as_published(name, expected
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == expected
 
 
-def test_smaller_beta_means_more_skew():
+def test_a_smaller_beta_gives_more_label_skew():
     def largest_share(beta):
         rng = np.random.default_rng(0)
         parts = [dirichlet([np.arange(1000)], 5, beta, rng) for _ in range(50)]
@@ -173,13 +173,13 @@ def test_capped_sizes_are_more_even_than_those_of_dirichlet():
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, np.nan, np.inf])
 @pytest.mark.parametrize("deal", [dirichlet, capped])
-def test_impossible_concentration_is_refused(deal, beta):
+def test_an_invalid_beta_is_refused(deal, beta):
     with pytest.raises(ValueError, match="beta must be positive and finite"):
         deal([np.arange(3)], 2, beta, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("clients", [0, -1])
-def test_no_clients_is_refused(clients):
+def test_partitions_without_clients_are_refused(clients):
     rng = np.random.default_rng(0)
     for deal in (
         lambda: dirichlet([np.arange(3)], clients, 1.0, rng),
@@ -190,18 +190,18 @@ def test_no_clients_is_refused(clients):
             deal()
 
 
-def test_capped_with_more_clients_than_rows_says_so():
+def test_capped_refuses_more_clients_than_rows():
     with pytest.raises(ValueError, match=r"6 clients, 5 rows; use fewer clients"):
         capped([np.arange(5)], 6, 1.0, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("beta", [1e-4, 1e-12, 1e-300])
-def test_capped_gives_up_where_no_draw_can_serve_everyone(beta):
+def test_capped_gives_up_if_no_draw_gives_every_client_a_row(beta):
     with pytest.raises(ValueError, match=r"no capped partition .* raise beta"):
         capped([np.arange(500), np.arange(500, 1000)], 5, beta, np.random.default_rng(0))
 
 
-def test_other_partitioners_leave_clients_empty_where_there_are_few_rows():
+def test_dirichlet_and_iid_leave_clients_empty_if_there_are_few_rows():
     rng = np.random.default_rng(0)
     assert sum(len(p) == 0 for p in dirichlet([np.arange(2)], 5, 1.0, rng)) >= 3
     assert [len(p) for p in iid([np.arange(2)], 4, rng)] == [1, 1, 0, 0]

@@ -75,7 +75,7 @@ def test_streams_stay_as_published(more, expected):
     assert stream_of(seed=1993, **more).hash[:16] == expected
 
 
-def test_streams_do_not_know_the_global_random_state():
+def test_streams_do_not_depend_on_the_global_random_state():
     np.random.seed(1)
     first = stream_of(label_rate=0.5, partitioner="capped").hash
     before = np.random.get_state()[1].copy()
@@ -107,7 +107,7 @@ def test_order_seed_with_fixed_partition_seed_changes_the_order():
     assert [t.classes for t in other.tasks] != [t.classes for t in first.tasks]
 
 
-def test_seeds_that_are_not_given_follow_the_first():
+def test_missing_seeds_default_to_the_first_seed():
     assert stream_of(seed=6).seeds == {"order": 6, "partition": 6, "mask": 6}
 
 
@@ -171,7 +171,7 @@ def test_label_rates_outside_0_1_are_refused(rate):
         stream_of(label_rate=rate)
 
 
-def test_the_hash_changes_when_anything_changes():
+def test_the_hash_of_a_stream_changes_when_anything_changes():
     base = stream_of(label_rate=0.5)
     changed = [
         stream_of(label_rate=0.5, seed=2),
@@ -191,7 +191,7 @@ def test_the_hash_changes_when_anything_changes():
     assert stream_of(label_rate=0.5).hash == base.hash
 
 
-def test_the_hash_knows_the_order_of_rows_and_clients():
+def test_the_hash_of_a_stream_covers_the_order_of_rows_and_clients():
     one, two = np.array([0, 1]), np.array([2])
     streams = [
         Stream((Task((0,), rows),), {}) for rows in ((one, two), (two, one), (one[::-1], two))
@@ -199,7 +199,7 @@ def test_the_hash_knows_the_order_of_rows_and_clients():
     assert len({s.hash for s in streams}) == 3
 
 
-def test_string_labels_make_streams_too():
+def test_streams_can_have_text_labels():
     stream = make_stream(np.array(["b", "a", "b", "c"]), n_tasks=3, n_clients=1, beta=1, seed=0)
     assert stream.seen(2) == ("a", "b", "c")
     assert all(type(c) is str for t in stream.tasks for c in t.classes)
@@ -211,7 +211,7 @@ def test_uneven_tasks_still_hold_every_class():
     assert sorted(len(t.classes) for t in stream.tasks) == [1, 2, 2, 2]
 
 
-def test_settings_say_how_the_stream_was_made():
+def test_the_settings_of_a_stream_describe_how_it_was_made():
     assert stream_of(label_rate=0.5).settings == {
         "tasks": 3,
         "clients": 4,

@@ -1,4 +1,4 @@
-"""Stream files: what is saved comes back, what was altered or made up is refused in a sentence."""
+"""Stream files: saved streams come back, altered or invented files are refused in one sentence."""
 
 import json
 
@@ -46,7 +46,7 @@ def sentence(path, **more):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("labels", [LABELS, np.array(list("abcäe\u2028"))[LABELS]])
-def test_what_is_saved_comes_back(kind, labels, tmp_path):
+def test_saved_streams_come_back_unchanged(kind, labels, tmp_path):
     stream = make_stream(labels, n_tasks=2, seed=3, **KINDS[kind])
     save_stream(stream, tmp_path / "s.json")
     again = load_stream(tmp_path / "s.json", labels=labels)
@@ -63,7 +63,7 @@ def test_what_is_saved_comes_back(kind, labels, tmp_path):
 
 
 @pytest.mark.parametrize("rate", [0.1, 1.0])
-def test_fifty_thousand_rows_are_less_than_a_megabyte(rate, tmp_path):
+def test_a_stream_file_of_fifty_thousand_rows_is_below_a_megabyte(rate, tmp_path):
     labels = np.repeat(np.arange(100), 500)
     stream = make_stream(labels, n_tasks=5, n_clients=5, beta=0.1, seed=1, label_rate=rate)
     save_stream(stream, tmp_path / "s.json")
@@ -71,7 +71,7 @@ def test_fifty_thousand_rows_are_less_than_a_megabyte(rate, tmp_path):
     assert load_stream(tmp_path / "s.json", labels).hash == stream.hash
 
 
-def test_saving_again_writes_the_same_bytes(saved, tmp_path):
+def test_saving_a_loaded_stream_writes_the_same_bytes(saved, tmp_path):
     save_stream(load_stream(saved), tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == saved.read_bytes()
 
@@ -100,7 +100,7 @@ def show_a_label(fields):
         lambda f: f.update(hash="0" * 64),
     ],
 )
-def test_an_altered_file_is_refused(change, saved):
+def test_an_altered_stream_file_is_refused(change, saved):
     assert "hash: expected" in sentence(altered(saved, change))
     assert sentence(saved).endswith("the file was altered")
 
@@ -131,13 +131,16 @@ def first_client(fields, rows):
         (lambda f: first_client(f, [1.0]), "rows: expected a list of row numbers"),
         (lambda f: first_client(f, [True]), "rows: expected a list of row numbers"),
         (lambda f: first_client(f, "12"), "rows: expected a list of row numbers"),
-        (lambda f: first_client(f, [-1]), "rows: expected numbers from 0"),
+        (lambda f: first_client(f, [-1]), "rows: expected numbers of at least 0, got -1 .. -1"),
         (lambda f: first_client(f, f["tasks"][0]["rows"][1]), "every row at most once"),
-        (lambda f: f["tasks"][0].update(unlabelled=[[99], [], []]), "unlabelled: expected numbers"),
+        (
+            lambda f: f["tasks"][0].update(unlabelled=[[99], [], []]),
+            "unlabelled: expected numbers of at least 0 and below ",
+        ),
         (lambda f: f["tasks"][0].update(unlabelled=[[], []]), "one list for each of 3 clients"),
     ],
 )
-def test_files_of_the_wrong_shape_are_refused(change, words, saved):
+def test_malformed_stream_files_are_refused(change, words, saved):
     assert words in sentence(altered(saved, change))
 
 
@@ -149,14 +152,14 @@ def test_tasks_with_different_clients_are_refused(saved):
     assert "all with the same clients" in sentence(altered(saved, change))
 
 
-def test_rows_of_another_dataset_are_refused(saved):
+def test_a_stream_of_another_dataset_is_refused(saved):
     assert load_stream(saved, labels=LABELS).n_clients == 3
     text = sentence(saved, labels=LABELS[:-1])
     assert "rows: expected numbers below 65, got " in text
     assert text.endswith("made for another dataset")
 
 
-def test_refusals_show_plain_numbers(saved):
+def test_refusals_of_streams_show_plain_numbers(saved):
     assert "np.int64" not in sentence(saved, labels=LABELS[:-1])
 
 
@@ -164,7 +167,7 @@ def test_refusals_show_plain_numbers(saved):
     ("old", "new"),
     [('"rows":[[', '"rows":[[99999999999999999999,'), ('"order":3', '"order":1e999')],
 )
-def test_numbers_beyond_64_bits_are_refused_in_a_sentence(old, new, saved):
+def test_numbers_beyond_64_bits_are_refused_in_one_sentence(old, new, saved):
     text = saved.read_text()
     assert old in text
     saved.write_text(text.replace(old, new, 1))
@@ -200,19 +203,19 @@ def test_altered_seeds_and_settings_are_refused(change, saved):
         '{"version": ' + "9" * 5000 + "}",
     ],
 )
-def test_files_that_are_no_streams_are_refused_in_a_sentence(text, tmp_path):
+def test_files_that_are_not_streams_are_refused_in_one_sentence(text, tmp_path):
     path = tmp_path / "s.json"
     path.write_text(text)
     sentence(path)
 
 
-def test_binary_files_are_refused_in_a_sentence(tmp_path):
+def test_binary_files_are_refused_as_streams_in_one_sentence(tmp_path):
     path = tmp_path / "s.json"
     path.write_bytes(b"\xff\xfe\x00")
     sentence(path)
 
 
-def test_a_missing_file_and_a_missing_folder_are_named(saved, tmp_path):
+def test_a_missing_stream_file_or_folder_is_named(saved, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.json"):
         load_stream(tmp_path / "nowhere.json")
     with pytest.raises(FileNotFoundError, match="does not exist"):

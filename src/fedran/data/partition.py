@@ -1,7 +1,7 @@
-"""Partitioners: how the rows of one task are dealt out to the clients.
+"""Partitioners: how the rows of one task are distributed over the clients.
 
-Each takes the task's rows class by class and returns one array of rows a client. Every row goes
-to exactly one client; a client may get none unless the partitioner promises otherwise.
+Each partitioner takes the task's rows per class and returns one array of rows per client. Every
+row goes to exactly one client. A client may get no row unless the partitioner says otherwise.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
-Deal = Callable[[Sequence[Rows], np.random.Generator], list[Rows]]
+Partitioner = Callable[[Sequence[Rows], np.random.Generator], list[Rows]]
 """(rows of each class, generator) -> rows of each client."""
 
 TRIES = 1000
-"""Draws before a partition counts as impossible."""
+"""Number of draws after which a partition is considered impossible."""
 
 
 def dirichlet(
     rows_of_classes: Sequence[Rows], n_clients: int, beta: float, rng: np.random.Generator
 ) -> list[Rows]:
-    """Deal each class in shares p ~ Dirichlet(beta, ..., beta), its rows shuffled first.
+    """Split each class, shuffled, in shares p ~ Dirichlet(beta, ..., beta).
 
-    The smaller beta, the fewer clients hold a class. Shares are rounded at their cumulative ends.
+    The smaller beta, the fewer clients hold a class. Cumulative shares are rounded down to rows.
     Client sizes are not balanced: a client may hold most rows of a task, or none.
 
     >>> parts = dirichlet([np.arange(10)], 3, beta=0.5, rng=np.random.default_rng(0))
@@ -33,20 +33,21 @@ def dirichlet(
     True
     """
     _check(n_clients, beta)
-    dealt = []
+    split = []
     for rows in rows_of_classes:
         shuffled = rng.permutation(rows)
-        dealt.append(_cut(shuffled, rng.dirichlet([beta] * n_clients)))
-    return _per_client(dealt, n_clients)
+        split.append(_cut(shuffled, rng.dirichlet([beta] * n_clients)))
+    empty = np.zeros(0, dtype=np.int64)
+    return [np.concatenate([empty, *(parts[k] for parts in split)]) for k in range(n_clients)]
 
 
 def capped(
     rows_of_classes: Sequence[Rows], n_clients: int, beta: float, rng: np.random.Generator
 ) -> list[Rows]:
-    """As ``dirichlet``, but a client that holds N/K rows already gets none of the next classes.
+    """Like ``dirichlet``, but a client that holds N/K rows gets no rows of further classes.
 
-    The variant of the STSA code base: sizes are nearly equal, labels skewed. Drawn again until
-    every client has a row; a partition that cannot be made is a ValueError.
+    This is the variant of the STSA code: sizes are nearly equal, labels are skewed. The draw is
+    repeated until every client has a row. An impossible partition is a ValueError.
 
     >>> parts = capped([np.arange(50), np.arange(50, 99)], 3, 0.1, np.random.default_rng(0))
     >>> min(len(p) for p in parts) > 0
@@ -76,7 +77,7 @@ def _capped_once(
     cap: float,
     rng: np.random.Generator,
 ) -> list[Rows] | None:
-    """One draw, or None where no client that is still open drew a share."""
+    """One draw; None if every client with a share of some class is full already."""
     parts = [np.zeros(0, dtype=np.int64) for _ in range(n_clients)]
     for rows in rows_of_classes:
         shuffled = rng.permutation(rows)
@@ -90,7 +91,7 @@ def _capped_once(
 
 
 def iid(rows_of_classes: Sequence[Rows], n_clients: int, rng: np.random.Generator) -> list[Rows]:
-    """Shuffle all rows of the task and deal them evenly: sizes differ by at most one.
+    """Shuffle all rows of the task and split them evenly. Sizes differ by at most one.
 
     >>> [len(p) for p in iid([np.arange(5), np.arange(5, 8)], 3, np.random.default_rng(0))]
     [3, 3, 2]
@@ -101,7 +102,7 @@ def iid(rows_of_classes: Sequence[Rows], n_clients: int, rng: np.random.Generato
 
 
 def natural(rows_of_classes: Sequence[Rows], groups: NDArray[Any]) -> list[Rows]:
-    """One client a group (subject, site, device), in sorted order of the groups' names.
+    """One client per group (subject, site, device), in sorted order of the groups' names.
 
     >>> natural([np.array([0, 1]), np.array([2, 3])], np.array(["b", "a", "a", "b"]))
     [array([1, 2]), array([0, 3])]
@@ -114,11 +115,6 @@ def natural(rows_of_classes: Sequence[Rows], groups: NDArray[Any]) -> list[Rows]
 
 def _cut(rows: Rows, shares: NDArray[np.float64]) -> list[Rows]:
     return np.split(rows, (np.cumsum(shares) * len(rows)).astype(int)[:-1])
-
-
-def _per_client(dealt: Sequence[Sequence[Rows]], n_clients: int) -> list[Rows]:
-    empty = np.zeros(0, dtype=np.int64)
-    return [np.concatenate([empty, *(parts[k] for parts in dealt)]) for k in range(n_clients)]
 
 
 def _check(n_clients: int, beta: float) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.labels import Label, canonical, sort_key
-from fedran.data.partition import Deal, Rows, capped, dirichlet, iid, natural
+from fedran.data.partition import Partitioner, Rows, capped, dirichlet, iid, natural
 
 PARTITIONERS = ("dirichlet", "capped", "iid", "natural")
 
@@ -25,10 +25,10 @@ class Task:
     classes: tuple[Label, ...]
     rows: tuple[Rows, ...]
     labelled: tuple[NDArray[np.bool_], ...] = ()
-    """Which of each client's rows have a label; empty where all have."""
+    """Masks of each client's rows that have a label; empty if all rows have one."""
 
     def has_label(self, client: int) -> NDArray[np.bool_]:
-        """The mask of one client's rows."""
+        """Mask of one client's rows that have a label."""
         return self.labelled[client] if self.labelled else np.ones(len(self.rows[client]), bool)
 
 
@@ -39,11 +39,11 @@ class Stream:
     tasks: tuple[Task, ...]
     seeds: dict[str, int]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """How it was made: tasks, clients, partitioner, beta, label_rate."""
+    """How the stream was made: tasks, clients, partitioner, beta, label_rate."""
 
     @property
     def n_clients(self) -> int:
-        """Clients in every task; some may hold no row."""
+        """Number of clients in every task. Some may hold no row."""
         return len(self.tasks[0].rows)
 
     def seen(self, task: int) -> tuple[Label, ...]:
@@ -75,14 +75,14 @@ def make_stream(
     mask_seed: int | None = None,
     groups: NDArray[Any] | None = None,
 ) -> Stream:
-    """A class-incremental stream: shuffled classes cut into tasks, rows dealt to clients.
+    """A class-incremental stream: shuffled classes are split into tasks, rows over clients.
 
-    ``seed`` draws the class order; its generator goes on to deal the rows class by class in
-    that order, unless ``partition_seed`` gives the dealing a generator of its own, so that the
-    same order can be combined with many partitions. ``mask_seed`` (default: ``seed``) draws
-    which rows keep their label, each with probability ``label_rate``, within every client and
-    task; the masks of smaller rates lie within those of larger ones. The partitioner
-    ``natural`` takes its clients from ``groups`` (one entry a row) instead of ``n_clients``.
+    ``seed`` draws the class order. The same generator then partitions the rows, class by class in
+    that order. With ``partition_seed`` a second generator partitions them, so that one order can
+    be combined with many partitions. ``mask_seed`` (default: ``seed``) draws which rows keep
+    their label, each with probability ``label_rate``. Rows labelled at a smaller rate are also
+    labelled at a larger one. The partitioner ``natural`` takes its clients from ``groups`` (one
+    entry per row) instead of ``n_clients``.
 
     >>> s = make_stream(np.repeat([0, 1, 2, 3], 5), n_tasks=2, n_clients=2, beta=1.0, seed=0)
     >>> [t.classes for t in s.tasks], sum(len(r) for t in s.tasks for r in t.rows)
@@ -95,7 +95,7 @@ def make_stream(
         )
     if not 0 < label_rate <= 1:
         raise ValueError(f"label_rate must lie in (0, 1], got {label_rate!r}")
-    deal = _partitioner(partitioner, n_clients, beta, groups, len(labels))
+    partition = _partitioner(partitioner, n_clients, beta, groups, len(labels))
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(classes))
     if partition_seed is not None:
@@ -104,7 +104,7 @@ def make_stream(
     tasks = []
     for t in range(n_tasks):
         chosen = order[t * len(order) // n_tasks : (t + 1) * len(order) // n_tasks]
-        rows = tuple(deal([np.flatnonzero(labels == classes[c]) for c in chosen], rng))
+        rows = tuple(partition([np.flatnonzero(labels == classes[c]) for c in chosen], rng))
         names = tuple(canonical(classes[c]) for c in chosen)
         tasks.append(Task(names, rows, _masks(rows, label_rate, mask_seed, t)))
     seeds = {
@@ -128,7 +128,7 @@ def _partitioner(
     beta: float | None,
     groups: NDArray[Any] | None,
     n_rows: int,
-) -> Deal:
+) -> Partitioner:
     if name == "natural":
         if groups is None or len(groups) != n_rows:
             got = "none" if groups is None else f"{len(groups)} for {n_rows} rows"

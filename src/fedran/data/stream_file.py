@@ -1,4 +1,4 @@
-"""A stream as a small JSON file, so that others can run on exactly the same rows."""
+"""A stream as a JSON file, so that others can run on exactly the same rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALTERED = "the file was altered"
 
 
 def save_stream(stream: Stream, path: str | Path) -> None:
-    """Write the stream, its settings and its hash. Row numbers, no data."""
+    """Write the stream, its settings and its hash. The file holds row numbers, no data."""
     made = {"settings": dict(stream.settings), "seeds": stream.seeds}
     fields = {
         "format": FORMAT,
@@ -35,9 +35,9 @@ def save_stream(stream: Stream, path: str | Path) -> None:
 
 
 def load_stream(path: str | Path, labels: NDArray[Any] | None = None) -> Stream:
-    """The stream of a file: complete, disjoint, with the hash it was saved with.
+    """The stream in a file, checked: rows occur once, and the hash is the one it was saved with.
 
-    With the training ``labels`` of a dataset: made for these rows, each in a task of its class.
+    With the training ``labels`` of a dataset, every row must also be in the task of its class.
     """
     path = Path(path)
     try:
@@ -93,7 +93,8 @@ def _integers(values: Any, name: str, below: int | None = None) -> np.ndarray[An
         raise Refused(name, "a list of row numbers", type(values).__name__)
     found = np.array(values, dtype=np.int64)
     if len(found) and (found.min() < 0 or (below is not None and found.max() >= below)):
-        raise Refused(name, f"numbers from 0 to {below}", f"{found.min()} .. {found.max()}")
+        limit = "" if below is None else f" and below {below}"
+        raise Refused(name, f"numbers of at least 0{limit}", f"{found.min()} .. {found.max()}")
     return found
 
 

@@ -1,1 +1,1 @@
-"""Methods that train a network or a head."""
+"""Methods that train a network or a linear head by gradient descent."""

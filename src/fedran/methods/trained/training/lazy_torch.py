@@ -1,4 +1,4 @@
-"""PyTorch, imported when it is first used: settings are listed and checked without it."""
+"""PyTorch, imported on first use, so that settings can be listed and checked without it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 Tensor: TypeAlias = Any
 Weights: TypeAlias = dict[str, Tensor]
-"""Parameters and BatchNorm statistics by name; ``head.weight`` and ``head.bias`` among them."""
+"""Parameters and BatchNorm statistics by name, including ``head.weight`` and ``head.bias``."""
 
 
 class _Torch:
@@ -18,7 +18,7 @@ torch = _Torch()
 
 
 def load_torch() -> Any:
-    """The library, or a sentence that says how to get it."""
+    """The torch module, or an ImportError that says how to install it."""
     try:
         import torch as found
     except ImportError:

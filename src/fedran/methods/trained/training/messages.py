@@ -51,7 +51,16 @@ def unpack_tensors(kind: str, blob: bytes, device: str) -> Message:
     found = header.fields.get("kind", "none")
     if found != kind:
         raise Refused("kind", kind, found)
-    return Message(header, {name: _tensor(name, part, device) for name, part in parts})
+    tensors = {}
+    for name, part in parts:
+        if part["dtype"] not in DTYPES:
+            raise Refused(name, f"one of {', '.join(DTYPES)}", part["dtype"])
+        try:
+            array = np.frombuffer(part["data"], dtype=DTYPES[part["dtype"]]).reshape(part["shape"])
+        except ValueError:
+            raise Refused(name, "a shape that fits its numbers", part["shape"]) from None
+        tensors[name] = torch.tensor(array, device=device)
+    return Message(header, tensors)
 
 
 def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -63,13 +72,3 @@ def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
     """The tensors under ``prefix/``, without the prefix."""
     start = f"{prefix}/"
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
-
-
-def _tensor(name: str, part: Mapping[str, Any], device: str) -> Tensor:
-    if part["dtype"] not in DTYPES:
-        raise Refused(name, f"one of {', '.join(DTYPES)}", part["dtype"])
-    try:
-        array = np.frombuffer(part["data"], dtype=DTYPES[part["dtype"]]).reshape(part["shape"])
-    except ValueError:
-        raise Refused(name, "a shape that fits its numbers", part["shape"]) from None
-    return torch.tensor(array, device=device)

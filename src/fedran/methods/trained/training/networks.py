@@ -1,6 +1,6 @@
 """The networks that methods train: ResNet-18 with either stem, a small CNN, a head alone.
 
-Names of ResNet-18's parameters are those of common weight files, so that these load as they are.
+The parameters of ResNet-18 have the names of common weight files, so that these can be loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Network(nn.Module):
 
 
 class Head(nn.Module):
-    """x W' + b with a number of rows that can change."""
+    """A linear layer whose number of classes can change."""
 
     def __init__(self, in_features: int, classes: int = 0) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Head(nn.Module):
         self.bias = nn.Parameter(torch.zeros(classes))
 
     def resize(self, classes: int) -> None:
-        """Room for this many classes; what it held is gone if the number changes."""
+        """Set the number of classes. If it changes, the weights become zero."""
         if classes != len(self.bias):
             self.weight = nn.Parameter(self.weight.new_zeros(classes, self.weight.shape[1]))
             self.bias = nn.Parameter(self.bias.new_zeros(classes))
@@ -48,28 +48,29 @@ class Head(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a way around them."""
+    """Two 3x3 convolutions with a shortcut."""
 
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outside)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
         self.downsample: nn.Module = nn.Identity()
-        if stride > 1 or inside != outside:
+        if stride > 1 or in_channels != out_channels:
             self.downsample = nn.Sequential(
-                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+                nn.Conv2d(in_channels, out_channels, 1, stride, bias=False),
+                nn.BatchNorm2d(out_channels),
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum of both ways, rectified."""
+        """ReLU of the sum of both paths."""
         y = F.relu(self.bn1(self.conv1(x)))
         return F.relu(self.bn2(self.conv2(y)) + self.downsample(x))
 
 
 class ResNet18(nn.Module):
-    """Four stages of two blocks; stem 3 keeps the size (small images), stem 7 quarters it."""
+    """Four stages of two blocks. Stem 3 keeps the image size, stem 7 quarters it."""
 
     def __init__(self, stem: Literal[3, 7]) -> None:
         super().__init__()
@@ -91,7 +92,7 @@ class ResNet18(nn.Module):
 
 
 class SmallCNN(nn.Module):
-    """Three convolutions: for images of 8 pixels and for tests."""
+    """Three convolutions, for images of 8 x 8 pixels and for tests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +115,7 @@ class SmallCNN(nn.Module):
 
 
 def build(name: Name, in_features: int) -> Network:
-    """A network without classes; ``in_features`` is the width of the features of ``head``."""
+    """A network without classes. ``in_features`` matters for ``head`` only."""
     match name:
         case "head":
             return Network(nn.Identity(), in_features)
@@ -127,7 +128,7 @@ def build(name: Name, in_features: int) -> Network:
 
 
 def initialise(network: Network, seed: int) -> None:
-    """Random weights: He's normal rule for convolutions, Kaiming's uniform one for the head."""
+    """Random weights by the seed: normal for convolutions, uniform for the head (He et al.)."""
     generator = torch.Generator().manual_seed(seed)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
