@@ -1,4 +1,4 @@
-"""Uploads of methods, altered."""
+"""Change the uploads of methods, for tests that attack their servers."""
 
 from fedran.methods.registry import make_method, settings
 from fedran.wire.container import pack, unpack
@@ -9,7 +9,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def altered(blob, /, kind=None, **changes):
-    """The message with some fields or tensors replaced (None: taken out), its checksum right."""
+    """The message with some fields or tensors replaced (None: removed) and a valid checksum."""
     message = unpack(blob, FILE_LIMITS)
     fields = dict(message.header.fields)
     tensors = dict(message.tensors)
@@ -24,6 +24,8 @@ def altered(blob, /, kind=None, **changes):
 
 
 def at_first(value):
+    """A change that replaces the first entry of a tensor."""
+
     def change(tensor):
         copy = tensor.copy()
         copy.flat[0] = value
@@ -33,4 +35,5 @@ def at_first(value):
 
 
 def make(key):
+    """A method with small settings."""
     return make_method(key, {k: v for k, v in SMALL.items() if k in settings(key)})

@@ -1,7 +1,7 @@
-"""Regenerates the golden messages: PYTHONPATH=tests python -m helpers.make_fixtures
+"""Regenerate the golden messages: PYTHONPATH=tests python -m helpers.make_fixtures
 
-Only for a new version of the format: the files pin what older versions wrote. All numbers are
-chosen so that the float forms come out exactly, on every machine.
+Only for a new version of the format, because the files pin the output of older versions. The
+numbers are chosen so that the float forms are exact on every machine.
 """
 
 import numpy as np

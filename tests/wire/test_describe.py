@@ -1,4 +1,4 @@
-"""What is in a file, in words: complete, and safe to print."""
+"""Descriptions of saved files are complete and safe to print."""
 
 import json
 
@@ -20,7 +20,7 @@ def described(name: str, tmp_path) -> dict:
 
 
 @pytest.mark.parametrize(("name", "width"), [("mixed", "8.00 bits"), ("float32", "fixed width")])
-def test_an_upload(name, width, tmp_path):
+def test_an_upload_is_described(name, width, tmp_path):
     said = described(name, tmp_path)
     assert "upload" in said["title"]
     assert said["file"]["bytes"] == len(fixture(name))
@@ -34,7 +34,7 @@ def test_an_upload(name, width, tmp_path):
     assert said["fingerprint"]["backbone"] == "golden"
 
 
-def test_a_head(tmp_path):
+def test_a_head_is_described(tmp_path):
     said = described("head", tmp_path)
     assert said["content"]["classes"] == "3: 5, ant, été"
     assert said["diagnosis"]["lam"] == 2.5
@@ -44,7 +44,7 @@ def test_a_head(tmp_path):
 @pytest.mark.parametrize(
     ("form", "kind"), [("stack", "exact sum"), ("gram", "exact sum"), ("ranked", "rank 4")]
 )
-def test_an_aggregator(form, kind, tmp_path):
+def test_an_aggregator_is_described(form, kind, tmp_path):
     said = described(f"aggregator_{form}", tmp_path)
     agg = golden_aggregator(form)
     assert said["content"]["kind"].startswith(kind)
@@ -53,7 +53,7 @@ def test_an_aggregator(form, kind, tmp_path):
     assert said["bounds on the Gram error"]["spectral"] == agg.accounts.eps_G
 
 
-def test_unusual_content(tmp_path):
+def test_an_empty_upload_and_one_with_many_classes_are_described(tmp_path):
     fedran.save(fedran.summarize(np.zeros((0, 4)), []), tmp_path / "empty")
     said = describe(tmp_path / "empty").sections
     assert said["content"]["classes"] == "none"
@@ -72,7 +72,7 @@ def test_foreign_text_is_escaped(tmp_path):
     assert said["fingerprint"]["backbone"].isprintable()
 
 
-def test_damage_is_refused_by_name(tmp_path):
+def test_a_damaged_file_is_refused_by_name(tmp_path):
     (tmp_path / "cut.bin").write_bytes(fixture("mixed")[:-1])
     with pytest.raises(fedran.Refused, match=r"cut\.bin"):
         describe(tmp_path / "cut.bin")

@@ -1,4 +1,4 @@
-"""Rounding rows to few bits, and the coder around it."""
+"""Rounding rows to few bits, and compressing the codes."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_a_doubled_singular_value_gains_one_and_a_half_bits():
 
 @pytest.mark.parametrize("decades", [1, 3, 5, 7])
 @pytest.mark.parametrize("average", [4, 5, 6])
-def test_the_average_holds_however_steep_the_spectrum(decades, average):
+def test_the_average_of_bits_holds_for_any_decay_of_the_spectrum(decades, average):
     bits = allocate_bits(np.logspace(0, -decades, 200), average)
     assert abs(bits.mean() - average) < 0.3
     assert np.all(np.diff(bits.astype(int)) <= 0)
@@ -60,7 +60,7 @@ def test_codes_are_the_nearest_and_reach_their_largest(rows, bits):
     assert np.all(np.abs(codes).max(axis=1)[some] == largest_code(bits)[some])
 
 
-def test_largest_codes():
+def test_the_largest_code_of_b_bits():
     assert largest_code(np.array([2, 8, 14], np.uint8)).tolist() == [1, 127, 8191]
 
 
@@ -90,7 +90,7 @@ def test_unpack_inverts_pack(case):
 
 @settings(deadline=None)
 @given(coded_rows(), st.binary(max_size=30))
-def test_anything_else_is_refused(case, noise):
+def test_unpack_refuses_every_other_stream(case, noise):
     codes, bits = case
     packed = pack_codes(codes, bits)
     for stream in (noise, packed + b"x", packed[:-1]):
@@ -98,7 +98,7 @@ def test_anything_else_is_refused(case, noise):
             unpack_codes(stream, bits, codes.shape[1], "x")
 
 
-def test_the_coded_size_is_near_the_entropy():
+def test_the_compressed_size_is_close_to_the_entropy():
     rng = np.random.default_rng(0)
     codes, _ = quantise(rng.standard_normal((32, 4096)), np.full(32, 6, np.uint8))
     _, counts = np.unique(codes, return_counts=True)

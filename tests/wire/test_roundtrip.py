@@ -1,4 +1,4 @@
-"""Summaries and heads through encode and decode: what arrives, and by how much it differs."""
+"""Summaries and heads through encode and decode: what arrives, and how large the error is."""
 
 import hashlib
 from dataclasses import replace
@@ -31,7 +31,7 @@ def _gram(s: fedran.Summary) -> np.ndarray:
     return F @ F.T
 
 
-def travel(s: fedran.Summary, precision: str = "mixed", bits: float = 5.0) -> fedran.Summary:
+def round_trip(s: fedran.Summary, precision: str = "mixed", bits: float = 5.0) -> fedran.Summary:
     return fedran.decode(fedran.encode(s, precision, bits=bits))
 
 
@@ -48,9 +48,9 @@ def assert_within_accounts(before: fedran.Summary, after: fedran.Summary) -> Non
 
 @pytest.mark.parametrize(("precision", "bits"), FORMS)
 @pytest.mark.parametrize("labels", [(0, 7, -3), ("x", "ant"), (2, "2", "é")])
-def test_everything_but_the_rounding_arrives(precision, bits, labels):
+def test_every_field_arrives_and_only_values_are_rounded(precision, bits, labels):
     s = summary(n=60, M=40, rank=9, labels=labels)
-    back = travel(s, precision, bits)
+    back = round_trip(s, precision, bits)
     assert (back.classes, back.counts) == (s.classes, s.counts)
     assert back.fingerprint == s.fingerprint
     assert back.factor.shape == s.factor.shape
@@ -65,9 +65,9 @@ def test_everything_but_the_rounding_arrives(precision, bits, labels):
 
 
 @pytest.mark.parametrize(("precision", "bits"), FORMS)
-def test_the_error_is_what_the_accounts_say(precision, bits):
+def test_the_accounts_state_the_exact_error(precision, bits):
     s = summary(n=60, M=40, rank=9)
-    back = travel(s, precision, bits)
+    back = round_trip(s, precision, bits)
     spectral, frobenius, sums = error_norms(s, back)
     rounding = 1e-6 * s.accounts.energy
     assert back.accounts.eps_G - s.accounts.eps_G == pytest.approx(spectral, abs=rounding)
@@ -77,9 +77,9 @@ def test_the_error_is_what_the_accounts_say(precision, bits):
 
 def test_above_the_exact_rank_the_accounts_hold_a_bound(monkeypatch):
     s = summary(n=60, M=40, rank=9)
-    exact = travel(s).accounts
+    exact = round_trip(s).accounts
     monkeypatch.setattr(summary_codec, "EXACT_ERROR_RANK", 8)
-    back = travel(s)
+    back = round_trip(s)
     assert_within_accounts(s, back)
     assert back.accounts.eps_G > exact.eps_G
     assert back.accounts.eps_G_fro > exact.eps_G_fro
@@ -88,7 +88,7 @@ def test_above_the_exact_rank_the_accounts_hold_a_bound(monkeypatch):
 def test_finer_precisions_lose_less():
     s = fedran.summarize(np.random.default_rng(0).random((60, 40)), [0] * 60, rank=9)
     forms = [("float64", 5), ("float32", 5), ("float16", 5), ("int8", 5), ("mixed", 3)]
-    losses = [travel(s, p, b).accounts.eps_quant for p, b in forms]
+    losses = [round_trip(s, p, b).accounts.eps_quant for p, b in forms]
     assert losses == sorted(losses)
     assert losses[0] < 1e-8 * s.accounts.energy
 
@@ -103,85 +103,81 @@ def test_finer_precisions_lose_less():
     dtype=st.sampled_from([np.float32, np.float64]),
     form=st.sampled_from(FORMS),
 )
-def test_any_shape_travels_within_its_accounts(n, M, rank, seed, scale, dtype, form):
+def test_any_shape_arrives_within_its_accounts(n, M, rank, seed, scale, dtype, form):
     rng = np.random.default_rng(seed)
     H = (np.maximum(rng.standard_normal((n, M)), 0) * scale).astype(dtype)
     s = fedran.summarize(H, rng.integers(0, 4, n), rank=rank)
-    assert_within_accounts(s, travel(s, *form))
+    assert_within_accounts(s, round_trip(s, *form))
+
+
+def skewed() -> fedran.Summary:
+    """A summary whose factor has columns that are not orthogonal."""
+    s = summary(rank=3)
+    mix = np.array([[1.0, 1.0, 0.2], [0.0, 1.0, 0.4], [0.0, 0.0, 1.0]])
+    skew = (s.factor @ mix).astype(np.float64)
+    energy = float(np.sum(skew**2))
+    odd = replace(s, factor=skew, accounts=fedran.Accounts(n_rows=12, energy=energy))
+    return replace(odd, sums=replace(s.sums, sums=s.class_sums * 0.1))
+
+
+UNUSUAL = {
+    "sum": lambda: summary(seed=1) + summary(seed=2, labels=("cat",)) + summary(seed=3),
+    "sum wider than M": lambda: summary(n=16, rank=None) + summary(n=16, rank=None, seed=2),
+    "repeated columns": lambda: summary(rank=2) + summary(rank=2),
+    "columns not orthogonal": skewed,
+    "one-hot directions": lambda: fedran.summarize(
+        np.diag([100.0, 10.0, 1.0, 0.01]) + 1e-4, list("aabb"), rank=None
+    ),
+}
 
 
 @pytest.mark.parametrize(("precision", "bits"), FORMS)
-class TestUnusual:
-    def test_sums(self, precision, bits):
-        s = summary(seed=1) + summary(seed=2, labels=("cat",)) + summary(seed=3)
-        assert_within_accounts(s, travel(s, precision, bits))
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_unusual_summaries_arrive_within_their_accounts(case, precision, bits):
+    s = UNUSUAL[case]()
+    assert_within_accounts(s, round_trip(s, precision, bits))
 
-    def test_a_sum_wider_than_M(self, precision, bits):
-        s = summary(n=16, rank=None) + summary(n=16, rank=None, seed=2)
-        assert_within_accounts(s, travel(s, precision, bits))
 
-    def test_decoded_and_encoded_again(self, precision, bits):
-        s = summary(n=60, M=40, rank=9)
-        once = travel(s, precision, bits)
-        twice = travel(once, precision, bits)
-        assert_within_accounts(once, twice)
-        assert_within_accounts(s, twice)
+@pytest.mark.parametrize(("precision", "bits"), FORMS)
+def test_a_summary_that_is_encoded_twice_stays_within_its_accounts(precision, bits):
+    s = summary(n=60, M=40, rank=9)
+    once = round_trip(s, precision, bits)
+    twice = round_trip(once, precision, bits)
+    assert_within_accounts(once, twice)
+    assert_within_accounts(s, twice)
 
-    def test_non_orthogonal_factor(self, precision, bits):
-        s = summary(rank=3)
-        mix = np.array([[1.0, 1.0, 0.2], [0.0, 1.0, 0.4], [0.0, 0.0, 1.0]])
-        skew = (s.factor @ mix).astype(np.float64)
-        energy = float(np.sum(skew**2))
-        odd = replace(s, factor=skew, accounts=fedran.Accounts(n_rows=12, energy=energy))
-        odd = replace(odd, sums=replace(s.sums, sums=s.class_sums * 0.1))
-        assert_within_accounts(odd, travel(odd, precision, bits))
 
-    def test_repeated_columns(self, precision, bits):
-        s = summary(rank=2)
-        assert_within_accounts(s + s, travel(s + s, precision, bits))
+@pytest.mark.parametrize(("precision", "bits"), FORMS)
+def test_summaries_without_rows_energy_or_classes_arrive(precision, bits):
+    back = round_trip(fedran.summarize(np.zeros((0, 5)), []), precision, bits)
+    assert (back.rank, back.classes, back.out_features) == (0, (), 5)
+    back = round_trip(fedran.summarize(np.zeros((3, 5)), list("aab")), precision, bits)
+    assert (back.rank, back.counts, back.accounts.energy) == (0, (2, 1), 0.0)
+    assert not back.class_sums.any()
+    H = np.random.default_rng(0).random((6, 5))
+    back = round_trip(fedran.summarize(H, [None] * 6, unlabelled="factor"), precision, bits)
+    assert (back.classes, back.accounts.n_rows, back.rank) == ((), 6, 5)
 
-    def test_one_hot_directions(self, precision, bits):
-        H = np.diag([100.0, 10.0, 1.0, 0.01]) + 1e-4
-        s = fedran.summarize(H, list("aabb"), rank=None)
-        assert_within_accounts(s, travel(s, precision, bits))
 
-    def test_no_rows(self, precision, bits):
-        s = fedran.summarize(np.zeros((0, 5)), [])
-        back = travel(s, precision, bits)
-        assert (back.rank, back.classes, back.out_features) == (0, (), 5)
-
-    def test_all_zero_rows(self, precision, bits):
-        back = travel(fedran.summarize(np.zeros((3, 5)), list("aab")), precision, bits)
-        assert (back.rank, back.counts, back.accounts.energy) == (0, (2, 1), 0.0)
-        assert not back.class_sums.any()
-
-    def test_no_classes(self, precision, bits):
-        H = np.random.default_rng(0).random((6, 5))
-        s = fedran.summarize(H, [None] * 6, unlabelled="factor")
-        back = travel(s, precision, bits)
-        assert (back.classes, back.accounts.n_rows, back.rank) == ((), 6, 5)
-
-    def test_one_row_of_one_feature(self, precision, bits):
-        s = fedran.summarize(np.array([[3.0]]), ["a"])
-        back = travel(s, precision, bits)
-        assert abs(float(back.factor[0, 0])) == pytest.approx(3.0)
-        assert float(back.class_sums[0, 0]) == pytest.approx(3.0, rel=1e-3)
-
-    def test_a_class_whose_sum_is_zero(self, precision, bits):
-        H = np.array([[1.0, 2.0], [-1.0, -2.0], [3.0, 1.0]])
-        back = travel(fedran.summarize(H, list("aab")), precision, bits)
-        assert not back.class_sums[:, 0].any()
+@pytest.mark.parametrize(("precision", "bits"), FORMS)
+def test_one_row_of_one_feature_and_a_zero_class_sum_arrive(precision, bits):
+    back = round_trip(fedran.summarize(np.array([[3.0]]), ["a"]), precision, bits)
+    assert abs(float(back.factor[0, 0])) == pytest.approx(3.0)
+    assert float(back.class_sums[0, 0]) == pytest.approx(3.0, rel=1e-3)
+    H = np.array([[1.0, 2.0], [-1.0, -2.0], [3.0, 1.0]])
+    back = round_trip(fedran.summarize(H, list("aab")), precision, bits)
+    assert not back.class_sums[:, 0].any()
 
 
 def test_zero_columns_are_not_sent():
     s = summary(rank=3)
     wide = replace(s, factor=np.concatenate([0 * s.factor[:, :1], s.factor], axis=1))
-    assert travel(wide, "float32").rank == 3
+    assert round_trip(wide, "float32").rank == 3
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_two_rows_that_share_one_peak(precision):
-    """(e_0 + u) and (e_0 - u): coarse codes see only the peak, and a decoder parallel rows."""
+def test_directions_that_share_one_large_entry_get_more_bits_or_are_refused(precision):
+    """(e_0 + u) and (e_0 - u): coarse codes keep only e_0, so decoded rows would be parallel."""
     M = 70_000
     u = np.full(M - 1, 1 / np.sqrt(M - 1))
     F = np.stack([np.r_[1.0, u], np.r_[1.0, -u]], axis=1) * [3.0, 2.0]
@@ -191,13 +187,13 @@ def test_two_rows_that_share_one_peak(precision):
         with pytest.raises(fedran.Refused, match="few large entries"):
             fedran.encode(s, precision)
         return
-    assert travel(s, precision).rank == 2
+    assert round_trip(s, precision).rank == 2
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("scale", [1e-50, 1e-30, 1e15, 1e30])
-def test_any_scale_travels_or_is_refused_by_the_encoder(precision, scale):
-    """What encode accepts, decode accepts: a client learns of a bad scale before it sends."""
+def test_any_scale_arrives_or_is_refused_by_the_encoder(precision, scale):
+    """Decode accepts what encode accepts, so a client notices a bad scale before it sends."""
     H = np.random.default_rng(0).random((5, 8)) * scale
     s = fedran.summarize(H, [0, 0, 1, 1, 1], rank=3)
     try:
@@ -216,14 +212,14 @@ def test_same_object_same_bytes_and_digest(precision):
     assert fedran.decode(bytearray(blob)).digest == fedran.decode(memoryview(blob)).digest
 
 
-def test_memory_layout_does_not_reach_the_bytes():
+def test_the_memory_layout_does_not_change_the_bytes():
     s = summary()
     sums = replace(s.sums, sums=s.class_sums.copy("F"))
     other = replace(s, factor=np.asfortranarray(s.factor), sums=sums)
     assert fedran.encode(s) == fedran.encode(other)
 
 
-def test_only_classes_held_travel():
+def test_only_the_classes_of_the_client_are_sent():
     blob = fedran.encode(summary(labels=("ant",)))
     assert Message.of(blob).fields["classes"] == ["ant"]
 
@@ -242,7 +238,7 @@ def test_head_round_trip(precision):
 
 
 @pytest.mark.parametrize("ridge", [1e-20, 1e20, 1e300])
-def test_a_head_of_an_extreme_ridge_travels(ridge):
+def test_a_head_of_an_extreme_ridge_arrives(ridge):
     agg = fedran.Aggregator(16)
     agg.absorb(summary(), client="a", task="t")
     head = agg.solve(ridge)
@@ -256,7 +252,7 @@ def test_a_head_whose_diagnosis_is_infinite_is_refused_by_name():
         fedran.encode(spoilt)
 
 
-def test_encode_says_what_it_takes():
+def test_wrong_arguments_of_encode_and_decode_are_named():
     with pytest.raises(TypeError, match="a Summary, a Head or an Aggregator, got int"):
         fedran.encode(3)
     with pytest.raises(ValueError, match=r"precision must be one of .*'bfloat16'"):

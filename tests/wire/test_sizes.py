@@ -1,4 +1,4 @@
-"""Sizes as stated against bytes as sent, the paper's figures, and plans."""
+"""Predicted sizes against real messages, the paper's figures, and plans."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def features(request):
 @pytest.mark.parametrize(
     ("precision", "bits"), [(p, 5.0) for p in PRECISIONS] + [("mixed", 4.0), ("mixed", 8.0)]
 )
-def test_stated_sizes_are_near_the_bytes_sent(features, precision, bits):
+def test_predicted_upload_sizes_are_close_to_real_uploads(features, precision, bits):
     phi, H, y = features
     for rank in (32, 128, 256):
         s = fedran.summarize(H, y, rank=rank, fingerprint=phi.fingerprint)
@@ -35,7 +35,7 @@ def test_stated_sizes_are_near_the_bytes_sent(features, precision, bits):
         assert low * sent < stated < high * sent, f"rank {rank}"
 
 
-def test_stated_size_of_a_head(features):
+def test_predicted_head_sizes_are_close_to_real_heads(features):
     phi, H, y = features
     agg = fedran.Aggregator(phi.out_features)
     agg.absorb(fedran.summarize(H, y, fingerprint=phi.fingerprint), client="a", task="t")
@@ -54,7 +54,7 @@ def test_stated_size_of_a_head(features):
         (2048, 512, 200, 11.13),
     ],
 )
-def test_the_papers_printed_figures(M, r, C, mebibytes):
+def test_the_formula_gives_the_figures_printed_in_the_paper(M, r, C, mebibytes):
     assert paper_upload_values(M, r, C) == M * r + r + M * C
     paper = fedran.plan(out_features=M, n_classes=C, rank=r).paper_upload
     assert round(paper / 2**20, 2) == mebibytes
@@ -85,7 +85,7 @@ def test_a_real_upload_of_the_planned_rank_fits(features):
     assert len(fedran.encode(s)) < 1.05 * 100_000
 
 
-def test_a_ceiling_in_bytes_holds_whatever_the_data(features):
+def test_max_bytes_holds_for_any_data(features):
     phi, H, y = features
     s = fedran.summarize(H, y, rank=200, fingerprint=phi.fingerprint)
     whole = len(fedran.encode(s))
@@ -98,7 +98,7 @@ def test_a_ceiling_in_bytes_holds_whatever_the_data(features):
         fedran.encode(s, max_bytes=1000)
 
 
-def test_a_budget_that_fits_exactly():
+def test_a_budget_equal_to_the_upload_gives_that_rank():
     size = upload_bytes(500, 40, 3)
     assert fedran.plan(size, out_features=500, n_classes=3).rank == 40
     assert fedran.plan(size - 1, out_features=500, n_classes=3).rank == 39
@@ -107,7 +107,7 @@ def test_a_budget_that_fits_exactly():
     assert fedran.plan(paper - 1, out_features=500, n_classes=3).paper_rank == 39
 
 
-def test_what_else_a_plan_says():
+def test_a_plan_states_the_costs_of_the_alternatives():
     p = fedran.plan(
         out_features=1000, n_classes=5, rank=100, in_features=50, classes_seen=20, precision="int8"
     )
@@ -143,7 +143,7 @@ def test_what_else_a_plan_says():
         ({"rank": 9, "bits": 15}, "bits"),
     ],
 )
-def test_plans_that_make_no_sense(options, named):
+def test_wrong_arguments_of_plan_are_named(options, named):
     with pytest.raises(ValueError, match=named):
         fedran.plan(**{"out_features": 100, "n_classes": 5, **options})
 
