@@ -1,3 +1,5 @@
+"""EfficientNet-Lite0: features, source and stored results."""
+
 import os
 from pathlib import Path
 
@@ -17,7 +19,7 @@ def backbone():
     return load_backbone("efficientnet-lite0", "cpu")
 
 
-def test_features_do_not_depend_on_the_batch(backbone):
+def test_efficientnet_features_do_not_depend_on_the_batch(backbone):
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 256, (32, 48, 3), dtype=np.uint8) for _ in range(3)]
     batch = np.stack([backbone.preprocess(x) for x in images])
@@ -29,7 +31,7 @@ def test_features_do_not_depend_on_the_batch(backbone):
         np.testing.assert_allclose(backbone(batch[i : i + 1])[0], together[i], atol=2e-5)
 
 
-def test_the_source_names_the_weights(backbone, tmp_path):
+def test_the_source_of_efficientnet_has_a_hash_of_its_weights(backbone, tmp_path):
     from fedran.backbones.efficientnet_lite import _installed, efficientnet_lite0
 
     assert backbone.source["preprocessing"] == "bicubic 224x224 unrounded, (x - 127) / 128"
@@ -42,7 +44,7 @@ def test_the_source_names_the_weights(backbone, tmp_path):
 
 
 @pytest.mark.skipif("FEDRAN_DATA" not in os.environ, reason="needs the data below FEDRAN_DATA")
-def test_features_are_those_stored(backbone):
+def test_efficientnet_computes_the_stored_features(backbone):
     """Codes are value = (code / 255 * scale)^2.
 
     The stored ones carry rounding to codes (0.4 % of the norm) and, by its size, of a forward

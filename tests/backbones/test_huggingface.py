@@ -1,3 +1,5 @@
+"""Models of transformers: features, weights and image processors."""
+
 import json
 
 import numpy as np
@@ -61,7 +63,7 @@ def pictures():
 
 
 @pytest.mark.parametrize("kind", ["vit", "resnet"])
-def test_features_are_those_of_the_model(tmp_path, kind):
+def test_features_equal_those_of_the_hugging_face_model(tmp_path, kind):
     model, settings = (tiny_vit(), EXACT) if kind == "vit" else (tiny_resnet(), CROPPED)
     model = save(model, tmp_path, settings)
     backbone = load_backbone(f"hf:{tmp_path}", "cpu")
@@ -85,7 +87,7 @@ def test_features_are_those_of_the_model(tmp_path, kind):
     assert str(tmp_path) not in "".join(backbone.source.values())
 
 
-def test_the_hash_is_of_the_weights_that_are_used(tmp_path):
+def test_the_hash_covers_the_weights_that_are_used(tmp_path):
     pooled = tiny_vit(pooler=True)
     pooled.load_state_dict(tiny_vit().state_dict(), strict=False)
     for name, model in (
@@ -102,7 +104,7 @@ def test_the_hash_is_of_the_weights_that_are_used(tmp_path):
     assert len(set(hashes.values())) == 3
 
 
-def test_incomplete_models_are_refused(tmp_path):
+def test_models_without_all_weights_are_refused(tmp_path):
     from safetensors.torch import load_file, save_file
 
     save(tiny_vit(), tmp_path, EXACT)
@@ -115,7 +117,7 @@ def test_incomplete_models_are_refused(tmp_path):
         load_backbone(f"hf:{tmp_path}")
 
 
-def test_folders_and_names_that_hold_no_model(tmp_path, monkeypatch):
+def test_folders_and_names_without_a_model_are_refused(tmp_path, monkeypatch):
     with pytest.raises(Refused, match=r"a vision model and its image processor.*save_pretrained"):
         load_backbone(f"hf:{tmp_path}")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -123,7 +125,7 @@ def test_folders_and_names_that_hold_no_model(tmp_path, monkeypatch):
         load_backbone("hf:nobody/has-this-model")
 
 
-def test_settings():
+def test_settings_of_image_processors_become_preprocessing_or_are_refused():
     resized = preprocessing_of({**CROPPED, "size": {"shortest_edge": 384}}, "x")
     assert resized.resize == (384, 384)
     assert resized.crop is None

@@ -1,3 +1,5 @@
+"""ONNX models: shapes, preprocessing, weights and what is refused."""
+
 import hashlib
 
 import numpy as np
@@ -52,7 +54,7 @@ def batch(n, size=8):
 
 @pytest.mark.parametrize("output", ["matrix", "pooled", "tokens"])
 @pytest.mark.parametrize("rows", ["n", 1, 2])
-def test_features_in_every_shape_and_batch(tmp_path, output, rows):
+def test_onnx_features_of_every_output_shape_and_batch(tmp_path, output, rows):
     path = write(tmp_path / "m.onnx", (rows, 3, 8, 8), output)
     backbone = load_backbone(f"onnx:{path}")
     x = batch(5)
@@ -63,7 +65,7 @@ def test_features_in_every_shape_and_batch(tmp_path, output, rows):
     assert backbone.weights == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_size_mean_and_std(tmp_path):
+def test_size_mean_and_std_of_an_onnx_model(tmp_path):
     path = write(tmp_path / "m.onnx", ("n", 3, "h", "w"))
     with pytest.raises(Refused, match="give a size"):
         load_backbone(f"onnx:{path}")
@@ -82,12 +84,12 @@ def test_size_mean_and_std(tmp_path):
         ({"output": "map"}, r"an output \(n, d\)"),
     ],
 )
-def test_other_models_are_refused(tmp_path, options, word):
+def test_onnx_models_without_an_image_input_are_refused(tmp_path, options, word):
     with pytest.raises(Refused, match=word):
         load_backbone(f"onnx:{write(tmp_path / 'm.onnx', **options)}")
 
 
-def test_files_that_are_no_models(tmp_path):
+def test_files_that_are_not_onnx_models_are_refused(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"nothing")
     with pytest.raises(Refused, match="an ONNX model"):
         load_backbone(f"onnx:{tmp_path / 'm.onnx'}")
@@ -97,7 +99,7 @@ def test_files_that_are_no_models(tmp_path):
         load_backbone(f"onnx:{write(tmp_path / 'm.onnx')}", "tpu")
 
 
-def test_weights_beside_the_file_are_part_of_the_hash(tmp_path):
+def test_external_weights_are_part_of_the_hash(tmp_path):
     model = onnx.load(write(tmp_path / "m.onnx"))
     path = tmp_path / "big.onnx"
     onnx.save(model, path, save_as_external_data=True, location="big.data", size_threshold=0)
@@ -108,16 +110,3 @@ def test_weights_beside_the_file_are_part_of_the_hash(tmp_path):
     content[0] ^= 1
     (tmp_path / "big.data").write_bytes(content)
     assert load_backbone(f"onnx:{path}").weights != before.weights
-
-
-@pytest.mark.parametrize("spec", ["efficientnet_lite0", "hf:", "onnx", "resnet50", ""])
-def test_unknown_backbones(spec):
-    with pytest.raises(ValueError, match=r"expected efficientnet-lite0, hf:NAME_OR_FOLDER, onnx"):
-        load_backbone(spec)
-
-
-def test_the_nearest_name_is_offered():
-    with pytest.raises(ValueError, match="did you mean 'efficientnet-lite0'"):
-        load_backbone("EfficientNet_Lite0")
-    with pytest.raises(ValueError, match="are for onnx:FILE"):
-        load_backbone("efficientnet-lite0", size=224)

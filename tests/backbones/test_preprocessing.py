@@ -1,3 +1,5 @@
+"""Preprocessing against Pillow."""
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ def picture(height, width):
 
 
 @pytest.mark.parametrize("filter_name", ["bicubic", "bilinear"])
-def test_resizing_is_pillows(filter_name):
+def test_resizing_equals_pillows(filter_name):
     x = picture(20, 30)
     p = Preprocessing((16, 24), interpolation=filter_name, **PLAIN)
     how = getattr(Image.Resampling, filter_name.upper())
@@ -20,7 +22,7 @@ def test_resizing_is_pillows(filter_name):
     np.testing.assert_array_equal(p(x), expected.transpose(2, 0, 1))
 
 
-def test_unrounded_differs_from_rounded_by_rounding_alone():
+def test_unrounded_pixels_differ_by_rounding_alone():
     x = 100 + picture(8, 8) // 8  # nothing to clip
     exact = Preprocessing((32, 32), rounded=False, **PLAIN)(x)
     rounded = Preprocessing((32, 32), **PLAIN)(x)
@@ -31,7 +33,7 @@ def test_unrounded_differs_from_rounded_by_rounding_alone():
 
 
 @pytest.mark.parametrize(("height", "width"), [(40, 80), (80, 40), (40, 40)])
-def test_the_shorter_side_and_the_centre(height, width):
+def test_resizing_the_shorter_side_and_cropping_the_centre(height, width):
     x = np.zeros((height, width, 3), np.uint8)
     x[height // 2 - 10 : height // 2 + 10, width // 2 - 10 : width // 2 + 10] = 255
     y = Preprocessing(20, crop=(10, 10), **PLAIN)(x)
@@ -66,12 +68,12 @@ def test_normalisation_and_the_text_form():
         ({"resize": (8, 8), "interpolation": "nearest"}, "bicubic or bilinear"),
     ],
 )
-def test_senseless_settings_are_refused(options, word):
+def test_impossible_preprocessing_is_refused(options, word):
     with pytest.raises(ValueError, match=word):
         Preprocessing(**{**PLAIN, **options})
 
 
 @pytest.mark.parametrize("x", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3))])
-def test_other_pixels_are_refused(x):
+def test_pixels_of_another_shape_or_type_are_refused(x):
     with pytest.raises(ValueError, match="expected uint8 pixels"):
         imagenet(4)(x)

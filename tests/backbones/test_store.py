@@ -1,3 +1,5 @@
+"""The feature store: computed once, resumed, and safe from damage."""
+
 import json
 
 import numpy as np
@@ -20,7 +22,7 @@ def chunks(folder):
     return sorted(folder.glob("*/*.safetensors"))
 
 
-def test_the_file_holds_features_labels_and_what_made_them(tmp_path):
+def test_the_feature_file_holds_features_labels_and_their_source(tmp_path):
     images, (backbone, _) = Pictures(), toy()
     path = extract(images, backbone, tmp_path)
     data = read_feature_file(path)
@@ -34,7 +36,7 @@ def test_the_file_holds_features_labels_and_what_made_them(tmp_path):
     assert json.loads(next(tmp_path.glob("*/source.json")).read_text()) == backbone.source
 
 
-def test_nothing_is_computed_twice(tmp_path):
+def test_no_image_is_computed_twice(tmp_path):
     images, (backbone, computed) = Pictures(), toy()
     calls = []
     first = read_feature_file(extract(images, backbone, tmp_path, 7, lambda *c: calls.append(c)))
@@ -59,7 +61,7 @@ def test_chunks_do_not_depend_on_the_batch(tmp_path, batch_size):
     np.testing.assert_allclose(data.X_train, expected(images)[0], rtol=1e-5)
 
 
-def test_an_interruption_costs_one_chunk_at_most(tmp_path):
+def test_an_interruption_loses_at_most_one_chunk(tmp_path):
     images, (backbone, computed) = Pictures(), toy()
 
     def stop(done, _):
@@ -78,7 +80,7 @@ def test_an_interruption_costs_one_chunk_at_most(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
-def test_a_damaged_chunk_is_computed_again_and_said(tmp_path, damage):
+def test_a_damaged_chunk_is_reported_and_computed_again(tmp_path, damage):
     images, (backbone, computed) = Pictures(), toy()
     extract(images, backbone, tmp_path)
     victim = chunks(tmp_path)[1]
@@ -108,7 +110,7 @@ def test_a_half_written_chunk_is_never_read(tmp_path):
     assert len(chunks(tmp_path)) == -(-images.distinct // 16)
 
 
-def test_other_weights_have_other_features(tmp_path):
+def test_other_weights_use_another_folder_of_the_store(tmp_path):
     images = Pictures()
     first = extract(images, toy()[0], tmp_path)
     other, computed = toy(weights="1" * 64, factor=2.0)
@@ -119,7 +121,7 @@ def test_other_weights_have_other_features(tmp_path):
     assert read_feature_file(second).source["weights"] == "1" * 64
 
 
-def test_half_precision_and_its_range(tmp_path):
+def test_half_writes_float16_and_refuses_larger_values(tmp_path):
     images = Pictures()
     extract(images, toy()[0], tmp_path, out=tmp_path / "half.npz", half=True)
     with np.load(tmp_path / "half.npz") as file:
@@ -128,7 +130,7 @@ def test_half_precision_and_its_range(tmp_path):
         extract(images, toy(factor=1e5, weights="2" * 64)[0], tmp_path, half=True)
 
 
-def test_places_that_cannot_be_written_are_found_before_computing(tmp_path):
+def test_paths_that_cannot_be_written_are_errors_before_computing(tmp_path):
     backbone, computed = toy()
     (tmp_path / "folder.npz").mkdir()
     for out, word in (("a.txt", "ends in .npz"), ("no/a.npz", "does not exist")):
@@ -141,18 +143,8 @@ def test_places_that_cannot_be_written_are_found_before_computing(tmp_path):
     assert not computed
 
 
-def test_features_that_are_not_finite_are_refused(tmp_path):
+def test_features_that_are_not_finite_are_never_stored(tmp_path):
     backbone, _ = toy(factor=np.nan)
     with pytest.raises(ValueError, match="features of toy holds NaN"):
         extract(Pictures(), backbone, tmp_path)
     assert not chunks(tmp_path)
-
-
-def test_a_backbone_checks_what_goes_in_and_comes_out():
-    backbone, _ = toy()
-    with pytest.raises(ValueError, match=r"expected images \(n, \*\(3, 4, 4\)\)"):
-        backbone(np.zeros((2, 3, 5, 5), np.float32))
-    wrong, _ = toy()
-    object.__setattr__(wrong, "out_features", 4)
-    with pytest.raises(ValueError, match=r"expected features \(2, 4\), got \(2, 3\)"):
-        wrong(np.zeros((2, 3, 4, 4), np.float32))

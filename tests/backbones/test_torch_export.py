@@ -1,3 +1,5 @@
+"""Heads as torch modules."""
+
 import sys
 
 import numpy as np
@@ -18,7 +20,7 @@ def fitted():
     return Z, phi, agg.solve()
 
 
-def test_module_gives_the_scores_of_the_head(fitted):
+def test_the_torch_module_gives_the_scores_of_the_head(fitted):
     torch = pytest.importorskip("torch")
     Z, phi, head = fitted
     module = to_torch(head, phi)
@@ -26,7 +28,7 @@ def test_module_gives_the_scores_of_the_head(fitted):
     assert not any(p.requires_grad for p in module.parameters())
 
 
-def test_another_feature_map_is_refused(fitted):
+def test_export_with_another_feature_map_is_refused(fitted):
     pytest.importorskip("torch")
     _, _, head = fitted
     with pytest.raises(fedran.Refused, match="seed is 1 here and 0 there"):
@@ -36,7 +38,7 @@ def test_another_feature_map_is_refused(fitted):
         to_torch(bare, fedran.RandomFeatures(5, 8))
 
 
-def test_without_torch_the_error_says_what_to_install(fitted, monkeypatch):
+def test_export_without_torch_says_what_to_install(fitted, monkeypatch):
     _, phi, head = fitted
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match=r"fedran\[torch\]"):

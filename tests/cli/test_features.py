@@ -1,3 +1,5 @@
+"""``fedran features`` from the command line."""
+
 import numpy as np
 import pytest
 
@@ -53,7 +55,7 @@ def model(tmp_path):
     return f"onnx:{tmp_path / 'mean.onnx'}"
 
 
-def test_from_a_folder_of_images_to_features(cli, images, model, tmp_path):
+def test_features_of_a_folder_are_written_to_a_file(cli, images, model, tmp_path):
     code, out, err = cli(str(images), "--backbone", model)
     assert code == 0
     assert "8 training and 4 test images of insects" in err
@@ -67,7 +69,7 @@ def test_from_a_folder_of_images_to_features(cli, images, model, tmp_path):
     assert list((tmp_path / "cache" / "fedran" / "features").iterdir())
 
 
-def test_options_of_the_file_and_of_the_model(cli, images, model, tmp_path):
+def test_options_of_the_features_command(cli, images, model, tmp_path):
     options = ("--out", "f.npz", "--store", "kept", "--batch-size", "5", "--half")
     code, out, _ = cli(
         str(images), "--backbone", model, *options, "--mean", "0,0,0", "--std", "1,1,1"
@@ -79,7 +81,7 @@ def test_options_of_the_file_and_of_the_model(cli, images, model, tmp_path):
         assert str(file["preprocessing"]) == "bicubic 8x8, (x - 0) / 255"
 
 
-def test_a_damaged_chunk_is_said(cli, images, model, tmp_path):
+def test_the_features_command_reports_a_damaged_chunk(cli, images, model, tmp_path):
     arguments = (str(images), "--backbone", model, "--store", "kept")
     assert cli(*arguments)[0] == 0
     chunk = next((tmp_path / "kept").glob("*/*.safetensors"))
@@ -89,7 +91,7 @@ def test_a_damaged_chunk_is_said(cli, images, model, tmp_path):
     assert "computed again" in " ".join(err.split())
 
 
-def test_errors_are_one_line(cli, images, model):
+def test_errors_of_the_features_command_are_one_line(cli, images, model):
     for arguments, word in (
         (("cifar10",), "did you mean 'cifar100'"),
         ((str(images), "--backbone", "efficientnet"), "did you mean 'efficientnet-lite0'"),
@@ -102,7 +104,7 @@ def test_errors_are_one_line(cli, images, model):
         assert err.strip().splitlines()[-1].startswith("fedran: ")
 
 
-def test_the_file_leads_back_to_the_images(cli, images, model):
+def test_a_feature_file_leads_back_to_its_images(cli, images, model):
     """So that a benchmark can also measure what sending the images would cost."""
     assert cli(str(images), "--backbone", model, "--out", "f.npz")[0] == 0
     found = load_dataset("f.npz")
