@@ -100,7 +100,7 @@ ENDS = {
 
 @linux
 @pytest.mark.parametrize("name", ENDS)
-def test_every_end_of_the_work_is_a_sentence(name, tmp_path, capfd):
+def test_every_failure_of_the_work_is_reported_in_one_sentence(name, tmp_path, capfd):
     code, words = ENDS[name]
     path = site_folder(tmp_path / name, f"    {code}\n", "memory_mib = 512\n")
     told = apart(path)
@@ -138,7 +138,7 @@ def alive(pid):
 
 
 @linux
-def test_one_that_leaves_a_process_behind_does_not_hold_up_the_answer(tmp_path):
+def test_a_child_that_leaves_a_process_behind_answers_at_once(tmp_path):
     stay = (
         "    if os.fork() == 0:\n        os.setsid()\n        time.sleep(20)\n        os._exit(0)\n"
     )
@@ -176,7 +176,7 @@ def test_damaged_uploads_are_made_again_and_do_not_hold_up_others(tmp_path):
     assert outbox_of(path).pending() == ["july", "may"]
 
 
-def test_a_site_that_cannot_start_says_so(tmp_path):
+def test_a_site_that_cannot_be_loaded_reports_why(tmp_path):
     path = site_folder(tmp_path / "site")
     (path.parent / "site.key").chmod(0o644)
     assert make_uploads(path, OFFER) == "task may: PermissionError at the site; its log says more"
@@ -186,7 +186,7 @@ def test_a_site_that_cannot_start_says_so(tmp_path):
     assert make_uploads(path, OFFER) == missing
 
 
-def test_the_server_hears_no_foreign_text(tmp_path, caplog):
+def test_text_of_foreign_exceptions_does_not_go_to_the_server(tmp_path, caplog):
     inside = text_for_server(Refused(f"{tmp_path}/site.toml", "a table", "\x1b"), tmp_path)
     assert inside == "site.toml: expected a table, got \\x1b"
     kind = text_for_server(ValueError("of some library, about patient 4711"), tmp_path)
@@ -201,8 +201,11 @@ def test_the_server_hears_no_foreign_text(tmp_path, caplog):
 @linux
 def test_images_through_an_onnx_file_beside_the_configuration(tmp_path, capfd):
     onnx = pytest.importorskip("onnx")
+
     pytest.importorskip("onnxruntime")
+
     pytest.importorskip("PIL")
+
     from onnx import TensorProto, helper
 
     nodes = [

@@ -44,19 +44,19 @@ def test_a_signature_stands_for_every_field():
 
 
 @given(st.binary(max_size=80))
-def test_nothing_else_is_a_signature(blob):
+def test_random_bytes_are_not_a_signature(blob):
     key = SiteKey.generate()
     with pytest.raises(Refused, match="signature"):
         verify(key.public, SAID, blob)
 
 
-def test_fields_cannot_flow_into_each_other():
+def test_moving_a_letter_between_fields_changes_the_signed_text():
     moved = Statement("trial", "site-1m", "ay", "f" * 64, "d" * 64, SAID.members)
     assert moved.to_bytes() != SAID.to_bytes()
 
 
 @pytest.mark.parametrize("bad", ["", "a b", "x" * 65, "../x", "a\n"])
-def test_ids_are_plain(bad):
+def test_an_id_with_special_characters_is_refused(bad):
     with pytest.raises(ValueError, match="expected a str of 1 to 64"):
         replace(SAID, client=bad)
 
@@ -128,7 +128,7 @@ def test_a_secret_is_never_repeated(tmp_path):
 
 
 @pytest.mark.parametrize("bad", ["", "ed25519:", "rsa:" + "A" * 44, "ed25519:" + "A" * 43, 3])
-def test_what_is_no_public_key(bad):
+def test_a_text_that_is_not_a_public_key_is_refused(bad):
     with pytest.raises(Refused, match=r"site-1: expected (a key|text)"):
         check_public(bad, "site-1")
 
@@ -162,7 +162,7 @@ def test_a_known_site_keeps_its_key():
         roster.with_site("site-1", SiteKey.generate().public)
 
 
-def test_someone_elses_id_is_refused():
+def test_a_statement_signed_with_another_sites_key_is_refused():
     mine, theirs = SiteKey.generate(), SiteKey.generate()
     roster = Roster({"site-1": mine.public, "site-2": theirs.public}, {"site-1": ("a", "b")})
     roster.check(SAID, mine.sign(SAID))
@@ -217,7 +217,7 @@ def test_only_an_edge_speaks_for_others_and_only_for_its_members():
         ('[clients]\n[edges]\n"" = []', "client: expected a str"),
     ],
 )
-def test_a_wrong_roster_says_what_is_wrong(text, words, tmp_path):
+def test_a_wrong_roster_file_is_refused_with_the_reason(text, words, tmp_path):
     (tmp_path / "r.toml").write_text(text)
     with pytest.raises(ValueError, match=words):
         Roster.load(tmp_path / "r.toml")

@@ -14,7 +14,7 @@ from fedran.federation.server.events import MAX_ITEMS, MAX_TEXT, EventLog
 from helpers.made_federation import Sites, same_state, upload
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_events_are_read_as_written(tmp_path):
     book = EventLog(tmp_path / "log")
     assert book.read() == []
     book.write("seen", client="site-1")
@@ -25,7 +25,7 @@ def test_what_is_written_is_read(tmp_path):
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o600
 
 
-def test_a_second_look_reads_what_came_since_and_a_new_file_from_its_start(tmp_path):
+def test_a_second_read_returns_new_events_and_restarts_for_a_new_file(tmp_path):
     writer, reader = EventLog(tmp_path / "log"), EventLog(tmp_path / "log")
     for n in range(3):
         writer.write("seen", client=f"site-{n}")
@@ -43,7 +43,7 @@ def test_a_second_look_reads_what_came_since_and_a_new_file_from_its_start(tmp_p
         *(b'{"at":1,"event":5}', b'{"at":' + b"9" * 5000 + b',"event":"seen"}'),
     ],
 )
-def test_a_torn_or_foreign_line_costs_that_line_alone(line, tmp_path):
+def test_a_torn_or_foreign_line_does_not_affect_other_lines(line, tmp_path):
     book = EventLog(tmp_path / "log")
     book.write("seen", client="before")
     with book.path.open("ab") as file:
@@ -53,7 +53,7 @@ def test_a_torn_or_foreign_line_costs_that_line_alone(line, tmp_path):
     assert [e["client"] for e in book.read()] == ["before", "after"]
 
 
-def test_foreign_words_are_cut_and_cannot_steer_a_terminal(tmp_path):
+def test_foreign_text_is_cut_and_escaped(tmp_path):
     book = EventLog(tmp_path / "log")
     book.write("declined", reason="\x1b[31m\n\u202e" + "x" * 10_000, missing=["a"] * 10_000)
     with book.path.open("ab") as file:
@@ -64,7 +64,7 @@ def test_foreign_words_are_cut_and_cannot_steer_a_terminal(tmp_path):
     assert theirs["client"] == r"\ud800\x1b"
 
 
-def test_a_failing_disk_is_a_warning(tmp_path, caplog):
+def test_an_event_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         EventLog(tmp_path / "nowhere" / "log").write("seen", client="site-1")
     assert "seen not written" in caplog.text

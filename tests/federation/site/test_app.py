@@ -98,7 +98,7 @@ def test_an_offer_is_answered_with_everything_pending(place):
     assert set(call(upload, asked("june"))[1]) == {"june"}
 
 
-def test_without_an_offer_what_is_pending_is_sent_and_nothing_made(place):
+def test_without_an_offer_pending_uploads_are_sent_and_none_is_made(place):
     assert call(upload, content({"offer": None, "sync": True}, {}))[1] == {}
     call(upload, asked())
     assert set(call(upload, content({"offer": None}, {}))[1]) == {"may"}
@@ -128,7 +128,7 @@ def test_without_an_offer_what_is_pending_is_sent_and_nothing_made(place):
         (RecordDict({"fields": ArrayRecord({})}), "message: expected fields as JSON"),
     ],
 )
-def test_what_cannot_be_done_is_told_and_the_rest_is_sent(body, words, place):
+def test_a_bad_offer_is_reported_and_pending_uploads_are_sent(body, words, place):
     call(upload, asked("june"))
     fields, blobs = call(upload, body)
     assert words in fields["told"]
@@ -146,7 +146,7 @@ def test_no_message_and_no_run_chooses_a_path(place, tmp_path):
     assert sorted(p.name for p in other.folder.iterdir()) == ["data", "site.key", "site.toml"]
 
 
-def test_a_folder_of_sites_is_dealt_by_number(tmp_path, monkeypatch):
+def test_a_folder_of_sites_gives_each_node_the_site_of_its_number(tmp_path, monkeypatch):
     for name in ("b", "a", "c"):
         Place(tmp_path / "sites" / name, f"site-{name}")
     monkeypatch.setenv(VARIABLE, str(tmp_path / "sites"))
@@ -193,7 +193,7 @@ def test_a_full_disk_is_told(place, monkeypatch):
     assert set(blobs) == {"june"}
 
 
-def test_features_of_another_making_are_refused_before_any_work(tmp_path, monkeypatch):
+def test_an_offer_for_other_features_is_refused_before_any_work(tmp_path, monkeypatch):
     place = Place(tmp_path / "site", more='[source]\nbackbone = "mine"\n')
     monkeypatch.setenv(VARIABLE, str(place.file))
     fields, blobs = call(upload, asked())
@@ -202,7 +202,7 @@ def test_features_of_another_making_are_refused_before_any_work(tmp_path, monkey
     assert set(call(upload, asked(source="mine"))[1]) == {"may"}
 
 
-def test_the_work_is_done_in_a_child_unless_told_otherwise(place):
+def test_the_work_is_done_in_a_child_process_by_default(place):
     place.file.write_text(place.file.read_text().replace("own_process = false", "seconds = 60"))
     fields, blobs = call(upload, asked())
     assert (fields["told"], set(blobs)) == ("", {"may"})
@@ -217,7 +217,7 @@ def head_for(phi=PHI, seed=0):
     return fedran.encode(server.solve())
 
 
-def test_the_newest_head_is_kept_and_named(place):
+def test_the_newest_head_is_kept_and_its_digest_reported(place):
     call(upload, asked())
     for seed in (0, 1):
         blob = head_for(seed=seed)
@@ -252,7 +252,7 @@ def test_a_site_that_knows_no_offer_takes_its_first_head(place):
     assert "fingerprint" in call(settle, content({}, {"head": head_for()}))[0]["told"]
 
 
-def test_receipts_of_others_and_wrong_ones_change_nothing(place, caplog):
+def test_foreign_and_wrong_receipts_change_nothing(place, caplog):
     call(upload, asked())
     (mine,) = receipts_to_json([Receipt(Code.ACCEPTED, "site-1", "may", "d")])
     wrong = [
@@ -269,7 +269,7 @@ def test_receipts_of_others_and_wrong_ones_change_nothing(place, caplog):
     assert "\x1b" not in caplog.text
 
 
-def test_from_a_message_to_the_servers_receipt(place, tmp_path):
+def test_an_offer_leads_to_an_accepted_upload_and_a_kept_receipt(place, tmp_path):
     rules = Rules("trial", PHI.fingerprint, 48)
     store = Store(tmp_path / "server", rules, Roster({"site-1": place.key.public}))
     receipt = store.receive(call(upload, asked())[1]["may"])

@@ -50,7 +50,7 @@ def holder(tmp_path):
         process.stdout.close()
 
 
-def test_a_second_holder_is_refused_in_one_sentence(tmp_path):
+def test_a_lock_that_is_held_is_refused_in_one_sentence(tmp_path):
     with locked(tmp_path):
         start = time.monotonic()
         told = f"{tmp_path}: expected nobody at work, got process {os.getpid()}"
@@ -63,7 +63,7 @@ def test_a_second_holder_is_refused_in_one_sentence(tmp_path):
         pass
 
 
-def test_a_second_holder_that_has_patience_waits(tmp_path):
+def test_a_lock_can_be_waited_for(tmp_path):
     def hold():
         with locked(tmp_path):
             held.set()
@@ -79,7 +79,7 @@ def test_a_second_holder_that_has_patience_waits(tmp_path):
     first.join()
 
 
-def test_patience_has_an_end(tmp_path):
+def test_waiting_for_a_lock_has_a_time_limit(tmp_path):
     with locked(tmp_path):
         start = time.monotonic()
         with pytest.raises(AlreadyRunning, match="nobody at work"), locked(tmp_path, 0.3):
@@ -87,7 +87,7 @@ def test_patience_has_an_end(tmp_path):
         assert 0.3 <= time.monotonic() - start < 3
 
 
-def test_facts_are_there_while_it_is_held(tmp_path):
+def test_facts_about_the_holder_can_be_read_while_the_lock_is_held(tmp_path):
     folder = tmp_path / "a" / "log"
     assert lock_holder(folder) is None
     assert not folder.exists()
@@ -106,7 +106,7 @@ def test_facts_are_there_while_it_is_held(tmp_path):
     assert not (folder / "running.json").exists()
 
 
-def test_asking_changes_nothing(tmp_path):
+def test_reading_the_holder_does_not_release_the_lock(tmp_path):
     with locked(tmp_path):
         for _ in range(3):
             assert lock_holder(tmp_path)["pid"] == os.getpid()
@@ -123,7 +123,7 @@ def test_a_lock_is_free_after_an_error(tmp_path):
         pass
 
 
-def test_a_look_at_the_same_moment_does_not_stop_a_start(tmp_path):
+def test_a_lock_can_be_taken_while_another_process_reads_its_holder(tmp_path):
     """``lock_holder`` holds a shared lock for an instant; ``locked`` without patience meets it."""
     (tmp_path / "lock").touch()
     with (tmp_path / "lock").open("rb") as looking:
@@ -146,7 +146,7 @@ def test_the_lock_vanishes_with_a_killed_process(holder, tmp_path):
         assert lock_holder(tmp_path)["pid"] == os.getpid()
 
 
-def test_end_asks_and_waits(holder, tmp_path):
+def test_terminate_signals_the_holder_and_waits(holder, tmp_path):
     process = holder()
     assert terminate(tmp_path / "none", tmp_path, timeout=10.0) == [tmp_path]
     assert process.wait(10) == 0

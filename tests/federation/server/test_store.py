@@ -1,13 +1,6 @@
-"""The server's memory: exactly once, whatever is sent and whenever it is killed."""
+"""Which uploads the store accepts, quarantines and refuses."""
 
-import errno
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,10 +10,7 @@ import fedran
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.server import store as module
-from fedran.federation.server.journal import StoreDamaged
 from helpers.made_federation import PHI, RULES, M, Sites, same_state, upload
-
-HERE = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +54,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("_", "changes", "words"), REFUSED, ids=[r[0] for r in REFUSED])
-def test_what_is_refused_leaves_no_trace(_, changes, words, sites, store):
+def test_a_refused_upload_leaves_no_trace(_, changes, words, sites, store):
     store.receive(sites.envelope("site-2", "may"))
     before = store.journal.end
     if "key" in changes:
@@ -77,7 +67,7 @@ def test_what_is_refused_leaves_no_trace(_, changes, words, sites, store):
     assert store.journal.end == before
 
 
-def test_a_stranger_is_refused(sites, store):
+def test_a_client_that_is_not_in_the_roster_is_refused(sites, store):
     stranger = Sites("site-9")
     assert "a site of the roster" in store.receive(stranger.envelope("site-9", "may")).reason
 
@@ -117,7 +107,7 @@ def test_a_damaged_summary_is_refused_though_it_is_signed(sites, store):
     assert store.journal.count == 0
 
 
-def test_labels_that_nobody_announced_are_refused(sites, tmp_path):
+def test_labels_outside_the_announced_classes_are_refused(sites, tmp_path):
     store = sites.store(tmp_path / "s", classes=(0, 1))
     assert store.receive(sites.envelope("site-1", "may", upload(1))).outcome == "accepted"
     strange = store.receive(sites.envelope("site-2", "may", upload(1, classes=(1, 7))))
@@ -125,7 +115,7 @@ def test_labels_that_nobody_announced_are_refused(sites, tmp_path):
     store.close()
 
 
-def test_an_unusual_energy_waits_for_a_person(sites, store, tmp_path):
+def test_an_upload_of_unusual_energy_waits_in_quarantine_for_a_person(sites, store, tmp_path):
     store.receive(sites.envelope("site-1", "may"))
     loud = sites.envelope("site-2", "may", upload(2, scale=20.0))
     receipt = store.receive(loud)
@@ -145,7 +135,7 @@ def test_an_unusual_energy_waits_for_a_person(sites, store, tmp_path):
     again.close()
 
 
-def test_a_forwarded_sum_lists_its_members_and_none_twice(sites, store):
+def test_no_member_counts_twice_directly_and_in_sums(sites, store):
     both = (("site-1", "may"), ("site-2", "may"))
     assert store.receive(sites.envelope("edge", "may.sum-1", members=both)).outcome == "accepted"
     direct = store.receive(sites.envelope("site-1", "may"))
@@ -160,7 +150,7 @@ def test_a_forwarded_sum_lists_its_members_and_none_twice(sites, store):
 
 
 @pytest.mark.parametrize("own", [(), (("site-1", "may"),)], ids=["alone", "beside its own"])
-def test_nobody_takes_the_place_of_a_site_that_it_is_no_edge_of(own, sites, store):
+def test_a_site_cannot_send_a_sum_for_sites_that_are_not_its_members(own, sites, store):
     before = store.journal.end
     claim = sites.envelope("site-1", "may.sum-1", members=(*own, ("site-2", "may")))
     receipt = store.receive(claim)
@@ -194,124 +184,15 @@ def test_a_sum_is_for_a_task_that_was_opened(sites, store):
     assert store.receive(sites.envelope("edge", "may.sum-1", **may)).outcome == "accepted"
 
 
-def test_rows_that_are_all_zero_are_refused_and_stop_nobody(sites, store):
+def test_rows_that_are_all_zero_are_refused_and_do_not_affect_others(sites, store):
     assert "all zero" in store.receive(sites.envelope("site-1", "may", upload(1, scale=0.0))).reason
     store.state.energies.append(0.0)  # an old journal may hold one
     assert store.receive(sites.envelope("site-2", "may")).outcome == "accepted"
 
 
-def test_what_no_check_foresaw_is_refused_and_logged(sites, store, monkeypatch, caplog):
+def test_an_unexpected_error_in_a_check_refuses_the_upload(sites, store, monkeypatch, caplog):
     monkeypatch.setattr(store, "_unusual", lambda _: 1 / 0)
     receipt = store.receive(sites.envelope("site-1", "may"))
     assert (receipt.outcome, receipt.reason[:8]) == ("refused", "an error")
     assert "ZeroDivisionError" in caplog.text
     assert store.journal.count == 0
-
-
-def test_a_restart_ends_in_the_same_state(sites, tmp_path):
-    whole = sites.store(tmp_path / "whole")
-    for n in range(8):
-        blob = sites.envelope("site-1", f"task-{n}", upload(n, classes=(n, n + 1)))
-        whole.receive(blob)
-        broken = sites.store(tmp_path / "broken")
-        broken.receive(blob)
-        broken.close()
-    again = sites.store(tmp_path / "broken")
-    assert same_state(again, whole)
-    assert len(list((tmp_path / "broken").glob("snapshot-*.fedran"))) == 2
-    for store in (again, whole):
-        store.close()
-
-
-def test_a_full_disk_acknowledges_nothing(sites, store, tmp_path, monkeypatch):
-    store.receive(sites.envelope("site-1", "may"))
-    state = store.journal.end
-
-    def full(record):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store.journal, "append", full)
-        with pytest.raises(OSError, match="No space left"):
-            store.receive(sites.envelope("site-2", "may"))
-    assert store.journal.end == state
-    assert ("site-2", "may") not in store.aggregator.absorbed
-    assert store.receive(sites.envelope("site-2", "may")).outcome == "accepted"
-
-
-def test_a_snapshot_that_could_not_be_written_loses_nothing(sites, tmp_path, monkeypatch):
-    store = sites.store(tmp_path / "s", snapshot_every=1)
-    store.receive(sites.envelope("site-1", "may"))
-
-    def full(path, data):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "write_atomically", full)
-        receipt = store.receive(sites.envelope("site-2", "may"))
-    assert receipt.outcome == "accepted"
-    store.close()
-    again = sites.store(tmp_path / "s")
-    assert set(again.aggregator.absorbed) == {("site-1", "may"), ("site-2", "may")}
-    again.close()
-
-
-def test_a_journal_that_is_older_than_its_snapshot_is_refused(sites, tmp_path):
-    store = sites.store(tmp_path / "s", snapshot_every=1)
-    store.receive(sites.envelope("site-1", "may"))
-    store.close()
-    (tmp_path / "s" / "journal").unlink()
-    with pytest.raises(StoreDamaged, match="restore both from one backup"):
-        sites.store(tmp_path / "s")
-
-
-SERVER = """
-import sys
-sys.path.insert(0, {here!r})
-from pathlib import Path
-from helpers.made_federation import RULES
-from fedran.federation.server.store import Store
-from fedran.federation.protocol.identity import Roster
-store = Store({state!r}, RULES, Roster.load({roster!r}))
-for path in sorted(Path({inbox!r}).iterdir()):
-    receipt = store.receive(path.read_bytes())
-    print(path.name, receipt.outcome, flush=True)
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_killed_at_any_moment_a_restart_ends_as_if_undisturbed(sites, tmp_path):
-    inbox, state = tmp_path / "inbox", tmp_path / "state"
-    inbox.mkdir()
-    for n in range(30):
-        blob = sites.envelope("site-1", f"task-{n:02d}", upload(n, classes=(n % 5, 5)))
-        (inbox / f"{n:02d}").write_bytes(blob)
-    sites.roster.save(tmp_path / "roster.toml")
-    program = SERVER.format(
-        here=str(HERE), state=str(state), roster=str(tmp_path / "roster.toml"), inbox=str(inbox)
-    )
-    acknowledged, kills = set(), 0
-    for attempt in range(5):
-        with subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
-        ) as server:
-            line = server.stdout.readline()
-            time.sleep(0.001 * (attempt % 7))
-            server.send_signal(signal.SIGKILL)
-            rest = server.stdout.read()
-        said = [text.split() for text in (line + rest).splitlines() if len(text.split()) == 2]
-        acknowledged |= {name for name, outcome in said if outcome in ("accepted", "duplicate")}
-        kills += server.returncode == -signal.SIGKILL
-    final = sites.store(state)
-    kept = {task for _, task in final.aggregator.absorbed}
-    assert {f"task-{name}" for name in acknowledged} <= kept
-    assert kills
-    for path in sorted(inbox.iterdir()):
-        assert final.receive(path.read_bytes()).settled
-    whole = sites.store(tmp_path / "whole")
-    for record in final.journal.records():
-        whole.receive(record)
-    assert same_state(final, whole)
-    assert final.journal.count == 30
-    for store in (final, whole):
-        store.close()

@@ -1,17 +1,23 @@
-"""Configuration files of server and site, and when a task goes on."""
+"""Configuration files of server and site."""
 
 import pytest
 
 pytest.importorskip("cryptography")
 
+import pytest
+
 from fedran.core.errors import Refused
-from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.settings import load_settings
-from fedran.federation.server.round import Quorum
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.site.settings import SiteSettings
 
+pytest.importorskip("cryptography")
+
+from fedran.federation.protocol.settings import check_address
+
 SERVER = 'federation = "trial"\nin_features = 6\n'
+
+
 SITE = 'federation = "trial"\nclient = "site-1"\nfolder = "data"\n'
 
 
@@ -21,7 +27,7 @@ def read(kind, text, tmp_path):
     return load_settings(kind, path)
 
 
-def test_what_is_not_said_has_a_default(tmp_path):
+def test_settings_that_are_not_given_have_defaults(tmp_path):
     server = read(ServerSettings, SERVER, tmp_path)
     assert (server.out_features, server.min_clients, server.snapshot_every) == (8192, 1, 20)
     offer = server.offer("may")
@@ -54,7 +60,7 @@ def test_what_is_not_said_has_a_default(tmp_path):
         (ServerSettings, SERVER + '[source]\nseed = "3"', "source: expected what a fingerprint"),
     ],
 )
-def test_a_wrong_file_says_what_is_wrong(kind, text, words, tmp_path):
+def test_a_wrong_configuration_is_an_error_that_names_file_and_setting(kind, text, words, tmp_path):
     if words is None:
         assert read(kind, text, tmp_path).entry == "data"
         return
@@ -74,7 +80,7 @@ def test_a_source_is_a_text_or_a_table(tmp_path):
     assert read(SiteSettings, SITE, tmp_path).source is None
 
 
-def test_no_file(tmp_path):
+def test_a_missing_configuration_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="expected a configuration"):
         load_settings(ServerSettings, tmp_path / "none.toml")
 
@@ -84,44 +90,36 @@ def test_a_task_name_is_checked_before_it_is_offered(tmp_path):
         read(ServerSettings, SERVER, tmp_path).offer("../may")
 
 
-def receipt(client, code=Code.ACCEPTED):
-    return Receipt(code, client, "may", "d")
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1:9443", ("127.0.0.1", 9443)),
+        ("0.0.0.0:1", ("0.0.0.0", 1)),
+        ("fl.example.org:65535", ("fl.example.org", 65535)),
+        ("localhost:80", ("localhost", 80)),
+    ],
+)
+def test_an_address_is_split_into_host_and_port(address, expected):
+    assert check_address(address) == expected
 
 
-def test_a_task_is_complete_when_everyone_has_answered():
-    task = Quorum(frozenset("abc"), 2, 60)
-    assert task.verdict(0) == "wait"
-    for client in "abc":
-        task.answer(receipt(client))
-    assert task.verdict(1) == "complete"
-    assert task.missing == []
+WRONG = ["", ":", "host", "host:", ":9443", "host:port", "host:-1", "host:+1", "host: 1", "host:1 "]
+WRONG += ["host:65536", "host:99999999", "host:1.5", "host:٣", "host:0x50", "host:1_0"]
 
 
-def test_refused_and_quarantined_uploads_do_not_count():
-    task = Quorum(frozenset("abc"), 2, 60)
-    for client, code in zip("abc", (Code.INVALID, Code.QUARANTINED, Code.ACCEPTED), strict=True):
-        task.answer(receipt(client, code))
-    assert (task.accepted, task.verdict(1)) == (1, "short")
-    task.answer(receipt("a", Code.DUPLICATE))
-    assert task.verdict(1) == "complete"
+ODD = ["two words:1", 'quote":1', "line\n:1", "http://host:9443", "--host:1", "user@host:1"]
+ODD += ["host:0", "host:" + "1" * 5000]
 
 
-def test_the_deadline_decides_with_what_came():
-    task = Quorum(frozenset("abc"), 2, 60)
-    task.answer(receipt("a"))
-    assert (task.verdict(59.9), task.verdict(60)) == ("wait", "short")
-    task.answer(receipt("b"))
-    assert (task.verdict(59.9), task.verdict(60)) == ("wait", "quorum")
-    assert task.missing == ["c"]
+@pytest.mark.parametrize("address", [*WRONG, *(pytest.param(a) for a in ODD)])
+def test_a_text_that_is_not_host_and_port_is_refused_in_one_sentence(address):
+    with pytest.raises(Refused, match=r"address: expected host:port, such as") as caught:
+        check_address(address)
+    assert "\n" not in str(caught.value)
 
 
-def test_uploads_of_others_do_not_make_a_quorum():
-    task = Quorum(frozenset("ab"), 2, 60)
-    task.answer(receipt("late"))
-    task.answer(receipt("a"))
-    assert task.accepted == 1
-
-
-def test_a_quorum_that_cannot_be_reached_is_refused():
-    with pytest.raises(ValueError, match="min_clients is 3, but the roster has 2 sites"):
-        Quorum(frozenset("ab"), 3, 60)
+def test_server_and_site_settings_check_their_address():
+    with pytest.raises(ValueError, match=r"address must be host:port, such as .*, got 'nowhere'"):
+        ServerSettings("trial", 6, address="nowhere")
+    with pytest.raises(ValueError, match=r"server must be host:port, such as .*, got 'nowhere:'"):
+        SiteSettings("trial", "site-1", server="nowhere:", folder="data")

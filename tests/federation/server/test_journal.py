@@ -22,7 +22,7 @@ def filled(path, records):
 RECORDS = [b"one", b"", b"x" * 5000, b"four"]
 
 
-def test_what_was_appended_is_read_in_order(tmp_path):
+def test_records_are_read_in_order(tmp_path):
     filled(tmp_path / "j", RECORDS)
     again = Journal(tmp_path / "j")
     assert again.count == 4
@@ -33,14 +33,14 @@ def test_what_was_appended_is_read_in_order(tmp_path):
     again.close()
 
 
-def test_only_the_owner_can_read_it(tmp_path):
+def test_only_the_owner_can_read_the_journal(tmp_path):
     filled(tmp_path / "j", RECORDS)
     assert (tmp_path / "j").stat().st_mode & 0o777 == 0o600
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5), st.integers(0, 400))
 @settings(max_examples=150, deadline=None)
-def test_cut_anywhere_the_whole_records_remain(tmp_path_factory, records, cut):
+def test_a_journal_cut_anywhere_keeps_its_whole_records(tmp_path_factory, records, cut):
     path = tmp_path_factory.mktemp("j") / "j"
     whole = filled(path, records)
     cut = min(cut, len(whole))
@@ -67,7 +67,7 @@ def test_a_length_without_contents_is_a_record_that_was_cut_off(zeros, tmp_path)
     journal.close()
 
 
-def test_pages_missing_from_the_last_record(tmp_path):
+def test_a_last_record_with_missing_pages_is_removed(tmp_path):
     whole = filled(tmp_path / "j", [b"a" * 10, b"b" * 9000])
     (tmp_path / "j").write_bytes(whole[:-4096] + bytes(4096))
     journal = Journal(tmp_path / "j")
@@ -109,7 +109,7 @@ def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path, monkeypatch):
     journal.close()
 
 
-def test_another_file_is_refused(tmp_path):
+def test_a_file_that_is_not_a_journal_is_refused(tmp_path):
     (tmp_path / "j").write_bytes(b"something else entirely")
     with pytest.raises(StoreDamaged, match="expected a fedran journal"):
         Journal(tmp_path / "j")

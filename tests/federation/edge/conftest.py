@@ -1,0 +1,48 @@
+"""Fixtures: an edge that can be opened again and again, its members and the server."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def sites():
+    from helpers.made_edge import MEMBERS
+    from helpers.made_federation import Sites
+
+    return Sites(*MEMBERS, "edge")
+
+
+@pytest.fixture
+def opened(sites, tmp_path):
+    """A function that opens the edge's folder. The one before is closed, as after a crash."""
+    from fedran.federation.edge.edge import Edge, EdgeRules
+    from fedran.federation.protocol.identity import Roster
+    from fedran.federation.site.outbox import Outbox
+    from helpers.made_edge import MEMBERS
+
+    current = []
+
+    def open_it(name="edge", **changes):
+        close_all()
+        rules = EdgeRules("trial", name, **changes)
+        members = Roster({m: sites.keys[m].public for m in MEMBERS}, {"inner": MEMBERS[:2]})
+        folder = tmp_path / name
+        found = Edge(folder, rules, sites.keys[name], members, Outbox(folder / "outbox"))
+        current.append(found)
+        return found
+
+    def close_all():
+        while current:
+            current.pop().close()
+
+    yield open_it
+    close_all()
+
+
+@pytest.fixture
+def server(sites, tmp_path):
+    from fedran.federation.server.store import Store
+    from helpers.made_federation import RULES
+
+    store = Store(tmp_path / "server", RULES, sites.roster)
+    yield store
+    store.close()

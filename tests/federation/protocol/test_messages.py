@@ -1,0 +1,40 @@
+"""Offers from a message."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from fedran.core.errors import Refused
+from fedran.federation.protocol.messages import Offer
+from helpers.made_site import OFFER
+
+
+def test_an_offer_is_read_from_a_message_and_every_field_is_checked():
+    table = replace(OFFER, source={"backbone": "toy", "weights": "ab"})
+    for offer in (OFFER, table):
+        assert Offer.read(json.loads(json.dumps(offer.fields()))) == offer
+    assert Offer.read({**OFFER.fields(), "folder": "/etc", "entry": "os:system"}) == OFFER
+    for wrong in (None, 3, "may", [], [1]):
+        with pytest.raises(Refused, match="offer: expected an object"):
+            Offer.read(wrong)
+    for name, value in [
+        ("task", "../etc"),
+        ("out_features", 2**40),
+        ("in_features", "6"),
+        ("budget_bytes", -1),
+        ("seed", -1),
+        ("source", 3),
+        ("source", None),
+        ("source", {}),
+        ("source", {"backbone": 3}),
+        ("source", {"seed": "5"}),
+        ("source", {"a b": "5"}),
+        ("source", {"weights": "x" * 300}),
+        ("source", "x" * 300),
+        ("source", {f"f{n}": "" for n in range(17)}),
+    ]:
+        with pytest.raises(ValueError, match=name):
+            Offer.read({**OFFER.fields(), name: value})

@@ -1,0 +1,48 @@
+"""Receipts carry a code for programs and a reason for people."""
+
+import json
+
+import pytest
+
+from fedran.core.errors import Refused
+from fedran.federation.protocol.receipts import (
+    SETTLED,
+    Code,
+    Receipt,
+    receipts_from_json,
+    receipts_to_json,
+)
+
+
+@pytest.mark.parametrize("code", Code)
+def test_a_receipt_of_every_code_is_read_as_it_was_written(code):
+    receipt = Receipt(code, "site-1", "may", "d", "a reason")
+    (fields,) = json.loads(json.dumps(receipts_to_json([receipt])))
+    assert fields["code"] == code.value
+    assert receipts_from_json([fields]) == [receipt]
+
+
+@pytest.mark.parametrize("code", Code)
+def test_the_outcome_follows_from_the_code(code):
+    receipt = Receipt(code, "site-1", "may", "d")
+    assert receipt.outcome == (code.value if code in SETTLED else "refused")
+    assert receipt.settled == (receipt.outcome != "refused")
+    assert receipt.final == (receipt.settled or code == Code.CONFLICT)
+
+
+@pytest.mark.parametrize("code", [None, "", "banana", 3, [], {}, "ACCEPTED"])
+def test_a_missing_or_unknown_code_means_refused(code):
+    """Also if the peer says "accepted" in the field that people read."""
+    (fields,) = receipts_to_json([Receipt(Code.ACCEPTED, "site-1", "may", "d")])
+    (receipt,) = receipts_from_json([{**fields, "code": code}])
+    assert (receipt.code, receipt.outcome, receipt.final) == (Code.UNKNOWN, "refused", False)
+    del fields["code"]
+    assert receipts_from_json([fields])[0].code == Code.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "given", [None, 3, {}, ["x"], [{}], [{"client": 1, "task": "t", "digest": "d", "reason": ""}]]
+)
+def test_anything_but_a_list_of_receipts_is_refused(given):
+    with pytest.raises(Refused, match="receipts: expected"):
+        receipts_from_json(given)

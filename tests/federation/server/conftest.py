@@ -1,0 +1,58 @@
+"""Fixtures: sites with keys, and a server that runs rounds over nodes in memory."""
+
+import time
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def sites():
+    from helpers.fleet import NAMES
+    from helpers.made_federation import Sites
+
+    return Sites(*NAMES)
+
+
+@pytest.fixture
+def short_waits(monkeypatch):
+    """A round that polls quickly, in a process that Flower would have started for a run."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from fedran.federation.server import messenger
+    from fedran.federation.server import round as round_module
+
+    for name, seconds in (("POLL", 0.01), ("HAND_BACK", 0.5), ("CATCH_UP", 0.4)):
+        monkeypatch.setattr(round_module, f"{name}_SECONDS", seconds)
+    monkeypatch.setattr(messenger, "RETRY_SECONDS", 0.02)
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.fixture
+def server(sites, short_waits, tmp_path):
+    """A function that runs one round over nodes; the store's folder outlives it."""
+    from fedran.federation.server.round import Round
+    from fedran.federation.server.settings import ServerSettings
+    from helpers.fleet import Fleet
+    from helpers.made_federation import D, M
+
+    made = []
+
+    def run(task, nodes, deadline=0.2, owners=(), **changes):
+        settings = ServerSettings("trial", D, M, **{"source": "test", **changes})
+        # Shorter than a file may say: most of these tests wait for it.
+        object.__setattr__(settings, "deadline", deadline)
+        if not made:
+            made.append(sites.store(tmp_path / "state"))
+        run.store = made[0]
+        run.grid = Fleet(nodes) if isinstance(nodes, dict) else nodes
+        run.round = Round(run.grid, settings, made[0], None, lambda: dict(owners))
+        start = time.monotonic()
+        verdict = run.round.run(task)
+        run.seconds = time.monotonic() - start
+        return verdict
+
+    run.folder = tmp_path / "state"
+    yield run
+    for store in made:
+        store.close()

@@ -1,0 +1,75 @@
+"""A run of the server opens its store with the rules of its settings."""
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedran.core.errors import Refused
+from fedran.federation.server.app import open_store
+from fedran.federation.server.settings import ServerSettings
+from helpers.made_federation import D, M, Sites
+
+
+@pytest.fixture(scope="module")
+def sites():
+    return Sites("site-1", "site-2")
+
+
+@pytest.fixture
+def here(sites, tmp_path):
+    sites.roster.save(tmp_path / "roster.toml")
+    return tmp_path
+
+
+@pytest.fixture
+def opened(here):
+    made = []
+
+    def make(**changes):
+        settings = ServerSettings("trial", D, M, **{"source": "test", **changes})
+        made.append(open_store(settings, here))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+def test_the_store_is_in_the_folder_of_the_settings_and_can_be_opened_again(opened, sites, here):
+    blob = sites.envelope("site-1", "may")
+    assert opened(state="memory").receive(blob).outcome == "accepted"
+    assert (here / "memory" / "journal").is_file()
+    assert opened(state="memory").receive(blob).outcome == "duplicate"
+
+
+def test_the_store_applies_the_rules_of_the_settings(opened, sites):
+    blob = sites.envelope("site-1", "may")
+    small = opened(largest_upload=2048, budget_bytes=1024, state="a")
+    assert len(blob) > 2048
+    assert "at most 2048" in small.receive(blob).reason
+    assert "feature map differs" in opened(seed=1, state="b").receive(blob).reason
+    assert "feature map differs" in opened(source="other", state="c").receive(blob).reason
+
+
+def test_the_roster_is_read_when_it_is_opened(opened, sites, here):
+    sites.roster.without("site-1").save(here / "roster.toml")
+    assert "a site of the roster" in opened().receive(sites.envelope("site-1", "may")).reason
+    sites.roster.save(here / "roster.toml")
+    assert opened().receive(sites.envelope("site-1", "may")).outcome == "accepted"
+
+
+def test_a_missing_or_wrong_roster_is_one_sentence(opened, here):
+    (here / "roster.toml").write_text("[clients]\nx = 3\n")
+    with pytest.raises(Refused, match="x: expected text such as ed25519:"):
+        opened()
+    (here / "roster.toml").unlink()
+    with pytest.raises(FileNotFoundError, match="expected the roster"):
+        opened()
+
+
+@pytest.mark.parametrize("every", [pytest.param(1), 20])
+def test_a_store_of_another_feature_map_is_refused(every, opened, sites):
+    """A changed seed or width in server.toml must not go unnoticed: all later uploads differ."""
+    opened(snapshot_every=every).receive(sites.envelope("site-1", "may"))
+    with pytest.raises(Refused, match=r"fingerprint|features"):
+        opened(snapshot_every=every, seed=1)

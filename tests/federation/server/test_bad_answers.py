@@ -1,0 +1,133 @@
+"""A wrong answer of one node costs that answer only."""
+
+import errno
+import logging
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+
+import fedran
+from fedran.federation.protocol.transport import content
+from helpers.fleet import NAMES, Site, events, honest, named, raw, served, text
+from helpers.made_federation import D, M, upload
+
+MALFORMED = {
+    "another kind of array": raw(Array("uint8", (3,), "numpy.ndarray", b"abc")),
+    "nothing": RecordDict(),
+    "no fields": RecordDict({"blobs": ArrayRecord({})}),
+    "no JSON": text("{"),
+    "a list": text("[]"),
+    "a number": text("7"),
+    "an array as fields": RecordDict({"fields": ArrayRecord({})}),
+    "numbers as fields": RecordDict({"fields": MetricRecord({"json": 3})}),
+    "no client": content({"head": "", "told": ""}, {}),
+    "a path as client": named(client="../../x"),
+    "a number as client": named(client=3),
+    "an escape as client": named(client="\x1b[31m"),
+}
+
+
+CRASHING = {
+    "nested": text("[" * 10**5),
+    "words as blobs": RecordDict({**named(), "blobs": ConfigRecord({"may": "x"})}),
+    "numbers as blobs": RecordDict({**named(), "blobs": MetricRecord({"may": 3})}),
+}
+
+
+CASES = [pytest.param(body, id=name) for name, body in MALFORMED.items()]
+CASES += [pytest.param(body, id=name) for name, body in CRASHING.items()]
+
+
+def test_a_forged_answer_for_another_site_counts_for_nobody(server, sites):
+    nodes = honest(sites)
+    forged = sites.envelope("site-1", "may", upload(77), key=sites.keys["site-2"])
+    nodes[12] = Site("site-2", sites.envelope("site-2", "may"), forged)
+    assert server("may", nodes) == "complete"
+    assert [r["outcome"] for r in nodes[11].receipts] == ["accepted"]
+    assert events(server, "task")[-1]["missing"] == []
+
+
+def test_an_upload_that_is_too_large_is_refused_and_the_others_are_not(server, sites):
+    nodes = honest(sites)
+    nodes[11] = Site("site-1", sites.envelope("site-1", "may"), b"\0" * 5000)
+    assert server("may", nodes, largest_upload=4096, budget_bytes=1024) == "complete"
+    assert sorted(r["outcome"] for r in nodes[11].receipts) == ["accepted", "refused"]
+    assert any("at most 4096 bytes" in r["reason"] for r in nodes[11].receipts)
+
+
+def test_a_node_may_only_answer_for_its_own_client(server, sites, caplog):
+    nodes = honest(sites, names=NAMES[:2])
+    nodes[13] = Site("site-1", told="nothing from site-1")
+    assert server("may", nodes, owners={"11": "site-1", "12": "site-2", "13": "site-3"}) == "quorum"
+    assert "node 13: client: expected site-3, whose node it is, got site-1" in caplog.text
+    assert events(server, "declined") == []
+    assert events(server, "task")[-1]["missing"] == ["site-3"]
+
+
+def test_an_unsigned_client_name_beside_an_upload_proves_nothing(server, sites):
+    """The name beside an upload is not signed; what counts is inside the envelope."""
+    nodes = honest(sites, names=NAMES[:1])
+    stolen = sites.envelope("site-2", "may", key=sites.keys["site-3"])
+    nodes[13] = Site("site-2", stolen)
+    assert server("may", nodes, min_clients=2) == "short"
+    assert nodes[13].receipts[0]["outcome"] == "refused"
+    assert list(server.store.aggregator.absorbed) == [("site-1", "may")]
+
+
+@pytest.mark.parametrize("body", CASES)
+def test_a_malformed_answer_does_not_affect_other_nodes(body, server, sites, caplog):
+    nodes = honest(sites, names=NAMES[:2])
+    nodes = {13: lambda m: body, **nodes}
+    with caplog.at_level(logging.WARNING):
+        assert server("may", nodes, largest_upload=4096, budget_bytes=1024) == "quorum"
+    assert "node 13: " in caplog.text
+    assert "\x1b" not in caplog.text
+    assert len(server.grid.of(MessageType.TRAIN, 13)) == 1
+    assert set(server.store.aggregator.absorbed) == {("site-1", "may"), ("site-2", "may")}
+    assert sorted(served(server.folder)["nodes"]) == ["11", "12"]
+
+
+def test_an_answer_with_a_null_problem_does_not_decline(server, sites):
+    nodes = honest(sites)
+    nodes[11].told = None
+    assert server("may", nodes) == "complete"
+    assert events(server, "declined") == []
+
+
+def test_a_node_gets_one_receipt_per_upload_good_or_bad(server, sites):
+    nodes = honest(sites, names=NAMES[:2])
+    nodes[13] = Site("site-3", b"garbage", sites.envelope("site-3", "may"), b"\0" * 100)
+    assert server("may", nodes) == "complete"
+    assert [r["outcome"] for r in nodes[13].receipts] == ["refused", "accepted", "refused"]
+
+
+def test_a_full_disk_acknowledges_nothing(server, sites, monkeypatch, caplog):
+    server("april", honest(sites, "april"))
+    full = OSError(errno.ENOSPC, "No space left on device")
+    nodes = honest(sites)
+    with monkeypatch.context() as patch:
+        patch.setattr(server.store.journal, "append", lambda _: (_ for _ in ()).throw(full))
+        assert server("may", nodes) == "short"
+    assert [site.receipts for site in nodes.values()] == [[], [], []]
+    assert "site-1: upload not written to disk" in caplog.text
+    assert server("may", nodes) == "complete"
+    assert [site.receipts[0]["outcome"] for site in nodes.values()] == ["accepted"] * 3
+
+
+def test_an_upload_of_another_feature_map_is_refused(server, sites):
+    other = fedran.RandomFeatures(D, M, seed=1, source="test")
+    blob = sites.envelope("site-1", "may", upload(1, phi=other), fingerprint=other.fingerprint.hash)
+    nodes = {11: Site("site-1", blob)}
+    assert server("may", nodes) == "short"
+    assert "feature map differs" in nodes[11].receipts[0]["reason"]
+    assert nodes[11].head == b""

@@ -1,0 +1,70 @@
+"""Every decision about an upload has its own code."""
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+import fedran
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.receipts import Code
+from helpers.made_federation import D, M, Sites, upload
+
+
+@pytest.fixture(scope="module")
+def sites():
+    return Sites("site-1", "site-2", "edge")
+
+
+@pytest.fixture
+def store(sites, tmp_path):
+    found = sites.store(tmp_path / "state", max_classes=3)
+    found.tasks = frozenset({"may"})
+    assert found.receive(sites.envelope("site-2", "may", upload(1))).code == Code.ACCEPTED
+    yield found
+    found.close()
+
+
+OTHER = fedran.RandomFeatures(D, M, seed=1, source="test")
+CASES = {
+    Code.ACCEPTED: ("site-1", "may", {}),
+    Code.DUPLICATE: ("site-2", "may", {"data": upload(1)}),
+    Code.QUARANTINED: ("site-1", "may", {"data": upload(2, scale=20.0)}),
+    Code.CONFLICT: ("site-2", "may", {"data": upload(2)}),
+    Code.WRONG_FEDERATION: ("site-1", "may", {"federation": "other"}),
+    Code.BAD_SIGNATURE: ("site-1", "may", {"key": SiteKey.generate()}),
+    Code.FOREIGN_MEMBERS: ("site-1", "may.sum-1", {"members": (("site-2", "may"),)}),
+    Code.UNKNOWN_TASK: ("site-1", "june", {}),
+    Code.WRONG_FINGERPRINT: ("site-1", "may", {"fingerprint": OTHER.fingerprint.hash}),
+    Code.TOO_MANY_CLASSES: ("site-1", "may", {"data": upload(1, classes=(2, 3))}),
+    Code.INVALID: ("site-1", "may", {"data": b"not a summary"}),
+}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_the_store_answers_with_the_code_of_its_decision(code, sites, store):
+    client, task, changes = CASES[code]
+    receipt = store.receive(sites.envelope(client, task, **changes))
+    assert (receipt.code, receipt.client, receipt.task) == (code, client, task)
+    assert store.events.read()[-1]["code"] == code.value
+
+
+def test_a_stranger_gets_the_code_for_an_unknown_client(store):
+    stranger = Sites("site-9")
+    assert store.receive(stranger.envelope("site-9", "may")).code == Code.UNKNOWN_CLIENT
+
+
+def test_rows_that_are_in_through_a_sum_are_a_conflict(sites, store):
+    members = (("site-1", "may"),)
+    assert store.receive(sites.envelope("edge", "may.sum-1", members=members)).settled
+    assert store.receive(sites.envelope("site-1", "may")).code == Code.CONFLICT
+
+
+def test_a_second_upload_for_a_quarantined_one_is_a_conflict(sites, store):
+    store.receive(sites.envelope("site-1", "may", upload(2, scale=20.0)))
+    other = store.receive(sites.envelope("site-1", "may", upload(3, scale=20.0)))
+    assert other.code == Code.CONFLICT
+
+
+def test_an_error_in_a_check_has_the_code_of_a_server_error(sites, store, monkeypatch):
+    monkeypatch.setattr(store, "_unusual", lambda _: 1 / 0)
+    assert store.receive(sites.envelope("site-1", "may")).code == Code.SERVER_ERROR

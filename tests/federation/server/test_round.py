@@ -1,0 +1,158 @@
+"""One task at the server: offers, answers, deadline, receipts and the head."""
+
+import hashlib
+import json
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import fedran
+from fedran.federation.protocol.messages import MAX_EARLIER, Offer
+from helpers.fleet import (
+    NAMES,
+    Site,
+    events,
+    honest,
+    offers,
+    served,
+)
+
+
+def test_a_task_ends_with_receipts_and_the_head_for_everyone(server, sites):
+    nodes = honest(sites)
+    nodes[99] = Site("stranger")
+    assert server("may", nodes) == "complete"
+    head = (server.folder / "head.fedran").read_bytes()
+    for n, name in enumerate(NAMES, 11):
+        (receipt,) = nodes[n].receipts
+        assert (receipt["client"], receipt["task"], receipt["outcome"]) == (name, "may", "accepted")
+        assert nodes[n].head == head
+    assert (nodes[99].receipts, nodes[99].head) == ([], head)
+    note = served(server.folder)
+    assert note["head"] == hashlib.sha256(head).hexdigest()
+    assert sorted(note["nodes"]) == ["11", "12", "13", "99"]
+    assert fedran.load(server.folder / "head.fedran").classes == (0, 1)
+    assert [e["state"] for e in events(server, "task")] == ["open", "complete"]
+    (event,) = events(server, "head")
+    assert (event["task"], event["classes"], event["accuracy"]) == ("may", 2, None)
+
+
+def test_an_offer_lists_the_earlier_tasks(server, sites):
+    for task, earlier in (("may", []), ("june", ["may"]), ("may", ["june"]), ("july", None)):
+        server(task, honest(sites, task))
+        found = offers(server)
+        assert len(found) == 3
+        assert all(Offer.read(f).task == task for f in found)
+        assert found[0]["earlier"] == (["may", "june"] if earlier is None else earlier)
+    assert json.loads((server.folder / "tasks.json").read_text()) == {
+        "tasks": ["may", "june", "july"]
+    }
+
+
+def test_an_offer_lists_a_limited_number_of_earlier_tasks(server, sites):
+    server("may", honest(sites))
+    tasks = [f"task-{n}" for n in range(MAX_EARLIER + 50)]
+    (server.folder / "tasks.json").write_text(json.dumps({"tasks": ["may", *tasks]}))
+    server("new", {11: Site("site-1", told="none")})
+    offer = Offer.read(offers(server)[0])
+    assert offer.earlier == tuple(tasks[-MAX_EARLIER:])
+
+
+def test_a_run_without_a_task_offers_the_newest_task_again(server, sites):
+    server("may", honest(sites))
+    server("june", honest(sites, "june", NAMES[:2]))
+    before = len(events(server, "task")), len(events(server, "declined"))
+    late = Site("site-3", sites.envelope("site-3", "june"), told="something")
+    server("", {13: late})
+    assert [Offer.read(f).task for f in offers(server)] == ["june"]
+    assert late.receipts[0]["outcome"] == "accepted"
+    assert late.head == (server.folder / "head.fedran").read_bytes()
+    assert (len(events(server, "task")), len(events(server, "declined"))) == before
+    assert served(server.folder)["nodes"] == ["13"]
+    assert json.loads((server.folder / "tasks.json").read_text()) == {"tasks": ["may", "june"]}
+
+
+def test_a_run_without_a_task_before_the_first_one_offers_nothing(server):
+    site = Site("site-1")
+    server("", {11: site})
+    assert offers(server) == [None]
+    assert (site.head, served(server.folder)) == (b"", {"head": "", "nodes": ["11"]})
+    assert not (server.folder / "tasks.json").exists()
+    assert not (server.folder / "head.fedran").exists()
+
+
+def test_a_run_without_a_task_waits_a_limited_time_for_answers(server, sites):
+    server("may", honest(sites))
+    server("", {11: lambda _: None})
+    assert 0.4 <= server.seconds < 5
+
+
+def test_a_run_without_a_task_and_without_nodes_ends_at_once(server):
+    server("", {})
+    assert server.seconds < 0.3
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_the_deadline_ends_a_task_with_the_uploads_that_came(least, server, sites):
+    nodes = {11: Site("site-1", sites.envelope("site-1", "may")), 12: lambda _: None}
+    assert server("may", nodes, min_clients=least) == ("quorum" if least == 1 else "short")
+    assert 0.2 <= server.seconds < 0.2 + 0.5 + 3
+    assert events(server, "task")[-1]["missing"] == ["site-2", "site-3"]
+    assert nodes[11].receipts[0]["outcome"] == "accepted"
+    assert served(server.folder)["nodes"] == ["11"]
+
+
+def test_a_task_does_not_wait_for_sites_that_declined(server, sites):
+    nodes = honest(sites, names=NAMES[:1])
+    nodes[12] = Site("site-2", told="no rows\x1b[31m for task may yet")
+    nodes[13] = Site("site-3", told="x" * 10**5)
+    assert server("may", nodes, deadline=30.0) == "complete"
+    assert server.seconds < 10
+    assert [e["client"] for e in events(server, "declined")] == ["site-2", "site-3"]
+    assert "\x1b" not in (server.folder / "events.jsonl").read_text()
+    assert nodes[12].head == (server.folder / "head.fedran").read_bytes()
+
+
+def test_uploads_of_other_tasks_do_not_count_for_the_open_task(server, sites):
+    nodes = honest(sites)
+    server("april", honest(sites, "april", NAMES[:0]))
+    late, foreign = (sites.envelope("site-1", task) for task in ("april", "never-opened"))
+    nodes[11] = Site("site-1", late, foreign)
+    assert server("may", nodes) == "quorum"
+    assert events(server, "task")[-1]["missing"] == ["site-1"]
+    assert [r["outcome"] for r in nodes[11].receipts] == ["accepted", "refused"]
+    assert ("site-1", "april") in server.store.aggregator.absorbed
+
+
+def test_a_repeated_task_counts_the_uploads_of_its_first_run(server, sites):
+    nodes = honest(sites)
+    server("may", nodes)
+    for node in nodes.values():
+        node.blobs = ()
+    assert server("may", nodes, deadline=5.0) == "complete"
+    assert server.seconds < 4
+
+
+def test_an_edge_without_rows_of_its_own_has_not_declined(server, sites):
+    nodes = honest(sites)
+    nodes[11].told = "no rows for may yet"
+    assert server("may", nodes) == "complete"
+    assert events(server, "declined") == []
+
+
+def test_earlier_tasks_are_found_in_the_store_if_the_list_is_lost(server, sites):
+    server("may", honest(sites))
+    (server.folder / "tasks.json").write_text("{damaged")
+    server("june", honest(sites, "june"))
+    assert Offer.read(offers(server)[0]).earlier == ("may",)
+
+
+def test_uploads_sent_twice_count_for_the_quorum_and_leave_the_head_unchanged(server, sites):
+    nodes = honest(sites)
+    server("may", nodes)
+    head = (server.folder / "head.fedran").read_bytes()
+    assert server("may", nodes) == "complete"
+    assert [site.receipts[-1]["outcome"] for site in nodes.values()] == ["duplicate"] * 3
+    assert (server.folder / "head.fedran").read_bytes() == head
+    assert len(events(server, "head")) == 1

@@ -1,0 +1,92 @@
+"""The outbox: uploads are made once and sent until the server has them."""
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from fedran.core.errors import Refused
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.receipts import Code, Receipt
+from fedran.federation.protocol.rows import Rows
+from fedran.federation.server.store import Store
+from fedran.federation.site.outbox import Outbox
+from helpers.made_federation import RULES
+from helpers.made_site import OFFER, rows, site_of
+
+
+def test_an_upload_is_made_once(tmp_path):
+    X, y = rows()
+    calls = []
+
+    def source(task):
+        calls.append(task)
+        return Rows(X + 0.01 * len(calls), y)
+
+    site = site_of(tmp_path, X, y, source=source)
+    first = site.prepare(OFFER)
+    assert site.prepare(OFFER) == first
+    again = site_of(tmp_path, X, y, source=source, key=site.key)
+    assert again.prepare(OFFER) == first
+    assert calls == ["may"]
+    assert again.outbox.pending() == ["may"]
+
+
+def test_a_refused_upload_is_sent_again_with_the_next_offer(tmp_path):
+    site = site_of(tmp_path, *rows())
+    site.prepare(OFFER)
+    reason = "client: expected a site"
+    site.outbox.settle(Receipt(Code.UNKNOWN_CLIENT, "site-1", "may", "d", reason))
+    assert site.outbox.pending() == ["may"]
+    assert site.outbox.pending(refused=False) == []
+    assert site.outbox.receipt("may").reason == "client: expected a site"
+
+
+def test_an_upload_is_not_sent_again_after_a_conflict(tmp_path):
+    key = SiteKey.generate()
+    first, second = (
+        site_of(tmp_path / name, *rows(seed=n), key=key) for n, name in enumerate("ab")
+    )
+    store = Store(tmp_path / "server", RULES, Roster({"site-1": key.public}))
+    assert store.receive(first.prepare(OFFER)).outcome == "accepted"
+    conflict = store.receive(second.prepare(OFFER))
+    assert (conflict.outcome, conflict.code) == ("refused", Code.CONFLICT)
+    second.outbox.settle(conflict)
+    assert second.outbox.pending() == []
+    store.close()
+
+
+def test_a_damaged_upload_is_put_aside_and_made_again(tmp_path, caplog):
+    site = site_of(tmp_path, *rows())
+    whole = site.prepare(OFFER)
+    site.prepare(replace(OFFER, task="june"))
+    path = site.outbox.folder / "may.envelope"
+    path.write_bytes(whole[: len(whole) // 2])
+    assert site.outbox.lost() == ["may"]
+    assert "task may: the upload in the outbox is damaged" in caplog.text
+    assert (site.outbox.pending(), path.is_file()) == (["june"], False)
+    assert path.with_suffix(".damaged").is_file()
+    assert site.prepare(OFFER) == whole
+    assert (site.outbox.lost(), site.outbox.pending()) == ([], ["june", "may"])
+    path.write_bytes(site.outbox.envelope("june"))
+    assert site.outbox.envelope("may") is None
+    site.outbox.settle(Receipt(Code.ACCEPTED, "site-1", "may", "d"))
+    assert site.outbox.lost() == []
+
+
+def test_an_upload_with_a_damaged_receipt_is_sent_again(tmp_path):
+    site = site_of(tmp_path, *rows())
+    site.prepare(OFFER)
+    site.outbox.settle(Receipt(Code.ACCEPTED, "site-1", "may", "d"))
+    for torn in (b"", b"{", b"[]", b'{"outcome": "accepted"}', b"\xff"):
+        (site.outbox.folder / "may.receipt").write_bytes(torn)
+        assert site.outbox.pending() == ["may"]
+
+
+def test_a_receipt_for_an_unknown_task_is_ignored(tmp_path):
+    outbox = Outbox(tmp_path)
+    outbox.settle(Receipt(Code.ACCEPTED, "site-1", "may", "d"))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(Refused, match="task"):
+        outbox.settle(Receipt(Code.ACCEPTED, "site-1", "../may", "d"))

@@ -1,0 +1,85 @@
+"""Rows of a site from files and from functions."""
+
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+from fedran.core.errors import Refused
+from fedran.federation.site.source import FolderSource, FunctionSource
+from helpers.made_site import rows
+
+
+def test_rows_are_read_from_the_file_of_a_task(tmp_path):
+    X, y = rows(12)
+    labels = np.array([*map(str, y[:10]), "", ""])
+    np.savez(tmp_path / "may.npz", features=X, labels=labels)
+    data = FolderSource(tmp_path)("may")
+    assert np.array_equal(data.X, X)
+    assert data.y == [*map(str, y[:10]), None, None]
+    with pytest.raises(FileNotFoundError, match="no rows for task june yet"):
+        FolderSource(tmp_path)("june")
+    np.savez(tmp_path / "bad.npz", rows=X)
+    (tmp_path / "worse.npz").write_bytes(b"nonsense")
+    np.savez(tmp_path / "pickled.npz", features=X, labels=np.array([{}] * 12, dtype=object))
+    whole = (tmp_path / "may.npz").read_bytes()
+    (tmp_path / "torn.npz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "rotten.npz").write_bytes(whole[:100] + b"!!!!" + whole[104:])
+    for name in ("bad", "worse", "pickled", "torn", "rotten"):
+        with pytest.raises(Refused, match=f"^{name}.npz: expected"):
+            FolderSource(tmp_path)(name)
+
+
+@pytest.mark.parametrize("task", ["../secret", "a/b", "", "/etc/passwd", "a\0b"])
+def test_a_task_cannot_leave_the_folder(task, tmp_path):
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "secret.npz", features=np.zeros((1, 2)), labels=[1])
+    with pytest.raises(Refused, match="task: expected"):
+        FolderSource(tmp_path / "data")(task)
+
+
+def test_rows_come_from_a_function_named_in_the_configuration(tmp_path, monkeypatch):
+    (tmp_path / "my_rows.py").write_text(
+        "def load(task):\n    return [[1.0, 2.0]], [task]\n\n\nnumber = 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    data = FunctionSource("my_rows:load")("may")
+    assert (data.X.shape, data.y) == ((1, 2), ["may"])
+    for wrong in ("my_rows", ":load", "my_rows:none", "no_such_module:f", "my_rows:number"):
+        with pytest.raises(Refused, match="entry: expected"):
+            FunctionSource(wrong)
+    sys.modules.pop("my_rows", None)
+
+
+def test_the_text_of_an_exception_in_a_function_stays_at_the_site(tmp_path, monkeypatch, caplog):
+    (tmp_path / "rows_that_fail.py").write_text(
+        "import sys\n\n\ndef load(task):\n"
+        "    if task == 'none':\n        raise FileNotFoundError('/srv/secret')\n"
+        "    if task == 'much':\n        raise MemoryError\n"
+        "    sys.exit('secret') if task == 'exit' else 1 / 0\n"
+    )
+    (tmp_path / "rows_that_end.py").write_text("raise RuntimeError('secret')")
+    monkeypatch.syspath_prepend(tmp_path)
+    source = FunctionSource("rows_that_fail:load")
+    with pytest.raises(FileNotFoundError, match=r"^rows_that_fail:load: no rows for task none yet"):
+        source("none")
+    with pytest.raises(MemoryError):
+        source("much")
+    for task, kind in (("exit", "SystemExit"), ("may", "ZeroDivisionError")):
+        with pytest.raises(Refused, match=f"expected rows and labels, got {kind}; the site's log"):
+            source(task)
+    with pytest.raises(Refused, match="can be imported, got RuntimeError"):
+        FunctionSource("rows_that_end:load")
+    assert "division by zero" in caplog.text
+    sys.modules.pop("rows_that_fail", None)
+
+
+def test_none_nan_and_empty_labels_are_missing(tmp_path, monkeypatch):
+    (tmp_path / "half_labelled.py").write_text(
+        "def load(task):\n    return [[1.0]] * 4, [1, None, float('nan'), '']\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert FunctionSource("half_labelled:load")("may").y == [1, None, None, None]
+    sys.modules.pop("half_labelled", None)

@@ -1,0 +1,141 @@
+"""From rows to an upload: budget, rare classes, missing labels, images."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+import fedran
+from fedran.backbones.backbone import Backbone
+from fedran.backbones.preprocessing import Preprocessing
+from fedran.core.errors import Refused
+from fedran.federation.protocol.identity import Roster
+from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.server.store import Store
+from helpers.made_federation import RULES
+from helpers.made_site import OFFER, rows, site_of, summary_of
+
+
+def test_from_rows_to_a_head_and_back(tmp_path):
+    X, y = rows()
+    site = site_of(tmp_path, X, y)
+    store = Store(tmp_path / "server", RULES, Roster({"site-1": site.key.public}))
+    receipt = store.receive(site.prepare(OFFER))
+    assert receipt.outcome == "accepted"
+    site.outbox.settle(receipt)
+    assert site.outbox.pending() == []
+    assert np.mean(store.solve().predict(OFFER.features()(X)) == y) > 0.9
+    store.close()
+
+
+def test_the_rank_follows_from_the_budget(tmp_path):
+    X, y = rows(200)
+    ranks = []
+    for n, budget in enumerate((2_000, 5_000, 20_000)):
+        site = site_of(tmp_path / str(n), X, y)
+        blob = site.prepare(Offer("trial", "may", 6, 48, 0, "test", budget))
+        assert len(open_envelope(blob).upload) <= budget
+        ranks.append(summary_of(blob).rank)
+    assert ranks == sorted(ranks)
+    assert ranks[0] < ranks[-1]
+
+
+def test_rare_classes_are_withheld_with_a_warning(tmp_path, caplog):
+    X, y = rows(60, classes=2)
+    y = ["rare" if i < 3 else str(v) for i, v in enumerate(y)]
+    with caplog.at_level(logging.WARNING):
+        summary = summary_of(site_of(tmp_path, X, y).prepare(OFFER))
+    assert summary.classes == ("0", "1")
+    assert summary.accounts.n_rows == 57
+    assert "withheld 'rare' (3), fewer than 5 rows each" in caplog.text
+
+
+def test_only_rare_classes_means_no_upload(tmp_path):
+    X, _ = rows(8)
+    site = site_of(tmp_path, X, ["a", "b", "c", "d"] * 2)
+    with pytest.raises(Refused, match="a class with at least 5 labelled rows"):
+        site.prepare(OFFER)
+    assert site.outbox.pending() == []
+
+
+def test_missing_labels_are_filled_in_or_left_out(tmp_path):
+    X, y = rows(90)
+    half = [v if i % 2 else None for i, v in enumerate(y)]
+    filled = summary_of(site_of(tmp_path / "a", X, half).prepare(OFFER))
+    plain = summary_of(site_of(tmp_path / "b", X, half, pseudo_labels="none").prepare(OFFER))
+    assert plain.accounts.n_rows == 45
+    assert filled.accounts.n_rows > 60
+
+
+def toy_backbone(**changes):
+    """The mean colour, twice."""
+    fields = {
+        "name": "toy",
+        "kind": "toy",
+        "out_features": 6,
+        "weights": "0" * 64,
+        "preprocess": Preprocessing((4, 4), mean=(0, 0, 0), std=(255, 255, 255)),
+        "forward": lambda x: np.tile(x.mean(axis=(2, 3)), 2),
+    }
+    return Backbone(**(fields | changes))
+
+
+def images(n=30):
+    y = np.arange(n) % 3
+    bright = np.full((n, 4, 4, 3), 40) + 150 * np.eye(3)[y][:, None, None]
+    return bright.astype(np.uint8), y.tolist()
+
+
+def test_images_go_through_the_backbone_in_batches(tmp_path):
+    sizes, pictures = [], images()
+
+    def forward(x):
+        sizes.append(len(x))
+        return np.tile(x.mean(axis=(2, 3)), 2)
+
+    network = toy_backbone(forward=forward)
+    offer = replace(OFFER, source=network.source)
+    site = site_of(tmp_path, *pictures, backbone=lambda: network)
+    summary = summary_of(site.prepare(offer))
+    assert sizes == [4] * 7 + [2]
+    Z = np.tile(pictures[0].mean(axis=(1, 2)) / 255, 2)
+    expected = fedran.summarize(
+        offer.features()(Z), pictures[1], rank=8, fingerprint=offer.features().fingerprint
+    )
+    assert summary.accounts.energy == pytest.approx(expected.accounts.energy, rel=1e-5)
+    assert summary.fingerprint == expected.fingerprint
+
+
+def test_images_need_the_backbone_that_the_server_names(tmp_path):
+    with pytest.raises(Refused, match="this site has no backbone"):
+        site_of(tmp_path, *images()).prepare(OFFER)
+    site = site_of(tmp_path, *images(), backbone=toy_backbone)
+    words = "backbone 'toy' at the site and 'test' at the server"
+    with pytest.raises(Refused, match=f"source: expected .*{words}.*weights '0000"):
+        site.prepare(OFFER)
+    assert site.outbox.pending() == []
+
+
+def test_a_backbone_is_loaded_only_for_images(tmp_path):
+    def never():
+        raise AssertionError
+
+    site_of(tmp_path, *rows(), backbone=never).prepare(OFFER)
+
+
+def test_an_offer_for_features_of_another_source_is_refused(tmp_path):
+    site = site_of(tmp_path, *rows(), made_by={"backbone": "test", "weights": "ab"})
+    with pytest.raises(Refused, match="weights 'ab' at the site and 'absent' at the server"):
+        site.prepare(OFFER)
+    site.prepare(replace(OFFER, source={"weights": "ab", "backbone": "test"}))
+    site_of(tmp_path / "b", *rows(), made_by="test").prepare(
+        replace(OFFER, source={"backbone": "test"})
+    )
+
+
+def test_an_offer_of_another_federation_is_refused(tmp_path):
+    with pytest.raises(Refused, match="federation: expected trial, got other"):
+        site_of(tmp_path, *rows()).prepare(Offer("other", "may", 6, 48, 0, "test", 20_000))

@@ -1,0 +1,30 @@
+"""A site in memory: rows of three classes, and the site that sends them."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+import fedran
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.protocol.rows import Rows
+from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.upload import Site
+
+OFFER = Offer("trial", "may", 6, 48, 0, "test", 20_000)
+
+
+def rows(n=60, classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % classes
+    return rng.random((n, 6)) + y[:, None] * np.eye(6)[:classes][y], y.tolist()
+
+
+def site_of(tmp_path, X, y, **changes):
+    fields = {"key": SiteKey.generate(), "source": lambda task: Rows(X, list(y))}
+    return Site("site-1", "trial", outbox=Outbox(tmp_path / "outbox"), **(fields | changes))
+
+
+def summary_of(blob):
+    return fedran.decode(open_envelope(blob).upload)
