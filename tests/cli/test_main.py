@@ -3,9 +3,12 @@
 import subprocess
 import sys
 
+import click
 import pytest
+import typer
 
 import fedran
+from fedran.cli.main import COMMANDS, app
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,26 @@ def test_errors_are_one_line_and_exit_code_2(cli, arguments, words):
     assert words in err
     assert err.startswith("fedran: ")
     assert err.count("\n") == 1
+
+
+def arguments_of(command):
+    """All arguments of a command and its subcommands, with the command's name."""
+    for child in getattr(command, "commands", {}).values():
+        yield from arguments_of(child)
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            yield command.name, parameter
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_page_fits_80_columns_and_describes_every_argument(cli, name):
+    code, out, err = cli(name, "--help")
+    assert (code, err) == (0, "")
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert "…" not in out
+    group = typer.main.get_command(app)
+    command = group.get_command(click.Context(group), name)
+    assert [(n, p.name) for n, p in arguments_of(command) if not p.help] == []
 
 
 def test_debug_shows_the_traceback(cli):

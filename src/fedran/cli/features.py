@@ -39,7 +39,8 @@ def features(
         Path | None, typer.Option(help="The folder that keeps computed features for the next run.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images per batch (default: suits the device).")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Images per batch (default: suits the device)."),
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, ... (default: a GPU if PyTorch finds one).")
