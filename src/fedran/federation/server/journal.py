@@ -140,6 +140,28 @@ class Journal:
         )
 
 
+def count_records(path: Path) -> int:
+    """Number of complete records, read from their headers; 0 without a file.
+
+    For programs beside the server: opening a ``Journal`` would remove the record that the server
+    is writing.
+    """
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if file.read(len(MAGIC)) != MAGIC:
+            raise StoreDamaged(f"{path}: expected a fedran journal, got another file")
+        count, end = 0, len(MAGIC)
+        while len(head := file.read(HEADER)) == HEADER:
+            end += HEADER + int.from_bytes(head[:8], "little")
+            if zlib.crc32(head[:40]).to_bytes(4, "little") != head[40:] or end > size:
+                break
+            file.seek(end)
+            count += 1
+        return count
+
+
 def _parts(file: BinaryIO, length: int) -> Iterator[bytes]:
     """The next ``length`` bytes in parts of at most one MiB."""
     while length:

@@ -9,7 +9,6 @@ import json
 import math
 import shlex
 import time
-import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,7 +20,7 @@ from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import Roster, UploadId
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.server.events import EventLog, plain
-from fedran.federation.server.journal import HEADER, MAGIC
+from fedran.federation.server.journal import count_records
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.status.counts import Event, EventCounts
 from fedran.federation.status.model import HeadStatus, Problem, SiteStatus, Status, TaskStatus
@@ -51,7 +50,11 @@ class Reader:
         oldest = now - (self.settings.catch_up or 3600.0) - GRACE if running else math.inf
         flower = read_flower_state(self.state / "flower.json", oldest, notes)
         counts = EventCounts([*events, *({**run, "event": "run"} for run in flower.runs)])
-        records, journal_bytes = count_records(self.state / "journal", notes)
+        records, journal = None, self.state / "journal"
+        try:
+            records = count_records(journal)
+        except OSError as reason:
+            notes.append(f"The journal cannot be read: {reason}")
         if records is not None and records > len(counts.accepted):
             notes.append(
                 f"The journal contains {records} uploads, the event log {len(counts.accepted)}. "
@@ -65,7 +68,7 @@ class Reader:
             checked=flower.at,
             nodes=flower.online,
             records=records,
-            journal_bytes=journal_bytes,
+            journal_bytes=journal.stat().st_size if journal.is_file() else 0,
             disk_bytes=disk_bytes(self.state),
             payload=counts.bytes.total(),
             transport=counts.transport(),
@@ -156,32 +159,6 @@ def read_flower_state(path: Path, oldest: float, notes: list[str]) -> FlowerStat
         for items in (found.get("nodes"), found.get("runs"))
     )
     return FlowerState(at, at >= oldest, nodes, runs)
-
-
-def count_records(path: Path, notes: list[str]) -> tuple[int | None, int]:
-    """Complete records of a journal and its size in bytes, read from the record headers.
-
-    Opening it as a ``Journal`` would remove the record that the server is writing.
-    """
-    try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            if file.read(len(MAGIC)) != MAGIC:
-                notes.append("The journal is not a fedran journal.")
-                return None, size
-            count, end = 0, len(MAGIC)
-            while len(head := file.read(HEADER)) == HEADER:
-                end += HEADER + int.from_bytes(head[:8], "little")
-                if zlib.crc32(head[:40]).to_bytes(4, "little") != head[40:] or end > size:
-                    break
-                file.seek(end)
-                count += 1
-            return count, size
-    except FileNotFoundError:
-        return 0, 0
-    except OSError as reason:
-        notes.append(f"The journal cannot be read: {reason}")
-        return None, 0
 
 
 def quarantined_uploads(folder: Path) -> dict[UploadId, float]:
