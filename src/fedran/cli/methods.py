@@ -1,4 +1,4 @@
-"""``fedran methods``: every method of the benchmark."""
+"""``fedran methods``: the methods of the benchmark and what they claim."""
 
 from __future__ import annotations
 
@@ -15,46 +15,42 @@ from rich.table import Table
 from fedran.methods.registry import METHODS, make_method
 
 _CLAIMS = {
-    "one_round": "one round a task",
+    "one_round": "one round per task",
     "order_free": "order-free",
     "partition_free": "partition-free",
     "exact": "exact",
 }
 NOTE = (
-    "order-free: the order of clients does not matter; partition-free: nor does who holds which "
-    "row; exact: equals a joint solve. Each claim is tested. --json adds the settings; "
-    "REPRODUCIBILITY.md says more about what was verified."
+    "order-free: the order of the clients does not matter. partition-free: it does not matter "
+    "which client holds which row. exact: equals one solve over all rows. Every claim is tested. "
+    "--json adds the settings. REPRODUCIBILITY.md explains what was verified."
 )
 
 
 def methods(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with settings.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with all settings.")] = False,
 ) -> None:
-    """The methods of the benchmark: family, claims, what is sent, whether verified."""
-    rows = [_row(key) for key in METHODS]
+    """List the methods of the benchmark: family, claims, uploads, verification."""
+    rows = [describe_method(key) for key in METHODS]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    console = Console(width=min(100, Console().width))
+    console = Console(width=min(100, Console().width), highlight=False)
     for row in rows:
         claims = ", ".join(short for name, short in _CLAIMS.items() if row["claims"][name])
-        console.print(
-            f"[bold]{row['key']}[/bold]  {escape(row['name'])}, {row['family']}", highlight=False
-        )
+        console.print(f"[bold]{row['key']}[/bold]  {escape(row['name'])}, {row['family']}")
         grid = Table.grid(padding=(0, 1))
         grid.add_column(style="dim", min_width=8)
         grid.add_column(overflow="fold")
-        for name, text in (
-            ("claims", claims),
-            ("sends", row["sends"]),
-            ("verified", row["verified"]),
-        ):
-            grid.add_row(name, escape(text))
+        grid.add_row("claims", claims)
+        grid.add_row("sends", escape(row["sends"]))
+        grid.add_row("verified", escape(row["verified"]))
         console.print(Padding(grid, (0, 0, 0, 4)))
-    console.print(f"\n{NOTE}", highlight=False)
+    console.print(f"\n{NOTE}")
 
 
-def _row(key: str) -> dict[str, Any]:
+def describe_method(key: str) -> dict[str, Any]:
+    """Name, claims, uploads and settings of a method as plain values."""
     method = make_method(key)
     return {
         "key": key,

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from fedran.bench.results.result import Result
 from fedran.bench.run.config import load_config
@@ -73,13 +74,17 @@ class BarReporter:
     def __init__(self, console: Console) -> None:
         self.console, self.clock = console, Clock()
         self.bar = Progress(
-            TextColumn("{task.percentage:>3.0f} %"),
-            BarColumn(24),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.percentage:>3.0f} %", table_column=Column(no_wrap=True)),
+            BarColumn(16, table_column=Column(min_width=16)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+            TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
+            TextColumn(
+                "{task.description}",
+                table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+            ),
             console=console,
             transient=True,
+            expand=True,
         )
         self.row = self.bar.add_task("starting", total=None, left="")
         self.steps: dict[str, int] = {}

@@ -15,10 +15,10 @@ class NoTorch:
 
 sys.meta_path.insert(0, NoTorch())
 from fedran.bench.run.__main__ import main
-from fedran.cli.methods import _row
+from fedran.cli.methods import describe_method
 from fedran.methods.registry import METHODS
 
-assert [_row(key)["family"] for key in METHODS].count("trained") == 5
+assert [describe_method(key)["family"] for key in METHODS].count("trained") == 5
 sys.exit(main(["c.toml", "--out", "out"]))
 """
 CONFIG = """
