@@ -26,7 +26,7 @@ from fedran.bench.report.tables.table import (
 from fedran.bench.results.grouping import (
     Group,
     Setting,
-    by_place,
+    by_setting_and_beta,
     comparisons,
     groups,
     mean_of,
@@ -211,7 +211,7 @@ def _main_figures(results: Sequence[Result]) -> Table:
     """FedRAN, two references and the best other method at every setting and beta."""
     blocks: list[Block] = []
     used = []
-    for (setting, beta), members in by_place(groups(comparisons(results))).items():
+    for (setting, beta), members in by_setting_and_beta(groups(comparisons(results))).items():
         chosen = [group_of(key, members) for key in COMPARED]
         others = [g for g in members if g.competes and g.key not in COMPARED]
         best = max(others, key=_final_accuracy)

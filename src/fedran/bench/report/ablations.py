@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from fedran.bench.results.grouping import (
     Group,
     Setting,
-    by_place,
+    by_setting_and_beta,
     comparisons,
     groups,
     identity,
-    place_title,
+    setting_title,
 )
 from fedran.bench.results.result import Result
 
@@ -81,7 +81,7 @@ def label_studies(results: Sequence[Result]) -> list[LabelStudy]:
         names = [LABEL_KEYS[g.key] if keys.count(g.key) == 1 else g.name for g in firsts]
         if lines:
             named = dict(zip(names, lines, strict=True))
-            studies.append(LabelStudy(place_title(setting, beta), setting.dataset, beta, named))
+            studies.append(LabelStudy(setting_title(setting, beta), setting.dataset, beta, named))
     return studies
 
 
@@ -90,7 +90,7 @@ def rank_studies(results: Sequence[Result]) -> list[RankStudy]:
     methods = ("fedran", "fedran-paper")
     pool = _of_study("rank", results, [r for r in results if r.key in methods])
     studies = []
-    for (setting, beta), found in by_place(groups(pool)).items():
+    for (setting, beta), found in by_setting_and_beta(groups(pool)).items():
         for key in methods:
             members = [
                 g
@@ -104,7 +104,7 @@ def rank_studies(results: Sequence[Result]) -> list[RankStudy]:
                     width, rank = _width_and_rank(g)
                     lines.setdefault(width, {})[rank] = g
                 if any(len(line) > 1 for line in lines.values()):
-                    title = f"{name}; {place_title(setting, beta)}"
+                    title = f"{name}; {setting_title(setting, beta)}"
                     studies.append(RankStudy(title, setting, beta, lines))
     return studies
 
@@ -130,7 +130,7 @@ def component_studies(results: Sequence[Result]) -> list[ComponentStudy]:
     """Settings in which the exact Gram matrix was computed on several kinds of features."""
     pool = _of_study("components", results, [r for r in results if "features" in r.params])
     studies = []
-    for (setting, beta), found in by_place(groups(pool)).items():
+    for (setting, beta), found in by_setting_and_beta(groups(pool)).items():
         bars: dict[tuple[str, str], dict[str, Group]] = {}
         for g in sorted(filter(_component, found), key=_step_order):
             component, lam = _component(g), g.params.get("lam")
@@ -142,7 +142,7 @@ def component_studies(results: Sequence[Result]) -> list[ComponentStudy]:
             ridge = "λ by FedRAN's rule" if lam is None else f"λ = {float(lam):g}"
             bars.setdefault((component, description), {})[ridge] = g
         if len({component for component, _ in bars} - {LOW_RANK}) > 1:
-            studies.append(ComponentStudy(place_title(setting, beta), bars))
+            studies.append(ComponentStudy(setting_title(setting, beta), bars))
     return studies
 
 

@@ -20,7 +20,7 @@ from fedran.bench.report.tables.provenance import command_table, run_table
 from fedran.bench.report.tables.runtime import runtime_tables, speedup_tables
 from fedran.bench.report.tables.table import Table
 from fedran.bench.report.tables.training import training_tables
-from fedran.bench.results.grouping import Setting, comparisons, groups, measured
+from fedran.bench.results.grouping import Setting, comparisons, groups, without_ablations
 from fedran.bench.results.metrics import is_head, on_images
 from fedran.bench.results.result import Result
 
@@ -216,7 +216,7 @@ _SECTIONS: tuple[Callable[[Results], Section], ...] = (
 
 def _any(condition: Callable[[Result], object]) -> Condition:
     """Whether one of the results, apart from the ablations, fulfils a condition."""
-    return lambda results: any(condition(r) for r in measured(results))
+    return lambda results: any(condition(r) for r in without_ablations(results))
 
 
 TERMS = {

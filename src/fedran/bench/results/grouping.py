@@ -1,4 +1,4 @@
-"""Results that belong together: settings, repeats over seeds, means and spreads, ranks."""
+"""Groups of results: comparable settings, repeats over seeds, means and spreads, ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mark = Literal["", "best", "second"]
 
 @dataclass(frozen=True)
 class Setting:
-    """What must be equal for two results to be compared, but for the skew (beta)."""
+    """What must be equal for two results to be comparable, apart from beta."""
 
     dataset: str
     tasks: int
@@ -39,7 +39,7 @@ class Setting:
 
     @property
     def frame(self) -> str:
-        """All but the dataset, in words.
+        """All settings except the dataset, as text.
 
         >>> Setting("digits", 5, 10, "dirichlet", 0.2).frame
         '5 tasks, 10 clients, dirichlet split, 20 % labelled'
@@ -49,13 +49,13 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """The dataset and the rest, in words."""
+        """Dataset and settings as text."""
         return f"{self.dataset}: {self.frame}"
 
 
 @dataclass(frozen=True)
 class Stat:
-    """Mean and sample standard deviation over the seeds; no spread of a single one."""
+    """Mean and sample standard deviation over the seeds. A single value has no spread."""
 
     mean: float
     spread: float | None
@@ -64,17 +64,17 @@ class Stat:
 
 @dataclass(frozen=True)
 class Group:
-    """The repeats of one method at one setting and beta: equal but for the seeds."""
+    """The repeats of one method at one setting and beta. They differ only in their seeds."""
 
     name: str
-    """What tables call it: the label, and what tells it from others of the same label."""
+    """Name in tables: the label and, if several methods share it, the settings that differ."""
     setting: Setting
     beta: float | None
     results: tuple[Result, ...]
 
     @property
     def first(self) -> Result:
-        """One of them, for what they share."""
+        """The first result, for everything that the repeats share."""
         return self.results[0]
 
     @property
@@ -89,7 +89,7 @@ class Group:
 
     @property
     def competes(self) -> bool:
-        """Whether it is ranked: references and yardsticks are shown, not ranked."""
+        """Whether it is ranked. References and yardsticks are shown but not ranked."""
         return self.first.family in {"analytic", "trained"} and not self.key.startswith("send-")
 
     def stat(self, measure: Callable[[Result], float | None]) -> Stat | None:
@@ -98,7 +98,7 @@ class Group:
 
 
 def stat(values: Sequence[float]) -> Stat | None:
-    """Mean and spread; None of nothing.
+    """Mean and spread, or None if there are no values.
 
     >>> stat([1.0, 3.0])
     Stat(mean=2.0, spread=1.4142135623730951, n=2)
@@ -110,27 +110,28 @@ def stat(values: Sequence[float]) -> Stat | None:
 
 
 def mean_of(s: Stat | None) -> float | None:
-    """The mean where there is one."""
+    """The mean, or None."""
     return None if s is None else s.mean
 
 
-def measured(results: Iterable[Result]) -> list[Result]:
-    """All but the runs of the ablations."""
+def without_ablations(results: Iterable[Result]) -> list[Result]:
+    """All results except those of ablations."""
     return [r for r in results if r.study not in ABLATIONS]
 
 
 def comparisons(results: Iterable[Result]) -> list[Result]:
-    """The results that compare methods: neither ablations nor runs for the speed-up alone.
+    """The results that compare methods: neither ablations nor runs of the speed-up study.
 
-    Those may train for fewer rounds; they count where the method has no other run.
+    Runs of the speed-up study may train for fewer rounds. They count where the method has no other
+    run at the same setting.
     """
-    found = measured(results)
-    whole = {_method(r) for r in found if r.study != "speedup"}
-    return [r for r in found if r.study != "speedup" or _method(r) not in whole]
 
+    def method(r: Result) -> tuple[Setting, str, str]:
+        return Setting.of(r), r.key, r.label
 
-def _method(r: Result) -> tuple[Setting, str, str]:
-    return Setting.of(r), r.key, r.label
+    found = without_ablations(results)
+    known = {method(r) for r in found if r.study != "speedup"}
+    return [r for r in found if r.study != "speedup" or method(r) not in known]
 
 
 def beta_of(result: Result) -> float | None:
@@ -140,7 +141,7 @@ def beta_of(result: Result) -> float | None:
 
 
 def machine_of(result: Result) -> str:
-    """Where it ran, and what else ran there at the time."""
+    """The machine of a run, and how many runs shared it."""
     beside = result.side_by_side
     return (result.machine or "not recorded") + (
         f", {beside} runs side by side" if beside > 1 else ""
@@ -148,56 +149,56 @@ def machine_of(result: Result) -> str:
 
 
 def groups(results: Iterable[Result], by_machine: bool = False) -> list[Group]:
-    """Results gathered over seeds, in order of appearance; those that compete come first.
+    """Results grouped over seeds in order of appearance, with ranked methods first.
 
-    A seed counts once: the same run under two configurations, or repeated with a newer version,
-    would otherwise pass for a further repeat. The newest counts.
+    Every seed counts once. If a run was made under two configurations or repeated with a newer
+    version, only the newest result counts.
     """
     found: dict[tuple[Setting, float | None, str, str], dict[str, Result]] = {}
     for r in sorted(results, key=lambda r: r.date):
-        place = (Setting.of(r), beta_of(r), identity(r), machine_of(r) if by_machine else "")
-        found.setdefault(place, {})[as_text(r.seeds)] = r
+        repeats = (Setting.of(r), beta_of(r), identity(r), machine_of(r) if by_machine else "")
+        found.setdefault(repeats, {})[as_text(r.seeds)] = r
     names = _names(found)
     made = [
-        Group(names[place[0], place[2]], place[0], place[1], tuple(runs.values()))
-        for place, runs in found.items()
+        Group(names[setting, method], setting, beta, tuple(runs.values()))
+        for (setting, beta, method, _), runs in found.items()
     ]
     return sorted(made, key=lambda g: (not g.competes, g.beta is None, g.beta or 0.0))
 
 
 def by_setting(found: Iterable[Group]) -> dict[Setting, list[Group]]:
-    """Groups of each setting."""
+    """The groups of each setting."""
     settings: dict[Setting, list[Group]] = {}
     for g in found:
         settings.setdefault(g.setting, []).append(g)
     return settings
 
 
-def by_place(found: Iterable[Group]) -> dict[tuple[Setting, float | None], list[Group]]:
-    """Groups of each setting and beta; settings stay together."""
-    places: dict[tuple[Setting, float | None], list[Group]] = {}
+def by_setting_and_beta(found: Iterable[Group]) -> dict[tuple[Setting, float | None], list[Group]]:
+    """The groups of each setting and beta, ordered by setting."""
+    both: dict[tuple[Setting, float | None], list[Group]] = {}
     for setting, members in by_setting(found).items():
         for g in members:
-            places.setdefault((setting, g.beta), []).append(g)
-    return places
+            both.setdefault((setting, g.beta), []).append(g)
+    return both
 
 
-def place_title(setting: Setting, beta: float | None) -> str:
-    """A setting and its beta, in words."""
+def setting_title(setting: Setting, beta: float | None) -> str:
+    """A setting and its beta as text."""
     return setting.title + ("" if beta is None else f", β = {beta:g}")
 
 
 def row_order(g: Group) -> int:
-    """Heads, networks on images, analytic methods, then what is not ranked."""
+    """Order of rows: heads, networks on images, analytic methods, then methods without a rank."""
     if not g.competes:
         return 3
     return 0 if is_head(g.first) else 1 if is_trained(g.first) else 2
 
 
 def marks(values: Sequence[float | None], competes: Sequence[bool], digits: int = 2) -> list[Mark]:
-    """Which values are best and second best (largest) among those that compete.
+    """Marks the largest and second largest values among the ranked methods.
 
-    Compared as printed: what reads the same is marked the same.
+    Values are compared as printed, so that equal texts get equal marks.
 
     >>> marks([90.0, 80.0, 90.001, 99.0], [True, True, True, False])
     ['best', 'second', 'best', '']
@@ -206,17 +207,13 @@ def marks(values: Sequence[float | None], competes: Sequence[bool], digits: int 
         None if v is None or not c else round(v, digits)
         for v, c in zip(values, competes, strict=True)
     ]
-    ladder = sorted({v for v in shown if v is not None}, reverse=True)
-    ranked: dict[float | None, Mark] = {}
-    if ladder:
-        ranked[ladder[0]] = "best"
-    if len(ladder) > 1:
-        ranked[ladder[1]] = "second"
-    return [ranked.get(v, "") if v is not None else "" for v in shown]
+    largest = sorted({v for v in shown if v is not None}, reverse=True)[:2]
+    ranks: dict[float | None, Mark] = dict(zip(largest, ("best", "second"), strict=False))
+    return [ranks.get(v, "") for v in shown]
 
 
 def as_text(fields: Mapping[str, Any]) -> str:
-    """Settings as one text, equal where they are.
+    """Canonical text of settings: equal settings give equal texts.
 
     >>> as_text({"b": 1, "a": None})
     '{"a": null, "b": 1}'
@@ -225,14 +222,14 @@ def as_text(fields: Mapping[str, Any]) -> str:
 
 
 def identity(result: Result) -> str:
-    """What makes two results repeats of one method: key, label and settings."""
+    """Text of key, label and settings: equal for repeats of one method."""
     return as_text({"key": result.key, "label": result.label, "params": result.params})
 
 
 def _names(
     found: dict[tuple[Setting, float | None, str, str], dict[str, Result]],
 ) -> dict[tuple[Setting, str], str]:
-    """Within a setting, names that tell methods of one label apart by what differs."""
+    """Names in tables. Methods with equal labels at one setting get the settings that differ."""
     alike: dict[tuple[Setting, str], dict[str, Result]] = {}
     for (setting, _, who, _), runs in found.items():
         first = next(iter(runs.values()))
@@ -240,16 +237,16 @@ def _names(
     names = {}
     for (setting, label), members in alike.items():
         for who, r in members.items():
-            names[setting, who] = label + difference(r, list(members.values()))
+            names[setting, who] = label + _difference(r, list(members.values()))
     return names
 
 
-def difference(result: Result, others: Sequence[Result]) -> str:
-    """What to add to a label: nothing where only one result has it.
+def _difference(result: Result, others: Sequence[Result]) -> str:
+    """The settings that distinguish a method from others with the same label.
 
     >>> from types import SimpleNamespace as R
     >>> runs = [R(key="k", params={"rank": r, "M": 8}) for r in (16, 32)]
-    >>> difference(runs[0], runs)
+    >>> _difference(runs[0], runs)
     ' (rank=16)'
     """
     if len(others) == 1:

@@ -17,22 +17,22 @@ NETWORKS = {
 
 
 def is_trained(result: Result) -> bool:
-    """Whether gradients made the model."""
+    """Whether the model was trained with gradients."""
     return result.family == "trained"
 
 
 def is_head(result: Result) -> bool:
-    """Whether only a linear head is trained, on frozen features."""
+    """Whether only a linear head was trained, on frozen features."""
     return is_trained(result) and result.params.get("network") == "head"
 
 
 def on_images(result: Result) -> bool:
-    """Whether a whole network is trained, on the images: then its features drift."""
+    """Whether a whole network was trained on images, so that its features drift."""
     return is_trained(result) and not is_head(result)
 
 
 def network(result: Result) -> str:
-    """The network in words; '' where none is recorded.
+    """The network as text, or '' where none is recorded.
 
     >>> from types import SimpleNamespace as R
     >>> network(R(params={"network": "resnet18"})), network(R(params={"network": "vit"}))
@@ -43,14 +43,14 @@ def network(result: Result) -> str:
 
 
 def start(result: Result) -> str:
-    """What training starts from."""
+    """What training started from."""
     if is_head(result):
         return "frozen features"
     return str(result.params.get("weights") or "random weights")
 
 
 def rounds_per_task(result: Result) -> int:
-    """Rounds of training; a closing round that only hands out the model is not one.
+    """Training rounds per task, without a last round that only sends the model.
 
     >>> from types import SimpleNamespace as R
     >>> rounds_per_task(R(params={"n_rounds": 10}, tasks=[R(rounds=11)]))
@@ -63,7 +63,7 @@ def rounds_per_task(result: Result) -> int:
 
 
 def forgetting(result: Result) -> list[float]:
-    """For each task but the last: its best accuracy before the end minus that at the end, points.
+    """For each task but the last: its best accuracy before the end minus the final one, in points.
 
     >>> import types
     >>> forgetting(types.SimpleNamespace(acc=[[0.9], [0.8, 0.7], [0.6, 0.7, 0.5]]))
@@ -77,18 +77,23 @@ def forgetting(result: Result) -> list[float]:
 
 
 def backward_transfer(result: Result) -> list[float]:
-    """For each task but the last: accuracy at the end minus that right after the task, points."""
+    """For each task but the last: final accuracy minus that right after the task, in points."""
     last = result.acc[-1]
     return [round(100.0 * (last[j] - result.acc[j][j]), 9) for j in range(len(last) - 1)]
 
 
 def class_forgetting(result: Result) -> list[float | None]:
-    """As ``forgetting``, of each class in the stream's order; None for classes of the last task."""
-    return [_best_before(result, c) for c in range(len(result.class_rows))]
+    """``forgetting`` per class in the order of the stream; None for classes of the last task."""
+    drops: list[float | None] = []
+    for c, rows in enumerate(result.class_rows):
+        history = _history(result, c)
+        known = len(history) > 1 and rows > 0
+        drops.append(100.0 * (max(history[:-1]) - history[-1]) / rows if known else None)
+    return drops
 
 
 def class_backward_transfer(result: Result) -> list[float | None]:
-    """As ``backward_transfer``, of each class in the stream's order."""
+    """``backward_transfer`` per class in the order of the stream."""
     changes: list[float | None] = []
     for c, rows in enumerate(result.class_rows):
         history = _history(result, c)
@@ -97,20 +102,13 @@ def class_backward_transfer(result: Result) -> list[float | None]:
     return changes
 
 
-def _best_before(result: Result, c: int) -> float | None:
-    history = _history(result, c)
-    if len(history) < 2 or not result.class_rows[c]:
-        return None
-    return 100.0 * (max(history[:-1]) - history[-1]) / result.class_rows[c]
-
-
 def _history(result: Result, c: int) -> list[int]:
-    """Test rows of a class that were right, after every task since it came."""
+    """Correctly classified test rows of a class, after every task since its first."""
     return [row[c] for row in result.class_right if len(row) > c]
 
 
 def mean_or_none(values: Sequence[float]) -> float | None:
-    """The mean, or None of nothing."""
+    """The mean, or None if there are no values."""
     return float(np.mean(values)) if len(values) else None
 
 
@@ -126,7 +124,7 @@ def total_download(result: Result) -> int:
 
 
 def max_download(result: Result) -> int:
-    """The largest download of any client in any task, the last classifier included."""
+    """The largest download of any client in any task, including the last classifier."""
     return max(result.bytes_down_final, *(max(t.bytes_down) for t in result.tasks))
 
 
@@ -137,12 +135,12 @@ def formula_upload(result: Result) -> int | None:
 
 
 def client_seconds(result: Result) -> float:
-    """Mean over clients and tasks."""
+    """Mean seconds of a client, over clients and tasks."""
     return float(np.mean([np.mean(t.seconds.client) for t in result.tasks]))
 
 
 def server_seconds(result: Result) -> float:
-    """Mean over tasks."""
+    """Mean seconds of the server, over tasks."""
     return float(np.mean([t.seconds.server for t in result.tasks]))
 
 
@@ -158,7 +156,7 @@ def task_seconds(result: Result) -> float:
 
 
 def whole_seconds(result: Result) -> float | None:
-    """Time with the forward pass, where it was timed; a network on images has it in its Time."""
+    """Time with the forward pass, where known. A network on images includes it in its Time."""
     if on_images(result):
         return task_seconds(result)
     forward = extraction_seconds(result)
@@ -166,12 +164,12 @@ def whole_seconds(result: Result) -> float | None:
 
 
 def seconds_at(result: Result, rounds: int) -> float:
-    """Time had the clients trained for so many rounds; the server's seconds stay as measured."""
+    """Time if the clients trained for so many rounds, with the server's seconds as measured."""
     return client_seconds(result) * rounds / rounds_per_task(result) + server_seconds(result)
 
 
 def upload_at(result: Result, rounds: int) -> float:
-    """The largest upload had there been so many rounds."""
+    """The largest upload if there were so many rounds."""
     return result.max_upload * rounds / rounds_per_task(result)
 
 
@@ -195,7 +193,7 @@ def label_rates(result: Result) -> tuple[float, float] | None:
 
 
 def budgets_met(result: Result) -> dict[str, bool]:
-    """Each ceiling that was set, and whether the run stayed under it."""
+    """For each limit that was set, whether the run stayed below it."""
     measured = {
         "bytes": float(result.max_upload),
         "seconds": task_seconds(result),

@@ -1,4 +1,4 @@
-"""One run of one method: a line of results with the same schema for every method, and its file."""
+"""Results: one line of JSON per run with the same schema for every method, and their files."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Seconds:
     """Per client, over all rounds."""
     server: float
     extraction: list[float] | None = None
-    """Per client: rows times the backbone's measured seconds a row, where those are known."""
+    """Per client: rows times the measured seconds per row of the backbone, where known."""
 
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """What one task cost, measured around the method's calls. Lists have one entry a client."""
+    """Cost of one task, measured around the method's calls. Lists have one entry per client."""
 
     bytes_up: list[int]
     """Over all rounds."""
@@ -58,9 +58,9 @@ class TaskRecord:
     seconds: Seconds
     rounds: int = 1
     formula_bytes: int | None = None
-    """What the method's paper counts for an upload."""
+    """Bytes of an upload by the formula of the method's paper."""
     peak_rss: int | None = None
-    """Peak resident memory of the process up to the end of this task, bytes."""
+    """Peak resident memory of the process up to the end of this task, in bytes."""
     f: float | None = None
     """Share of the feature energy cut before the solve."""
     lam: float | None = None
@@ -68,21 +68,21 @@ class TaskRecord:
     label_rate: list[float | None] | None = None
     """Share of the rows that have a label; None for a client without rows."""
     accepted: list[float | None] | None = None
-    """Share of the unlabelled rows that got a pseudo-label; None for a client without any."""
+    """Share of the unlabelled rows that got a pseudo-label; None for a client without such rows."""
     precision: list[float | None] | None = None
-    """Share of the pseudo-labels that are right; None for a client that gave none."""
+    """Share of correct pseudo-labels; None for a client without pseudo-labels."""
     gram_error: float | None = None
     """||G_method - G||_F / ||G||_F against the exact Gram of all rows so far."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Accuracy after each task, bytes, seconds, and what is needed to repeat the run."""
+    """Accuracy after each task, bytes, seconds, and everything needed to repeat the run."""
 
     key: str
     """The method's name in the registry."""
     label: str
-    """What tables call it."""
+    """Name in tables."""
     family: str
     params: dict[str, Any]
     claims: dict[str, bool]
@@ -99,7 +99,7 @@ class Result:
     test_rows: list[int]
     """Test rows of each task's classes."""
     class_right: list[list[int]]
-    """After task t: test rows classified right, of every class seen, in the stream's order."""
+    """After task t: correctly classified test rows of every class seen, in the stream's order."""
     class_rows: list[int]
     """Test rows of every class, in the stream's order."""
     classes: list[Label]
@@ -112,18 +112,18 @@ class Result:
     date: str
     """Day of the run, ISO 8601."""
     side_by_side: int = 1
-    """Runs that shared the machine: beyond 1 the seconds say little."""
+    """Runs that shared the machine. Above 1, the seconds are not comparable."""
     study: str = DEFAULT_STUDY
     """What the run was made for, one of ``STUDIES``."""
     config: str = ""
-    """The configuration file that asked for it."""
+    """The configuration file of the run."""
     drift: list[float] = field(default_factory=list)
     """Feature drift on the reference rows (client 1, task 2), after task 2 and every later one,
     where the extractor is trained; empty where it is frozen."""
     reference_acc: list[float] = field(default_factory=list)
     """Accuracy on the same reference rows after the same tasks, in 0 .. 1, for every method."""
     budgets: dict[str, float] = field(default_factory=dict)
-    """Ceilings that were set: bytes, seconds, drift."""
+    """Limits that were set: bytes, seconds, drift."""
     versions: dict[str, str] = field(default_factory=lambda: library_versions())
     schema: int = SCHEMA
 
@@ -192,20 +192,20 @@ def run_id(
     hashes: Mapping[str, str],
     version: str,
 ) -> str:
-    """What a run is known by; it can be computed before the run."""
+    """The id of a run, which is known before the run."""
     parts = [key, dict(params), dict(seeds), dict(hashes), version]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of this package, with a hash of the code that computes, and of its libraries."""
+    """Versions of the libraries and of this package, with a hash of the code that computes."""
     version = f"{fedran.__version__}+{code_hash()}"
     return {"fedran": version, "numpy": np.__version__, "scipy": scipy.__version__}
 
 
 @cache
 def code_hash() -> str:
-    """Of the sources of core, wire and methods: results of other code are other results."""
+    """Hash of the sources of core, wire and methods: other code gives other results."""
     sha = hashlib.sha256()
     root = Path(fedran.__file__).parent
     for room in ("core", "methods", "wire"):
@@ -216,7 +216,7 @@ def code_hash() -> str:
 
 
 def record_fields(record: TaskRecord) -> dict[str, Any]:
-    """A record as plain values; the ridge parameter goes by its name in the schema."""
+    """A record as plain values. The ridge parameter has the name ``lambda`` there."""
     fields = asdict(record)
     fields["lambda"] = fields.pop("lam")
     return fields
@@ -231,7 +231,7 @@ def read_record(fields: Mapping[str, Any]) -> TaskRecord:
 
 
 def read_results(paths: Iterable[Path]) -> list[Result]:
-    """All results of some JSON Lines files; of runs repeated on one machine the last counts."""
+    """All results of some JSON Lines files. Of runs repeated on one machine the last counts."""
     found: dict[tuple[str, str, str, str, int], Result] = {}
     for path in paths:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -245,7 +245,7 @@ def read_results(paths: Iterable[Path]) -> list[Result]:
 
 
 def finished(file: Path) -> dict[str, Result]:
-    """Results in the file by run id; a last line that was cut off by a crash is removed."""
+    """Results in the file by run id. A last line that a crash has cut off is removed."""
     if not file.exists():
         return {}
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -265,7 +265,7 @@ def finished(file: Path) -> dict[str, Result]:
 
 
 def append(file: Path, result: Result) -> None:
-    """One more line, synced."""
+    """Append one line and sync the file."""
     line = result.to_json() + "\n"
     with file.open("a", encoding="utf-8") as handle:
         handle.write(line)

@@ -24,11 +24,11 @@ from fedran.bench.report.paper import ROUNDS, printed_for
 from fedran.bench.report.tables.table import MIB
 from fedran.bench.results.grouping import (
     Group,
-    by_place,
     by_setting,
+    by_setting_and_beta,
     comparisons,
     groups,
-    place_title,
+    setting_title,
 )
 from fedran.bench.results.result import Result
 
@@ -49,7 +49,7 @@ def task_charts(results: Sequence[Result]) -> list[Chart]:
     for setting, members in by_setting(groups(comparisons(results))).items():
         if setting.tasks < 2:
             continue
-        panels = [(beta, found) for (_, beta), found in by_place(members).items()]
+        panels = [(beta, found) for (_, beta), found in by_setting_and_beta(members).items()]
         across, down = min(len(panels), PANELS_PER_ROW), -(-len(panels) // PANELS_PER_ROW)
         width = max(5.8, PANEL[0] * across)
         columns, height = fit_legend(width, {g.name for g in members}, max(2, across * 3 // 2))
@@ -108,7 +108,7 @@ def round_charts(results: Sequence[Result]) -> list[Chart]:
         size = (7.6, max(3.2, 0.21 * len(found) + 0.9))
         name = slug("rounds", setting.dataset, setting.frame)
         draw = partial(_draw_rounds, found, styles)
-        caption = f"Bytes sent over rounds: {place_title(setting, beta)}"
+        caption = f"Bytes sent over rounds: {setting_title(setting, beta)}"
         charts.append(Chart(name, caption, size, draw, collapsed=bool(charts)))
     return unique(charts)
 

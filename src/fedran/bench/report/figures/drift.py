@@ -29,7 +29,7 @@ from fedran.bench.report.tables.drift import (
     mean_reference_accuracy,
 )
 from fedran.bench.report.tables.table import MIB
-from fedran.bench.results.grouping import Group, Setting, place_title
+from fedran.bench.results.grouping import Group, Setting, setting_title
 from fedran.bench.results.metrics import is_trained, network
 from fedran.bench.results.result import Result
 
@@ -69,7 +69,7 @@ def drift_charts(results: Sequence[Result]) -> list[Chart]:
             f"parameters of ViT-B/16 ({VIT_B16:,} and a head), with 4 bytes each, sent in every "
             "round."
         )
-        caption = f"Drift: {place_title(setting, beta)}"
+        caption = f"Drift: {setting_title(setting, beta)}"
         draw = partial(_draw, found, tracks, styles, columns)
         name = slug("drift", setting.dataset, setting.frame)
         size = (width, 2.9 + height)

@@ -20,7 +20,14 @@ from fedran.bench.report.figures.chart import (
 from fedran.bench.report.figures.label_layout import Box, Point, along, place
 from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import MIB
-from fedran.bench.results.grouping import Group, by_place, comparisons, groups, mean_of, place_title
+from fedran.bench.results.grouping import (
+    Group,
+    by_setting_and_beta,
+    comparisons,
+    groups,
+    mean_of,
+    setting_title,
+)
 from fedran.bench.results.result import Result
 
 if TYPE_CHECKING:
@@ -37,12 +44,12 @@ def pareto_charts(results: Sequence[Result]) -> list[Chart]:
     """One figure per setting and beta with at least two methods."""
     styles = method_styles(results)
     charts: list[Chart] = []
-    for (setting, beta), found in by_place(groups(comparisons(results))).items():
+    for (setting, beta), found in by_setting_and_beta(groups(comparisons(results))).items():
         shown = [g for g in found if largest_upload(g) > 0]
         if len(shown) < 2:
             continue
         name = slug("pareto", setting.dataset, setting.frame, "" if beta is None else beta)
-        caption = f"Accuracy against largest upload: {place_title(setting, beta)}"
+        caption = f"Accuracy against largest upload: {setting_title(setting, beta)}"
         size = (9.2, max(3.7, 0.21 * len(shown) + 0.7))
         draw = partial(_draw, shown, styles)
         charts.append(Chart(name, caption, size, draw, collapsed=bool(charts)))

@@ -23,11 +23,11 @@ from fedran.bench.report.tables.table import (
 from fedran.bench.results.grouping import (
     Group,
     Setting,
-    by_place,
+    by_setting_and_beta,
     comparisons,
     groups,
     mean_of,
-    place_title,
+    setting_title,
 )
 from fedran.bench.results.metrics import formula_upload, max_download, total_download, total_upload
 from fedran.bench.results.result import Result
@@ -52,7 +52,7 @@ def group_of(key: str, found: Iterable[Group]) -> Group | None:
 
 def communication_tables(results: Iterable[Result]) -> list[Table]:
     """FedRAN against the paper's FedRAN, then one table per setting and beta."""
-    places = by_place(groups(comparisons(results)))
+    places = by_setting_and_beta(groups(comparisons(results)))
     tables = [_table(setting, beta, found) for (setting, beta), found in places.items()]
     folded = collapse_repeated(tables, [setting for setting, _ in places])
     return _against_the_paper(places) + folded
@@ -109,7 +109,7 @@ def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Tabl
         *text_columns("a client sends", wide=True),
     ]
     rows = [_row(g, base, paper) for g in sorted(found, key=largest_upload)]
-    title = f"{place_title(setting, beta)}, in MiB"
+    title = f"{setting_title(setting, beta)}, in MiB"
     return Table(title, columns, [[r] for r in rows], results=results_of(found))
 
 

@@ -20,11 +20,11 @@ from fedran.bench.report.tables.table import (
 from fedran.bench.results.grouping import (
     Group,
     Setting,
-    by_place,
+    by_setting_and_beta,
     comparisons,
     groups,
-    place_title,
     row_order,
+    setting_title,
 )
 from fedran.bench.results.metrics import is_head, on_images
 from fedran.bench.results.result import Result
@@ -39,7 +39,7 @@ def drift_tables(results: Iterable[Result]) -> list[Table]:
 
 def drifting(results: Iterable[Result]) -> dict[tuple[Setting, float | None], list[Group]]:
     """The groups of every setting and beta with drift; the most skewed beta comes first."""
-    places = by_place(groups(comparisons(results)))
+    places = by_setting_and_beta(groups(comparisons(results)))
     return {place: found for place, found in places.items() if any(map(has_drift, found))}
 
 
@@ -88,7 +88,7 @@ def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Tabl
         accuracy = [number(v, 1) for v in mean_reference_accuracy(g)]
         blocks.append([[Cell(g.name), *padded(drift), *padded(accuracy)]])
     note = "Means over seeds."
-    return Table(place_title(setting, beta), columns, blocks, note, results_of(shown))
+    return Table(setting_title(setting, beta), columns, blocks, note, results_of(shown))
 
 
 def _is_shown(g: Group) -> bool:

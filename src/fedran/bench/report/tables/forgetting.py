@@ -23,11 +23,11 @@ from fedran.bench.report.tables.table import (
 from fedran.bench.results.grouping import (
     Group,
     Setting,
-    by_place,
+    by_setting_and_beta,
     comparisons,
     groups,
-    place_title,
     row_order,
+    setting_title,
 )
 from fedran.bench.results.metrics import (
     backward_transfer,
@@ -61,7 +61,7 @@ def forgetting_details(results: Iterable[Result]) -> list[Table]:
 
 
 def _places(results: Iterable[Result]) -> dict[tuple[Setting, float | None], list[Group]]:
-    places = by_place(groups(comparisons(results)))
+    places = by_setting_and_beta(groups(comparisons(results)))
     return {
         place: sorted(found, key=row_order) for place, found in places.items() if place[0].tasks > 1
     }
@@ -85,7 +85,7 @@ def _means(setting: Setting, beta: float | None, found: Sequence[Group]) -> Tabl
         *(text_columns("budgets") if budgets else []),
     ]
     note = seeds_note(seeds_per_group(found))
-    title = f"{place_title(setting, beta)}, in percentage points"
+    title = f"{setting_title(setting, beta)}, in percentage points"
     return Table(title, columns, [[r] for r in rows], note, results_of(found))
 
 
@@ -127,7 +127,7 @@ def _per_task(setting: Setting, beta: float | None, found: Sequence[Group]) -> T
         *number_columns(*headings, group="forgetting"),
         *number_columns(*headings, group="backward transfer"),
     ]
-    title = f"Per task: {place_title(setting, beta)}"
+    title = f"Per task: {setting_title(setting, beta)}"
     note = "Percentage points, mean over seeds."
     return Table(title, columns, [[r] for r in rows], note, results_of(found), collapsed=True)
 
@@ -140,7 +140,7 @@ def _worst_classes(setting: Setting, beta: float | None, found: Sequence[Group])
         "Each cell: forgetting, backward transfer, and in brackets the class and its task. Only "
         "the smallest seed is shown, because the order of the classes depends on the seed."
     )
-    title = f"The {WORST} most forgotten classes: {place_title(setting, beta)}"
+    title = f"The {WORST} most forgotten classes: {setting_title(setting, beta)}"
     return Table(title, columns, [[r] for r in rows], note, smallest_seeds, collapsed=True)
 
 

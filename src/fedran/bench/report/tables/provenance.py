@@ -12,7 +12,13 @@ from fedran.bench.report.tables.table import (
     number_columns,
     text_columns,
 )
-from fedran.bench.results.grouping import Group, by_place, groups, machine_of, place_title
+from fedran.bench.results.grouping import (
+    Group,
+    by_setting_and_beta,
+    groups,
+    machine_of,
+    setting_title,
+)
 from fedran.bench.results.result import Result
 
 SHORT = 8
@@ -53,8 +59,8 @@ def command_table(results: Iterable[Result]) -> Table:
 def run_table(results: Iterable[Result]) -> Table:
     """One row per method, setting and beta, with the ids of the runs behind it."""
     blocks = [
-        [[Cell(place_title(*place)), *_run_row(g)] for g in found]
-        for place, found in by_place(groups(results)).items()
+        [[Cell(setting_title(*place)), *_run_row(g)] for g in found]
+        for place, found in by_setting_and_beta(groups(results)).items()
     ]
     columns = [
         *text_columns("setting", "method"),

@@ -28,13 +28,13 @@ from fedran.bench.report.tables.table import (
 from fedran.bench.results.grouping import (
     Group,
     Setting,
-    by_place,
+    by_setting_and_beta,
     groups,
     machine_of,
     mean_of,
-    measured,
-    place_title,
     row_order,
+    setting_title,
+    without_ablations,
 )
 from fedran.bench.results.metrics import (
     client_seconds,
@@ -63,9 +63,9 @@ def runtime_tables(results: Iterable[Result]) -> list[Table]:
     Only runs that had their machine to themselves count. If some of them were made to measure
     seconds, only those count.
     """
-    alone = [r for r in measured(results) if r.side_by_side == 1]
+    alone = [r for r in without_ablations(results) if r.side_by_side == 1]
     alone = [r for r in alone if r.study in {"runtime", "speedup"}] or alone
-    places = by_place(groups(alone, by_machine=True))
+    places = by_setting_and_beta(groups(alone, by_machine=True))
     tables = [_seconds_table(setting, beta, found) for (setting, beta), found in places.items()]
     return collapse_repeated(tables, [setting for setting, _ in places])
 
@@ -95,19 +95,19 @@ def _seconds_table(setting: Setting, beta: float | None, found: Sequence[Group])
                 Cell(machine_of(g.first)),
             ]
         )
-    title = f"{place_title(setting, beta)}, in seconds"
+    title = f"{setting_title(setting, beta)}, in seconds"
     return Table(title, columns, [[r] for r in rows], results=results_of(found))
 
 
 def speedup_tables(results: Iterable[Result]) -> list[Table]:
     """One table per setting, beta, configuration and machine with FedRAN and a trained method."""
     batches: dict[tuple[str, str], list[Result]] = {}
-    for r in measured(results):
+    for r in without_ablations(results):
         if r.side_by_side == 1 and r.study == "speedup":
             batches.setdefault((r.config, machine_of(r)), []).append(r)
     tables, settings = [], []
     for runs in batches.values():
-        for (setting, beta), found in by_place(groups(runs)).items():
+        for (setting, beta), found in by_setting_and_beta(groups(runs)).items():
             ours = group_of("fedran", found)
             theirs = [g for g in sorted(found, key=row_order) if is_trained(g.first)]
             if ours is not None and theirs:
@@ -134,7 +134,7 @@ def _speedup_table(
         *printed[UPLOAD],
     ]
     rows = [_speedup_row(g, ours, paper) for g in (ours, *theirs)]
-    title = f"FedRAN against each trained method on one machine: {place_title(setting, beta)}"
+    title = f"FedRAN against each trained method on one machine: {setting_title(setting, beta)}"
     note = _speedup_note(ours, theirs, paper)
     return Table(title, columns, [[r] for r in rows], note, results_of([ours, *theirs]))
 
