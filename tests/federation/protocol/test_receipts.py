@@ -1,6 +1,8 @@
 """Receipts carry a code for programs and a reason for people."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +48,9 @@ def test_a_missing_or_unknown_code_means_refused(code):
 def test_anything_but_a_list_of_receipts_is_refused(given):
     with pytest.raises(Refused, match="receipts: expected"):
         receipts_from_json(given)
+
+
+def test_the_reference_lists_every_code_in_order():
+    page = Path(__file__).parents[3] / "docs" / "reference" / "federation.md"
+    table = page.read_text().partition("## Receipts")[2]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.M) == [code.value for code in Code]
