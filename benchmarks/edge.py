@@ -1,10 +1,10 @@
-"""What edge aggregators cost in accuracy and save in bytes, against clients that send directly.
+"""Edge aggregators: their cost in accuracy and bytes, compared with clients that send directly.
 
     FEDRAN_DATA=... python benchmarks/edge.py
 
-scikit-learn's digits always; CIFAR-100 features where FEDRAN_DATA is set. The same uploads of the
-same clients are absorbed one by one (flat), or summed by edges that forward one message a task.
-About five minutes on two cores. Writes results/edge.md.
+Uses the digits of scikit-learn, and CIFAR-100 features if FEDRAN_DATA is set. The same uploads are
+absorbed one by one (flat), or summed by edges that forward one message per task. Takes about five
+minutes on two cores and writes results/edge.md.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 TASKS, CLIENTS, BETA = 5, 10, 0.1
 HEADER = [
     "| edges | columns forwarded | precision | A_avg | A_T | same label as flat | f "
-    "| bytes to the server | largest message | seconds a sum |",
+    "| bytes to the server | largest message | seconds per sum |",
     "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
 ]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A dataset, the clients' own settings, and what its edges try."""
+    """A dataset, the settings of its clients, and the settings that its edges try."""
 
     name: str
     dataset: object
@@ -47,7 +47,7 @@ class Bench:
 
 @dataclass
 class Measured:
-    """One way of sending, over one stream."""
+    """Measurements of one way of sending over one stream."""
 
     accuracies: list[float] = field(default_factory=list)
     labels: object = None
@@ -55,7 +55,7 @@ class Measured:
     sizes: list[int] = field(default_factory=list)
     columns: list[int] = field(default_factory=list)
     seconds: float = 0.0
-    """The first sum, best of five: others may work on the same machine."""
+    """Of the first sum, the best of five, as other programs may use the same machine."""
 
 
 def benches():
@@ -79,12 +79,12 @@ def benches():
 
 
 def forwards(ranks):
-    """Everything in float32, everything in the default precision, and truncated."""
+    """All columns in float32, all columns in the default precision, and truncated sums."""
     return [(None, "float32"), (None, "mixed"), *((r, "mixed") for r in reversed(ranks))]
 
 
 def client_uploads(bench, stream, phi):
-    """The messages of each task's clients that hold rows."""
+    """Per task, the uploads of the clients that have rows."""
     data = bench.dataset
 
     def upload(rows):
@@ -95,7 +95,7 @@ def client_uploads(bench, stream, phi):
 
 
 def summed(blobs, edges, rank, precision, measured):
-    """What the edges forward for one task, each for its share of the clients."""
+    """The messages that edges forward for one task, each for its share of the clients."""
     messages = []
     for group in np.array_split(np.arange(len(blobs)), min(edges, len(blobs))):
         parts = [fedran.decode(blobs[i]) for i in group]
@@ -111,7 +111,7 @@ def summed(blobs, edges, rank, precision, measured):
 
 
 def run(bench, stream, uploads, H_test, edges=0, rank=None, precision="mixed"):
-    """The server's accuracy after every task; ``edges=0``: every client sends directly."""
+    """Accuracy of the server after every task. With ``edges=0`` every client sends directly."""
     data, measured = bench.dataset, Measured()
     agg = fedran.Aggregator(bench.out_features)
     for t, blobs in enumerate(uploads):
@@ -127,7 +127,7 @@ def run(bench, stream, uploads, H_test, edges=0, rank=None, precision="mixed"):
 
 
 def line(edges, rank, precision, pairs):
-    """A row of the table: means over the streams, each beside its flat run."""
+    """A row of the table: means over the streams, compared with the flat runs."""
     runs = [run for run, _ in pairs]
     mean = lambda of: float(np.mean([of(m) for m in runs]))  # noqa: E731
     same = np.mean([np.mean(m.labels == flat.labels) for m, flat in pairs])
@@ -144,7 +144,7 @@ def line(edges, rank, precision, pairs):
 
 
 def table(bench):
-    """The lines of one dataset."""
+    """The rows of the table of one dataset."""
     data = bench.dataset
     phi = fedran.RandomFeatures(data.X_train.shape[1], bench.out_features)
     H_test = phi(data.X_test)
@@ -168,7 +168,7 @@ def main():
         f"Made by `python benchmarks/edge.py` on {datetime.date.today()}, "
         f"{os.environ.get('OMP_NUM_THREADS', os.cpu_count())} threads: {TASKS} tasks, {CLIENTS} "
         f"clients, Dirichlet {BETA}. Clients' uploads in the default precision (5 bits); an edge "
-        "sums those of its share of the clients and forwards one message a task. Bytes to the "
+        "sums those of its share of the clients and forwards one message per task. Bytes to the "
         "server are of all tasks; f is the share of the energy cut, by clients and edges.",
     ]
     for bench in benches():

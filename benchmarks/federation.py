@@ -1,7 +1,7 @@
-"""What one server of a federation needs: seconds, memory and disk for an upload, and at scale.
+"""Costs of the server of a federation: seconds, memory and disk per upload, and for many sites.
 
-    python benchmarks/federation.py             all of it, about 15 minutes on two cores
-    python benchmarks/federation.py --quick     the server's own work, without Flower
+    python benchmarks/federation.py             everything, about 15 minutes on two cores
+    python benchmarks/federation.py --quick     only the store, without Flower
 
 M = 8192, r from a budget of 1.2 MB (256 columns or more), 20 classes. Writes
 results/federation.md.
@@ -15,6 +15,7 @@ import hashlib
 import multiprocessing
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +24,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 import fedran
 from fedran.federation.ops.background import start_federation, stop_federation
@@ -58,20 +60,11 @@ def uploads(count):
 
 def peak():
     """The largest resident set of this process so far, in MiB."""
-    return status_of("self").get("VmHWM", 0) / 1024
-
-
-def status_of(pid):
-    """Numbers of /proc/PID/status, in kB."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return {}
-    return {x.split(":")[0]: int(x.split()[1]) for x in lines if x.endswith("kB")}
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def store_alone(folder, sites, made, phi, out):
-    """The server's own work, without a network, in a process of its own."""
+    """The work of the store without a network, in a separate process."""
     keys = {f"site-{i:03d}": SiteKey.generate() for i in range(sites)}
     roster = Roster({name: key.public for name, key in keys.items()})
     rules = Rules("bench", phi.fingerprint, M, snapshot_every=10**6)
@@ -118,7 +111,7 @@ def store_alone(folder, sites, made, phi, out):
 
 
 def apart(function, *arguments):
-    """Run in a fresh process, so that its peak is its own."""
+    """Run a function in a new process, so that its peak memory is its own."""
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
     child = context.Process(target=function, args=(*arguments, out))
@@ -129,29 +122,29 @@ def apart(function, *arguments):
 
 
 class Watch(threading.Thread):
-    """Peak memory of the processes whose command holds one of some words."""
+    """Largest resident sets of the federation's processes whose command contains a given name."""
 
     def __init__(self, folder, names):
         super().__init__(daemon=True)
         self.folder, self.names, self.peaks, self.ended = folder, names, {}, threading.Event()
 
     def run(self):
-        """Look twice a second."""
+        """Sample twice per second."""
         while not self.ended.wait(0.5):
-            for path in Path("/proc").glob("[0-9]*"):
+            for process in psutil.process_iter():
                 try:
-                    command = (path / "cmdline").read_bytes().decode(errors="replace")
-                    ours = self.folder in (path / "environ").read_bytes().decode(errors="replace")
-                except OSError:
+                    command = " ".join(process.cmdline())
+                    ours = any(self.folder in value for value in process.environ().values())
+                    resident = process.memory_info().rss / MIB
+                except psutil.Error:
                     continue
                 for name in self.names:
                     if name in command and ours:
-                        kib = status_of(path.name).get("VmHWM", 0)
-                        self.peaks[name] = max(self.peaks.get(name, 0), kib / 1024)
+                        self.peaks[name] = max(self.peaks.get(name, 0), resident)
 
 
 def trial(folder, sites, made, phi):
-    """A trial whose sites have their uploads ready: the server's work is what is measured."""
+    """A federation whose sites have their uploads ready, so that the server's work is measured."""
     address = f"127.0.0.1:{free_port()}"
     options = FederationOptions("bench", sites, address, in_features=D, out_features=M)
     places = make_federation(folder, options)
@@ -166,7 +159,7 @@ def trial(folder, sites, made, phi):
 
 
 def with_flower(work, sites, made, phi, *, simulated):
-    """One task with so many sites: seconds, bytes and the server's peaks."""
+    """One task with this many sites: seconds, bytes and peak memory of the server."""
     folder = work / f"{'simulated' if simulated else 'deployed'}-{sites}"
     trial(folder, sites, made, phi)
     names = ("flwr-simulation",) if simulated else ("flwr-serverapp", "flower-superlink")
@@ -192,26 +185,26 @@ def with_flower(work, sites, made, phi, *, simulated):
 
 
 def store_table(found):
-    """The server's own work."""
+    """The table of the store's costs."""
     uploads = " / ".join(map(str, found["peaks"]))
     before, after = (" / ".join(f"{p[k]:.0f}" for p in found["peaks"].values()) for k in (0, 1))
     rows = [
         ("upload (envelope)", f"{found['upload'] / MIB:.2f} MiB"),
         ("check, journal (synced), absorb", f"{found['seconds']:.3f} s"),
-        ("disk an upload (journal)", f"{found['journal'] / MIB:.2f} MiB"),
-        ("a snapshot's disk", f"{found['snapshot bytes'] / MIB:.0f} MiB, two are kept"),
-        ("a snapshot's time", f"{found['snapshot']:.2f} s"),
+        ("disk per upload (journal)", f"{found['journal'] / MIB:.2f} MiB"),
+        ("disk per snapshot", f"{found['snapshot bytes'] / MIB:.0f} MiB, two are kept"),
+        ("time per snapshot", f"{found['snapshot']:.2f} s"),
         ("solve the head", f"{found['solve']:.2f} s"),
         ("restart from a snapshot", f"{found['restart']:.2f} s"),
-        ("restart without one, an upload", f"{found['replay']:.3f} s"),
+        ("restart without a snapshot, per upload", f"{found['replay']:.3f} s"),
         (f"largest memory so far, after {uploads} uploads", f"{before} MiB"),
-        ("the same once a head was solved there", f"{after} MiB"),
+        ("the same after solving a head", f"{after} MiB"),
     ]
     return ["| what | measured |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)]
 
 
 def flower_table(found):
-    """Whole tasks under Flower."""
+    """The table of whole tasks under Flower."""
     lines = [
         "| sites | how | task, s | payload, MiB | transport, MiB | server app, peak MiB | SuperLink, peak MiB |",  # noqa: E501
         "|---|---|---|---|---|---|---|",
@@ -258,13 +251,13 @@ def write(lines):
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()
     head = [
-        "# What one server needs",
+        "# Costs of a server",
         "",
         f"`python benchmarks/federation.py` at {version or 'no commit'} on "
         f"{datetime.date.today().isoformat()}, {platform.system()}, "
-        f"{os.cpu_count()} cores; M = {M}, r = {RANK}, {CLASSES} classes. The sites' uploads were",
-        "ready in their outboxes: the server's work is measured, not theirs. Peaks are the largest",
-        "resident sets of the named process.",
+        f"{os.cpu_count()} cores; M = {M}, r = {RANK}, {CLASSES} classes. The uploads of the sites",
+        "are in their outboxes before the start, so that the work of the server is measured. Peaks",
+        "are the largest resident sets of the named process, sampled twice per second.",
         "",
     ]
     (ROOT / "results" / "federation.md").write_text("\n".join([*head, *lines]) + "\n")

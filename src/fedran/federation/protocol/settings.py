@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +15,7 @@ from fedran.settings import Rule, check_table
 from fedran.wire.files import read_toml
 
 T = TypeVar("T")
+ADDRESS = "host:port, such as 127.0.0.1:9443"
 
 
 def load_settings(kind: type[T], path: str | Path) -> T:
@@ -50,22 +53,18 @@ def is_host(text: str) -> bool:
     return True
 
 
-def _is_id(text: str) -> bool:
-    try:
-        check_id(text, "id")
-    except Refused:
-        return False
-    return True
+def _rule(check: Callable[[str], object], phrase: str) -> Rule:
+    """A rule for settings from a function that refuses wrong values."""
+
+    def holds(value: str) -> bool:
+        try:
+            check(value)
+        except Refused:
+            return False
+        return True
+
+    return Rule(holds, phrase)
 
 
-def _is_address(text: str) -> bool:
-    try:
-        check_address(text)
-    except Refused:
-        return False
-    return True
-
-
-ADDRESS = "host:port, such as 127.0.0.1:9443"
-is_address = Rule(_is_address, ADDRESS)
-is_id = Rule(_is_id, "1 to 64 ASCII letters, digits, '.', '_' or '-'")
+is_address = _rule(check_address, ADDRESS)
+is_id = _rule(partial(check_id, what="id"), "1 to 64 ASCII letters, digits, '.', '_' or '-'")
