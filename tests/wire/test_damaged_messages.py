@@ -16,6 +16,7 @@ from helpers.wire_messages import (
     Message,
     assert_refused,
     encoded,
+    fixture,
     framed,
     set_field,
     summary,
@@ -97,6 +98,25 @@ PATHS = [*ACCOUNTS, "version", "kind", "precision", "out_features", "rank", "cla
 def test_any_json_in_any_field_is_read_or_refused(path, value):
     """Some values are legal (a larger eps_B is a weaker claim). None raises another exception."""
     is_refused(tampered(tiny(), set_field(path, value)))
+
+
+STATES = ["aggregator_stack", "aggregator_gram", "aggregator_ranked"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), name=st.sampled_from(["head", *STATES]), value=JSON)
+def test_any_json_in_any_field_of_a_head_or_aggregator_is_read_or_refused(data, name, value):
+    message = Message.of(fixture(name))
+    inner = [(key, f) for key in message.fields if isinstance(f := message.fields[key], dict)]
+    paths = [*message.fields, *(f"{key}.{n}" for key, section in inner for n in section)]
+    is_refused(tampered(fixture(name), set_field(data.draw(st.sampled_from(paths)), value)))
+
+
+@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("path", ["out_features", "server_rank", "state.width"])
+def test_any_number_as_a_size_of_an_aggregator_is_read_or_refused(name, path):
+    for value in (0, -1, 1.5, 17, 2**20, 2**62):
+        is_refused(tampered(fixture(name), set_field(path, value)))
 
 
 @settings(max_examples=150, deadline=None)

@@ -13,6 +13,7 @@ from helpers.wire_messages import (
     Message,
     assert_refused,
     encoded,
+    fixture,
     put_stream,
     summary,
 )
@@ -27,6 +28,15 @@ def test_every_limit_is_checked_and_named():
     assert_refused(blob, "classes", fedran.Limits(classes=2))
     assert_refused(blob, "classes", fedran.Limits(label_length=2))
     assert fedran.decode(blob, limits=SMALL).rank == 3
+
+
+@pytest.mark.parametrize("form", ["stack", "gram", "ranked"])
+def test_the_limit_on_decoded_bytes_applies_to_aggregators(form):
+    blob = fixture(f"aggregator_{form}")
+    need = len(blob) + (16 * 16 * 4 if form == "gram" else 0)
+    assert fedran.decode(blob, limits=fedran.Limits(decoded=need)).out_features == 16
+    with pytest.raises(fedran.Refused, match="when decoded"):
+        fedran.decode(blob, limits=fedran.Limits(decoded=need - 1))
 
 
 def least_decoded(blob: bytes) -> fedran.Limits:

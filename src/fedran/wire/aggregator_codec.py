@@ -42,11 +42,16 @@ def encode_aggregator(aggregator: Aggregator) -> bytes:
 
 
 def decode_aggregator(message: Container, limits: Limits, device: str | None) -> Aggregator:
-    """The aggregator in a parsed message, on a torch device or (None) in NumPy."""
+    """The aggregator in a verified message, on a torch device or (None) in NumPy."""
     header = message.header
     M = header.integer("out_features", 1, limits.out_features)
     dtype = cast(Dtype, header.one_of("dtype", "float32", "float64"))
     rank = None if header.get("server_rank") is None else header.integer("server_rank", 1)
+    need = message.size
+    if "gram" in message.tensors:  # the message holds its lower triangle only
+        need += M * M * (4 if dtype == "float32" else 8)
+    if need > limits.decoded:
+        raise Refused("message", f"at most {limits.decoded} bytes when decoded", need)
     aggregator = Aggregator(
         M,
         rank,
