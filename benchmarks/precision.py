@@ -76,7 +76,7 @@ def main():
         "",
         f"Made by `make bench-precision` on {datetime.date.today()}: CIFAR-100 "
         "features, 5 tasks, 5 clients, Dirichlet 0.1, M = 8192, r = 256, stream seed 1993. "
-        "slope = bits that a column gains when its singular value doubles.",
+        "The slope is the number of bits that a column gains when its singular value doubles.",
         "",
         "| precision | mean bits | slope | bits of class sums | A_avg | A_T | largest upload |",
         "|---|---|---|---|---|---|---|",

@@ -282,7 +282,8 @@ def write(rows, command):
         "# Speed and memory",
         "",
         f"Made by `{command}` on {datetime.date.today()}; {machine()}.",
-        f"M = {M}, d = {D}, n = {N} rows a client; best of several, peers in the same run.",
+        f"M = {M}, d = {D}, n = {N} rows per client; best of several repetitions, "
+        "peers measured in the same run.",
         "",
         "| what | fedran | peer | ratio | to reach | |",
         "|---|---|---|---|---|---|",

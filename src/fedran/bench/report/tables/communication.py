@@ -12,7 +12,7 @@ from fedran.bench.report.tables.table import (
     Column,
     Table,
     beta_text,
-    collapse_repeated,
+    fold_after_first,
     mib,
     number,
     number_columns,
@@ -53,9 +53,8 @@ def group_of(key: str, found: Iterable[Group]) -> Group | None:
 def communication_tables(results: Iterable[Result]) -> list[Table]:
     """FedRAN against the paper's FedRAN, then one table per setting and beta."""
     places = by_setting_and_beta(groups(comparisons(results)))
-    tables = [_table(setting, beta, found) for (setting, beta), found in places.items()]
-    folded = collapse_repeated(tables, [setting for setting, _ in places])
-    return _against_the_paper(places) + folded
+    tables = fold_after_first(_table(*place, found) for place, found in places.items())
+    return _against_the_paper(places) + tables
 
 
 def _against_the_paper(places: Places) -> list[Table]:

@@ -10,7 +10,7 @@ from fedran.bench.report.tables.table import (
     NOTHING,
     Cell,
     Table,
-    collapse_repeated,
+    fold_after_first,
     number,
     number_columns,
     results_of,
@@ -32,9 +32,7 @@ from fedran.bench.results.result import Result
 
 def drift_tables(results: Iterable[Result]) -> list[Table]:
     """One table per setting and beta in which some feature extractor drifted."""
-    places = drifting(results)
-    tables = [_table(*place, found) for place, found in places.items()]
-    return collapse_repeated(tables, [setting for setting, _ in places])
+    return fold_after_first(_table(*place, found) for place, found in drifting(results).items())
 
 
 def drifting(results: Iterable[Result]) -> dict[tuple[Setting, float | None], list[Group]]:

@@ -10,7 +10,7 @@ from fedran.bench.report.tables.table import (
     NOTHING,
     Cell,
     Table,
-    collapse_repeated,
+    fold_after_first,
     mean_and_spread,
     number,
     number_columns,
@@ -46,9 +46,7 @@ WORST = 10
 
 def forgetting_tables(results: Iterable[Result]) -> list[Table]:
     """Means over tasks, drift and budgets for each setting and beta."""
-    places = _places(results)
-    means = [_means(*place, found) for place, found in places.items()]
-    return collapse_repeated(means, [setting for setting, _ in places])
+    return fold_after_first(_means(*place, found) for place, found in _places(results).items())
 
 
 def forgetting_details(results: Iterable[Result]) -> list[Table]:

@@ -14,7 +14,7 @@ from fedran.bench.report.tables.table import (
     Cell,
     Column,
     Table,
-    collapse_repeated,
+    fold_after_first,
     mean_and_spread,
     mib,
     number,
@@ -66,8 +66,7 @@ def runtime_tables(results: Iterable[Result]) -> list[Table]:
     alone = [r for r in without_ablations(results) if r.side_by_side == 1]
     alone = [r for r in alone if r.study in {"runtime", "speedup"}] or alone
     places = by_setting_and_beta(groups(alone, by_machine=True))
-    tables = [_seconds_table(setting, beta, found) for (setting, beta), found in places.items()]
-    return collapse_repeated(tables, [setting for setting, _ in places])
+    return fold_after_first(_seconds_table(*place, found) for place, found in places.items())
 
 
 def _seconds_table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
@@ -105,15 +104,14 @@ def speedup_tables(results: Iterable[Result]) -> list[Table]:
     for r in without_ablations(results):
         if r.side_by_side == 1 and r.study == "speedup":
             batches.setdefault((r.config, machine_of(r)), []).append(r)
-    tables, settings = [], []
+    tables = []
     for runs in batches.values():
         for (setting, beta), found in by_setting_and_beta(groups(runs)).items():
             ours = group_of("fedran", found)
             theirs = [g for g in sorted(found, key=row_order) if is_trained(g.first)]
             if ours is not None and theirs:
                 tables.append(_speedup_table(setting, beta, ours, theirs))
-                settings.append(setting)
-    return collapse_repeated(tables, settings)
+    return fold_after_first(tables)
 
 
 def _speedup_table(

@@ -93,10 +93,9 @@ def results_of(found: Iterable[Group]) -> list[Result]:
     return [r for g in found for r in g.results]
 
 
-def collapse_repeated(tables: Sequence[Table], topics: Sequence[object]) -> list[Table]:
-    """Fold every table whose topic, for example a setting, an earlier table has too."""
-    pairs = zip(tables, topics, strict=True)
-    return [replace(t, collapsed=topic in topics[:i]) for i, (t, topic) in enumerate(pairs)]
+def fold_after_first(tables: Iterable[Table]) -> list[Table]:
+    """Fold all tables but the first."""
+    return [replace(t, collapsed=i > 0) for i, t in enumerate(tables)]
 
 
 def text_columns(*headings: str, wide: bool = False) -> list[Column]:

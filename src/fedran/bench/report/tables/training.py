@@ -10,6 +10,7 @@ from fedran.bench.report.tables.table import (
     Block,
     Cell,
     Table,
+    fold_after_first,
     number_columns,
     results_of,
     seconds,
@@ -51,7 +52,8 @@ _NOT_LISTED = {*SHARED, "epochs", "lr", "network", "weights", "n_rounds", "devic
 def training_tables(results: Iterable[Result]) -> list[Table]:
     """One table per setting, one row per trained method and machine."""
     trained = [r for r in comparisons(results) if is_trained(r)]
-    return [_table(*of) for of in by_setting(groups(trained, by_machine=True)).items()]
+    settings = by_setting(groups(trained, by_machine=True))
+    return fold_after_first(_table(setting, found) for setting, found in settings.items())
 
 
 def reduced(result: Result) -> bool:
