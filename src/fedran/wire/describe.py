@@ -10,7 +10,6 @@ from fedran.core.accounts import Accounts
 from fedran.core.aggregator import Aggregator
 from fedran.core.bounds import gram_bounds
 from fedran.core.errors import printable
-from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.summary import Summary
@@ -50,23 +49,28 @@ def describe(path: str | Path) -> Description:
         title, sections = _head(obj, message)
     else:
         title, sections = _aggregator(obj)
+    fingerprint: Section = {"fingerprint": "none: the features are not identified"}
+    if obj.fingerprint is not None:
+        fingerprint = {
+            **{k: _safe(v) for k, v in obj.fingerprint.fields.items()},
+            "hash": obj.fingerprint.hash,
+        }
     return Description(
         title,
-        {"file": file, **sections, "fingerprint": _fingerprint(obj.fingerprint)},
+        {"file": file, **sections, "fingerprint": fingerprint},
         {**message.header.fields, "bytes": message.size, "digest": message.digest},
     )
 
 
 def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
     precision = message.header.text("precision")
-    bits = message.tensors.get("directions_bits")
-    width = (
-        f"{bits.mean():.2f} bits per value before compression"
-        if bits is not None and bits.size
-        else "no column"
-        if precision == "mixed"
-        else "fixed width"
-    )
+    if precision != "mixed":
+        width = "fixed width"
+    elif s.rank == 0:
+        width = "no column"
+    else:
+        bits = message.tensors["directions_bits"].mean()
+        width = f"{bits:.2f} bits per value before compression"
     content: Section = {
         "precision": f"{precision} ({width})",
         "out_features M": s.out_features,
@@ -90,9 +94,7 @@ def _head(head: Head, message: Container) -> tuple[str, dict[str, Section]]:
         "out_features M": head.out_features,
         "classes": _listed(dict.fromkeys(head.classes)),
     }
-    diagnosis: Section = {
-        k: printable(v, 400) if isinstance(v, str) else v for k, v in asdict(head.diagnosis).items()
-    }
+    diagnosis: Section = {k: _safe(v) for k, v in asdict(head.diagnosis).items()}
     return "head: a classifier", {"content": content, "diagnosis": diagnosis}
 
 
@@ -135,13 +137,9 @@ def _accounts(accounts: Accounts) -> Section:
     }
 
 
-def _fingerprint(fingerprint: Fingerprint | None) -> Section:
-    if fingerprint is None:
-        return {"fingerprint": "none: the features are not identified"}
-    fields: Section = {
-        k: printable(v) if isinstance(v, str) else v for k, v in fingerprint.fields.items()
-    }
-    return {**fields, "hash": fingerprint.hash}
+def _safe(value: Any) -> Any:
+    """A value from a file, with text made safe for a terminal."""
+    return printable(value) if isinstance(value, str) else value
 
 
 def _listed(items: dict[Label, int] | dict[str, None] | dict[Label, None]) -> str:
