@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fedran.core.errors import Refused
 from fedran.core.labels import Label, encode_labels
 from fedran.methods.protocol import ClientData
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
+from fedran.settings import Settings, at_least, below_one, positive
 
 if TYPE_CHECKING:
     from fedran.methods.trained.training.networks import Network
@@ -201,16 +202,23 @@ def distillation(logits: Tensor, teacher: Tensor, temperature: float = 2.0) -> T
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Settings):
     """How a client trains in one round."""
 
-    epochs: int
-    batch: int
-    lr: float
-    momentum: float
-    weight_decay: float
-    augment: bool
+    epochs: Annotated[int, at_least(1)] = 2
+    """Passes over a client's rows in one round."""
+    batch: Annotated[int, at_least(2)] = 128
+    """Rows per batch."""
+    lr: Annotated[float, positive] = 0.01
+    """Learning rate of SGD."""
+    momentum: Annotated[float, below_one] = 0.9
+    """Momentum of SGD."""
+    weight_decay: Annotated[float, at_least(0)] = 5e-4
+    """Weight decay of SGD."""
+    augment: bool = True
+    """Random shifts and flips of images."""
     precision: Precision = "float32"
+    """``bfloat16`` trains a network in mixed precision, which is faster on a GPU."""
 
 
 def fit(

@@ -24,7 +24,6 @@ from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import (
     ClientRound,
     Memory,
-    Precision,
     Rows,
     Schedule,
     as_tensor,
@@ -56,7 +55,7 @@ from fedran.methods.trained.training.weights import (
     student_network,
     teacher_network,
 )
-from fedran.settings import Rule, Settings, at_least, below_one, positive, share
+from fedran.settings import Rule, at_least, share
 from fedran.wire.validation import FILE_LIMITS, Header
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class ServerState:
 
 
 @dataclass(frozen=True)
-class TrainedMethod(Settings, ABC):
+class TrainedMethod(Schedule, ABC):
     """FedAvg. A subclass defines the loss, and where needed what happens between tasks.
 
     In a round every participant loads the global model, trains on its rows of the task with a
@@ -98,26 +97,12 @@ class TrainedMethod(Settings, ABC):
     """``head`` trains a linear layer on frozen features, the others train on images."""
     n_rounds: Annotated[int, at_least(1)] = 100
     """Training rounds per task."""
-    epochs: Annotated[int, at_least(1)] = 2
-    """Passes over a client's rows in one round."""
-    lr: Annotated[float, positive] = 0.01
-    """Learning rate of SGD."""
-    momentum: Annotated[float, below_one] = 0.9
-    """Momentum of SGD."""
-    weight_decay: Annotated[float, at_least(0)] = 5e-4
-    """Weight decay of SGD."""
-    batch: Annotated[int, at_least(2)] = 128
-    """Rows per batch."""
     averaging: Averaging = "unweighted"
     """All clients count equally, or in proportion to their rows."""
     participation: Annotated[float, share] = 1.0
     """Share of the clients that is drawn for each round."""
     logits: Literal["new", "all"] = "new"
     """Cross-entropy over the classes of the task, or over all classes so far."""
-    augment: bool = True
-    """Random shifts and flips of images."""
-    precision: Precision = "float32"
-    """``bfloat16`` trains a network in mixed precision, which is faster on a GPU."""
     image_size: Annotated[int | None, IMAGE_SIDE] = None
     """Images are resized to squares of this side, in pixels."""
     weights: str = ""
@@ -292,20 +277,11 @@ class TrainedMethod(Settings, ABC):
         if teacher:
             client.teacher = teacher_network(self.network, teacher, self.torch_device)
         client.network = student_network(self.network, client.weights, self.torch_device)
-        schedule = Schedule(
-            self.epochs,
-            self.batch,
-            self.lr,
-            self.momentum,
-            self.weight_decay,
-            self.augment,
-            self.precision,
-        )
         fit(
             client.network,
             rows,
             lambda X, codes: self.loss(client, X, codes),
-            schedule,
+            self,
             client.random,
             self.torch_device,
             self.max_batches(client),
