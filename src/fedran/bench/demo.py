@@ -1,4 +1,4 @@
-"""The demo: four methods on scikit-learn's digits, the whole way of the data in seconds."""
+"""The demo: four methods on scikit-learn's digits, from the data to the results in seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def demo_stream() -> Stream:
 
 
 def demo_runs() -> list[Run]:
-    """FedRAN, the paper's settings at its own rank, the exact Gram, nearest class mean."""
+    """FedRAN, FedRAN with the settings of the paper, the exact Gram, nearest class means."""
     dataset, stream = digits(), demo_stream()
     chosen: list[tuple[str, dict[str, Any]]] = [
         ("fedran", {"out_features": OUT_FEATURES, "rank": RANK}),
@@ -36,14 +36,14 @@ def demo_runs() -> list[Run]:
 
 def demo_steps() -> int:
     """How often ``run_demo`` reports progress."""
-    return sum(job.steps for job in demo_runs())
+    return sum(prepared.steps for prepared in demo_runs())
 
 
 def run_demo(progress: Callable[[str], None] = lambda _: None) -> Iterator[Result]:
-    """The results, one method after the other; the same accuracies and bytes every time."""
-    for job in demo_runs():
-        yield run(job, progress=_prefixed(progress, job.method.name))
+    """The results, one method after the other. Accuracies and bytes are the same every time."""
+    for prepared in demo_runs():
 
+        def with_name(step: str, name: str = prepared.method.name) -> None:
+            progress(f"{name}, {step}")
 
-def _prefixed(progress: Callable[[str], None], name: str) -> Callable[[str], None]:
-    return lambda what: progress(f"{name}, {what}")
+        yield run(prepared, progress=with_name)
