@@ -24,7 +24,7 @@ def test_the_gram_error_is_zero_for_exact_and_falls_with_the_rank(dataset, strea
     assert by_rank[-1] == pytest.approx([0.0] * 3, abs=1e-5)
 
 
-def test_the_gram_error_is_that_of_the_definition(dataset, stream):
+def test_the_gram_error_equals_its_definition(dataset, stream):
     method = make_method("fedran", {"out_features": 48, "rank": 2, "precision": "float64"})
     found = run(Run("fedran", method, dataset, stream, seed=5, gram_error=True))
     phi = fedran.RandomFeatures(5, 48, seed=5)
@@ -39,7 +39,7 @@ def test_the_gram_error_is_that_of_the_definition(dataset, stream):
         assert record.gram_error == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_gram_error_is_absent_unless_asked_for_and_where_there_is_no_gram(dataset, stream):
+def test_the_gram_error_is_measured_only_if_requested_and_if_there_is_a_gram(dataset, stream):
     exact = make_method("exact", {"out_features": 16})
     assert run(Run("exact", exact, dataset, stream)).tasks[0].gram_error is None
     found = run(Run("wanderer", Wanderer(), dataset, stream, gram_error=True))

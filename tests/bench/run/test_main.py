@@ -30,7 +30,7 @@ def test_sweeps_run_without_typer_and_rich(config, tmp_path):
     assert "[2/2] FedRAN" in done.stderr
 
 
-def test_exit_codes_of_the_module(config, tmp_path, capsys):
+def test_the_module_exits_with_0_1_or_2(config, tmp_path, capsys):
     config()
     only = ("--set", "methods=fedncm", "--out", str(tmp_path / "out"))
     assert main(["c.toml", *only]) == 0

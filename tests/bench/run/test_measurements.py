@@ -32,7 +32,7 @@ def by_hand(method, dataset, stream, seed):
     return after
 
 
-def test_accuracy_is_that_of_plain_loops(dataset, stream, result):
+def test_accuracy_equals_that_of_plain_loops(dataset, stream, result):
     method = Wanderer()
     for t, state in enumerate(by_hand(method, dataset, stream, 2)):
         for j in range(t + 1):
@@ -42,7 +42,7 @@ def test_accuracy_is_that_of_plain_loops(dataset, stream, result):
     assert [len(row) for row in result.acc] == [1, 2, 3]
 
 
-def test_drift_is_the_mean_distance_of_client_1s_rows_of_task_2_from_where_they_were(
+def test_drift_is_the_mean_distance_of_reference_rows_from_their_first_features(
     dataset, stream, result
 ):
     method, rows = Wanderer(), stream.tasks[1].rows[0]
@@ -87,7 +87,7 @@ def test_class_counts_agree_with_accuracies(dataset, stream, result):
             assert result.acc[t][j] == pytest.approx(share)
 
 
-def test_label_rates_are_those_of_the_masks(stream, result):
+def test_label_rates_equal_those_of_the_label_masks(stream, result):
     for task, record in zip(stream.tasks, result.tasks, strict=True):
         shares = [pytest.approx(m.mean()) if len(m) else None for m in task.labelled]
         assert record.label_rate == shares

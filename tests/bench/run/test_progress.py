@@ -1,4 +1,4 @@
-"""What a sweep says as it goes, and how it guesses the time left."""
+"""Progress of a sweep: lines of text and the estimated time left."""
 
 import io
 from dataclasses import replace
@@ -35,7 +35,7 @@ def ran(clock, now, run, seconds):
     clock.done(run)
 
 
-def test_nothing_is_known_before_the_first_step(now):
+def test_the_time_left_is_unknown_before_the_first_step(now):
     clock = clock_of(("a", "X"))
     clock.start("a")
     assert clock.seconds_left() is None
@@ -58,7 +58,7 @@ def test_methods_that_never_ran_take_the_mean_time(now):
     assert clock.seconds_left() == pytest.approx(5)
 
 
-def test_earlier_results_teach_how_long_runs_take(now):
+def test_earlier_results_show_how_long_runs_take(now):
     clock = clock_of(("a", "fedran"), ("b", "fedran"))
     result = made_up("fedran", tasks=2, clients=3)
     clock.learn(result)
@@ -76,7 +76,7 @@ def test_a_run_under_way_goes_on_at_its_own_pace(now):
     assert clock.seconds_left() == pytest.approx(600)
 
 
-def test_before_the_first_run_is_over_its_steps_tell_how_long_runs_take(now):
+def test_the_steps_of_the_first_run_show_how_long_runs_take(now):
     clock = clock_of(("x 1", "X"), ("x 2", "X"))
     clock.start("x 1")
     now[0] = 10
@@ -110,19 +110,19 @@ def test_the_time_left_ends_at_zero(now):
     assert clock.seconds_left() == 0
 
 
-def test_a_run_that_was_not_possible_teaches_nothing(now):
+def test_an_impossible_run_says_nothing_about_the_time_of_others(now):
     clock = clock_of(("a", "X"), ("b", "X"))
     clock.done("a")
     assert clock.seconds_left() is None
 
 
-def test_two_runs_of_one_description_are_two_runs(now):
+def test_two_runs_with_the_same_description_count_twice(now):
     clock = clock_of(("a", "X"), ("b", "X"), ("b", "X"))
     ran(clock, now, "a", 3)
     assert clock.seconds_left() == pytest.approx(6)
 
 
-def test_plain_text_is_one_line_a_run(now):
+def test_the_plain_reporter_prints_one_line_per_run(now):
     out = io.StringIO()
     plain = PlainReporter(out)
     plain.begin(planned(("first", "X"), ("second", "X"), ("third", "X")), 4, 1)
@@ -145,7 +145,7 @@ def test_plain_text_is_one_line_a_run(now):
     ]
 
 
-def test_a_long_run_says_a_line_a_minute(now):
+def test_the_plain_reporter_prints_one_line_per_minute_of_a_long_run(now):
     out = io.StringIO()
     plain = PlainReporter(out)
     plain.begin(planned(("long", "X")), 0, 1)
@@ -160,12 +160,12 @@ def test_a_long_run_says_a_line_a_minute(now):
     ]
 
 
-def test_plain_text_goes_to_stderr_unless_told_otherwise(capsys):
+def test_the_plain_reporter_prints_to_stderr_by_default(capsys):
     PlainReporter().note("hello")
     assert capsys.readouterr() == ("", "hello\n")
 
 
-def test_a_result_in_one_phrase():
+def test_the_summary_of_a_result_is_one_line():
     result = replace(made_up(upload=3 * 2**20, tasks=1, clients=2), acc=[[0.875]])
     assert summary(result) == "A_avg 87.50, A_T 87.50, 3.00 MiB, 0.85 s per task"
 
@@ -184,5 +184,5 @@ def test_a_result_in_one_phrase():
         (100 * 3600, "100 h 0 min"),
     ],
 )
-def test_durations_as_people_say_them(seconds, text):
+def test_durations_are_shown_in_seconds_minutes_or_hours(seconds, text):
     assert duration(seconds) == text

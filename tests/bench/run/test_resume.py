@@ -42,7 +42,7 @@ def test_a_second_sweep_runs_nothing(config, tmp_path):
     assert first.file.read_bytes() == before
 
 
-def test_what_is_missing_is_run_again_and_comes_out_the_same(config, tmp_path):
+def test_a_missing_result_is_run_again_with_the_same_outcome(config, tmp_path):
     file = execute(config(), tmp_path / "out", Listener()).file
     before = measured(file)
     lines = file.read_text().splitlines(keepends=True)
@@ -86,7 +86,9 @@ def test_a_foreign_line_is_refused_with_its_number(line, config, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "at", "done"), [("step", 0, 0), ("step", 4, 0), ("step", 9, 1), ("start", 2, 2)]
 )
-def test_an_interrupted_sweep_goes_on(kind, at, done, config, tmp_path, monkeypatch):
+def test_an_interrupted_sweep_continues_from_its_checkpoint(
+    kind, at, done, config, tmp_path, monkeypatch
+):
     straight = measured(execute(config(), tmp_path / "straight", Listener()).file)
     monkeypatch.setattr(workers, "Checkpoint", functools.partial(Checkpoint, seconds=0))
     with pytest.raises(KeyboardInterrupt):
@@ -111,3 +113,9 @@ def test_asking_for_the_gram_error_later_measures_it(config, tmp_path):
     later = config(CONFIG, "methods=fedran", "run.gram_error=true")
     outcome = execute(later, tmp_path / "out", Listener())
     assert all(t.gram_error is not None for r in read_results([outcome.file]) for t in r.tasks)
+
+
+@pytest.mark.parametrize("line", ["{}", '{"run_id": 1, "schema": 99}', "[]", "nonsense"])
+def test_lines_that_are_no_results_are_refused(line):
+    with pytest.raises(ValueError):
+        Result.from_json(line)

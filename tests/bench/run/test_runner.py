@@ -15,7 +15,7 @@ from fedran.methods.registry import make_method
 from helpers.wanderer import CLIENTS, Wanderer
 
 
-def test_a_run_says_what_is_needed_to_repeat_it(dataset, stream):
+def test_a_result_holds_everything_needed_to_repeat_the_run(dataset, stream):
     job = Run(
         *("wanderer", Wanderer(), dataset, stream, 2, "label"),
         study="runtime",
@@ -35,7 +35,7 @@ def test_a_run_says_what_is_needed_to_repeat_it(dataset, stream):
     assert Result.from_json(found.to_json()) == found
 
 
-def test_the_run_id_knows_method_settings_seeds_and_data(dataset, stream):
+def test_the_run_id_depends_on_method_settings_seeds_and_data(dataset, stream):
     base = Run("wanderer", Wanderer(), dataset, stream)
     others = [
         replace(base, key="other"),

@@ -27,30 +27,6 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(config, tmp_path):
     assert (again.done, again.skipped, len(again.failed)) == (0, 4, 2)
 
 
-def test_running_out_of_memory_is_a_failure_of_that_run_only(config, tmp_path, monkeypatch):
-    real = workers.run
-
-    def greedy(job, **more):
-        if job.key == "fedran":
-            raise MemoryError
-        return real(job, **more)
-
-    monkeypatch.setattr(workers, "run", greedy)
-    outcome = execute(config(), tmp_path / "out", Listener())
-    assert outcome.done == 2
-    assert all(f.endswith(": MemoryError") for f in outcome.failed)
-
-
-def test_an_accelerator_out_of_memory_is_a_failure_of_that_run_only(config, tmp_path, monkeypatch):
-    """As torch reports it; side by side such a run is reported and the others go on."""
-
-    def broken(job, **more):
-        raise RuntimeError("CUDA out of memory")
-
-    monkeypatch.setattr(workers, "run", broken)
-    assert len(execute(config(), tmp_path / "out", Listener()).failed) == 4
-
-
 def test_a_stream_that_cannot_be_made_does_not_stop_the_others(config, tmp_path):
     text = CONFIG.replace("tasks = 2", "tasks = [2, 99]")
     outcome = execute(config(text), tmp_path / "out", Listener())
@@ -68,7 +44,7 @@ def test_a_stream_file_takes_the_place_of_settings(config, tmp_path):
     assert by_file["fedncm", 1] == by_settings["fedncm", 1]
 
 
-def test_streams_are_kept_as_files_that_can_be_run_again(config, tmp_path):
+def test_streams_are_written_to_files_that_can_be_run_again(config, tmp_path):
     folder = tmp_path / "new" / "streams"
     outcome = execute(config(), tmp_path / "out", Listener(), streams=folder)
     kept = sorted(folder.iterdir())
@@ -88,7 +64,7 @@ def test_a_stream_made_for_other_labels_is_refused(config, tmp_path):
         execute(config(text), tmp_path / "out", Listener())
 
 
-def test_seconds_per_row_come_from_the_configuration_where_the_dataset_knows_none(config, tmp_path):
+def test_the_configuration_gives_seconds_per_row_if_the_dataset_does_not(config, tmp_path):
     experiment = config(CONFIG, "run.seconds_per_row=0.5", "methods=fedncm")
     outcome = execute(experiment, tmp_path / "out", Listener())
     for r in read_results([outcome.file]):
@@ -100,3 +76,19 @@ def test_the_gram_error_is_recorded_where_asked_for(config, tmp_path):
     outcome = execute(config(CONFIG, "run.gram_error=true"), tmp_path / "out", Listener())
     for r in read_results([outcome.file]):
         assert all((t.gram_error is None) == (r.key == "fedncm") for t in r.tasks)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory")])
+def test_running_out_of_memory_fails_only_that_run(error, config, tmp_path, monkeypatch):
+    real = workers.run
+
+    def greedy(prepared, **more):
+        if prepared.key == "fedran":
+            raise error
+        return real(prepared, **more)
+
+    monkeypatch.setattr(workers, "run", greedy)
+    outcome = execute(config(), tmp_path / "out", Listener())
+    assert outcome.done == 2
+    assert len(outcome.failed) == 2
+    assert all(f": {type(error).__name__}" in f for f in outcome.failed)

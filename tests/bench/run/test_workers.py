@@ -23,7 +23,7 @@ from helpers.listener import Listener, Stopper
 from helpers.small_sweep import BROKEN, CONFIG, measured
 
 
-def test_side_by_side_gives_the_same_results_and_says_so(config, tmp_path):
+def test_runs_side_by_side_give_the_same_results(config, tmp_path):
     pytest.importorskip("torch")
     text = CONFIG.replace("seed = [1, 2]", "seed = 1") + BROKEN
     alone = execute(config(text), tmp_path / "alone", Listener())
@@ -129,7 +129,7 @@ def test_linear_algebra_in_a_process_uses_its_share_of_the_cores(
     assert not set(THREAD_VARIABLES) & set(os.environ)
 
 
-def test_fewer_threads_than_the_share_can_be_asked_for(monkeypatch):
+def test_the_environment_can_lower_the_number_of_threads(monkeypatch):
     monkeypatch.setattr(machine, "usable_cores", lambda: 8)
     for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -138,7 +138,7 @@ def test_fewer_threads_than_the_share_can_be_asked_for(monkeypatch):
     assert [machine.threads_per_run(n) for n in (1, 2, 4)] == [3, 3, 2]
 
 
-def test_limited_threads_hold_inside_and_are_undone_after():
+def test_limited_threads_are_restored_afterwards():
     def pools():
         return [p["num_threads"] for p in threadpoolctl.threadpool_info()]
 
@@ -203,7 +203,7 @@ def test_available_memory_is_unknown_without_psutil(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the peak")
-def test_peak_memory_starts_anew():
+def test_the_peak_of_memory_can_be_reset():
     machine.reset_peak_memory()
     before = machine.peak_memory()
     block = np.ones(2**25)

@@ -1,0 +1,95 @@
+"""``--set key=value``: what it changes, and which mistakes it names."""
+
+import re
+
+import pytest
+
+from fedran.bench.run.config import load_config
+
+BASE = """
+dataset = "digits"
+[stream]
+tasks = 5
+clients = 5
+beta = 0.1
+[[method]]
+key = "fedran"
+rank = 8
+[[method]]
+key = "fedncm"
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(text=BASE, *overrides):
+        path = tmp_path / "c.toml"
+        path.write_text(text)
+        return load_config(path, overrides)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("override", "check"),
+    [
+        ("stream.beta=0.5", lambda e: e.streams[0]["beta"] == 0.5),
+        (" stream.beta = 0.5 ", lambda e: e.streams[0]["beta"] == 0.5),
+        ("stream.beta=[0.5, 1]", lambda e: [s["beta"] for s in e.streams] == [0.5, 1]),
+        ("stream.partitioner=iid", lambda e: e.streams[0]["partitioner"] == "iid"),
+        ('stream.partitioner="iid"', lambda e: e.streams[0]["partitioner"] == "iid"),
+        ("dataset=har-dsa19", lambda e: e.datasets == ("har-dsa19",)),
+        ("name=a name = b", lambda e: e.name == "a name = b"),
+        ("run.gram_error=true", lambda e: e.gram_error is True),
+        ("budgets.bytes=1_000", lambda e: e.budgets == {"bytes": 1000.0}),
+        ("method.rank=64", lambda e: [m.params.get("rank") for m in e.methods] == [64, None]),
+        (
+            "method.rank=[64,128]",
+            lambda e: [m.params.get("rank") for m in e.methods][:2] == [64, 128],
+        ),
+        ("methods=fedncm", lambda e: [m.key for m in e.methods] == ["fedncm"]),
+        ("methods=exact,fedran", lambda e: [m.key for m in e.methods] == ["fedran", "exact"]),
+        ("methods= afl , exact", lambda e: [m.key for m in e.methods] == ["afl", "exact"]),
+    ],
+)
+def test_an_override_changes_one_setting(override, check, config):
+    assert check(config(BASE, override))
+
+
+def test_kept_methods_keep_their_settings_and_later_overrides_reach_new_ones(config):
+    kept = config(BASE, "methods=fedran,exact", "method.out_features=64").methods
+    assert [(m.key, dict(m.params)) for m in kept] == [
+        ("fedran", {"rank": 8, "out_features": 64}),
+        ("exact", {"out_features": 64}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("stream.beta", "--set expects key=value, got 'stream.beta'"),
+        ("=3", "--set expects key=value"),
+        ("", "--set expects key=value"),
+        ("\x1b[31m", "--set expects key=value, got '\\\\x1b[31m'"),
+        ("stream.bta=1", "[stream] has no setting 'bta' (did you mean 'beta'?)"),
+        ("stream.beta=many", "stream.beta must be a number or none, got 'many'"),
+        ("stream.seed=1993,7", "stream.seed must be an integer, got '1993,7'"),
+        ("sream.beta=1", "no setting 'sream' (did you mean 'stream'?)"),
+        ("dataset.x=1", "'dataset' is not a table"),
+        ("stream=5", "stream must be a table, got 5"),
+        ("methods=fedrun", "no method 'fedrun' (did you mean 'fedran'?)"),
+        ("methods=", "--set methods: no method ''"),
+        ("method.rnk=3", "no method here has this setting (did you mean 'rank'?)"),
+        ("method.rank=x", "rank must be an integer, got 'x'"),
+        ("method=afl", "methods are written as [[method]] tables"),
+    ],
+)
+def test_a_wrong_override_is_refused_with_the_closest_setting(override, words, config):
+    with pytest.raises(ValueError, match=re.escape(words)) as refusal:
+        config(BASE, override)
+    assert "\n" not in str(refusal.value)
+
+
+def test_keeping_methods_of_a_single_table_is_refused_in_a_sentence(config):
+    with pytest.raises(ValueError, match=r"\[\[method\]\]"):
+        config(BASE.split("[[method]]")[0] + '[method]\nkey = "afl"\n', "methods=fedncm")
