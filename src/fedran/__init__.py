@@ -54,13 +54,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import the estimator on first use: scikit-learn takes longer to import than the rest."""
-    if name == "FedRANClassifier":
-        from fedran.estimator import FedRANClassifier
+if not TYPE_CHECKING:  # a type checker would accept any attribute of a module with __getattr__
 
-        return FedRANClassifier
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Import the estimator on first use: scikit-learn takes longer to import than the rest."""
+        if name == "FedRANClassifier":
+            from fedran.estimator import FedRANClassifier
+
+            return FedRANClassifier
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
