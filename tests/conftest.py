@@ -4,6 +4,11 @@ import os
 
 import pytest
 
+from helpers import array_checks
+
+# Before anything imports the core: arrays must have the shapes and dtypes that annotations state.
+array_checks.install()
+
 # Before SciPy is imported: scikit-learn's checks then include its array API one.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from numpy.typing import ArrayLike
+
 from fedran.core.aggregator import Aggregator
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
@@ -44,7 +46,7 @@ class PaperPreset:
         """The random-feature map."""
         return RandomFeatures(self.in_features, self.out_features, self.seed)
 
-    def summarize(self, H: object, y: object, fingerprint: Fingerprint | None = None) -> Summary:
+    def summarize(self, H: ArrayLike, y: object, fingerprint: Fingerprint | None = None) -> Summary:
         """A client's summary at the paper's rank."""
         return summarize(H, y, self.rank, fingerprint=fingerprint)
 

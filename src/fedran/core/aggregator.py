@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from fedran.core._linalg.arrays import Array, to_device, to_numpy
+from fedran.core._linalg.arrays import Array, Float, to_device, to_numpy
 from fedran.core.accounts import Accounts
 from fedran.core.bounds import GramBounds, gram_bounds
 from fedran.core.class_sums import ClassSums
@@ -217,7 +217,7 @@ class Aggregator:
                 )
             return self._sum.solve(ridge, self.fingerprint)
 
-    def gram(self) -> Array:
+    def gram(self) -> Float[Array, "M M"]:
         """The sum of the Grams of everything absorbed, an (M, M) copy, for inspection."""
         with self.lock:
             return self._sum.gram()

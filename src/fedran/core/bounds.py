@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedran.core._linalg.arrays import Bool, Float
 from fedran.core.accounts import Accounts
 
 
@@ -67,8 +69,8 @@ def _finite(bound: float) -> float:
 
 
 def certified_rows(
-    scores: NDArray[np.floating], row_norms: NDArray[np.floating], eps_W: float
-) -> NDArray[np.bool_]:
+    scores: Float[NDArray[Any], "n C"], row_norms: Float[NDArray[Any], " n"], eps_W: float
+) -> Bool[NDArray[Any], " n"]:
     """Rows whose winner cannot differ from the full ridge: margin > 2 ||h|| eps_W.
 
     The paper's corollary asks for the margin of the full classifier; by symmetry of its proof

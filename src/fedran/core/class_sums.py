@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Array, as_matrix, cast, like, namespace, to_device
+from fedran.core._linalg.arrays import (
+    Array,
+    Float,
+    Float64,
+    Int64,
+    as_matrix,
+    cast,
+    like,
+    namespace,
+    to_device,
+)
 from fedran.core._linalg.blas import matmul
 from fedran.core.errors import Refused
 from fedran.core.labels import MISSING, Label, encode_labels, ordered
@@ -34,7 +44,7 @@ class ClassSums:
 
     classes: tuple[Label, ...]
     """Distinct labels in canonical order."""
-    sums: Array
+    sums: Float64[Array, "M C"]
     """B, (M, C) float64, one column per class."""
     counts: tuple[int, ...]
     """Labelled rows per class; 0 where the sender does not report them."""
@@ -66,9 +76,9 @@ class ClassSums:
     @classmethod
     def from_codes(
         cls,
-        H: Array,
+        H: Float[Array, "n M"],
         classes: tuple[Label, ...],
-        codes: NDArray[np.int64],
+        codes: Int64[NDArray[Any], " n"],
         block: int | None = None,
     ) -> ClassSums:
         """The same where row i has the label ``classes[codes[i]]``, or none if it is MISSING."""
@@ -81,7 +91,7 @@ class ClassSums:
         return int(self.sums.shape[0])
 
     @property
-    def means(self) -> Array:
+    def means(self) -> Float64[Array, "M C"]:
         """The class means, (M, C)."""
         return self.sums / like(np.asarray(self.counts, dtype=np.float64), self.sums)
 
@@ -91,7 +101,7 @@ class ClassSums:
     def __contains__(self, label: object) -> bool:
         return label in self.classes
 
-    def __getitem__(self, label: Label) -> Array:
+    def __getitem__(self, label: Label) -> Float64[Array, " M"]:
         """The sum of the rows of one class, (M,)."""
         return self.sums[:, self.classes.index(label)]
 
@@ -128,8 +138,11 @@ class ClassSums:
 
 
 def sum_by_code(
-    H: Array, codes: NDArray[np.int64], n_codes: int, block: int | None = None
-) -> Array:
+    H: Float[Array, "n M"],
+    codes: Int64[NDArray[Any], " n"],
+    n_codes: int,
+    block: int | None = None,
+) -> Float64[Array, "M {n_codes}"]:
     """H'Y, (M, n_codes) float64: the sums of the rows with code 0, 1, ...; others are left out.
 
     Blocks of rows are summed in the dtype of H, and the blocks are added in float64.

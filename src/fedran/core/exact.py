@@ -14,7 +14,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Array, cast, contiguous, namespace, to_device, to_numpy
+from fedran.core._linalg.arrays import (
+    Array,
+    Float,
+    Int64,
+    cast,
+    contiguous,
+    namespace,
+    to_device,
+    to_numpy,
+)
 from fedran.core._linalg.blas import add_outer, gram, pack_lower, symmetric, unpack_lower
 from fedran.core._linalg.truncation import check_rank, leading_of_gram
 from fedran.core.accounts import Accounts
@@ -73,8 +82,8 @@ class ExactSum:
         self.width = 0
         """Columns of all factors added."""
         self._limit = out_features // 4 if stack else 0
-        self._stack: list[Array] = []
-        self._gram: Array | None = None
+        self._stack: list[Float[Array, "M r"]] = []
+        self._gram: Float[Array, "M M"] | None = None
         # A solve in NumPy factorises the Gram in its own memory, so nothing else may read it.
         self._lock = threading.RLock()
 
@@ -92,9 +101,9 @@ class ExactSum:
 
     def add_rows(
         self,
-        blocks: Iterable[tuple[slice, Array]],
+        blocks: Iterable[tuple[slice, Float[Array, "_ M"]]],
         classes: tuple[Label, ...],
-        codes: NDArray[np.int64],
+        codes: Int64[NDArray[Any], " n"],
     ) -> None:
         """Add rows of H, given as blocks (rows, H[rows]); row i has label ``classes[codes[i]]``.
 
@@ -114,7 +123,9 @@ class ExactSum:
                 self.class_sums += ClassSums.from_codes(H, classes, codes[rows])
                 self.accounts += Accounts(n_rows=int(H.shape[0]), energy=energy)
 
-    def add_packed(self, packed: NDArray[np.floating], sums: ClassSums, accounts: Accounts) -> None:
+    def add_packed(
+        self, packed: Float[NDArray[Any], " packed"], sums: ClassSums, accounts: Accounts
+    ) -> None:
         """Add another exact sum that arrived as ``packed_gram()``, class sums and accounts."""
         lower = unpack_lower(packed, self.out_features)
         with self._lock:
@@ -130,7 +141,7 @@ class ExactSum:
             self.class_sums += other.class_sums
             self.accounts += other.accounts
 
-    def add_factor(self, factor: Array) -> None:
+    def add_factor(self, factor: Float[Array, "{self.out_features} r"]) -> None:
         """Add F F' for a factor (M, r) to the Gram alone."""
         factor = to_device(factor, self.device, self.dtype)
         with self._lock:
@@ -140,7 +151,7 @@ class ExactSum:
                 self._gram = add_outer(self._as_gram(), factor)
             self.width += int(factor.shape[1])
 
-    def subtract_factor(self, factor: Array) -> None:
+    def subtract_factor(self, factor: Float[Array, "{self.out_features} r"]) -> None:
         """Subtract F F' from the Gram alone, for estimators with a negative correction."""
         with self._lock:
             factor = to_device(factor, self.device, self.dtype)
@@ -170,12 +181,12 @@ class ExactSum:
         accounts = accounts.after_local_cut(result.loss)
         return Summary(result.factor, own, accounts, fingerprint, route=result.route)
 
-    def gram(self) -> Array:
+    def gram(self) -> Float[Array, "M M"]:
         """G, a symmetric (M, M) copy."""
         with self._lock:
             return gram(self._factor().T) if self._gram is None else symmetric(self._gram)
 
-    def packed_gram(self) -> NDArray[np.floating]:
+    def packed_gram(self) -> Float[NDArray[Any], " packed"]:
         """The lower triangle of G column by column, (M (M + 1) / 2,)."""
         with self._lock:
             return pack_lower(self._as_gram())
@@ -195,14 +206,14 @@ class ExactSum:
             full = array if self.device is None else symmetric(to_numpy(array))
             self._gram = to_device(full, self.device, self.dtype)
 
-    def _factor(self) -> Array:
+    def _factor(self) -> Float[Array, "M w"]:
         """The stack side by side, (M, w)."""
         if len(self._stack) > 1:
             self._stack = [namespace(self._stack[0]).concat(self._stack, axis=1)]
         empty = to_device(np.zeros((self.out_features, 0)), self.device, self.dtype)
         return self._stack[0] if self._stack else empty
 
-    def _as_gram(self) -> Array:
+    def _as_gram(self) -> Float[Array, "M M"]:
         """The (M, M) matrix itself; a stack is multiplied out first."""
         if self._gram is None:
             stacked = self._factor()
@@ -212,7 +223,7 @@ class ExactSum:
                 self._gram = add_outer(self._gram, stacked)
         return self._gram
 
-    def _add_gram(self, other: Array) -> None:
+    def _add_gram(self, other: Float[Array, "M M"]) -> None:
         """Add an (M, M) matrix of which at least the lower triangle is valid."""
         total = self._as_gram()
         total += to_device(other, self.device, self.dtype)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedran.core._linalg.arrays import (
     Array,
+    Float,
+    Float32,
     as_matrix,
     cast,
     device,
@@ -92,7 +95,7 @@ class RandomFeatures:
         self._start_cache()
 
     def _start_cache(self) -> None:
-        self._on_device: dict[str, Array] = {}
+        self._on_device: dict[str, Float32[Array, "d M"]] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -119,7 +122,7 @@ class RandomFeatures:
         return phi
 
     @cached_property
-    def projection(self) -> NDArray[np.float32]:
+    def projection(self) -> Float32[NDArray[Any], "d M"]:
         """P, (d, M) float32: the float64 stream of the generator, row by row, rounded once."""
         generator = np.random.RandomState(self.seed)
         projection = np.empty((self.in_features, self.out_features), dtype=np.float32)
@@ -127,7 +130,7 @@ class RandomFeatures:
             row[:] = generator.standard_normal(self.out_features)
         return projection
 
-    def projection_like(self, Z: Array) -> Array:
+    def projection_like(self, Z: Float[Array, "n d"]) -> Float32[Array, "d M"]:
         """P in the namespace and on the device of Z.
 
         The copy on a torch device is made once and kept as long as the map lives.
@@ -140,7 +143,7 @@ class RandomFeatures:
                 self._on_device[where] = like(self.projection, Z)
             return self._on_device[where]
 
-    def __call__(self, Z: Array) -> Array:
+    def __call__(self, Z: ArrayLike | Array) -> Float32[Array, "n M"]:
         """H = relu(Z P), (n, M) float32."""
         Z = as_matrix(Z, "Z", self.in_features)
         xp = namespace(Z)
@@ -152,7 +155,9 @@ class RandomFeatures:
             xp.clip(H[rows], min=0, out=H[rows])
         return H
 
-    def blocks(self, Z: Array, max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[slice, Array]]:
+    def blocks(
+        self, Z: ArrayLike | Array, max_bytes: int = BLOCK_BYTES
+    ) -> Iterator[tuple[slice, Float32[Array, "_ M"]]]:
         """Iterate over (rows, H[rows]) with each block of H at most ``max_bytes`` (or one row)."""
         Z = as_matrix(Z, "Z", self.in_features)
         return ((rows, self(Z[rows])) for rows in self._slices(Z.shape[0], max_bytes))

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedran.core._linalg.arrays import (
     Array,
+    Bool,
+    Float,
+    Float64,
     as_matrix,
     cast,
     like,
@@ -69,7 +72,7 @@ class Head:
     ['a', 'b', 'c']
     """
 
-    weights: Array
+    weights: Float[Array, "M C"]
     """W, (M, C) float32."""
     classes: tuple[Label, ...]
     diagnosis: Diagnosis
@@ -88,13 +91,13 @@ class Head:
         """M, the width of the random features."""
         return int(self.weights.shape[0])
 
-    def scores(self, H: Array) -> Array:
+    def scores(self, H: ArrayLike | Array) -> Float[Array, "n C"]:
         """H W, (n, C), of the kind and on the device of H."""
         H = as_matrix(H, "H", self.out_features)
         xp = namespace(H)
         return H @ xp.astype(like(self.weights, H), H.dtype)
 
-    def predict(self, H: Array) -> NDArray[Any]:
+    def predict(self, H: ArrayLike | Array) -> NDArray[Any]:
         """The best-scoring label of each row: int64, str, or object when both kinds occur."""
         with np.errstate(invalid="ignore", over="ignore"):
             scores = self.scores(H)
@@ -102,7 +105,7 @@ class Head:
         best = to_numpy(namespace(scores).argmax(scores, axis=1))
         return label_array(self.classes)[best]
 
-    def certify(self, H: Array) -> NDArray[np.bool_]:
+    def certify(self, H: ArrayLike | Array) -> Bool[NDArray[Any], " n"]:
         """Rows whose prediction provably equals that of the full, exact ridge.
 
         Provably up to rounding in the accumulated Gram and in the scores; see
@@ -122,7 +125,7 @@ class Head:
 
 def make_head(
     solution: Solution,
-    B: Array,
+    B: Float64[Array, "M C"],
     lam: float,
     accounts: Accounts,
     classes: tuple[Label, ...],

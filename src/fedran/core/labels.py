@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import to_numpy
+from fedran.core._linalg.arrays import Int64, to_numpy
 from fedran.core.errors import printable
 
 Label: TypeAlias = int | str
@@ -81,7 +81,9 @@ def is_missing(label: object) -> bool:
     )
 
 
-def encode_labels(y: Any, n_rows: int) -> tuple[tuple[Label, ...], NDArray[np.int64]]:
+def encode_labels(
+    y: Any, n_rows: int
+) -> tuple[tuple[Label, ...], Int64[NDArray[Any], " {n_rows}"]]:
     """Split labels into distinct classes (canonical order) and one code a row.
 
     ``y`` is any sequence or array of ``n_rows`` labels, with None or NaN where there is none.
@@ -115,7 +117,9 @@ def _label_vector(y: Any) -> NDArray[Any]:
     return values if values.dtype.kind in "biufU" else values.astype(object)
 
 
-def _encode_objects(values: NDArray[Any]) -> tuple[tuple[Label, ...], NDArray[np.int64]]:
+def _encode_objects(
+    values: NDArray[Any],
+) -> tuple[tuple[Label, ...], Int64[NDArray[Any], " n"]]:
     names = [None if is_missing(v) else canonical(v) for v in values]
     classes = ordered(v for v in names if v is not None)
     position: dict[Label | None, int] = {c: i for i, c in enumerate(classes)}

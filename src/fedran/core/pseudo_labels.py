@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedran.core._linalg.arrays import (
     Array,
+    Bool,
+    Float,
+    Float64,
+    Int64,
     as_matrix,
     cast,
     like,
@@ -31,9 +35,9 @@ class PseudoLabels:
 
     labels: list[Label | None]
     """One a row: given, accepted, or None where the rule declined."""
-    accepted: NDArray[np.bool_]
+    accepted: Bool[NDArray[Any], " n"]
     """Rows that had no label and got one."""
-    confidence: NDArray[np.float64]
+    confidence: Float64[NDArray[Any], " n"]
     """What was compared with the threshold (cosine or margin); NaN for labelled rows."""
     threshold: float
     reason: str
@@ -50,7 +54,7 @@ class PseudoLabels:
         return float(self.accepted.sum() / self.n_candidates) if self.n_candidates else 0.0
 
 
-def prototype_labels(Z: Array, y: Any, tau: float = 0.5) -> PseudoLabels:
+def prototype_labels(Z: ArrayLike | Array, y: Any, tau: float = 0.5) -> PseudoLabels:
     r"""The paper's rule: nearest class mean by cosine, accepted when it is at least ``tau``.
 
     ``Z`` (n, d) backbone features, ``y`` with None or NaN where a label is missing. Prototypes
@@ -76,7 +80,9 @@ def prototype_labels(Z: Array, y: Any, tau: float = 0.5) -> PseudoLabels:
     return rows.decide(best, confidence, (confidence >= tau) & ~silent, tau, "prototype rule, tau")
 
 
-def margin_labels(H: Array, y: Any, margin: float = 0.1, refit: bool = True) -> PseudoLabels:
+def margin_labels(
+    H: ArrayLike | Array, y: Any, margin: float = 0.1, refit: bool = True
+) -> PseudoLabels:
     r"""Our rule: a ridge on the client's own labelled rows, accepted by the margin.
 
     ``H`` (n, M) random features. One-hot targets over the client's own classes,
@@ -106,8 +112,8 @@ def margin_labels(H: Array, y: Any, margin: float = 0.1, refit: bool = True) -> 
 
 
 def _ridge_margins(
-    rows: _Rows, codes: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    rows: _Rows, codes: Int64[NDArray[Any], " n"]
+) -> tuple[Int64[NDArray[Any], " u"], Float64[NDArray[Any], " u"]]:
     """Best class and lead of each unlabelled row, from a ridge on the rows that have codes."""
     known = np.flatnonzero(codes != MISSING)
     X = rows.take(known)
@@ -129,12 +135,12 @@ def _ridge_margins(
 class _Rows:
     """A client's rows, split into those with and without a label."""
 
-    X: Array
+    X: Float[Array, "n d"]
     classes: tuple[Label, ...]
-    codes: NDArray[np.int64]
+    codes: Int64[NDArray[Any], " n"]
 
     @classmethod
-    def split(cls, X: Array, y: Any, name: str) -> _Rows:
+    def split(cls, X: ArrayLike | Array, y: Any, name: str) -> _Rows:
         X = as_matrix(X, name)
         require_finite(X, name)
         xp = namespace(X)
@@ -144,7 +150,7 @@ class _Rows:
         return cls(X, classes, codes)
 
     @property
-    def has(self) -> NDArray[np.bool_]:
+    def has(self) -> Bool[NDArray[Any], " n"]:
         return self.codes != MISSING
 
     @property
@@ -153,13 +159,13 @@ class _Rows:
             return "every row has a label already"
         return "" if self.has.any() else "no labelled row to learn from, so no label was invented"
 
-    def take(self, index: NDArray[np.int64]) -> Array:
+    def take(self, index: Int64[NDArray[Any], " k"]) -> Float[Array, "k d"]:
         return self.X[like(index, self.X)]
 
-    def labelled(self) -> Array:
+    def labelled(self) -> Float[Array, "l d"]:
         return self.take(np.flatnonzero(self.has))
 
-    def unlabelled(self) -> Array:
+    def unlabelled(self) -> Float[Array, "u d"]:
         return self.take(np.flatnonzero(~self.has))
 
     def given(self) -> list[Label | None]:
@@ -172,9 +178,9 @@ class _Rows:
 
     def decide(
         self,
-        best: NDArray[np.int64],
-        confidence: NDArray[np.float64],
-        accept: NDArray[np.bool_],
+        best: Int64[NDArray[Any], " u"],
+        confidence: Float[NDArray[Any], " u"],
+        accept: Bool[NDArray[Any], " u"],
         threshold: float,
         rule: str,
     ) -> PseudoLabels:
@@ -190,13 +196,15 @@ class _Rows:
         return PseudoLabels(labels, accepted, shown, threshold, reason)
 
 
-def _class_means(X: Array, codes: NDArray[np.int64], n_classes: int) -> Array:
+def _class_means(
+    X: Float[Array, "l d"], codes: Int64[NDArray[Any], " l"], n_classes: int
+) -> Float[Array, "{n_classes} d"]:
     onehot = (codes == np.arange(n_classes)[:, None]).astype(np.float64)
     weights = onehot / onehot.sum(axis=1, keepdims=True)
     return namespace(X).astype(like(weights, X), X.dtype) @ X
 
 
-def _unit(X: Array) -> Array:
+def _unit(X: Float[Array, "n d"]) -> Float[Array, "n d"]:
     xp = namespace(X)
     norms = xp.linalg.vector_norm(X, axis=1, keepdims=True)
     return X / xp.where(norms > 0, norms, xp.ones_like(norms))

@@ -8,7 +8,16 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import blas
 
-from fedran.core._linalg.arrays import Array, eps, is_numpy_array, like, linalg_errors, namespace
+from fedran.core._linalg.arrays import (
+    Array,
+    Float,
+    Float64,
+    eps,
+    is_numpy_array,
+    like,
+    linalg_errors,
+    namespace,
+)
 from fedran.core._linalg.blas import (
     index_blocks,
     inner,
@@ -82,7 +91,7 @@ class Ridge:
 class Solution(NamedTuple):
     """W and how it was found."""
 
-    weights: Array
+    weights: Float64[Array, "M C"]
     route: str
     norm: float
     """||G||_2 (power iteration)."""
@@ -94,7 +103,7 @@ class Solution(NamedTuple):
     """||(I - VV')B||_F where the complement was dropped, else 0."""
 
 
-def solve_stack(F: Array, B: Array, lam: float) -> Solution:
+def solve_stack(F: Float[Array, "M w"], B: Float64[Array, "M C"], lam: float) -> Solution:
     r"""W = (FF' + lambda I)^-1 B = (B - F (F'F + lambda I)^-1 F'B) / lambda, in float64.
 
     F (M, w), B (M, C): w^2 M + w^3 / 3 + 4 M w C operations; no (M, M) matrix.
@@ -109,7 +118,7 @@ def solve_stack(F: Array, B: Array, lam: float) -> Solution:
     return Solution(W, f"stack, {route}", spectral_norm(K), spread, frobenius(residual), 0.0)
 
 
-def solve_gram(G: Array, B: Array, lam: float) -> Solution:
+def solve_gram(G: Float[Array, "M M"], B: Float64[Array, "M C"], lam: float) -> Solution:
     """W = (G + lambda I)^-1 B by a Cholesky factorisation, G (M, M).
 
     M^3 / 3 + 2 M^2 C operations in the dtype of G. In NumPy the factorisation overwrites the
@@ -122,7 +131,7 @@ def solve_gram(G: Array, B: Array, lam: float) -> Solution:
     return Solution(W, f"gram, {route}", spectral_norm(G), spread, frobenius(residual), 0.0)
 
 
-def solve_subspace(F: Array, B: Array, lam: float) -> Solution:
+def solve_subspace(F: Float[Array, "M w"], B: Float64[Array, "M C"], lam: float) -> Solution:
     r"""The paper's head: W = V (diag(sigma^2) + lambda I)^-1 V'B, zero outside span(V).
 
     V and sigma come from the eigenvectors of F'F, so F need not have orthogonal columns.
@@ -142,7 +151,7 @@ def solve_subspace(F: Array, B: Array, lam: float) -> Solution:
     return Solution(W, "subspace", float(values[-1]), effective_rank(K), 0.0, frobenius(outside))
 
 
-def spectral_norm(G: Array) -> float:
+def spectral_norm(G: Float[Array, "M M"]) -> float:
     """||G||_2 by power iteration from a fixed start; reads the lower triangle."""
     xp = namespace(G)
     start = np.random.RandomState(0).standard_normal(G.shape[0])
@@ -157,14 +166,14 @@ def spectral_norm(G: Array) -> float:
     return value
 
 
-def _matvec(G: Array, x: Array) -> Array:
+def _matvec(G: Float[Array, "M M"], x: Float[Array, " M"]) -> Float[Array, " M"]:
     if not is_numpy_array(G):
         return G @ x
     symv = blas.ssymv if G.dtype == np.float32 else blas.dsymv
     return symv(1.0, G, x, lower=1) if G.flags.f_contiguous else symv(1.0, G.T, x, lower=0)
 
 
-def effective_rank(G: Array) -> float:
+def effective_rank(G: Float[Array, "M M"]) -> float:
     """(tr G)^2 / ||G||_F^2: about how many directions share the energy. Reads the lower half."""
     xp = namespace(G)
     trace, squares = 0.0, 0.0
@@ -177,6 +186,6 @@ def effective_rank(G: Array) -> float:
     return trace**2 / squares if squares > 0 else 0.0
 
 
-def frobenius(X: Array) -> float:
+def frobenius(X: Float[Array, "M C"]) -> float:
     """||X||_F, 0 for a matrix without columns."""
     return float(namespace(X).linalg.vector_norm(X)) if X.shape[1] else 0.0

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedran.core._linalg.arrays import (
     Array,
+    Float,
+    Int64,
     as_matrix,
     cast,
     is_numpy_array,
@@ -27,7 +29,7 @@ Unlabelled = Literal["drop", "factor"]
 
 
 def summarize(
-    H: Array,
+    H: ArrayLike | Array,
     y: Any,
     rank: int | float | None = 256,
     *,
@@ -123,13 +125,13 @@ class Summarizer:
                 f"max_bytes={max_bytes} holds {self.capacity} rows of {out_features} features; "
                 f"rank {least} needs {2 * least}: raise max_bytes or lower rank"
             )
-        self._pieces: list[Array] = []
+        self._pieces: list[Float[Array, "_ M"]] = []
         self._held = 0
         self._accounts = Accounts()
         self._sums: ClassSums | None = None
         self._compressions = 0
 
-    def update(self, H: Array, y: Any) -> None:
+    def update(self, H: ArrayLike | Array, y: Any) -> None:
         """Take a batch (n, M) with its labels. A refused batch leaves no trace."""
         given = as_matrix(H, "H", self.out_features)
         if self._pieces:
@@ -157,7 +159,7 @@ class Summarizer:
     def _block(self) -> int:
         return max(1, min(SUM_BLOCK, self.capacity // 8))
 
-    def _energy(self, H: Array) -> float:
+    def _energy(self, H: Float[Array, "n M"]) -> float:
         xp = namespace(H)
         return sum(
             float(xp.sum(cast(H[i : i + self._block], "float64") ** 2))
@@ -172,7 +174,7 @@ class Summarizer:
         self._held = int(result.factor.shape[1])
         self._compressions += 1
 
-    def _stack(self) -> Array:
+    def _stack(self) -> Float[Array, "M w"]:
         if not self._pieces:
             return np.zeros((self.out_features, 0), dtype=np.float32)
         pieces, self._pieces = self._pieces, []
@@ -206,8 +208,8 @@ class Summarizer:
 
 
 def _rows_in_use(
-    H: Array, y: Any, unlabelled: Unlabelled
-) -> tuple[Array, tuple[Label, ...], NDArray[np.int64]]:
+    H: Float[Array, "n M"], y: Any, unlabelled: Unlabelled
+) -> tuple[Float[Array, "used M"], tuple[Label, ...], Int64[NDArray[Any], " used"]]:
     if unlabelled not in ("drop", "factor"):
         raise ValueError(f"unlabelled must be 'drop' or 'factor', got {unlabelled!r}")
     H = as_matrix(H, "H")

@@ -8,12 +8,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Array, cast, like, namespace, to_device, to_numpy
+from fedran.core._linalg.arrays import (
+    Array,
+    Float,
+    Float64,
+    cast,
+    like,
+    namespace,
+    to_device,
+    to_numpy,
+)
 from fedran.core._linalg.truncation import check_rank, leading, leading_qr, square_factor
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
@@ -43,7 +52,7 @@ class Summary:
     (('cat', 'dog', 'eel'), (1, 1, 1), 20.0)
     """
 
-    factor: Array
+    factor: Float[Array, "M r"]
     """F, (M, r). Under ``+`` side by side, recompressed without loss when wider than M."""
     sums: ClassSums
     """Sum and number of the labelled rows of each class that occurs. Under ``+`` added by label."""
@@ -65,7 +74,7 @@ class Summary:
             raise Refused("class_sums", expected, tuple(self.class_sums.shape))
 
     @property
-    def class_sums(self) -> Array:
+    def class_sums(self) -> Float64[Array, "M C"]:
         """B, (M, C) float64, one column per class."""
         return self.sums.sums
 
@@ -90,7 +99,7 @@ class Summary:
         return int(self.factor.shape[1])
 
     @property
-    def sigma(self) -> NDArray[np.float64]:
+    def sigma(self) -> Float64[NDArray[Any], " r"]:
         """Norms of the factor's columns, (r,) float64: the singular values when orthogonal."""
         total = np.zeros(self.rank)
         for i in range(0, self.out_features, 512):  # never a float64 copy of the whole factor
@@ -154,7 +163,7 @@ class Summary:
             digest=None,
         )
 
-    def gram(self) -> Array:
+    def gram(self) -> Float[Array, "M M"]:
         """F F', the dense (M, M) approximation of H'H. For small M and for tests."""
         return self.factor @ self.factor.T
 

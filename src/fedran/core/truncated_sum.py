@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Array, contiguous, namespace, to_device, to_numpy
+from fedran.core._linalg.arrays import Array, Float, contiguous, namespace, to_device, to_numpy
 from fedran.core._linalg.blas import gram
 from fedran.core._linalg.truncation import leading, leading_qr, square_factor
 from fedran.core.accounts import Accounts
@@ -25,7 +25,7 @@ Complement = Literal["keep", "drop"]
 class Part(NamedTuple):
     """A factor F (M, w) and the accounts of what it describes."""
 
-    factor: Array
+    factor: Float[Array, "M w"]
     accounts: Accounts
 
 
@@ -106,7 +106,7 @@ class TruncatedSum:
         solution = solver(factor, sums.sums, lam)
         return make_head(solution, sums.sums, lam, accounts, sums.classes, fingerprint)
 
-    def gram(self) -> Array:
+    def gram(self) -> Float[Array, "M M"]:
         """F F' of the global factor as if the open task were closed, (M, M)."""
         return gram(self.as_if_closed().factor.T)
 

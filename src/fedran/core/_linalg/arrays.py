@@ -2,26 +2,61 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
-from array_api_compat import (
-    array_namespace,
-    device,
-    is_array_api_obj,
-    is_numpy_array,
-    is_torch_array,
-)
+from array_api_compat import array_namespace, device, is_array_api_obj, is_torch_array
 from numpy.typing import NDArray
 
-Array: TypeAlias = Any
-"""A NumPy array or a torch tensor."""
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Float32, Float64, Int64
+
+    class Array(Protocol):
+        """A NumPy array or a torch tensor: the operations that both have and the core uses."""
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def ndim(self) -> int: ...
+        @property
+        def dtype(self) -> Any: ...
+        @property
+        def T(self) -> Any: ...
+        def tolist(self) -> Any: ...
+        def __array__(self) -> NDArray[Any]: ...
+        def __len__(self) -> int: ...
+        def __getitem__(self, key: Any, /) -> Any: ...
+        def __setitem__(self, key: Any, value: Any, /) -> None: ...
+        def __matmul__(self, other: Any, /) -> Any: ...
+        def __add__(self, other: Any, /) -> Any: ...
+        def __sub__(self, other: Any, /) -> Any: ...
+        def __mul__(self, other: Any, /) -> Any: ...
+        def __rmul__(self, other: Any, /) -> Any: ...
+        def __truediv__(self, other: Any, /) -> Any: ...
+        def __pow__(self, other: Any, /) -> Any: ...
+        def __gt__(self, other: Any, /) -> Any: ...
+        def __eq__(self, other: object, /) -> Any: ...
+        def __ne__(self, other: object, /) -> Any: ...
+else:
+    Array = Any
+    # Annotations such as Float[Array, "n M"] are never evaluated here. Only the tests check them:
+    # they import jaxtyping first, which takes 0.2 s and is no dependency of the package.
+    _jaxtyping = sys.modules.get("jaxtyping")
+    Bool, Float, Float32, Float64, Int64 = (
+        getattr(_jaxtyping, name, Any) for name in ("Bool", "Float", "Float32", "Float64", "Int64")
+    )
 
 __all__ = [
     "Array",
+    "Bool",
+    "Float",
+    "Float32",
+    "Float64",
+    "Int64",
     "as_matrix",
     "cast",
     "contiguous",
@@ -42,7 +77,12 @@ def namespace(x: Array) -> ModuleType:
     return array_namespace(x)
 
 
-def to_numpy(x: Array) -> NDArray[Any]:
+def is_numpy_array(x: object) -> TypeGuard[NDArray[Any]]:
+    """Whether ``x`` is a NumPy array, not a torch tensor."""
+    return isinstance(x, np.ndarray)
+
+
+def to_numpy(x: Any) -> NDArray[Any]:
     """``x`` as a NumPy array on the CPU; no copy when it is one already."""
     if is_torch_array(x):
         return x.detach().cpu().numpy()
@@ -55,7 +95,7 @@ def to_device(x: Array, where: str | None, dtype: str | None = None) -> Array:
     ``dtype`` is ``"float32"`` or ``"float64"``; None keeps the dtype of ``x``.
     """
     if where is None:
-        moved = to_numpy(x)
+        moved: Array = to_numpy(x)
     else:
         try:
             import array_api_compat.torch as xp
@@ -84,7 +124,7 @@ def cast(x: Array, dtype: str) -> Array:
     return xp.astype(x, getattr(xp, dtype), copy=False)
 
 
-def contiguous(x: Array, copy: bool = False) -> Array:
+def contiguous(x: Any, copy: bool = False) -> Array:
     """``x`` in row-major memory. BLAS rounds by layout, and a loaded state must round alike."""
     if is_numpy_array(x):
         return np.array(x, order="C", copy=True if copy else None)
@@ -107,7 +147,7 @@ def eps(x: Array) -> float:
     return float(namespace(x).finfo(x.dtype).eps)
 
 
-def as_matrix(x: Any, name: str, columns: int | None = None) -> Array:
+def as_matrix(x: Any, name: str, columns: int | None = None) -> Float[Array, "n columns"]:
     """``x`` as an (n, columns) matrix of float32 or float64, or a ValueError that says why not.
 
     Integers, booleans and half precision become float32; float32 and float64 stay what they are.
@@ -132,7 +172,7 @@ def as_matrix(x: Any, name: str, columns: int | None = None) -> Array:
     return xp.astype(array, xp.float32)
 
 
-def require_finite(x: Array, name: str) -> None:
+def require_finite(x: Float[Array, "n columns"], name: str) -> None:
     """ValueError naming the first row of ``x`` that holds NaN or infinity, if there is one."""
     xp = namespace(x)
     good = xp.all(xp.isfinite(x), axis=1)

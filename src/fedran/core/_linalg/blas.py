@@ -7,19 +7,30 @@ products and LAPACK alternate, using SciPy for both saves a fifth of the time.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from fedran.core._linalg.arrays import Array, cast, is_numpy_array, like, namespace, to_numpy
+from fedran.core._linalg.arrays import (
+    Array,
+    Float,
+    Float64,
+    cast,
+    is_numpy_array,
+    like,
+    namespace,
+    to_numpy,
+)
 
 BLOCK = 512
 """Rows or columns that are mirrored, or converted to float64, at a time."""
 
 
-def matmul(A: Array, B: Array, out: NDArray[Any] | None = None) -> Array:
+def matmul(
+    A: Float[Array, "m k"], B: Float[Array, "k n"], out: Float[Array, "m n"] | None = None
+) -> Float[Array, "m n"]:
     """A @ B, row-major; ``out`` is filled when it is given (row-major, NumPy only)."""
     if not _fit_for_blas(A, B):
         product = A @ B
@@ -37,7 +48,7 @@ def matmul(A: Array, B: Array, out: NDArray[Any] | None = None) -> Array:
     return gemm(1.0, left, right, **options).T
 
 
-def gram(A: Array) -> Array:
+def gram(A: Float[Array, "m w"]) -> Float[Array, "w w"]:
     """A'A, (w, w), both triangles filled."""
     if not _fit_for_blas(A, A):
         return A.T @ A
@@ -46,7 +57,7 @@ def gram(A: Array) -> Array:
     return mirror(syrk(1.0, a, trans=1 - flip, lower=1))
 
 
-def mirror(K: NDArray[Any]) -> NDArray[Any]:
+def mirror(K: Float[NDArray[Any], "w w"]) -> Float[NDArray[Any], "w w"]:
     """Copy the lower triangle to the upper one, in place."""
     n = len(K)
     for i in range(0, n, BLOCK):
@@ -57,23 +68,25 @@ def mirror(K: NDArray[Any]) -> NDArray[Any]:
     return K
 
 
-def add_outer(G: Array, factor: Array, sign: float = 1.0) -> Array:
+def add_outer(
+    G: Float[Array, "M M"], factor: Float[Array, "M r"], sign: float = 1.0
+) -> Float[Array, "M M"]:
     """G + sign F F', in place where possible; in NumPy only the lower triangle."""
     if not is_numpy_array(G):
         G += sign * (factor @ factor.T)
         return G
-    a, flip = _column_major(factor)
+    a, flip = _column_major(np.asarray(factor))
     syrk = blas.ssyrk if G.dtype == np.float32 else blas.dsyrk
     return syrk(sign, a, beta=1.0, c=G, trans=flip, lower=1, overwrite_c=1)
 
 
-def symmetric(G: Array) -> Array:
+def symmetric(G: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """A symmetric copy of a matrix; in NumPy its lower triangle is read."""
     copy = namespace(G).asarray(G, copy=True)
     return mirror(copy) if is_numpy_array(G) else copy
 
 
-def pack_lower(G: Array) -> NDArray[np.floating]:
+def pack_lower(G: Float[Array, "M M"]) -> Float[NDArray[Any], " packed"]:
     """The lower triangle column by column, (M (M + 1) / 2,)."""
     # On a device both triangles are valid; the transpose makes the reads contiguous.
     matrix = G if is_numpy_array(G) else to_numpy(G).T
@@ -86,7 +99,7 @@ def pack_lower(G: Array) -> NDArray[np.floating]:
     return packed
 
 
-def unpack_lower(packed: NDArray[np.floating], m: int) -> NDArray[np.floating]:
+def unpack_lower(packed: Float[NDArray[Any], " packed"], m: int) -> Float[NDArray[Any], "M M"]:
     """Inverse of ``pack_lower``: Fortran order, lower triangle filled, zeros above."""
     matrix = np.zeros((m, m), dtype=packed.dtype, order="F")
     start = 0
@@ -96,7 +109,9 @@ def unpack_lower(packed: NDArray[np.floating], m: int) -> NDArray[np.floating]:
     return matrix
 
 
-def inner(F: Array, B: Array) -> tuple[Array, Array]:
+def inner(
+    F: Float[Array, "M w"], B: Float64[Array, "M C"]
+) -> tuple[Float64[Array, "w w"], Float64[Array, "w C"]]:
     """F'F and F'B in float64, converting one block of rows of F at a time."""
     xp, w = namespace(F), F.shape[1]
     K = like(np.zeros((w, w)), F)
@@ -108,14 +123,14 @@ def inner(F: Array, B: Array) -> tuple[Array, Array]:
     return K, FtB
 
 
-def times(F: Array, X: Array) -> Array:
+def times(F: Float[Array, "M w"], X: Float64[Array, "w C"]) -> Float64[Array, "M C"]:
     """F X in float64, converting one block of rows of F at a time."""
     xp = namespace(F)
     blocks = index_blocks(F.shape[0])
     return xp.concat([matmul(xp.astype(F[rows], xp.float64), X) for rows in blocks], axis=0)
 
 
-def transposed_times(F: Array, X: Array) -> Array:
+def transposed_times(F: Float[Array, "M w"], X: Float64[Array, "M C"]) -> Float64[Array, "w C"]:
     """F' X in float64."""
     xp = namespace(F)
     total = like(np.zeros((F.shape[1], X.shape[1])), F)
@@ -124,7 +139,7 @@ def transposed_times(F: Array, X: Array) -> Array:
     return total
 
 
-def symmetric_times(G: Array, X: Array) -> Array:
+def symmetric_times(G: Float[Array, "M M"], X: Float64[Array, "M C"]) -> Float64[Array, "M C"]:
     """G X in float64 for a symmetric G of which (in NumPy) the lower triangle is valid."""
     if not is_numpy_array(G):
         return times(G, X)
@@ -137,7 +152,9 @@ def symmetric_times(G: Array, X: Array) -> Array:
     return Y
 
 
-def lower_part(G: Array, cols: slice) -> tuple[Array, Array]:
+def lower_part(
+    G: Float[Array, "M M"], cols: slice
+) -> tuple[Float64[Array, "b b"], Float64[Array, "below b"]]:
     """Some columns of the lower triangle in float64: the square on the diagonal, the rows below."""
     xp = namespace(G)
     corner = xp.tril(cast(G[cols, cols], "float64"))
@@ -149,7 +166,7 @@ def index_blocks(n: int) -> list[slice]:
     return [slice(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK)]
 
 
-def _fit_for_blas(A: Array, B: Array) -> bool:
+def _fit_for_blas(A: Array, B: Array) -> TypeGuard[NDArray[Any]]:
     """Whether BLAS accepts both without conversion: NumPy, one float dtype, not empty."""
     return (
         is_numpy_array(A)

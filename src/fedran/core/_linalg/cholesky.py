@@ -8,11 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from fedran.core._linalg.arrays import Array, cast, eps, is_numpy_array, linalg_errors, namespace
+from fedran.core._linalg.arrays import (
+    Array,
+    Float,
+    Float64,
+    cast,
+    eps,
+    is_numpy_array,
+    linalg_errors,
+    namespace,
+)
 from fedran.core._linalg.blas import mirror, symmetric
 
 
-def solve_definite(K: Array, B: Array, lam: float, fallbacks: bool = True) -> tuple[Array, str]:
+def solve_definite(
+    K: Float[Array, "w w"], B: Float64[Array, "w C"], lam: float, fallbacks: bool = True
+) -> tuple[Float64[Array, "w C"], str]:
     """(K + lam I)^-1 B in float64, and the route that led there.
 
     In NumPy the lower triangle of K is read. A column-major K is factorised in its own upper
@@ -34,18 +45,22 @@ def solve_definite(K: Array, B: Array, lam: float, fallbacks: bool = True) -> tu
     return _eigen(K, B, lam), "; ".join([*tried, "eigenvalues, those below rounding zeroed"])
 
 
-def _cholesky(K: Array, B: Array, lam: float) -> Array:
+def _cholesky(
+    K: Float[Array, "w w"], B: Float64[Array, "w C"], lam: float
+) -> Float64[Array, "w C"]:
     # A common scale keeps huge or tiny sums inside the range of float32.
     xp = namespace(B)
     scale = float(xp.max(xp.abs(B))) or 1.0
-    solver = _numpy_cholesky if is_numpy_array(K) else _torch_cholesky
-    X = solver(K, B / scale, lam)
+    scaled = B / scale
+    X = _numpy_cholesky(K, scaled, lam) if is_numpy_array(K) else _torch_cholesky(K, scaled, lam)
     if not bool(xp.all(xp.isfinite(X))):
         raise np.linalg.LinAlgError("triangular solve gave no finite result")
     return cast(X, "float64") * scale
 
 
-def _numpy_cholesky(K: NDArray[Any], B: NDArray[Any], lam: float) -> NDArray[Any]:
+def _numpy_cholesky(
+    K: Float[NDArray[Any], "w w"], B: Float64[NDArray[Any], "w C"], lam: float
+) -> Float[NDArray[Any], "w C"]:
     single = K.dtype == np.float32
     factorise, solve = (lapack.spotrf, lapack.spotrs) if single else (lapack.dpotrf, lapack.dpotrs)
     K = mirror(K if K.flags.f_contiguous else np.array(K, order="F"))
@@ -62,7 +77,9 @@ def _numpy_cholesky(K: NDArray[Any], B: NDArray[Any], lam: float) -> NDArray[Any
     return X
 
 
-def _torch_cholesky(K: Array, B: Array, lam: float) -> Array:
+def _torch_cholesky(
+    K: Float[Array, "w w"], B: Float64[Array, "w C"], lam: float
+) -> Float[Array, "w C"]:
     xp = namespace(K)
     shifted = xp.asarray(K, copy=True)
     xp.linalg.diagonal(shifted).add_(lam)
@@ -72,7 +89,7 @@ def _torch_cholesky(K: Array, B: Array, lam: float) -> Array:
     return xp.cholesky_solve(xp.astype(B, K.dtype), L)
 
 
-def _eigen(K: Array, B: Array, lam: float) -> Array:
+def _eigen(K: Float[Array, "w w"], B: Float64[Array, "w C"], lam: float) -> Float64[Array, "w C"]:
     xp = namespace(K)
     with linalg_errors():
         values, U = xp.linalg.eigh(cast(symmetric(K), "float64"))

@@ -9,7 +9,16 @@ import scipy.linalg
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from fedran.core._linalg.arrays import Array, cast, is_numpy_array, linalg_errors, namespace
+from fedran.core._linalg.arrays import (
+    Array,
+    Float,
+    Float32,
+    Float64,
+    cast,
+    is_numpy_array,
+    linalg_errors,
+    namespace,
+)
 from fedran.core._linalg.blas import matmul
 
 MIXED_SIZE = 512
@@ -18,7 +27,7 @@ DOMINANT = 16
 """... but for this many dominant ones."""
 
 
-def eigh(K: Array, first: int) -> tuple[Array, Array]:
+def eigh(K: Float[Array, "w w"], first: int) -> tuple[Float64[Array, " k"], Float[Array, "w k"]]:
     """Eigenpairs ``first`` .. end of K, ascending, accurate to float64."""
     if not is_numpy_array(K):
         with linalg_errors():
@@ -34,13 +43,17 @@ def eigh(K: Array, first: int) -> tuple[Array, Array]:
     return values[first:], U[:, first:]
 
 
-def eigh_some(K: NDArray[Any], first: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def eigh_some(
+    K: Float[NDArray[Any], "w w"], first: int
+) -> tuple[Float[NDArray[Any], " k"], Float[NDArray[Any], "w k"]]:
     """Eigenpairs ``first`` .. end of K in its own precision, by LAPACK's evr."""
     span = [first, K.shape[0] - 1]
     return scipy.linalg.eigh(K, driver="evr", subset_by_index=span, check_finite=False)
 
 
-def _eigh_mixed(K: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+def _eigh_mixed(
+    K: Float32[NDArray[Any], "w w"],
+) -> tuple[Float64[NDArray[Any], " w"], Float32[NDArray[Any], "w w"]]:
     """All eigenpairs of K, ascending: values from float64, vectors as good as if from there.
 
     K = Q T Q' and T = S diag(l) S' in float64; U = Q S in float32, which is what the caller
@@ -62,8 +75,12 @@ def _eigh_mixed(K: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np
 
 
 def _apply_reflectors(
-    ormqr: Any, reflectors: NDArray[Any], tau: NDArray[Any], S: NDArray[Any], dtype: type
-) -> NDArray[Any]:
+    ormqr: Any,
+    reflectors: Float64[NDArray[Any], "v v"],
+    tau: Float64[NDArray[Any], " v"],
+    S: Float64[NDArray[Any], "w k"],
+    dtype: type,
+) -> Float[NDArray[Any], "w k"]:
     """Q S, the first row of which is that of S (the shape of LAPACK's tridiagonal Q)."""
     U: NDArray[Any] = np.array(S, dtype=dtype, order="F")
     a: NDArray[Any] = reflectors.astype(dtype, copy=False)

@@ -21,12 +21,15 @@ import scipy.linalg
 
 from fedran.core._linalg.arrays import (
     Array,
+    Float,
+    Float64,
     cast,
     eps,
     is_numpy_array,
     linalg_errors,
     namespace,
     require_finite,
+    to_numpy,
 )
 from fedran.core._linalg.blas import gram, matmul
 from fedran.core._linalg.eigh import eigh, eigh_some
@@ -44,14 +47,14 @@ RITZ_RESOLVED = 1000.0
 class Leading:
     """A leading factor, what was left out, and the route that led there."""
 
-    factor: Array
+    factor: Float[Array, "M k"]
     loss: Loss
     energy: float
     """||A||_F^2 in float64."""
     route: str
 
 
-def leading(A: Array, rank: int | float | None, name: str = "the matrix") -> Leading:
+def leading(A: Float[Array, "M w"], rank: int | float | None, name: str = "the matrix") -> Leading:
     """The leading factor of A A' by eigenvectors of the smaller Gram.
 
     ``rank``: an int keeps that many columns, a float in (0, 1] the fewest that hold that share
@@ -85,7 +88,7 @@ def leading(A: Array, rank: int | float | None, name: str = "the matrix") -> Lea
     raise np.linalg.LinAlgError(f"no factorisation of {name} succeeded: " + "; ".join(tried))
 
 
-def leading_qr(A: Array, rank: int) -> Leading:
+def leading_qr(A: Float[Array, "M w"], rank: int) -> Leading:
     """The paper's merge: A = QR, R = U diag(s) W', keep F = Q U_k diag(s_k).
 
     The literal Algorithm "Server-Side QR-SVD Subspace Merge"; the same result as
@@ -107,7 +110,7 @@ def leading_qr(A: Array, rank: int) -> Leading:
     return Leading(factor, _loss(spectrum, k), float(xp.sum(spectrum)), "qr-svd")
 
 
-def square_factor(A: Array) -> Array:
+def square_factor(A: Float[Array, "M w"]) -> Float[Array, "M M"]:
     """An (M, M) factor with the same A A' as a wider A: R' of the QR of A'. Lossless."""
     if is_numpy_array(A):
         (R,) = scipy.linalg.qr(A.T, mode="r", check_finite=False)
@@ -132,14 +135,16 @@ def _routes(A: Array, K: Array, rank: int | float | None) -> list[tuple[str, _At
     return [("gram", _by_gram), *last]
 
 
-def _by_ritz(A: Array, K: Array, rank: int, energy: float) -> tuple[Array, Loss]:
+def _by_ritz(
+    A: Float[Array, "M w"], K: Float[Array, "w w"], rank: int, energy: float
+) -> tuple[Float[Array, "M k"], Loss]:
     w = K.shape[0]
-    values, U = eigh_some(K, first=w - rank - 1)
+    values, U = eigh_some(to_numpy(K), first=w - rank - 1)
     floor = RITZ_RESOLVED * eps(A) * float(values[-1])
     if values[0] < floor:
         raise _Unresolved("spectrum too steep")
     U, kept = U[:, 1:], values[1:]
-    rough = matmul(A, U)
+    rough = to_numpy(matmul(A, U))
     ritz, Q = scipy.linalg.eigh(gram(rough.astype(np.float64)), check_finite=False)
     factor = matmul(rough, Q[:, ::-1].astype(np.float32))
     rest = K - matmul(U * kept, U.T)
@@ -150,11 +155,15 @@ def _by_ritz(A: Array, K: Array, rank: int, energy: float) -> tuple[Array, Loss]
     )
 
 
-def _by_gram(A: Array, K: Array, rank: int | float | None, energy: float) -> tuple[Array, Loss]:
+def _by_gram(
+    A: Float[Array, "M w"], K: Float[Array, "s s"], rank: int | float | None, energy: float
+) -> tuple[Float[Array, "M k"], Loss]:
     return _from_eigen(K, rank, energy, _lift(A), untrusted=RESOLVED * eps(K))
 
 
-def _by_gram64(A: Array, K: Array, rank: int | float | None, energy: float) -> tuple[Array, Loss]:
+def _by_gram64(
+    A: Float[Array, "M w"], K: Float[Array, "s s"], rank: int | float | None, energy: float
+) -> tuple[Float[Array, "M k"], Loss]:
     A64 = cast(A, "float64")
     K64 = K if K.dtype == A64.dtype else _small_gram(A64)
     factor, loss = _from_eigen(K64, rank, energy, _lift(A64))
@@ -162,7 +171,7 @@ def _by_gram64(A: Array, K: Array, rank: int | float | None, energy: float) -> t
         return namespace(A).astype(factor, A.dtype), loss
 
 
-def leading_of_gram(G: Array, rank: int | float | None) -> Leading:
+def leading_of_gram(G: Float[Array, "M M"], rank: int | float | None) -> Leading:
     """The leading factor of a symmetric (M, M) matrix that is given itself: F = V_k sqrt(l_k)."""
     energy = _trace(G)
     if energy == 0.0:
@@ -188,13 +197,13 @@ def _scaled_vectors(A: Array) -> _Lift:
 
 
 def _from_eigen(
-    K: Array,
+    K: Float[Array, "s s"],
     rank: int | float | None,
     energy: float,
     lift: _Lift,
     untrusted: float = 0.0,
     negligible: float = 0.0,
-) -> tuple[Array, Loss]:
+) -> tuple[Float[Array, "M k"], Loss]:
     """Factor and loss from the eigenvectors of K in float64.
 
     A wanted eigenvalue below ``untrusted`` l_1 raises _Unresolved: K should be computed in a
@@ -218,7 +227,9 @@ def _from_eigen(
     )
 
 
-def _by_svd(A: Array, _: Array, rank: int | float | None, energy: float) -> tuple[Array, Loss]:
+def _by_svd(
+    A: Float[Array, "M w"], _: Array, rank: int | float | None, energy: float
+) -> tuple[Float[Array, "M k"], Loss]:
     xp = namespace(A)
     with linalg_errors():
         U, s, _ = xp.linalg.svd(cast(A, "float64"), full_matrices=False)
@@ -227,7 +238,7 @@ def _by_svd(A: Array, _: Array, rank: int | float | None, energy: float) -> tupl
     return xp.astype(U[:, :k] * s[:k], A.dtype), _loss(values, k)
 
 
-def wanted(values: Array, rank: int | float | None, energy: float) -> int:
+def wanted(values: Float64[Array, " s"], rank: int | float | None, energy: float) -> int:
     """How many of the descending eigenvalues ``rank`` asks for (at least one)."""
     n = int(values.shape[0])
     if rank is None:
@@ -253,7 +264,7 @@ def check_rank(rank: int | float | None) -> int | float | None:
     )
 
 
-def _small_gram(A: Array) -> Array:
+def _small_gram(A: Float[Array, "M w"]) -> Float[Array, "s s"]:
     with np.errstate(over="ignore", invalid="ignore"):  # the trace tells
         return gram(A if A.shape[1] <= A.shape[0] else A.T)
 
@@ -265,7 +276,7 @@ def _safely_squared(energy: float, A: Array) -> bool:
     return bool(np.isfinite(energy)) and energy > floor
 
 
-def _trace(K: Array) -> float:
+def _trace(K: Float[Array, "s s"]) -> float:
     xp = namespace(K)
     return float(xp.sum(xp.linalg.diagonal(K), dtype=xp.float64))
 
@@ -280,13 +291,13 @@ def _require_representable(A: Array, energy: float, name: str) -> float:
     )
 
 
-def _resolved(values: Array, precision: float) -> int:
+def _resolved(values: Float64[Array, " s"], precision: float) -> int:
     """How many of the descending eigenvalues stand above rounding (at least one)."""
     floor = precision * float(values[0])
     return max(1, int(namespace(values).count_nonzero(values > floor)))
 
 
-def _loss(values: Array, k: int) -> Loss:
+def _loss(values: Float64[Array, " s"], k: int) -> Loss:
     """Loss when the full descending spectrum is known."""
     rest = np.maximum(np.asarray(values[k:].tolist()), 0.0)
     if rest.size == 0:

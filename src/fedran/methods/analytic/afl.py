@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh
 
+from fedran.core._linalg.arrays import Array
 from fedran.core._linalg.blas import mirror, unpack_lower
 from fedran.core.accounts import Accounts
 from fedran.core.exact import ExactSum
@@ -170,7 +171,7 @@ def full(packed: NDArray[Any], d: int) -> Matrix:
     return mirror(unpack_lower(packed, d).astype(np.float64))
 
 
-def _solve(C: Matrix, B: NDArray[Any]) -> Matrix:
+def _solve(C: Matrix, B: Array) -> Matrix:
     return cho_solve(cho_factor(C, lower=True), B)
 
 

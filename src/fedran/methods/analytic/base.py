@@ -107,7 +107,7 @@ def labelled_rows(data: ClientData) -> tuple[NDArray[Any], tuple[Label, ...], ND
     return X[codes >= 0], classes, codes[codes >= 0]
 
 
-def require_range(values: NDArray[Any], name: str, largest: float) -> None:
+def require_range(values: Array, name: str, largest: float) -> None:
     """Refuse NaN, infinity and values that would overflow once they are squared or added."""
     peak = np.max(np.abs(values), initial=0.0)  # NaN if any value is NaN
     if not peak <= largest:

@@ -67,9 +67,9 @@ class FedCOF(ClassSumsClient, HeadMethod):
         G = np.zeros((total.out_features, total.out_features))
         for c, n in zip(total.classes, counts, strict=True):
             holders = [u for u in state.uploads if c in u]
-            sums = np.stack([u[c] for u in holders])
+            sums = np.array([u[c] for u in holders])
             G += (n - 1) * scatter(sums, np.array([u.count(c) for u in holders]))
-        mean = total.sums.sum(axis=1) / counts.sum()
+        mean = np.sum(total.sums, axis=1) / counts.sum()
         G += counts.sum() * np.outer(mean, mean)
         lam = self.gamma * float(np.sum(counts - 1)) or self.gamma  # one row per class
         accounts = Accounts(int(counts.sum()), float(np.trace(G)))
@@ -88,7 +88,7 @@ class FedCOF(ClassSumsClient, HeadMethod):
             "counts": [u.count(c) for c, u in parts],
         }
         rows = [u[c] for c, u in parts]
-        sums = np.stack(rows) if rows else np.zeros((0, state.phi.in_features))
+        sums = np.array(rows).reshape(-1, state.phi.in_features)
         return pack("cof-state", fields, {"sums": sums})
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> CofState:

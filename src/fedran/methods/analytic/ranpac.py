@@ -62,7 +62,7 @@ def search(H: Array, codes: NDArray[np.int64], n_classes: int) -> float:
     targets = np.eye(n_classes)[codes[n:]]
     few = n <= H.shape[1] // 4
     # Column-major, so that every factorisation happens in the matrix's own upper triangle.
-    G = None if few else gram(fit)
+    G = fit[:0] if few else gram(fit)
     if isinstance(G, np.ndarray):
         G = np.asfortranarray(G)
     errors = {}
