@@ -1,4 +1,4 @@
-"""The scikit-learn front: a classifier whose fitted models can be added together."""
+"""The scikit-learn estimator: a classifier whose fitted models can be added."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     out_features:
         M, the number of random features relu(X P).
     rank:
-        None for the exact Gram; an int or an energy share in (0, 1] to solve from the leading
-        part only, as a federation with such uploads would.
+        None for the exact Gram. An int or a share of the energy in (0, 1] solves from the
+        leading part only, as a federation with such uploads would.
     ridge:
         None for the default rule, a number for an absolute lambda, or a ``fedran.Ridge``.
     random_state:
@@ -52,11 +52,11 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Notes
     -----
-    ``fit`` takes n M (2 d + M) operations in blocks: 4 M^2 bytes of state, never the (n, M)
-    random features at once, and no training row is kept. Labels are ints or strs: bools and
-    integral floats become ints. ``partial_fit`` may bring new classes at any time and gives the
-    same model, to float32 rounding, however the rows are batched. Scale X first (for example
-    with ``StandardScaler``) when its columns have different units.
+    ``fit`` takes n M (2 d + M) operations in blocks. It needs 4 M^2 bytes of state, never holds
+    the (n, M) random features at once, and keeps no training row. Labels are ints or strs; bools
+    and integral floats become ints. ``partial_fit`` may add new classes at any time. The model
+    does not depend on how the rows are split into batches, except for float32 rounding. Scale X
+    first (for example with ``StandardScaler``) when its columns have different units.
 
     Examples
     --------
@@ -92,7 +92,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y: ArrayLike,
         classes: ArrayLike | None = None,  # noqa: ARG002
     ) -> FedRANClassifier:
-        """Learn from one more batch. ``classes`` is accepted for compatibility, never needed."""
+        """Learn from one more batch. ``classes`` is accepted for compatibility and ignored."""
         self._learn(X, y, fresh=not hasattr(self, "_learned"))
         return self
 
@@ -164,7 +164,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.classes_[best]
 
     def summary(self, rank: int | float | None = 256) -> Summary:
-        """What was learned, as a summary of the given rank: an upload from a fitted model."""
+        """A summary of the given rank of all rows seen, for example to send as an upload."""
         check_is_fitted(self, "classes_")
         return self._learned.summary(rank, self.phi_.fingerprint)
 

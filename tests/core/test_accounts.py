@@ -30,14 +30,14 @@ def test_worst_cases_are_maxima_and_everything_else_adds(a, b):
         assert getattr(a + b, f.name) == (max(x, y) if f.name in MAXIMA else x + y)
 
 
-def test_nothing_has_no_fractions():
+def test_empty_accounts_have_zero_fractions():
     assert Accounts().cut_fraction == 0.0
     assert Accounts().mean_row_energy == 0.0
     some = Accounts(n_rows=4, energy=8.0, cut=2.0)
     assert (some.cut_fraction, some.mean_row_energy) == (0.25, 2.0)
 
 
-def test_a_local_cut_is_the_clients_share():
+def test_a_local_truncation_sets_the_clients_share():
     cut = Accounts(n_rows=2, energy=10.0).after_local_cut(Loss(1.0, 2.0, 3.0))
     assert (cut.cut, cut.eps_G, cut.eps_G_fro, cut.eta_loc) == (3.0, 1.0, 2.0, 0.3)
     assert (cut.merges, cut.eta_merge) == (0, 0.0)

@@ -1,5 +1,6 @@
 import copy
 import pickle
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedran
 from fedran.core.accounts import Accounts
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
@@ -195,7 +197,7 @@ class TestAbsorbing:
         ],
         ids=["counts", "energy", "nan", "width", "fingerprint"],
     )
-    def test_a_refused_summary_leaves_no_trace(self, mode, bad):
+    def test_a_refused_summary_changes_nothing(self, mode, bad):
         agg = Aggregator(8, **mode)
         agg.absorb(summary(5), client="c", task="t")
         before = snapshot(agg)
@@ -214,7 +216,7 @@ class TestAbsorbing:
         assert agg.absorbed == {}
         agg.absorb(summary(), client="A-z_0.9", task="x" * 64)
 
-    def test_an_empty_client_is_welcome_at_any_time(self, mode):
+    def test_an_empty_summary_is_accepted_at_any_time_and_changes_no_head(self, mode):
         agg = Aggregator(8, **mode)
         nothing = summarize(np.zeros((0, 8)), [])
         agg.absorb(nothing, client="first", task="t")
@@ -237,7 +239,7 @@ class TestAbsorbing:
         s.class_sums[:] = 7
         assert_unchanged(agg, before)
 
-    def test_solving_never_commits(self, mode):
+    def test_solving_does_not_change_the_state(self, mode):
         agg = Aggregator(8, **mode)
         for i, task in enumerate("aab"):
             agg.absorb(summary(i), client=f"c{i}", task=task)
@@ -248,7 +250,7 @@ class TestAbsorbing:
         agg.close_task()
         np.testing.assert_allclose(agg.solve().weights, first.weights, rtol=1e-5, atol=1e-6)
 
-    def test_a_restored_state_goes_on_bit_for_bit(self, mode):
+    def test_a_restored_aggregator_continues_bit_for_bit(self, mode):
         one = Aggregator(8, **mode)
         for i, task in enumerate("aab"):
             one.absorb(summary(i), client=f"c{i}", task=task)
@@ -261,7 +263,7 @@ class TestAbsorbing:
         np.testing.assert_array_equal(one.solve().weights, two.solve().weights)
         assert not two.absorb(summary(0), client="c0", task="a")
 
-    def test_an_empty_aggregator_cannot_be_solved_but_saved(self, mode):
+    def test_an_aggregator_without_labelled_rows_can_be_restored_but_not_solved(self, mode):
         agg = Aggregator(8, **mode)
         with pytest.raises(ValueError, match="nothing absorbed yet"):
             agg.solve()
@@ -277,13 +279,13 @@ class TestAbsorbing:
 class TestFingerprints:
     mine = Fingerprint.of(M=8, seed=0)
 
-    def test_the_first_summary_binds(self):
+    def test_the_first_summary_binds_the_aggregator_to_its_fingerprint(self):
         agg = Aggregator(8)
         agg.absorb(summary(fingerprint=self.mine), client="c", task="t")
         assert agg.fingerprint == self.mine == agg.solve().fingerprint
 
     @pytest.mark.parametrize("bound", [True, False])
-    def test_others_are_refused_by_the_names_of_the_fields(self, bound):
+    def test_a_summary_with_another_fingerprint_is_refused_naming_the_fields(self, bound):
         agg = Aggregator(8, fingerprint=self.mine if bound else None)
         if not bound:
             agg.absorb(summary(fingerprint=self.mine), client="c", task="t")
@@ -475,3 +477,9 @@ def test_an_aggregator_survives_pickling():
     again = pickle.loads(pickle.dumps(agg))
     np.testing.assert_array_equal(again.solve().weights, agg.solve().weights)
     assert again.absorb(summary(1), client="d", task="t")
+
+
+def test_a_device_without_torch_is_noticed_by_the_constructor(monkeypatch):
+    monkeypatch.setitem(sys.modules, "array_api_compat.torch", None)
+    with pytest.raises(ImportError, match=r"fedran\[torch\]"):
+        fedran.Aggregator(3, device="cuda")

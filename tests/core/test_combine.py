@@ -37,7 +37,7 @@ def dense(parts):
 
 @quick
 @given(federations(), st.sampled_from([None, 1, 3, 50]), st.sampled_from(["float32", "float64"]))
-def test_in_full_it_is_the_sum_of_the_grams(federation, rank, dtype):
+def test_combine_without_a_rank_is_the_sum_of_the_grams(federation, rank, dtype):
     parts = summaries(federation, rank, dtype)
     whole = combine(parts)
     room = 1e-5 if dtype == "float32" else 1e-12
@@ -57,7 +57,9 @@ def test_in_full_it_is_the_sum_of_the_grams(federation, rank, dtype):
 
 @quick
 @given(federations(), st.sampled_from([None, 4]), st.integers(1, 30))
-def test_truncated_it_is_the_best_of_its_rank_and_the_accounts_bound_it(federation, local, rank):
+def test_combine_with_a_rank_is_the_best_approximation_and_the_accounts_bound_its_error(
+    federation, local, rank
+):
     parts = summaries(federation, local)
     cut, G = combine(parts, rank), dense(parts)
     room = ROUNDING * (1 + cut.accounts.energy)
@@ -78,7 +80,7 @@ def test_truncated_it_is_the_best_of_its_rank_and_the_accounts_bound_it(federati
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("labels", ["shared", "disjoint"])
-def test_the_server_ends_where_the_flat_one_does(dtype, labels):
+def test_a_server_behind_an_edge_gets_the_same_head_as_a_flat_one(dtype, labels):
     rng = np.random.default_rng(7)
     Hs = [features(rng, 60, 80).astype(dtype) for _ in range(4)]
     ys = [
@@ -106,7 +108,7 @@ def test_the_server_ends_where_the_flat_one_does(dtype, labels):
     assert (np.asarray(a.predict(rows)) == np.asarray(b.predict(rows)))[clear].all()
 
 
-def test_through_the_wire_in_float32_nothing_is_lost_but_rounding():
+def test_combined_summaries_survive_encoding_in_float32_to_rounding():
     rng = np.random.default_rng(3)
     M = 1200  # the wide route: eigenvectors of 700 columns in mixed precision
     parts = [
@@ -138,7 +140,7 @@ def test_a_steep_spectrum_keeps_its_small_directions():
     np.testing.assert_allclose(whole.sigma, np.logspace(0, -5, 12), rtol=1e-2)
 
 
-def test_one_summary_stays_what_it_was():
+def test_combining_one_summary_keeps_its_content():
     s = replace(summarize(np.random.default_rng(0).random((9, 6)), [0] * 9, 4), digest="abc")
     same = combine([s])
     np.testing.assert_allclose(same.gram(), s.gram(), atol=1e-12)
@@ -171,7 +173,7 @@ def test_empty_summaries_add_nothing():
     assert combine([nothing, nothing], rank=3).rank == 0
 
 
-def test_tensors_stay_tensors():
+def test_combined_tensors_stay_tensors():
     rng = np.random.default_rng(0)
     a, b = (summarize(rng.random((6, 7)), [0, 1] * 3) for _ in range(2))
     there = combine([a.to("cpu"), b], rank=5)
@@ -179,7 +181,7 @@ def test_tensors_stay_tensors():
     np.testing.assert_allclose(there.to(None).gram(), combine([a, b], rank=5).gram(), atol=1e-12)
 
 
-def test_what_does_not_belong_together_is_refused():
+def test_summaries_of_other_features_or_widths_are_not_combined():
     rows = np.eye(3)
     a, b = (summarize(rows, [0, 1, 2], fingerprint=Fingerprint.of(seed=k)) for k in (0, 1))
     with pytest.raises(Refused, match="seed is 0 here and 1 there"):

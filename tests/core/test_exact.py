@@ -75,7 +75,7 @@ def test_rows_summaries_packed_grams_and_sums_add_to_the_same_head(federation, d
 
 
 @pytest.mark.parametrize("rank", [3, 0.9, None])
-def test_its_summary_is_the_summary_of_the_rows(rank):
+def test_the_summary_of_an_exact_sum_is_that_of_its_rows(rank):
     rng = np.random.default_rng(0)
     H, y = features(rng, 30, 8, 0.3), [0, 1, "a"] * 10
     total = add_all(ExactSum(8, "float64", stack=False), H, y)
@@ -126,7 +126,7 @@ def test_a_restored_sum_continues_bit_for_bit(device, widths):
     np.testing.assert_array_equal(one.gram(), two.gram())
 
 
-def test_it_survives_pickling():
+def test_an_exact_sum_survives_pickling():
     total = add_all(ExactSum(4), np.eye(4, dtype=np.float32), [0, 1, 0, 1])
     again = pickle.loads(pickle.dumps(total))
     np.testing.assert_array_equal(again.solve().weights, total.solve().weights)

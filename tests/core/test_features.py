@@ -172,3 +172,8 @@ def test_a_nan_in_z_is_refused_at_the_latest_when_summarized():
     Z[2, 0] = np.nan
     with pytest.raises(ValueError, match="row 2"):
         fedran.summarize(RandomFeatures(3, 4)(Z), [0] * 4)
+
+
+def test_a_source_is_a_name_or_a_mapping():
+    with pytest.raises(TypeError, match="source must be a str or a mapping, got int"):
+        fedran.RandomFeatures(2, 3, source=3)

@@ -1,9 +1,11 @@
 import pickle
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedran
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import MAX_FIELDS, Fingerprint, require_same
 from helpers.reference import quick
@@ -95,3 +97,11 @@ def test_a_fingerprint_on_one_side_only_is_a_difference():
         require_same(mine, None, "both")
     with pytest.raises(Refused, match="this one has none"):
         require_same(None, mine, "both")
+
+
+@pytest.mark.parametrize("wrong", [fedran.RandomFeatures(2, 3), "abc", {"M": 3}])
+def test_another_type_than_a_fingerprint_is_refused(wrong):
+    with pytest.raises(TypeError, match=r"pass phi\.fingerprint"):
+        fedran.summarize(np.eye(3), [0, 1, 2], fingerprint=wrong)
+    with pytest.raises(TypeError, match=r"pass phi\.fingerprint"):
+        fedran.Aggregator(3, fingerprint=wrong)

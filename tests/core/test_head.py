@@ -87,12 +87,12 @@ def test_rows_of_the_wrong_width_are_refused():
         (np.ones((3, 0)), ()),
     ],
 )
-def test_a_head_needs_one_column_a_class_in_order(weights, classes):
+def test_a_head_needs_one_column_per_class_in_order(weights, classes):
     with pytest.raises(Refused, match=r"^(weights|classes)"):
         head(weights, classes)
 
 
-def test_the_print_tells_the_diagnosis():
+def test_the_repr_of_a_head_contains_the_diagnosis():
     text = repr(head(np.eye(2), (0, 1)))
     for part in ("M=2", "classes=2", "test", "lambda 1", "eps_W", "condition"):
         assert part in text

@@ -106,7 +106,7 @@ def test_every_dtype_of_the_same_integers_means_the_same_labels(y, dtype):
     np.testing.assert_array_equal(codes, expected_codes)
 
 
-def test_arrays_of_bools_strs_and_tensors_are_taken():
+def test_arrays_of_bools_strs_and_tensors_are_accepted_as_labels():
     assert encode_labels(np.array([True, False]), 2)[0] == (0, 1)
     assert encode_labels(np.array(["b", "a"]), 2)[0] == ("a", "b")
     assert encode_labels(torch.tensor([5, 3]), 2)[0] == (3, 5)
@@ -129,7 +129,7 @@ def test_arrays_of_other_kinds_are_refused(y):
 
 @pytest.mark.parametrize("y", ["ab", None, 3, np.zeros((2, 1)), {"a": 1}])
 def test_what_is_not_a_vector_is_refused(y):
-    with pytest.raises(ValueError, match="one label a row"):
+    with pytest.raises(ValueError, match="one label per row"):
         encode_labels(y, 2)
 
 

@@ -105,7 +105,7 @@ class TestBothRules:
         assert "no labelled row" in result.reason
         assert (result.n_candidates, result.acceptance) == (3, 0.0)
 
-    def test_nothing_happens_when_every_row_has_a_label(self, rule):
+    def test_labelled_rows_alone_stay_unchanged(self, rule):
         result = rule(np.eye(2), ["a", 1])
         assert result.labels == ["a", 1]
         assert "every row has a label" in result.reason
@@ -122,7 +122,7 @@ class TestBothRules:
     def test_shapes_and_labels_are_checked(self, rule):
         with pytest.raises(ValueError, match="must be a matrix"):
             rule(np.ones(3), ["a", None, None])
-        with pytest.raises(ValueError, match="one label a row"):
+        with pytest.raises(ValueError, match="one label per row"):
             rule(np.eye(3), ["a"])
         with pytest.raises(ValueError, match="integer or a string"):
             rule(np.eye(2), [0.5, None])
@@ -135,7 +135,7 @@ class TestBothRules:
         with np.errstate(all="ignore"):
             assert rule((X * scale).astype(np.float32), y).labels == ["a", "b", "a", "b"]
 
-    def test_the_reason_counts(self, rule):
+    def test_the_reason_states_how_many_rows_were_accepted(self, rule):
         result = rule(np.eye(2)[[0, 1, 0]], ["a", "b", None])
         assert result.reason.endswith("accepted 1 of 1 unlabelled rows")
         assert result.acceptance == 1.0
@@ -151,7 +151,7 @@ def test_the_threshold_itself_is_accepted():
     assert prototype_labels(Z, ["a", None], tau=1.0).labels == ["a", "a"]
 
 
-def test_a_lone_class_must_clear_a_higher_bar():
+def test_with_a_single_class_the_score_must_exceed_a_higher_threshold():
     H = np.array([[1.0, 0.0], [1.0, 0.0], [0.1, 1.0]])
     assert margin_labels(H, ["a", None, None]).labels == ["a", "a", None]
 

@@ -4,6 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedran
 from fedran.core._linalg import blas
 from fedran.core.accounts import Accounts
 from fedran.core.ridge import Ridge, solve_gram, solve_stack, solve_subspace
@@ -131,11 +132,11 @@ class TestRule:
         with pytest.raises(ValueError, match="must be positive"):
             Ridge(base=0.0)
 
-    def test_no_energy_gives_one(self):
+    def test_lambda_is_one_without_energy(self):
         assert Ridge().value(Accounts()) == 1.0
         assert Ridge().value(Accounts(n_rows=3)) == 1.0
 
-    def test_parsing(self):
+    def test_parse_accepts_none_numbers_and_ridges(self):
         assert Ridge.parse(None) == Ridge()
         assert Ridge.parse(0.5) == Ridge.absolute(0.5)
         assert Ridge.parse(Ridge.relative(2.0)).value(Accounts(n_rows=2, energy=4.0)) == 4.0
@@ -153,7 +154,7 @@ class TestRule:
             Ridge(**bad)
 
 
-def test_the_norm_of_nothing_is_zero():
+def test_the_norm_of_a_matrix_without_columns_is_zero():
     assert solve_gram(np.zeros((2, 2), order="F"), np.ones((2, 1)), 1.0).norm == 0.0
     assert solve_gram(np.zeros((2, 2), order="F"), np.ones((2, 1)), 1.0).effective_rank == 0.0
 
@@ -169,3 +170,11 @@ def test_a_lower_triangle_in_any_layout_is_enough(M, seed):
         np.testing.assert_allclose(s.weights, expected, atol=1e-9)
         assert s.norm <= spectral(G) * (1 + 1e-6)
         assert s.norm >= 0.8 * spectral(G)
+
+
+@pytest.mark.parametrize("ridge", ["x", True, [1.0]])
+def test_a_ridge_is_a_number_or_a_rule(ridge):
+    agg = fedran.Aggregator(2)
+    agg.absorb(fedran.summarize(np.eye(2), [0, 1]), client="a", task="t")
+    with pytest.raises(TypeError, match="a number, a Ridge or None"):
+        agg.solve(ridge)

@@ -159,7 +159,7 @@ def test_unlabelled_rows_are_dropped_or_kept_in_the_factor_alone():
     factor.validate()
 
 
-def test_only_unlabelled_rows():
+def test_rows_without_any_label_make_a_summary_without_classes():
     s = summarize(np.eye(3), [None] * 3, unlabelled="factor").validate()
     assert (s.classes, s.rank, s.accounts.n_rows) == ((), 3, 3)
     assert summarize(np.eye(3), [None] * 3).accounts.n_rows == 0
@@ -194,7 +194,9 @@ class TestSummarizer:
         st.integers(1, 20),
         st.sampled_from([np.asarray, torch.as_tensor]),
     )
-    def test_it_agrees_with_one_shot_within_the_accounts(self, size, cuts, capacity, rank, kind):
+    def test_streaming_agrees_with_summarize_within_the_accounts(
+        self, size, cuts, capacity, rank, kind
+    ):
         H, y = rows(*size)
         M = H.shape[1]
         rank = min(rank, capacity // 2)
@@ -231,7 +233,7 @@ class TestSummarizer:
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     @pytest.mark.parametrize("batch", [10, 3000])
-    def test_its_memory_ceiling_holds(self, dtype, batch):
+    def test_streaming_stays_below_max_bytes(self, dtype, batch):
         H, y = rows(3000, 100)
         H = H.astype(dtype)
         ceiling = 400_000
@@ -253,7 +255,7 @@ class TestSummarizer:
             streaming.update(buffer, y[i : i + 3])
         np.testing.assert_allclose(streaming.finish().gram(), H.T @ H)
 
-    def test_it_goes_on_after_finish(self):
+    def test_more_batches_may_follow_finish(self):
         H, y = rows(10, 4)
         streaming = Summarizer(4, None, fingerprint=Fingerprint.of(d=1))
         streaming.update(H[:5], y[:5])
@@ -277,7 +279,7 @@ class TestSummarizer:
         ],
         ids=["nan", "huge", "tiny", "label", "length", "width", "complex"],
     )
-    def test_a_refused_batch_leaves_no_trace(self, H, y):
+    def test_a_refused_batch_changes_nothing(self, H, y):
         good, labels = rows(5, 4)
         streaming = Summarizer(4, 3)
         streaming.update(good, labels)

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedran
 from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
@@ -90,7 +91,7 @@ def test_both_truncations_agree(federation, rank):
     assert a.accounts.cut == pytest.approx(b.accounts.cut, abs=ROUNDING * s.accounts.energy)
 
 
-def test_truncation_knows_its_arguments():
+def test_truncate_refuses_wrong_arguments():
     s = summarize(np.eye(3), [0, 1, 2])
     assert s.truncate(None).rank == 3
     assert s.truncate(0.5).rank == 2
@@ -137,7 +138,7 @@ def test_numpy_and_torch_summaries_add_to_the_kind_of_the_first():
     assert a.nbytes == a.to("cpu").nbytes == a.factor.nbytes + a.class_sums.nbytes
 
 
-def test_the_print_says_sizes():
+def test_the_repr_of_a_summary_contains_its_sizes():
     assert repr(summarize(np.eye(3), [0, 1, 1], 2)).startswith("Summary(M=3, rank=2, rows=3, cl")
 
 
@@ -234,3 +235,19 @@ def test_a_summary_is_not_compared_by_its_arrays():
     assert s == s
     assert isinstance(s, Summary)
     assert s != summarize(np.eye(2), [0, 1])
+
+
+def test_sum_adds_summaries():
+    parts = [fedran.summarize(np.eye(2), [0, 1]) for _ in range(3)]
+    assert sum(parts).accounts.n_rows == 6
+    with pytest.raises(TypeError):
+        3 + parts[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [({"eta_loc": 1.5}, "eta_loc"), ({"cut": 1.0, "energy": 3.0}, "eps_G")]
+)
+def test_impossible_losses_are_refused(change, named):
+    s = fedran.summarize(np.eye(2), [0, 1])
+    with pytest.raises(fedran.Refused, match=named):
+        replace(s, accounts=replace(s.accounts, **change)).validate()

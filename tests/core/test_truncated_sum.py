@@ -139,7 +139,7 @@ class TestTasks:
         np.testing.assert_array_equal(merged.state()[1]["past"], ahead[0])
         assert merged.accounts == ahead[1]
 
-    def test_a_restored_state_goes_on_bit_for_bit(self, order):
+    def test_a_restored_aggregator_continues_bit_for_bit(self, order):
         one = TruncatedSum(8, 3, order, "float32", None)
         for i, task in enumerate("aabc"):
             one.add_summary(summary(i), task)

@@ -1,4 +1,4 @@
-"""The book-keeping that travels with every summary: how much there was, how much was lost."""
+"""Accounts of a summary: how many rows and how much energy, and what was lost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields, replace
 class Accounts:
     """What is known about the error of a factor F against the exact Gram G = H'H.
 
-    Each field adds under ``+`` as its comment says. The error bounds cover truncation and
-    quantisation; floating-point rounding (unit roundoff times the norm of G) comes on top.
+    ``+`` adds the fields or takes their maximum, as each comment says. The error bounds cover
+    truncation and quantisation. Floating-point rounding (unit roundoff times the norm of G)
+    comes on top.
     """
 
     n_rows: int = 0
@@ -18,21 +19,21 @@ class Accounts:
     energy: float = 0.0
     """||H||_F^2, before any loss. Adds."""
     cut: float = 0.0
-    """Trace discarded by truncation, at clients and in merges; decides the ridge. Adds."""
+    """Trace discarded by truncation, at clients and in merges; the ridge depends on it. Adds."""
     eps_G: float = 0.0
     """Bound on ||G - FF'||_2, truncation and quantisation. Adds (triangle inequality)."""
     eps_G_fro: float = 0.0
     """The same in the Frobenius norm. Adds."""
     eps_quant: float = 0.0
-    """The part of ``eps_G`` that quantisation made. Adds."""
+    """The part of ``eps_G`` that is due to quantisation. Adds."""
     eps_B: float = 0.0
     """Bound on the Frobenius error of the class sums (quantisation). Adds."""
     eta_loc: float = 0.0
-    """Largest share of its energy that any one client cut (the paper's eta_loc). Maximum."""
+    """Largest share of its energy that any client truncated (the paper's eta_loc). Maximum."""
     eta_merge: float = 0.0
-    """Largest share of the trace that any one merge cut (eta_merge). Maximum."""
+    """Largest share of the trace that any merge truncated (eta_merge). Maximum."""
     merges: int = 0
-    """Truncating merges that any one client's summary went through (L_t). Maximum."""
+    """Largest number of truncating merges of any client's summary (L_t). Maximum."""
 
     def __add__(self, other: Accounts) -> Accounts:
         combine = {
@@ -93,7 +94,7 @@ _MAXIMA = frozenset({"eta_loc", "eta_merge", "merges"})
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What one truncation discarded: the residual R (positive semidefinite) in three norms."""
+    """What one truncation discarded: three norms of the (positive semidefinite) residual."""
 
     spectral: float = 0.0
     frobenius: float = 0.0

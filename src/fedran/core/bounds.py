@@ -1,9 +1,9 @@
-r"""The paper's error bounds, from the accounts that every state carries.
+r"""The paper's error bounds, computed from the accounts of a state.
 
-They are diagnoses. With the paper's lambda of 1e-3 the bound on W is astronomically large; at
-the default rank and precision it certifies no row; without truncation and in float32 or float64
-it is tight. What is bounded is truncation, quantisation and the solver's residual, against the
-full ridge at the same lambda; rounding in the accumulated Gram comes on top.
+They bound the error due to truncation, quantisation and the solver's residual, against the full
+ridge at the same lambda. Rounding in the accumulated Gram comes on top. They are diagnoses: with
+the paper's lambda of 1e-3 the bound on W is astronomically large, at the default rank and precision
+it certifies no row, and without truncation in float32 or float64 it is tight.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GramBounds:
     frobenius: float
     """The same argument in the Frobenius norm."""
     trace: float
-    """Discarded energy; bounds the spectral norm too, as the residuals are PSD (+ quantisation)."""
+    """Discarded energy plus quantisation; bounds the spectral norm too, as residuals are PSD."""
     relative_tail: float
     """Corollary: (eta_loc + eta_merge L_t) E_t, plus quantisation."""
 
@@ -49,22 +49,19 @@ def weight_bound(
 ) -> float:
     """Our form: ``(eps_G ||W|| + eps_B + ||R|| + ||outside||) / lambda >= ||W - W*||``.
 
-    From ``(G + lambda I)(W - W*) = (G - G~) W - R + (B~ - B)``, with G~ and B~ what is held,
-    where the inverse on the left has norm at most 1/lambda. It needs W, which the solve just
-    made, instead of its crude bound ``||B|| / lambda``. All norms are Frobenius norms.
+    It follows from ``(G + lambda I)(W - W*) = (G - G~) W - R + (B~ - B)``, where G~ and B~ are
+    the stored approximations and the inverse of the left matrix has norm at most 1/lambda. It
+    uses the solved W instead of the crude bound ``||B|| / lambda``. All norms are Frobenius norms.
     """
-    return _finite((accounts.eps_G * norm_W + accounts.eps_B + residual + outside) / lam)
+    bound = (accounts.eps_G * norm_W + accounts.eps_B + residual + outside) / lam
+    return min(bound, sys.float_info.max)  # where it overflows: still true, and it can be stored
 
 
 def paper_weight_bound(
     accounts: Accounts, lam: float, norm_B: float, outside: float = 0.0
 ) -> float:
     """Theorem 2 as printed: ``eps_G ||B|| / lambda^2 + ||(I - VV')B|| / lambda``."""
-    return _finite(accounts.eps_G / lam * norm_B / lam + outside / lam)
-
-
-def _finite(bound: float) -> float:
-    """A bound beyond all numbers is the largest number: still true, and it can be written."""
+    bound = accounts.eps_G / lam * norm_B / lam + outside / lam
     return min(bound, sys.float_info.max)
 
 
@@ -73,8 +70,8 @@ def certified_rows(
 ) -> Bool[NDArray[Any], " n"]:
     """Rows whose winner cannot differ from the full ridge: margin > 2 ||h|| eps_W.
 
-    The paper's corollary asks for the margin of the full classifier; by symmetry of its proof
-    the margin of ours serves as well. With a single class every row is certified.
+    The paper's corollary uses the margin of the full classifier. Its proof is symmetric, so the
+    margin of ours works too. With a single class every row is certified.
     """
     if scores.shape[1] < 2:
         return np.ones(len(scores), dtype=bool)

@@ -1,4 +1,4 @@
-"""The one exception that says "this message or file is not accepted"."""
+"""The exception for data that is not accepted, and safe text for error messages."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Iterable
 
 
 class Refused(ValueError):
-    """Something from outside was not accepted, and nothing of it was kept.
+    """Data from outside was not accepted, and none of it was kept.
 
-    The message is one sentence: which field, what was expected, what came, and where it helps
-    what to do about it.
+    The message is one sentence: the field, what was expected, what came, and sometimes a hint.
 
     >>> raise Refused("rank", "at most 8192", 9000, hint="send fewer columns")
     Traceback (most recent call last):
@@ -32,7 +31,7 @@ class Refused(ValueError):
 
 
 def printable(value: object, limit: int = 600) -> str:
-    r"""A foreign value as one short line that is safe in a terminal or a log.
+    r"""Any value as one short line that is safe in a terminal or a log.
 
     >>> print(printable("a" + chr(27) + "[31m" + chr(10)))
     a\x1b[31m\n
@@ -48,7 +47,7 @@ def printable(value: object, limit: int = 600) -> str:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` for the closest choice, or nothing when none is close.
+    """`` (did you mean 'x'?)`` for the closest choice, or the empty string when none is close.
 
     >>> nearest("fedrun", ["fedran", "exact"])
     " (did you mean 'fedran'?)"

@@ -1,4 +1,4 @@
-"""The fixed random-feature map H = relu(Z P) that every client shares."""
+"""The fixed map to random features H = relu(Z P) that all clients share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedran.core.fingerprint import Field, Fingerprint
 
 MAP_VERSION = 1
 BLOCK_BYTES = 64 * 2**20
-"""Largest piece of random features made in one go: the working memory of ``phi(Z)``."""
+"""Largest block of random features computed at a time: the working memory of ``phi(Z)``."""
 
 
 class RandomFeatures:
@@ -40,10 +40,10 @@ class RandomFeatures:
     out_features:
         M, the width of H.
     seed:
-        Fixes P. Drawn from NumPy's legacy ``RandomState``, whose stream is frozen by NumPy's
-        compatibility policy, so the same seed is the same map on every machine and version.
+        Fixes P. It is drawn from NumPy's legacy ``RandomState``, whose stream never changes by
+        NumPy's compatibility policy, so a seed gives the same map on every machine and version.
     source:
-        What made Z: a name, or a mapping such as ``{"backbone": ..., "weights": ...,
+        Where Z comes from: a name, or a mapping such as ``{"backbone": ..., "weights": ...,
         "preprocessing": ...}``. It becomes part of the fingerprint.
 
     Notes
@@ -100,7 +100,7 @@ class RandomFeatures:
 
     @classmethod
     def from_fingerprint(cls, fingerprint: Fingerprint) -> RandomFeatures:
-        """The map that a summary or a head was made with, from the fingerprint it carries.
+        """The map that a fingerprint describes, for example that of a summary or a head.
 
         >>> phi = RandomFeatures(3, 8, seed=5, source="a backbone")
         >>> RandomFeatures.from_fingerprint(phi.fingerprint)

@@ -1,4 +1,4 @@
-"""What two parties must share before their numbers may be added."""
+"""The parameters of a feature map. Only features with equal fingerprints may be added."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class Fingerprint:
     """Named parameters of a feature map, and the hash over them.
 
-    Holds parameters (backbone, weights hash, preprocessing, sizes, seed), never the matrices
-    themselves. Equal fingerprints mean: these features may be added.
+    It holds parameters (backbone, hash of the weights, preprocessing, sizes, seed), never the
+    matrices themselves.
 
     >>> a = Fingerprint.of(d=64, M=1024, seed=0)
     >>> b = Fingerprint.of(d=64, M=2048, seed=0)
@@ -56,7 +56,7 @@ class Fingerprint:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def differences(self, other: Fingerprint) -> str:
-        """The fields that differ, as one clause; empty when none do."""
+        """The fields that differ, as one phrase; empty when none do."""
         mine, theirs = (
             {k: printable(json.dumps(v), 60) for k, v in f.fields.items()} for f in (self, other)
         )
@@ -113,8 +113,8 @@ def check_fingerprint(value: object) -> None:
 def require_same(mine: Fingerprint | None, theirs: Fingerprint | None, what: str) -> None:
     """Refuse two feature maps that differ, naming the fields.
 
-    A fingerprint on one side only is a difference too: nobody can then say that both mean the
-    same features.
+    A fingerprint on one side only is refused too, because then nobody knows whether both sides
+    use the same features.
     """
     if mine == theirs:
         return

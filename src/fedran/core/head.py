@@ -26,20 +26,20 @@ from fedran.core.accounts import Accounts
 from fedran.core.bounds import certified_rows, paper_weight_bound, weight_bound
 from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.labels import Label, label_array, sort_key
+from fedran.core.labels import Label, label_array, ordered
 from fedran.core.ridge import Solution
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """How a solve went. Nothing in it was repaired silently."""
+    """How a solve went, fallbacks included."""
 
     route: str
-    """Which method ran, and which failed before it."""
+    """Which method was used, and which ones failed before it."""
     lam: float
     """The ridge parameter used."""
     f: float
-    """Share of the feature energy cut before the solve."""
+    """Share of the feature energy that was truncated before the solve."""
     n_rows: int
     effective_rank: float
     """(tr G)^2 / ||G||_F^2."""
@@ -49,7 +49,7 @@ class Diagnosis:
     """||B - (G + lambda I) W||_F / ||B||_F."""
     eps_W: float
     """Bound on ||W - W*||_F against the full ridge at the same lambda: truncation, quantisation
-    and the solver's residual; rounding in a float32 Gram comes on top."""
+    and the solver's residual. Rounding in a float32 Gram comes on top."""
     eps_W_paper: float
     """The paper's Theorem 2 as printed: truncation and quantisation of the factor only."""
 
@@ -83,7 +83,7 @@ class Head:
         if self.weights.ndim != 2 or self.weights.shape[1] != len(self.classes):
             expected = f"shape (M, {len(self.classes)})"
             raise Refused("weights", expected, tuple(self.weights.shape))
-        if not self.classes or list(self.classes) != sorted(set(self.classes), key=sort_key):
+        if not self.classes or self.classes != ordered(self.classes):
             raise Refused("classes", "distinct labels in order, ints before strs", self.classes)
 
     @property
@@ -92,7 +92,7 @@ class Head:
         return int(self.weights.shape[0])
 
     def scores(self, H: ArrayLike | Array) -> Float[Array, "n C"]:
-        """H W, (n, C), of the kind and on the device of H."""
+        """H W, (n, C), in the array library and on the device of H."""
         H = as_matrix(H, "H", self.out_features)
         xp = namespace(H)
         return H @ xp.astype(like(self.weights, H), H.dtype)
@@ -108,7 +108,7 @@ class Head:
     def certify(self, H: ArrayLike | Array) -> Bool[NDArray[Any], " n"]:
         """Rows whose prediction provably equals that of the full, exact ridge.
 
-        Provably up to rounding in the accumulated Gram and in the scores; see
+        The proof does not cover rounding in the accumulated Gram and in the scores; see
         ``fedran.core.bounds``.
         """
         H = as_matrix(H, "H", self.out_features)

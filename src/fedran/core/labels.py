@@ -1,4 +1,4 @@
-"""Labels are names: int or str, ordered ints first, never positions."""
+"""Labels are names, not positions: int or str, in a canonical order with ints first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MISSING = -1
 """The code of a row without a label."""
 
 MAX_LENGTH = 256
-"""Characters of a string label: what every reader of a message accepts."""
+"""Most characters of a string label; every reader of a message accepts that many."""
 
 _INT64 = np.iinfo(np.int64)
 
@@ -35,7 +35,7 @@ def canonical(label: object) -> Label:
         text = str.__str__(label)
         if len(text) > MAX_LENGTH:
             raise ValueError(
-                f"a label may have {MAX_LENGTH} characters, got {len(text)}; shorten it"
+                f"a label may have at most {MAX_LENGTH} characters, got {len(text)}; shorten it"
             )
         if "\0" in text:
             raise ValueError(f"label {printable(text)} holds a NUL character; rename it")
@@ -59,7 +59,7 @@ def canonical(label: object) -> Label:
 
 
 def sort_key(label: Label) -> tuple[bool, int | str]:
-    """Sorts ints before strs, each in their own order."""
+    """Sorts ints before strs; ints by value, strs by code point."""
     return (isinstance(label, str), label)
 
 
@@ -84,7 +84,7 @@ def is_missing(label: object) -> bool:
 def encode_labels(
     y: Any, n_rows: int
 ) -> tuple[tuple[Label, ...], Int64[NDArray[Any], " {n_rows}"]]:
-    """Split labels into distinct classes (canonical order) and one code a row.
+    """Split labels into distinct classes (canonical order) and one code per row.
 
     ``y`` is any sequence or array of ``n_rows`` labels, with None or NaN where there is none.
     Row ``i`` has the label ``classes[codes[i]]``, or none where ``codes[i] == MISSING``.
@@ -94,7 +94,7 @@ def encode_labels(
     """
     values = _label_vector(y)
     if len(values) != n_rows:
-        raise ValueError(f"y must hold one label a row: {n_rows} rows, {len(values)} labels")
+        raise ValueError(f"y must hold one label per row: {n_rows} rows, {len(values)} labels")
     if values.dtype.kind == "O":
         return _encode_objects(values)
     missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(n_rows, dtype=bool)
@@ -107,13 +107,13 @@ def encode_labels(
 def _label_vector(y: Any) -> NDArray[Any]:
     """``y`` as a vector whose dtype is bool, int, float, str or object."""
     if isinstance(y, Sequence) and not isinstance(y, (str, bytes)):
-        # np.asarray would turn [1, "a"] into ["1", "a"]: two different labels made one kind.
+        # np.asarray would turn [1, "a"] into ["1", "a"]: the label 1 would become "1".
         values = np.empty(len(y), dtype=object)
         values[:] = list(y)
     else:
         values = to_numpy(y)
     if values.ndim != 1:
-        raise ValueError(f"y must be one label a row (a vector), got shape {values.shape}")
+        raise ValueError(f"y must be a vector with one label per row, got shape {values.shape}")
     return values if values.dtype.kind in "biufU" else values.astype(object)
 
 

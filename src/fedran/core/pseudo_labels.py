@@ -1,4 +1,4 @@
-"""Labels for unlabelled rows, from what the client itself has labelled."""
+"""Pseudo-labels: labels for unlabelled rows, predicted from the client's own labelled rows."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from fedran.core.labels import MISSING, Label, encode_labels
 MARGIN_RHO = 0.1
 """Ridge of the margin rule, relative to the mean row energy."""
 LONE_CLASS_BONUS = 0.3
-"""With one class there is no second score: it must exceed margin + this."""
+"""With one class there is no second score: the score must exceed margin + this."""
 
 
 @dataclass(frozen=True, eq=False)
 class PseudoLabels:
-    """The labels after a rule was applied, and why each row got or did not get one."""
+    """The labels after a rule was applied, and the decision for each row."""
 
     labels: list[Label | None]
-    """One a row: given, accepted, or None where the rule declined."""
+    """One per row: given, accepted, or None where the rule did not accept one."""
     accepted: Bool[NDArray[Any], " n"]
-    """Rows that had no label and got one."""
+    """Rows that had no label and received one."""
     confidence: Float64[NDArray[Any], " n"]
-    """What was compared with the threshold (cosine or margin); NaN for labelled rows."""
+    """The cosine or margin that was compared with the threshold; NaN for labelled rows."""
     threshold: float
     reason: str
-    """One sentence: which rule, how many rows, or why it could not run."""
+    """One sentence: the rule and how many rows it accepted, or why it could not run."""
 
     @property
     def n_candidates(self) -> int:
@@ -50,7 +50,7 @@ class PseudoLabels:
 
     @property
     def acceptance(self) -> float:
-        """Share of the unlabelled rows that got a label; 0 when there were none."""
+        """Share of the unlabelled rows that received a label; 0 when there were none."""
         return float(self.accepted.sum() / self.n_candidates) if self.n_candidates else 0.0
 
 
@@ -58,8 +58,8 @@ def prototype_labels(Z: ArrayLike | Array, y: Any, tau: float = 0.5) -> PseudoLa
     r"""The paper's rule: nearest class mean by cosine, accepted when it is at least ``tau``.
 
     ``Z`` (n, d) backbone features, ``y`` with None or NaN where a label is missing. Prototypes
-    are the normalised means of the client's own labelled rows. Rows of zero norm
-    have no direction and are never accepted. n d C operations.
+    are the normalised means of the client's own labelled rows. Rows of zero norm have no
+    direction and are never accepted. n d C operations.
 
     >>> import numpy as np
     >>> Z = np.array([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [-1.0, -1.0]])

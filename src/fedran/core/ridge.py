@@ -37,8 +37,8 @@ POWER_STEPS = 30
 class Ridge:
     r"""The ridge parameter: relative to the features' scale by default.
 
-    ``lambda = (base + slope f) mean ||h||^2``, with f
-    the share of the energy that truncation removed; or an absolute value.
+    ``lambda = (base + slope f) mean ||h||^2``, where f is the share of the energy that truncation
+    removed; or an absolute value.
 
     >>> Ridge().value(Accounts(n_rows=10, energy=1000.0, cut=100.0))
     45.0
@@ -66,12 +66,12 @@ class Ridge:
 
     @classmethod
     def absolute(cls, value: float) -> Ridge:
-        """lambda = value, whatever the scale of the features."""
+        """lambda = value, independent of the scale of the features."""
         return cls(fixed=value)
 
     @classmethod
     def parse(cls, ridge: Ridge | float | None) -> Ridge:
-        """A Ridge as it is, a number as an absolute value, None as the default rule."""
+        """A Ridge unchanged, a number as an absolute value, None as the default rule."""
         if ridge is None:
             return cls()
         if isinstance(ridge, Ridge):
@@ -81,7 +81,7 @@ class Ridge:
         return cls.absolute(float(ridge))
 
     def value(self, accounts: Accounts) -> float:
-        """lambda for what was absorbed; 1.0 where the features have no energy at all."""
+        """lambda for these accounts; 1.0 where the features have no energy at all."""
         if self.fixed is not None:
             return self.fixed
         rho = self.base + self.slope * accounts.cut_fraction
@@ -100,7 +100,7 @@ class Solution(NamedTuple):
     residual: float
     """||B - (G + lambda I) W||_F, computed in float64."""
     outside: float
-    """||(I - VV')B||_F where the complement was dropped, else 0."""
+    """||(I - VV')B||_F where the complement is dropped, else 0."""
 
 
 def solve_stack(F: Float[Array, "M w"], B: Float64[Array, "M C"], lam: float) -> Solution:
@@ -158,7 +158,12 @@ def spectral_norm(G: Float[Array, "M M"]) -> float:
     x = xp.astype(like(start / np.linalg.norm(start), G), G.dtype)
     value = 0.0
     for _ in range(POWER_STEPS):
-        y = _matvec(G, x)
+        if is_numpy_array(G):
+            symv = blas.ssymv if G.dtype == np.float32 else blas.dsymv
+            row_major = not G.flags.f_contiguous  # BLAS then sees the transpose
+            y = symv(1.0, G.T if row_major else G, x, lower=0 if row_major else 1)
+        else:
+            y = G @ x
         previous, value = value, float(xp.linalg.vector_norm(y))
         if value == 0.0 or abs(value - previous) <= 1e-6 * value:
             break
@@ -166,15 +171,8 @@ def spectral_norm(G: Float[Array, "M M"]) -> float:
     return value
 
 
-def _matvec(G: Float[Array, "M M"], x: Float[Array, " M"]) -> Float[Array, " M"]:
-    if not is_numpy_array(G):
-        return G @ x
-    symv = blas.ssymv if G.dtype == np.float32 else blas.dsymv
-    return symv(1.0, G, x, lower=1) if G.flags.f_contiguous else symv(1.0, G.T, x, lower=0)
-
-
 def effective_rank(G: Float[Array, "M M"]) -> float:
-    """(tr G)^2 / ||G||_F^2: about how many directions share the energy. Reads the lower half."""
+    """(tr G)^2 / ||G||_F^2: about how many directions share the energy. Lower triangle only."""
     xp = namespace(G)
     trace, squares = 0.0, 0.0
     for cols in index_blocks(G.shape[0]):

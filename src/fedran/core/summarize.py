@@ -1,4 +1,4 @@
-"""From rows and labels to a summary: in one go, or batch by batch under a memory ceiling."""
+"""From rows and labels to a summary: at once, or batch by batch under a memory limit."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def summarize(
     try:
         result = leading(H.T, rank, "H")
     except ValueError:
-        require_finite(given, "H")  # names the row as the caller counts them
+        require_finite(given, "H")  # names the row by its number in the input
         raise
     start = Accounts(n_rows=int(H.shape[0]), energy=result.energy)
     return Summary(
@@ -85,15 +85,15 @@ def summarize(
 
 
 class Summarizer:
-    r"""Builds a summary from batches of rows under a memory ceiling.
+    r"""Builds a summary from batches of rows under a memory limit.
 
-    Rows are collected as they come. When the collection reaches the ceiling it is compressed to
-    its leading half (or to M columns, without loss, where that fits), which again is a factor
-    of the same Gram; so ``||G - FF'||_2 <= accounts.eps_G`` holds at every moment, and
-    ``finish()`` agrees with the one-shot ``summarize`` to the sum of both accounts.
+    Rows are collected. When they reach the limit they are compressed to the leading half (or to M
+    columns, without loss, where that fits), which is again a factor of the same Gram. So
+    ``||G - FF'||_2 <= accounts.eps_G`` always holds, and ``finish()`` agrees with ``summarize``
+    within the sum of both error bounds.
 
-    ``max_bytes`` bounds what is held or made besides the batch handed in (and a copy of it where
-    rows without a label are left out) and the class sums, 8 M bytes a class.
+    ``max_bytes`` limits the memory besides the given batch (and a copy of it where rows without
+    a label are left out) and the class sums, 8 M bytes per class.
 
     >>> import numpy as np
     >>> rows = np.random.default_rng(0).random((100, 20))
@@ -132,7 +132,7 @@ class Summarizer:
         self._compressions = 0
 
     def update(self, H: ArrayLike | Array, y: Any) -> None:
-        """Take a batch (n, M) with its labels. A refused batch leaves no trace."""
+        """Add a batch (n, M) with its labels. A refused batch changes nothing."""
         given = as_matrix(H, "H", self.out_features)
         if self._pieces:
             given = like(given, self._pieces[0])
@@ -183,19 +183,20 @@ class Summarizer:
         return stack.T
 
     def _rank_of_what_is_held(self) -> int | float | None:
-        """A share of all energy, as a share of what compressions on the way have left."""
+        """The rank; a share of all energy becomes a share of the energy that compressions left."""
         if not isinstance(self.rank, float) or self._accounts.cut == 0:
             return self.rank
         held = self._accounts.energy - self._accounts.cut
         if self.rank * self._accounts.energy > held * (1 + 1e-9):
             raise ValueError(
-                f"rank={self.rank} asks for more of the energy than the {self.capacity} rows that "
-                f"max_bytes allows have kept ({held / self._accounts.energy:.1%}); raise max_bytes"
+                f"rank={self.rank} asks for more energy than is left after compressing to the "
+                f"{self.capacity} rows that max_bytes allows ({held / self._accounts.energy:.1%}); "
+                "raise max_bytes"
             )
         return min(1.0, self.rank * self._accounts.energy / held)
 
     def finish(self) -> Summary:
-        """The summary of everything so far; the summarizer can go on afterwards."""
+        """The summary of everything so far; more batches may follow."""
         stack = self._stack()
         result = leading(stack, self._rank_of_what_is_held(), "H")
         return Summary(
@@ -223,7 +224,7 @@ def _rows_in_use(
 
 
 def _capacity(out_features: int, max_bytes: int) -> int:
-    """Rows whose compression fits: 3 row buffers of 8 M and 6 square ones of 8 w^2 bytes."""
+    """Rows that can be compressed: 3 row buffers of 8 M and 6 square ones of 8 w^2 bytes."""
     linear, quadratic = 3 * 8 * out_features, 6 * 8
     root = np.sqrt(linear**2 + 4.0 * quadratic * max_bytes)
     return int((root - linear) / (2 * quadratic))

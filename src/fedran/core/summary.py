@@ -1,4 +1,4 @@
-"""What one client says about one task, and its algebra."""
+"""The summary of one client's rows in one task: factor, class sums, accounts, and their sum."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.labels import Label
 
 ENERGY_SLACK = 1e-4
-"""Relative room for rounding in the checks that tie factor, class sums and energy together."""
+"""Relative tolerance for rounding in the checks of factor and class sums against the energy."""
 SUMS_SLACK = 0.1
-"""Largest error of the class sums that a summary may admit, relative to what they can be."""
+"""Largest error of the class sums that a summary may state, relative to their largest norm."""
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
     r"""Factor, class sums and accounts of some rows H (n, M) with labels.
 
-    Summaries form a commutative monoid: ``a + b`` describes the rows of both, exactly. The
-    Gram ``G = H'H`` is held as a factor, ``F F' ~ G``; nothing assumes that the
-    columns of F are orthogonal.
+    Summaries form a commutative monoid: ``a + b`` describes the rows of both, exactly. The Gram
+    ``G = H'H`` is stored as a factor, ``F F' ~ G``. Nothing assumes that the columns of F are
+    orthogonal.
 
     >>> import numpy as np, fedran
     >>> H = np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 1.0]])
@@ -53,17 +53,17 @@ class Summary:
     """
 
     factor: Float[Array, "M r"]
-    """F, (M, r). Under ``+`` side by side, recompressed without loss when wider than M."""
+    """F, (M, r). Under ``+`` side by side; reduced to M columns without loss when wider."""
     sums: ClassSums
     """Sum and number of the labelled rows of each class that occurs. Under ``+`` added by label."""
     accounts: Accounts
     """Rows, energy and error bounds. Under ``+`` see ``Accounts``."""
     fingerprint: Fingerprint | None = None
-    """Which features these are. Must be equal under ``+``."""
+    """The feature map. Must be equal under ``+``."""
     route: str = field(default="", repr=False)
     """How the factor was computed, fallbacks included."""
     digest: str | None = field(default=None, repr=False)
-    """SHA-256 of the upload this was decoded from, None when it never travelled."""
+    """SHA-256 of the upload this was decoded from; None when it was not decoded."""
 
     def __post_init__(self) -> None:
         check_fingerprint(self.fingerprint)
@@ -109,7 +109,7 @@ class Summary:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays in memory; ``len(encode(summary))`` is what travels."""
+        """Bytes of the arrays in memory; ``len(encode(summary))`` is the size of the upload."""
         return sum(int(np.prod(a.shape)) * a.dtype.itemsize for a in (self.factor, self.class_sums))
 
     def __repr__(self) -> str:
@@ -141,10 +141,10 @@ class Summary:
         return self if other == 0 else NotImplemented
 
     def truncate(self, rank: int | float | None, method: Literal["gram", "qr"] = "gram") -> Summary:
-        """The best summary of at most this rank; what it loses goes to the accounts.
+        """The best summary of at most this rank; the loss is added to the accounts.
 
-        ``"gram"`` takes eigenvectors of the small Gram F'F, ``"qr"`` is the paper's QR-SVD,
-        slower and never more accurate here: the Gram form switches to float64 where it must.
+        ``"gram"`` uses eigenvectors of the small Gram F'F. ``"qr"`` is the paper's QR-SVD, which
+        is slower and not more accurate, because the Gram form switches to float64 where needed.
         """
         rank = check_rank(rank)
         if method == "qr":
@@ -164,7 +164,7 @@ class Summary:
         )
 
     def gram(self) -> Float[Array, "M M"]:
-        """F F', the dense (M, M) approximation of H'H. For small M and for tests."""
+        """F F', the dense (M, M) approximation of H'H, for small M."""
         return self.factor @ self.factor.T
 
     def to(self, device: str | None) -> Summary:
@@ -174,8 +174,9 @@ class Summary:
     def validate(self) -> Summary:
         """Check that the numbers can describe real rows; returns self or raises Refused.
 
-        Finite; counts positive and within the rows; ||F||^2 + cut = energy; cut <= M eps_G; and
-        by Cauchy-Schwarz sum_c ||b_c||^2 / n_c <= energy.
+        All values are finite, counts are positive and add up to at most ``n_rows``,
+        ||F||^2 + cut = energy, cut <= M eps_G, and by Cauchy-Schwarz
+        sum_c ||b_c||^2 / n_c <= energy.
         """
         acc = self.accounts
         for name in acc.__dataclass_fields__:
@@ -198,17 +199,13 @@ class Summary:
             raise Refused(
                 "accounts.energy", f"||F||^2 + cut = {held + acc.cut:.6g}", f"{acc.energy:.6g}"
             )
-        self._validate_losses()
-        self._validate_sums()
-        return self
-
-    def _validate_losses(self) -> None:
-        acc = self.accounts
         if max(acc.eta_loc, acc.eta_merge) > 1 + ENERGY_SLACK:
             raise Refused("accounts", "eta_loc and eta_merge of at most 1", "larger shares")
         least = (acc.cut - ENERGY_SLACK * acc.energy) / self.out_features
         if acc.eps_G < least:
             raise Refused("accounts.eps_G", f"at least cut / M = {least:.6g}", acc.eps_G)
+        self._validate_sums()
+        return self
 
     def _validate_sums(self) -> None:
         if not self.counts:
@@ -233,12 +230,12 @@ class Summary:
             )
 
     def content_digest(self) -> str:
-        """``digest``, or SHA-256 over the arrays and fields when it never travelled."""
+        """``digest``, or SHA-256 over the arrays and fields where the summary was not decoded."""
         if self.digest is not None:
             return self.digest
         sha = hashlib.sha256()
         for array in (self.factor, self.class_sums):
-            # Two ascontiguousarray calls on equal values hash equal whatever their layout.
+            # Row-major first, so that equal values have equal hashes whatever their layout.
             sha.update(np.ascontiguousarray(to_numpy(array)).data)
         fields = (self.classes, self.counts, self.accounts, self.fingerprint)
         sha.update(repr(fields).encode())
@@ -246,7 +243,7 @@ class Summary:
 
 
 def combine(summaries: Iterable[Summary], rank: int | float | None = None) -> Summary:
-    r"""One summary of everything that several describe, its columns orthogonal.
+    r"""One summary, with orthogonal columns, of everything that several summaries describe.
 
     With factors F_i (M, r_i) side by side, ``A = [F_1 .. F_n]`` (M, w), the sum of the Grams is
     ``A A' = sum_i F_i F_i'``; the result holds ``F = A U_k``, with U_k the leading eigenvectors
@@ -258,15 +255,15 @@ def combine(summaries: Iterable[Summary], rank: int | float | None = None) -> Su
     summaries:
         At least one, all of the same features.
     rank:
-        None keeps everything: the sum of the Grams to rounding, accounts simply added. An int
-        keeps that many columns, a float in (0, 1] that share of the energy; what is discarded is
-        a truncating merge in the accounts, ``cut`` grows by its trace and ``eps_G`` by its norm,
-        so the ridge and the bounds at the server stay right.
+        None keeps everything: the sum of the Grams to rounding, with accounts added. An int
+        keeps that many columns, a float in (0, 1] that share of the energy. The accounts count
+        the truncation as a merge: ``cut`` grows by its trace and ``eps_G`` by its norm, so that
+        the ridge and the bounds at the server stay correct.
 
     Notes
     -----
-    Cost: w^2 M + 4/3 w^3 + 2 w M k operations and w^2 + M w numbers; an (M, M) matrix is made
-    only where w exceeds M. The same head as adding one after the other, in any order.
+    Cost: w^2 M + 4/3 w^3 + 2 w M k operations and w^2 + M w numbers. An (M, M) matrix is computed
+    only where w exceeds M. The head is the same as after adding the summaries in any order.
 
     Examples
     --------
@@ -281,14 +278,14 @@ def combine(summaries: Iterable[Summary], rank: int | float | None = None) -> Su
     parts, rank = list(summaries), check_rank(rank)
     if not parts:
         raise ValueError("combine takes at least one summary, got none")
-    # Without their columns they add at no cost, every check and rule of ``+`` included.
+    # Without their columns they add at no cost, with every check and rule of ``+``.
     total = reduce(add, (replace(s, factor=s.factor[:, :0]) for s in parts))
     first = parts[0].factor
     stack = namespace(first).concat([like(s.factor, first) for s in parts], axis=1)
     if isinstance(rank, int) and rank >= min(stack.shape):
         rank = None
     result = leading(stack, rank, "the stacked factors")
-    # Columns that are zero to rounding are no loss: without a rank the accounts are the sum.
+    # Without a rank only columns that are zero to rounding are dropped, which is no loss.
     accounts = total.accounts if rank is None else total.accounts.after_merge_cut(result.loss)
     return replace(
         total, factor=result.factor, accounts=accounts, route=f"sum, {result.route}", digest=None

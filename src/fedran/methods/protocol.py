@@ -1,4 +1,4 @@
-"""What the benchmark asks of a method, analytic or trained."""
+"""The interface of a method in the benchmark, analytic or trained."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Claims:
-    """What a method promises; the generic checks test every promise."""
+    """The properties that a method claims. The generic checks test every claim."""
 
     order_free: bool = False
     """The order in which clients' messages arrive does not matter (to rounding)."""
@@ -52,14 +52,14 @@ class ClientData:
 
 
 class Method(Protocol[S]):
-    """A competitor. Every call returns the next state; the one handed in is not used again.
+    """One method of the benchmark. Calls return the next state; the given one is not used again.
 
-    The runner measures bytes and seconds around these calls; a method never counts itself.
+    The runner measures bytes and seconds around these calls; a method measures nothing.
     """
 
     @property
     def name(self) -> str:
-        """As shown in tables."""
+        """The name shown in tables."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class Method(Protocol[S]):
 
     @property
     def claims(self) -> Claims:
-        """What it promises."""
+        """The properties that it claims."""
         ...
 
     @property
@@ -84,7 +84,7 @@ class Method(Protocol[S]):
 
     @property
     def verified(self) -> str:
-        """yes, partly or no, and why: what the implementation was checked against."""
+        """yes, partly or no, and what the implementation was compared with."""
         ...
 
     def formula(self, in_features: int, n_classes: int) -> int | None:
@@ -102,7 +102,7 @@ class Method(Protocol[S]):
     def participants(
         self, task: int, round_: int, clients: tuple[str, ...], seed: int
     ) -> tuple[str, ...]:
-        """Who takes part in this round; the others neither download nor upload."""
+        """The clients that take part in this round; the others neither download nor upload."""
         ...
 
     def init(self, spec: Spec, seed: int) -> S:
@@ -110,11 +110,11 @@ class Method(Protocol[S]):
         ...
 
     def broadcast(self, state: S, task: int, round_: int) -> bytes:
-        """What every client downloads before this round."""
+        """The message that every client downloads before this round."""
         ...
 
     def client(self, cstate: Any, message: bytes, data: ClientData, seed: int) -> tuple[Any, bytes]:
-        """One client's work: its own next state and its upload."""
+        """The work of one client: its next state and its upload."""
         ...
 
     def aggregate(self, state: S, task: int, round_: int, uploads: dict[str, bytes]) -> S:

@@ -1,4 +1,4 @@
-"""Every method by its key; the generic checks and the benchmark find them here."""
+"""All methods by key, for the benchmark and the generic checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Solving (K + lambda I) X = B for a positive semidefinite K, with fallbacks that are reported."""
+"""Solve (K + lambda I) X = B for a positive semidefinite K, and report the fallbacks used."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fedran.core._linalg.blas import mirror, symmetric
 def solve_definite(
     K: Float[Array, "w w"], B: Float64[Array, "w C"], lam: float, fallbacks: bool = True
 ) -> tuple[Float64[Array, "w C"], str]:
-    """(K + lam I)^-1 B in float64, and the route that led there.
+    """(K + lam I)^-1 B in float64, and the method that succeeded.
 
     In NumPy the lower triangle of K is read. A column-major K is factorised in its own upper
-    triangle, so that no second matrix is needed: the lower triangle and the diagonal come back
-    as they were. Tried in order: Cholesky in the dtype of K, Cholesky in float64, eigenvalues
-    with those below rounding set to zero. Without ``fallbacks`` the first one that fails is
-    a LinAlgError: for searches over lambda that pass over what does not work.
+    triangle, so that no second matrix is needed; its lower triangle and diagonal are unchanged
+    afterwards. Tried in order: Cholesky in the dtype of K, Cholesky in float64, eigenvalues with
+    those below rounding set to zero. Without ``fallbacks`` the first failure is a LinAlgError,
+    for searches over lambda that skip values that do not work.
     """
     tried: list[str] = []
     for dtype in dict.fromkeys(("float32" if eps(K) > 1e-10 else "float64", "float64")):

@@ -1,4 +1,4 @@
-"""Eigenpairs of a symmetric matrix: the driver that is fastest for how many are wanted."""
+"""Eigenpairs of a symmetric matrix, by the fastest driver for the number that is wanted."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def eigh_some(
 def _eigh_mixed(
     K: Float32[NDArray[Any], "w w"],
 ) -> tuple[Float64[NDArray[Any], " w"], Float32[NDArray[Any], "w w"]]:
-    """All eigenpairs of K, ascending: values from float64, vectors as good as if from there.
+    """All eigenpairs of K, ascending: values in float64, vectors as accurate as rounded float64.
 
-    K = Q T Q' and T = S diag(l) S' in float64; U = Q S in float32, which is what the caller
-    wants and half the work. The rounding of U that would matter is its overlap with the few
-    dominant directions, so those are computed in float64 and projected out of the rest.
+    K = Q T Q' and T = S diag(l) S' are computed in float64, U = Q S in float32, which the caller
+    wants and which is half the work. The harmful part of the rounding of U is its overlap with
+    the few dominant directions. Those are computed in float64 and projected out of the rest.
     """
     n = K.shape[0]
     C, d, e, tau, _ = lapack.dsytrd(

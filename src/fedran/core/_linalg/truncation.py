@@ -1,7 +1,7 @@
-r"""The leading factor of A A': one routine behind summaries, truncation and merges.
+r"""The leading factor of A A', for summaries, truncation and merges.
 
 Given A (M, w), whose columns may be rows of H or factors side by side, find F (M, k) with
-F F' = T_k(A A'), the best approximation of rank k. The work happens on the smaller side:
+F F' = T_k(A A'), the best approximation of rank k. The smaller Gram is used:
 
 * w <= M: K = A'A (w, w) = U diag(l) U', and F = A U_k. F's columns are orthogonal with norms
   sqrt(l), so no division is needed and F F' <= A A' holds to rounding.
@@ -45,7 +45,7 @@ RITZ_RESOLVED = 1000.0
 
 @dataclass(frozen=True)
 class Leading:
-    """A leading factor, what was left out, and the route that led there."""
+    """A leading factor, what was discarded, and how it was computed."""
 
     factor: Float[Array, "M k"]
     loss: Loss
@@ -61,26 +61,40 @@ def leading(A: Float[Array, "M w"], rank: int | float | None, name: str = "the m
     of the energy, None all. Columns that are zero to rounding are dropped. Tried in order:
     float32 eigenvectors with a float64 Rayleigh-Ritz step, float64 eigenvectors of the Gram in
     the dtype of A, the same with the Gram in float64, a thin SVD. ``route`` names the one that
-    was accepted and, where an earlier one failed, says so.
+    succeeded and those that failed before it.
     """
+    xp = namespace(A)
     K = _small_gram(A)
     energy = _trace(K)
     tried: list[str] = []
-    if not _safely_squared(energy, A):
+    finfo = xp.finfo(A.dtype)
+    subnormal = float(finfo.smallest_normal) / float(finfo.eps) * (A.shape[1] + 1)
+    if not (np.isfinite(energy) and energy > subnormal):
         require_finite(A.T, name)
-        if not bool(namespace(A).any(A != 0)):
+        if not bool(xp.any(A != 0)):
             return Leading(A[:, :0], Loss(), 0.0, "empty")
         tried.append(f"{A.dtype} (squares out of its range)")
         K = _small_gram(cast(A, "float64"))
-        energy = _require_representable(A, _trace(K), name)
-    for route, attempt in _routes(A, K, rank):
+        energy = _trace(K)
+        if not (np.isfinite(energy) and energy > np.finfo(np.float64).tiny):
+            raise ValueError(
+                f"{name} has values between {float(xp.min(A)):g} and {float(xp.max(A)):g}, whose "
+                "squares are out of the range of float64; rescale the features"
+            )
+    attempts: list[tuple[str, _Attempt]] = [("gram in float64", _by_gram64), ("svd", _by_svd)]
+    if eps(K) > 1e-10:
+        attempts.insert(0, ("gram", _by_gram))
+        few = isinstance(rank, int) and RITZ_SHARE * (rank + 1) <= A.shape[1] <= A.shape[0]
+        if few and is_numpy_array(A):
+            attempts.insert(0, ("ritz", _by_ritz))
+    for route, attempt in attempts:
         try:
             factor, loss = attempt(A, K, rank, energy)
         except (_Unresolved, np.linalg.LinAlgError) as reason:
             tried.append(f"{route} ({reason})")
             continue
         note = f", after {' and '.join(tried)}" if tried else ""
-        if tried and not bool(namespace(A).all(namespace(A).isfinite(factor))):
+        if tried and not bool(xp.all(xp.isfinite(factor))):
             raise ValueError(
                 f"{name} has norms out of the range of {A.dtype}; rescale the features"
             )
@@ -91,8 +105,8 @@ def leading(A: Float[Array, "M w"], rank: int | float | None, name: str = "the m
 def leading_qr(A: Float[Array, "M w"], rank: int) -> Leading:
     """The paper's merge: A = QR, R = U diag(s) W', keep F = Q U_k diag(s_k).
 
-    The literal Algorithm "Server-Side QR-SVD Subspace Merge"; the same result as
-    ``leading`` to rounding, 2 M w^2 + O(w^3) operations with large constants.
+    This is the algorithm "Server-Side QR-SVD Subspace Merge" as printed. The result equals that
+    of ``leading`` to rounding, for 2 M w^2 + O(w^3) operations with large constants.
     """
     xp = namespace(A)
     if is_numpy_array(A):
@@ -123,16 +137,6 @@ class _Unresolved(Exception):
 
 
 _Attempt = Callable[[Array, Array, Any, float], tuple[Array, Loss]]
-
-
-def _routes(A: Array, K: Array, rank: int | float | None) -> list[tuple[str, _Attempt]]:
-    last: list[tuple[str, _Attempt]] = [("gram in float64", _by_gram64), ("svd", _by_svd)]
-    if eps(K) < 1e-10:
-        return last
-    few = isinstance(rank, int) and RITZ_SHARE * (rank + 1) <= A.shape[1] <= A.shape[0]
-    if few and is_numpy_array(A):
-        return [("ritz", _by_ritz), ("gram", _by_gram), *last]
-    return [("gram", _by_gram), *last]
 
 
 def _by_ritz(
@@ -172,7 +176,7 @@ def _by_gram64(
 
 
 def leading_of_gram(G: Float[Array, "M M"], rank: int | float | None) -> Leading:
-    """The leading factor of a symmetric (M, M) matrix that is given itself: F = V_k sqrt(l_k)."""
+    """The leading factor of a given symmetric (M, M) matrix: F = V_k sqrt(l_k)."""
     energy = _trace(G)
     if energy == 0.0:
         return Leading(G[:, :0], Loss(), 0.0, "empty")
@@ -269,26 +273,9 @@ def _small_gram(A: Float[Array, "M w"]) -> Float[Array, "s s"]:
         return gram(A if A.shape[1] <= A.shape[0] else A.T)
 
 
-def _safely_squared(energy: float, A: Array) -> bool:
-    """Whether the squares of A stayed clear of overflow and of subnormal numbers."""
-    finfo = namespace(A).finfo(A.dtype)
-    floor = float(finfo.smallest_normal) / float(finfo.eps) * (A.shape[1] + 1)
-    return bool(np.isfinite(energy)) and energy > floor
-
-
 def _trace(K: Float[Array, "s s"]) -> float:
     xp = namespace(K)
     return float(xp.sum(xp.linalg.diagonal(K), dtype=xp.float64))
-
-
-def _require_representable(A: Array, energy: float, name: str) -> float:
-    if np.isfinite(energy) and energy > np.finfo(np.float64).tiny:
-        return energy
-    xp = namespace(A)
-    raise ValueError(
-        f"{name} has values between {float(xp.min(A)):g} and {float(xp.max(A)):g}, whose squares "
-        "are out of the range of float64; rescale the features"
-    )
 
 
 def _resolved(values: Float64[Array, " s"], precision: float) -> int:

@@ -1,4 +1,4 @@
-"""Feature maps besides the random one: the raw features, a bias column, a projection alone."""
+"""Feature maps besides RandomFeatures: raw features, a bias column, a projection without relu."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ BLOCK_ROWS = 4096
 
 
 class FeatureMap(Protocol):
-    """From features Z (n, d) to what a classifier is linear in."""
+    """A map from features Z (n, d) to the inputs (n, M) of a linear classifier."""
 
     @property
     def in_features(self) -> int:
-        """Width of what it takes."""
+        """d, the width of the input."""
         ...
 
     @property
     def out_features(self) -> int:
-        """Width of what it returns."""
+        """M, the width of the output."""
         ...
 
     @property
     def fingerprint(self) -> Fingerprint | None:
-        """What everyone must agree on, where there is anything."""
+        """The parameters that all clients must share; None where there are none."""
         ...
 
     def __call__(self, Z: Array) -> Array:
@@ -36,12 +36,12 @@ class FeatureMap(Protocol):
         ...
 
     def blocks(self, Z: Array) -> Iterator[tuple[slice, Array]]:
-        """(rows, mapped rows), block after block."""
+        """Iterate over (rows, mapped rows) in blocks."""
         ...
 
 
 class Raw:
-    """Z as it is."""
+    """Z unchanged."""
 
     fingerprint: Fingerprint | None = None
 
@@ -50,7 +50,7 @@ class Raw:
 
     @property
     def out_features(self) -> int:
-        """Width of what it returns."""
+        """M, the width of the output."""
         return self.in_features
 
     def __call__(self, Z: Array) -> Array:
@@ -58,7 +58,7 @@ class Raw:
         return cast(as_matrix(Z, "Z", self.in_features), "float32")
 
     def blocks(self, Z: Array) -> Iterator[tuple[slice, Array]]:
-        """(rows, mapped rows), block after block."""
+        """Iterate over (rows, mapped rows) in blocks."""
         for i in range(0, len(Z), BLOCK_ROWS):
             rows = slice(i, min(i + BLOCK_ROWS, len(Z)))
             yield rows, self(Z[rows])
@@ -81,7 +81,7 @@ class WithBias(Raw):
 
 
 class Projection(Raw):
-    """Z P without the relu: what the nonlinearity adds shows in the difference."""
+    """Z P without the relu, to measure what the nonlinearity adds."""
 
     def __init__(self, in_features: int, out_features: int, seed: int) -> None:
         super().__init__(in_features)

@@ -29,7 +29,7 @@ def test_float32_and_float64_stay_and_the_rest_becomes_float32(kind):
         assert to_numpy(as_matrix(x, "H")).dtype == expected
 
 
-def test_lists_are_taken():
+def test_lists_are_accepted_as_matrices():
     assert as_matrix([[1, 2], [3, 4]], "H").tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
@@ -45,7 +45,7 @@ def test_a_wrong_width_is_refused_with_both_numbers():
 
 
 @pytest.mark.parametrize("make", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
-def test_sparse_is_refused_with_the_way_out(make):
+def test_sparse_matrices_are_refused_with_a_hint(make):
     with pytest.raises(TypeError, match="toarray"):
         as_matrix(make(np.eye(2)), "H")
 
