@@ -83,7 +83,8 @@ class Site:
         in_memory = phi(features(data.X)) if len(data.y) <= capacity else None
 
         def H(rows: NDArray[np.int64]) -> NDArray[Any]:
-            return phi(features(data.X[rows])) if in_memory is None else in_memory[rows]
+            found = phi(features(data.X[rows])) if in_memory is None else in_memory[rows]
+            return np.asarray(found)
 
         y = self._with_pseudo_labels(H, data.y, capacity, offer.task)
         kept = self._rows_to_send(y, offer.task)
