@@ -29,7 +29,14 @@ def save_stream(stream: Stream, path: str | Path) -> None:
         "hash": stream.hash,
         "made": made,
         "made_hash": _digest(made),
-        "tasks": [_task_fields(t) for t in stream.tasks],
+        "tasks": [
+            {
+                "classes": list(task.classes),
+                "rows": [rows.tolist() for rows in task.rows],
+                "unlabelled": [np.flatnonzero(~mask).tolist() for mask in task.labelled],
+            }
+            for task in stream.tasks
+        ],
     }
     write_atomically(Path(path), json.dumps(fields, separators=(",", ":")).encode())
 
@@ -47,11 +54,14 @@ def load_stream(path: str | Path, labels: NDArray[Any] | None = None) -> Stream:
         made = header.section("made")
         if header.text("made_hash", 64) != _digest(made.fields):
             raise Refused("made_hash", "the hash of seeds and settings", "another", hint=ALTERED)
-        seeds = made.section("seeds")
+        seeds, settings = made.section("seeds"), made.section("settings").fields
+        for name, value in settings.items():
+            if value is not None and not isinstance(value, (int, float, str)):
+                raise Refused(f"settings.{name}", "a number or text", value)
         stream = Stream(
             tuple(_read_task(t) for t in header.items("tasks", FILE_LIMITS.classes)),
             {name: seeds.integer(name) for name in seeds.fields},
-            _settings(made.section("settings")),
+            settings,
         )
         _check_rows(stream)
         if labels is not None:
@@ -61,14 +71,6 @@ def load_stream(path: str | Path, labels: NDArray[Any] | None = None) -> Stream:
     except (ValueError, TypeError, OverflowError) as reason:
         raise ValueError(f"{path}: not a usable stream file: {reason}") from None
     return stream
-
-
-def _task_fields(task: Task) -> dict[str, Any]:
-    return {
-        "classes": list(task.classes),
-        "rows": [r.tolist() for r in task.rows],
-        "unlabelled": [np.flatnonzero(~m).tolist() for m in task.labelled],
-    }
 
 
 def _read_task(fields: Any) -> Task:
@@ -102,14 +104,8 @@ def _digest(fields: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-def _settings(header: Header) -> dict[str, Any]:
-    for name, value in header.fields.items():
-        if value is not None and not isinstance(value, (int, float, str)):
-            raise Refused(f"settings.{name}", "a number or text", value)
-    return header.fields
-
-
 def _check_labels(stream: Stream, labels: NDArray[Any]) -> None:
+    """Refuse a stream whose rows do not have the classes of their task in this dataset."""
     hint = "made for another dataset"
     for t, task in enumerate(stream.tasks, 1):
         rows = np.concatenate(task.rows)
@@ -122,6 +118,7 @@ def _check_labels(stream: Stream, labels: NDArray[Any]) -> None:
 
 
 def _check_rows(stream: Stream) -> None:
+    """Refuse tasks with different clients, and rows or classes that occur twice."""
     if (
         not stream.tasks
         or not stream.n_clients

@@ -34,11 +34,8 @@ def footprint(method: TrainedMethod, X: NDArray[Any], stream: Any) -> Footprint:
     rows = 3 * max(len(r) for t in stream.tasks for r in t.rows)
     if method.device is not None:  # an accelerator keeps the rows of all clients for a task
         rows += max(sum(len(r) for r in t.rows) for t in stream.tasks)
-    synthetic = getattr(method, "planned_rounds", 0) * getattr(method, "synthetic_batch", 0)
-    replay = min(len(X), getattr(method, "memory_size", 0) * stream.n_clients)
-    if getattr(method, "flavour", "") == "as_published" and replay:
-        replay = len(X)
-    kept = (stream.n_clients + 2) * synthetic + replay
+    synthetic = method.synthetic_rows()
+    kept = (stream.n_clients + 2) * synthetic + method.replay_rows(len(X), stream.n_clients)
     batch = max(method.batch, getattr(method, "synthetic_batch", 0))
     tensors = (
         4 * weights * (COPIES + (KEPT + 1) * stream.n_clients)

@@ -239,6 +239,14 @@ class TrainedMethod(Schedule, ABC):
         """Scores (n, C) over all classes seen."""
         return evaluate(network, X)
 
+    def replay_rows(self, n_rows: int, n_clients: int) -> int:
+        """Old rows that all clients keep together, at most, for the estimate of memory."""
+        return 0
+
+    def synthetic_rows(self) -> int:
+        """Synthetic images that the server makes per task, for the estimate of memory."""
+        return 0
+
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The first weights, without classes."""
         seed_of_weights = stable_seed("weights", seed)
