@@ -152,7 +152,7 @@ def test_a_folder_of_sites_gives_each_node_the_site_of_its_number(tmp_path, monk
     monkeypatch.setenv(VARIABLE, str(tmp_path / "sites"))
     told = [call(upload, asked(), context(n))[0] for n in range(3)]
     assert [t["client"] for t in told] == ["site-a", "site-b", "site-c"]
-    for wrong in (3, -1, True, "../b", None):
+    for wrong in (3, -1, True, 1.0, "../b", None):
         fields, blobs = call(upload, asked(), context(wrong))
         assert (fields["client"], blobs) == ("", {})
         assert fields["told"] == "Refused at the site; its log says more"

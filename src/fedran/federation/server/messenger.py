@@ -22,17 +22,13 @@ class Messenger:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self.unanswered: dict[str, int] = {}
-        """Message id -> node."""
+        """Message id -> node, for messages whose reply has not come."""
         self._attempts: dict[int, int] = {}
         self._asked_at: dict[int, float] = {}
         self._ask_from: dict[int, float] = {}
         """Node -> time from which it may be asked (again)."""
         self._disconnected: set[int] = set()
         """Nodes that disconnected before they answered."""
-
-    def nodes(self) -> list[int]:
-        """The connected nodes."""
-        return list(self.grid.get_node_ids())
 
     def nodes_to_ask(self) -> list[int]:
         """Connected nodes that were not asked yet, failed, were disconnected, or are slow.
@@ -74,7 +70,3 @@ class Messenger:
         for message_id in list(self.unanswered):
             for reply in self.grid.pull_messages([message_id]):
                 yield self.unanswered.pop(message_id), reply
-
-    def forget_unanswered(self) -> None:
-        """Stop waiting for the replies that have not come."""
-        self.unanswered.clear()

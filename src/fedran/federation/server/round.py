@@ -228,8 +228,8 @@ class Round:
         Nodes that are not noted in ``served.json`` are asked again by a later run.
         """
         head, digest = update_head(self.store, self.validation, task)
-        nodes = self.messenger.nodes()
-        self.messenger.forget_unanswered()
+        nodes = list(self.messenger.grid.get_node_ids())
+        self.messenger.unanswered.clear()  # answers to the offer that came too late
         for node in nodes:
             receipts = receipts_to_json(self.receipts.get(node, []))
             lacks_head = head and self.held_heads.get(node) != digest

@@ -98,12 +98,22 @@ class LocalSite:
     @classmethod
     def find(cls, context: Context) -> LocalSite:
         """The site of FEDRAN_SITE; in a folder of several sites, the one with the node's number."""
-        where = os.environ.get(VARIABLE, "")
-        file = site_file(where, context.node_config.get("partition-id"))
+        where = os.environ.get(VARIABLE)
+        if not where:
+            raise Refused(VARIABLE, "the path of the site's configuration (.toml)", "nothing")
+        file = Path(where).absolute()
+        simulated = file.is_dir()
+        if simulated:
+            files = sorted(file.glob("*/site.toml"))
+            number = context.node_config.get("partition-id")
+            if type(number) is not int or number not in range(len(files)):
+                expected = f"a number below {len(files)}, one of the sites"
+                raise Refused("partition-id", expected, number)
+            file = files[number]
         settings = load_settings(SiteSettings, file)
         log_to(file.parent)
         outbox = Outbox(file.parent / settings.state / "outbox")
-        return cls(file, settings, outbox, simulated=Path(where).is_dir())
+        return cls(file, settings, outbox, simulated)
 
     def make(self, offer: Offer) -> str:
         """Make the upload for a task unless it exists. Returns what went wrong, or nothing."""
@@ -160,16 +170,3 @@ class Reply:
         if told:
             log.warning("reported to the server: %s", told)
         return Message(content({**fields, "told": told}, self.blobs), reply_to=message)
-
-
-def site_file(where: str, number: object) -> Path:
-    """The configuration at ``where``: a file, or the numbered one of ``FOLDER/NAME/site.toml``."""
-    if not where:
-        raise Refused(VARIABLE, "the path of the site's configuration (.toml)", "nothing")
-    path = Path(where).absolute()
-    if not path.is_dir():
-        return path
-    found = sorted(path.glob("*/site.toml"))
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(found):
-        raise Refused("partition-id", f"a number below {len(found)}, one of the sites", number)
-    return found[number]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.core.labels import Label, encode_labels
+from fedran.core.labels import encode_labels
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
@@ -87,7 +87,7 @@ class Site:
             return np.asarray(found)
 
         y = self._with_pseudo_labels(H, data.y, capacity, offer.task)
-        kept = self._rows_to_send(y, offer.task)
+        kept = rows_to_send(y, self.min_class_count, offer.task)
         n_classes = len({y[i] for i in kept})
         rank = plan(offer.budget_bytes, out_features=width, n_classes=n_classes).rank
         if rank < 1:
@@ -148,20 +148,6 @@ class Site:
                 labels[i] = label
         return labels
 
-    def _rows_to_send(self, y: list[Any], task: str) -> NDArray[np.int64]:
-        kept, withheld = frequent_rows(y, self.min_class_count)
-        if withheld:
-            log.warning(
-                "task %s: withheld %s, fewer than %d rows each",
-                task,
-                ", ".join(f"{c!r} ({n})" for c, n in withheld.items()),
-                self.min_class_count,
-            )
-        if not len(kept):
-            expected = f"a class with at least {self.min_class_count} labelled rows"
-            raise Refused("rows", expected, "none")
-        return kept
-
 
 def extract(network: Backbone, images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Features (n, d) of images (n, height, width, 3), computed in batches."""
@@ -172,15 +158,20 @@ def extract(network: Backbone, images: NDArray[np.uint8]) -> NDArray[np.float32]
     return features
 
 
-def frequent_rows(y: list[Any], least: int) -> tuple[NDArray[np.int64], dict[Label, int]]:
-    """The labelled rows of classes with at least ``least`` rows, and the counts of the others.
+def rows_to_send(y: list[Any], min_class_count: int, task: str) -> NDArray[np.int64]:
+    """The labelled rows of classes with enough rows. Other classes are withheld with a warning.
 
-    >>> rows, withheld = frequent_rows(["a", "a", "b", None], 2)
-    >>> rows.tolist(), withheld
-    ([0, 1], {'b': 1})
+    >>> rows_to_send(["a", "a", "b", None], 2, "may").tolist()
+    [0, 1]
     """
     classes, codes = encode_labels(y, len(y))
     counts = Counter(codes[codes >= 0].tolist())
-    few = [c for c, n in counts.items() if n < least]
-    rows = np.flatnonzero((codes >= 0) & ~np.isin(codes, few))
-    return rows, {classes[c]: counts[c] for c in sorted(few)}
+    rare = sorted(code for code, n in counts.items() if n < min_class_count)
+    if rare:
+        shown = ", ".join(f"{classes[code]!r} ({counts[code]})" for code in rare)
+        text = "task %s: withheld %s, fewer than %d rows each"
+        log.warning(text, task, shown, min_class_count)
+    rows = np.flatnonzero((codes >= 0) & ~np.isin(codes, rare))
+    if not len(rows):
+        raise Refused("rows", f"a class with at least {min_class_count} labelled rows", "none")
+    return rows
