@@ -85,7 +85,7 @@ def test_late_members_are_forwarded_in_a_second_sum(sites, opened, server):
     assert server.aggregator.accounts.n_rows == 60
 
 
-def test_tasks_are_summed_apart(sites, opened):
+def test_tasks_are_summed_separately(sites, opened):
     edge = opened()
     outcomes(edge, *uploads(sites, "site-1"), *uploads(sites, "site-1", "site-2", task="june"))
     assert edge.forward("july") is None
@@ -125,7 +125,7 @@ def test_a_sum_whose_name_was_taken_meanwhile_is_an_error(sites, opened, monkeyp
     assert edge.forward("may") is not None
 
 
-def test_a_name_too_long_for_the_next_sum_is_refused_before_anything(sites, opened):
+def test_a_task_name_too_long_for_a_sum_is_refused(sites, opened):
     edge, task = opened(), "m" * 58
     outcomes(edge, sites.envelope("site-1", task))
     for _ in range(9):
@@ -161,7 +161,7 @@ def test_a_sum_of_sums_lists_all_members(sites, opened, server):
         assert (late.outcome, "through edge" in late.reason) == ("refused", True)
 
 
-def test_a_budget_holds_and_the_accounts_say_what_it_cost(sites, opened, server):
+def test_a_sum_fits_its_budget_and_accounts_for_the_loss(sites, opened, server):
     edge = opened()
     outcomes(edge, *uploads(sites, "site-1", "site-2", "site-3"))
     made = edge.forward("may", budget_bytes=2200)

@@ -23,7 +23,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("_", "changes", "words"), REFUSED, ids=[r[0] for r in REFUSED])
-def test_a_refused_upload_leaves_no_trace(_, changes, words, sites, opened):
+def test_an_upload_refused_by_an_edge_leaves_no_trace(_, changes, words, sites, opened):
     edge = opened()
     before = edge.journal.end
     if "key" in changes:
@@ -46,7 +46,7 @@ def test_strangers_garbage_and_the_edge_itself_are_refused(sites, opened):
     assert "this site itself" in edge.receive(circle).reason
 
 
-def test_duplicates_are_harmless_and_conflicts_refused(sites, opened):
+def test_an_edge_counts_duplicates_once_and_refuses_conflicts(sites, opened):
     edge = opened()
     blob = sites.envelope("site-1", "may", upload(1))
     assert outcomes(edge, blob, blob) == ["accepted", "duplicate"]
@@ -57,7 +57,7 @@ def test_duplicates_are_harmless_and_conflicts_refused(sites, opened):
     assert opened().forward("may") is None
 
 
-def test_other_features_are_refused(sites, opened):
+def test_an_edge_refuses_uploads_of_another_feature_map(sites, opened):
     other = fedran.RandomFeatures(6, 40, seed=1, source="test")
     strange = sites.envelope(
         "site-2", "may", upload(1, phi=other), fingerprint=other.fingerprint.hash

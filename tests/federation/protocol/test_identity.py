@@ -1,4 +1,4 @@
-"""Keys, signatures and the roster: who may say what."""
+"""Keys, signatures and the roster decide who may send what."""
 
 import os
 import re
@@ -26,7 +26,7 @@ from fedran.federation.protocol.identity import (
 SAID = Statement("trial", "site-1", "may", "f" * 64, "d" * 64, (("a", "may"), ("b", "may")))
 
 
-def test_a_signature_stands_for_every_field():
+def test_a_signature_covers_every_field():
     key = SiteKey.generate()
     signature = key.sign(SAID)
     verify(key.public, SAID, signature)
@@ -62,7 +62,7 @@ def test_an_id_with_special_characters_is_refused(bad):
 
 
 @pytest.mark.parametrize("task", ["may", "may.2", "may.sum", "may-sum-1", "sum-1", "m" * 64])
-def test_a_task_is_its_own_base_and_that_of_its_sums(task):
+def test_the_base_task_of_a_sum_is_the_task(task):
     assert check_task(task) == task
     assert base_task(task) == task
     for n in (1, 2, 10):
@@ -70,7 +70,7 @@ def test_a_task_is_its_own_base_and_that_of_its_sums(task):
 
 
 @given(st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True), st.integers(1, 10**6))
-def test_no_task_passes_for_a_sum(task, n):
+def test_a_task_cannot_have_the_name_of_a_sum(task, n):
     if SUM in task:
         with pytest.raises(Refused, match="which marks forwarded sums"):
             check_task(task)
@@ -86,12 +86,12 @@ def test_the_name_of_a_sum_is_no_task(bad):
 
 
 @pytest.mark.parametrize("bad", ["", "a b", "../x", "x" * 65, "a\n", 3, None, b"may"])
-def test_a_task_is_an_id(bad):
+def test_the_name_of_a_task_is_a_valid_id(bad):
     with pytest.raises(Refused, match="task: expected a str of 1 to 64"):
         check_task(bad)
 
 
-def test_a_member_counts_once():
+def test_a_statement_lists_each_member_once():
     with pytest.raises(Refused, match="each member once"):
         replace(SAID, members=(("a", "may"), ("a", "may")))
 
@@ -115,7 +115,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path):
         SiteKey.load(path)
 
 
-def test_a_secret_is_never_repeated(tmp_path):
+def test_error_messages_do_not_contain_the_secret_key(tmp_path):
     path = tmp_path / "key"
     SiteKey.generate().save(path)
     secret = path.read_text().strip()
@@ -133,14 +133,14 @@ def test_a_text_that_is_not_a_public_key_is_refused(bad):
         check_public(bad, "site-1")
 
 
-def test_a_roster_survives_its_file(tmp_path):
+def test_a_roster_is_read_as_it_was_written(tmp_path):
     roster = Roster().with_site("site-1", SiteKey.generate().public)
     roster = roster.with_site("9.b_c-d", SiteKey.generate().public)
     roster.save(tmp_path / "roster.toml")
     assert Roster.load(tmp_path / "roster.toml") == roster
 
 
-def test_a_roster_with_edges_survives_its_file(tmp_path):
+def test_a_roster_with_edges_is_read_as_it_was_written(tmp_path):
     path, public = tmp_path / "roster.toml", SiteKey.generate().public
     edges = {"9.b_c-d": ("site-1", "ward.2"), "a": (), "site-1": ("never-seen",)}
     roster = Roster({"site-1": public, "9.b_c-d": public}, edges)
@@ -172,7 +172,7 @@ def test_a_statement_signed_with_another_sites_key_is_refused():
         roster.check(replace(SAID, client="site-11"), mine.sign(SAID))
 
 
-def test_only_an_edge_speaks_for_others_and_only_for_its_members():
+def test_an_edge_may_only_list_its_own_members():
     key, other = SiteKey.generate(), SiteKey.generate()
     clients = {"site-1": key.public, "site-2": other.public}
     for edges, foreign in (

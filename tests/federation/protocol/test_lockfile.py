@@ -1,4 +1,4 @@
-"""One program a folder: the lock goes with its process, and so does the mark."""
+"""One program per folder: the lock ends with its process."""
 
 import json
 import os
@@ -16,7 +16,7 @@ pytest.importorskip("cryptography")
 
 import fcntl
 
-from fedran.federation.protocol import lockfile as pidfile
+from fedran.federation.protocol import lockfile
 from fedran.federation.protocol.lockfile import AlreadyRunning, lock_holder, locked, terminate
 
 HOLDER = """
@@ -124,7 +124,7 @@ def test_a_lock_is_free_after_an_error(tmp_path):
 
 
 def test_a_lock_can_be_taken_while_another_process_reads_its_holder(tmp_path):
-    """``lock_holder`` holds a shared lock for an instant; ``locked`` without patience meets it."""
+    """``lock_holder`` takes a shared lock for an instant, which ``locked`` may meet."""
     (tmp_path / "lock").touch()
     with (tmp_path / "lock").open("rb") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -133,7 +133,7 @@ def test_a_lock_can_be_taken_while_another_process_reads_its_holder(tmp_path):
             pass
 
 
-def test_the_lock_vanishes_with_a_killed_process(holder, tmp_path):
+def test_the_lock_of_a_killed_process_is_free(holder, tmp_path):
     process = holder()
     assert lock_holder(tmp_path)["pid"] == process.pid
     assert lock_holder(tmp_path)["what"] == "test"
@@ -154,7 +154,7 @@ def test_terminate_signals_the_holder_and_waits(holder, tmp_path):
     assert terminate(tmp_path) == []
 
 
-def test_a_program_that_does_not_end_is_told(holder, tmp_path):
+def test_terminate_reports_a_program_that_does_not_end(holder, tmp_path):
     process = holder(obey=False)
     with pytest.raises(TimeoutError, match=rf"process {process.pid} did not end within 0\.3 s"):
         terminate(tmp_path, timeout=0.3)
@@ -162,8 +162,8 @@ def test_a_program_that_does_not_end_is_told(holder, tmp_path):
 
 
 @pytest.mark.parametrize("mark", [b"", b"[", b"[]", b"3", b"\xff", b'"x"', None])
-def test_a_damaged_mark_still_means_that_somebody_is_at_work(mark, tmp_path, monkeypatch):
-    monkeypatch.setattr(pidfile.os, "kill", lambda *a: pytest.fail(f"signalled {a}"))
+def test_a_lock_with_a_damaged_note_is_still_held(mark, tmp_path, monkeypatch):
+    monkeypatch.setattr(lockfile.os, "kill", lambda *a: pytest.fail(f"signalled {a}"))
     with locked(tmp_path):
         if mark is None:
             (tmp_path / "running.json").unlink()
@@ -179,17 +179,17 @@ DANGEROUS = [pytest.param(pid) for pid in (0, -1, True)]
 
 
 @pytest.mark.parametrize("pid", [*DANGEROUS, 1.5, "1", None])
-def test_only_a_number_of_a_process_is_ever_signalled(pid, tmp_path, monkeypatch):
+def test_terminate_signals_valid_process_ids_only(pid, tmp_path, monkeypatch):
     """0 and -1 would mean every process of this group, or of this user."""
-    monkeypatch.setattr(pidfile.os, "kill", lambda *a: pytest.fail(f"signalled {a}"))
+    monkeypatch.setattr(lockfile.os, "kill", lambda *a: pytest.fail(f"signalled {a}"))
     with locked(tmp_path):
         (tmp_path / "running.json").write_text(json.dumps({"pid": pid}))
         terminate(tmp_path, timeout=0.1)
 
 
-def test_a_program_that_ended_by_itself_meanwhile_is_no_error(tmp_path, monkeypatch):
+def test_terminate_accepts_that_a_program_has_already_ended(tmp_path, monkeypatch):
     gone = subprocess.Popen(["true"])
     gone.wait()
     found = iter([{"pid": gone.pid}])
-    monkeypatch.setattr(pidfile, "lock_holder", lambda _: next(found, None))
+    monkeypatch.setattr(lockfile, "lock_holder", lambda _: next(found, None))
     terminate(tmp_path, timeout=1.0)

@@ -1,4 +1,4 @@
-"""Lines of the log: nobody can forge one, none is lost, all are for the owner alone."""
+"""The log file: no line can be forged, none is lost, and only the owner can read it."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (INFO|WARNING|ERROR) .*")
 
 @pytest.fixture
 def logger():
-    """The package's logger, as it was before."""
+    """The logger of the package, restored after the test."""
     found = logging.getLogger("fedran")
     level, handlers = found.level, list(found.handlers)
     yield found
@@ -43,14 +43,14 @@ def test_no_foreign_text_can_forge_a_line(end, logger, tmp_path):
     assert len(path.read_text().splitlines()) == 3
 
 
-def test_control_characters_cannot_steer_a_terminal(logger, tmp_path):
+def test_control_characters_in_a_log_line_are_escaped(logger, tmp_path):
     path = log_to(tmp_path)
     logger.error("%s", "a\x1b[2J\x07\x00\b\u202eb\x9b31m")
     text = path.read_text()
     assert text.endswith(" ERROR a\\x1b[2J\\x07\\x00\\x08\\u202eb\\x9b31m\n")
 
 
-def test_a_traceback_stays_indented_and_safe(logger, tmp_path):
+def test_a_traceback_in_the_log_is_indented_and_escaped(logger, tmp_path):
     path = log_to(tmp_path)
     try:
         raise ValueError(f"bad\n{FORGED}\x1b[31m")
@@ -63,13 +63,13 @@ def test_a_traceback_stays_indented_and_safe(logger, tmp_path):
     assert "\x1b" not in path.read_text()
 
 
-def test_a_very_long_line_is_cut(logger, tmp_path):
+def test_a_very_long_log_line_is_cut(logger, tmp_path):
     path = log_to(tmp_path)
     logger.info("x" * 10**6)
     assert path.stat().st_size < 2100
 
 
-def test_called_again_lines_go_to_the_new_folder_alone_and_once(logger, tmp_path):
+def test_a_second_call_moves_the_log_to_the_new_folder(logger, tmp_path):
     log_to(tmp_path / "first")
     before = len(logger.handlers)
     with warnings.catch_warnings():
@@ -83,7 +83,7 @@ def test_called_again_lines_go_to_the_new_folder_alone_and_once(logger, tmp_path
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes")
-def test_the_log_is_for_its_owner_alone(logger, tmp_path):
+def test_only_the_owner_can_read_the_log(logger, tmp_path):
     before = os.umask(0)
     try:
         path = log_to(tmp_path)
@@ -93,7 +93,7 @@ def test_the_log_is_for_its_owner_alone(logger, tmp_path):
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_a_large_file_is_put_by_and_not_lost(logger, tmp_path, monkeypatch):
+def test_a_large_log_file_is_rotated(logger, tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "ROTATE_BYTES", 100)
     path = log_to(tmp_path)
     logger.info("old %s", "x" * 100)
@@ -104,8 +104,8 @@ def test_a_large_file_is_put_by_and_not_lost(logger, tmp_path, monkeypatch):
     assert "old" not in path.read_text()
 
 
-def test_lines_of_a_running_program_follow_when_another_process_puts_the_file_by(logger, tmp_path):
-    """Every run's process calls ``log_to``, and may put by the file of the server's program."""
+def test_a_running_program_follows_the_rotation_by_another_process(logger, tmp_path):
+    """The process of every run calls ``log_to`` and may rotate the file of the server."""
     path = log_to(tmp_path)
     logger.info("before")
     path.replace(path.with_suffix(".log.1"))
@@ -119,7 +119,7 @@ def put(path, text):
         file.write(text)
 
 
-def test_a_tail_gives_whole_new_lines_once(tmp_path):
+def test_a_tail_returns_each_new_line_once(tmp_path):
     path = tmp_path / "x.log"
     put(path, "old\n")
     tail = Tail(path)
@@ -131,14 +131,14 @@ def test_a_tail_gives_whole_new_lines_once(tmp_path):
     assert list(tail.lines()) == ["two", "three"]
 
 
-def test_a_tail_begins_before_the_file_does(tmp_path):
+def test_a_tail_can_wait_for_a_file_that_does_not_exist(tmp_path):
     tail = Tail(tmp_path / "x.log")
     assert list(tail.lines()) == []
     put(tmp_path / "x.log", "first\n")
     assert list(tail.lines()) == ["first"]
 
 
-def test_a_tail_goes_on_in_the_new_file(tmp_path):
+def test_a_tail_continues_in_a_rotated_file(tmp_path):
     path = tmp_path / "x.log"
     put(path, "a long line before the file is put by\nand a torn one")
     tail = Tail(path)
@@ -150,7 +150,7 @@ def test_a_tail_goes_on_in_the_new_file(tmp_path):
     assert list(tail.lines()) == ["new"]
 
 
-def test_a_tail_sees_a_new_file_that_is_larger_already(tmp_path):
+def test_a_tail_notices_a_new_file_that_is_larger(tmp_path):
     path = tmp_path / "x.log"
     put(path, "old\n")
     tail = Tail(path)
@@ -159,14 +159,14 @@ def test_a_tail_sees_a_new_file_that_is_larger_already(tmp_path):
     assert list(tail.lines()) == ["the first line of the new file"]
 
 
-def test_a_tail_survives_bytes_that_are_no_text(tmp_path):
+def test_a_tail_replaces_bytes_that_are_not_text(tmp_path):
     path = tmp_path / "x.log"
     tail = Tail(path)
     path.write_bytes(b"\xff\xfe\x00\nnext\n")
     assert list(tail.lines())[-1] == "next"
 
 
-def test_a_letter_that_was_half_written_is_whole_at_the_next_look(tmp_path):
+def test_a_tail_returns_a_half_written_character_when_it_is_complete(tmp_path):
     path = tmp_path / "x.log"
     tail = Tail(path)
     letter = "ü".encode()

@@ -1,4 +1,4 @@
-"""Offers from a message."""
+"""Offers are read from messages with every field checked."""
 
 import json
 from dataclasses import replace

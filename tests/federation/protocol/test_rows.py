@@ -1,4 +1,4 @@
-"""Rows and labels that belong together."""
+"""Rows have the shape of features or images, and one label each."""
 
 import numpy as np
 import pytest

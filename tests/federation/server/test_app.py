@@ -51,14 +51,14 @@ def test_the_store_applies_the_rules_of_the_settings(opened, sites):
     assert "feature map differs" in opened(source="other", state="c").receive(blob).reason
 
 
-def test_the_roster_is_read_when_it_is_opened(opened, sites, here):
+def test_opening_the_store_reads_the_roster(opened, sites, here):
     sites.roster.without("site-1").save(here / "roster.toml")
     assert "a site of the roster" in opened().receive(sites.envelope("site-1", "may")).reason
     sites.roster.save(here / "roster.toml")
     assert opened().receive(sites.envelope("site-1", "may")).outcome == "accepted"
 
 
-def test_a_missing_or_wrong_roster_is_one_sentence(opened, here):
+def test_a_missing_or_wrong_roster_is_an_error_of_one_sentence(opened, here):
     (here / "roster.toml").write_text("[clients]\nx = 3\n")
     with pytest.raises(Refused, match="x: expected text such as ed25519:"):
         opened()

@@ -1,4 +1,4 @@
-"""A wrong answer of one node costs that answer only."""
+"""A wrong answer of one node does not affect the others."""
 
 import errno
 import logging
@@ -75,7 +75,7 @@ def test_a_node_may_only_answer_for_its_own_client(server, sites, caplog):
 
 
 def test_an_unsigned_client_name_beside_an_upload_proves_nothing(server, sites):
-    """The name beside an upload is not signed; what counts is inside the envelope."""
+    """Only the client in the signed envelope counts."""
     nodes = honest(sites, names=NAMES[:1])
     stolen = sites.envelope("site-2", "may", key=sites.keys["site-3"])
     nodes[13] = Site("site-2", stolen)
@@ -111,7 +111,7 @@ def test_a_node_gets_one_receipt_per_upload_good_or_bad(server, sites):
     assert [r["outcome"] for r in nodes[13].receipts] == ["refused", "accepted", "refused"]
 
 
-def test_a_full_disk_acknowledges_nothing(server, sites, monkeypatch, caplog):
+def test_a_round_with_a_full_disk_acknowledges_nothing(server, sites, monkeypatch, caplog):
     server("april", honest(sites, "april"))
     full = OSError(errno.ENOSPC, "No space left on device")
     nodes = honest(sites)

@@ -1,4 +1,4 @@
-"""The event log: for people, so it may lose a line but never stop the server."""
+"""The event log may lose a line, but it never stops the server."""
 
 import json
 import logging
@@ -70,7 +70,7 @@ def test_an_event_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     assert "seen not written" in caplog.text
 
 
-def test_the_store_records_what_it_did(tmp_path):
+def test_the_store_writes_one_event_per_decision(tmp_path):
     sites = Sites("site-1", "site-2")
     store = sites.store(tmp_path / "state")
     first = sites.envelope("site-1", "may", upload(1, classes=("cat", "dog")))

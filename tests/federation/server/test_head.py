@@ -42,7 +42,7 @@ def test_settings_without_a_validation_file_give_no_validation_set(here):
     assert ValidationSet.load(SETTINGS, here) is None
 
 
-def test_accuracy_is_the_share_of_rows_of_known_classes(here):
+def test_accuracy_counts_rows_of_known_classes_only(here):
     labels = ["cat", "dog"] * 20 + ["bird"] * 40 + [""] * 3
     found = rows(here, labels)
     model = head()
@@ -55,7 +55,7 @@ def test_accuracy_is_the_share_of_rows_of_known_classes(here):
 
 
 @pytest.mark.parametrize("labels", [["bird"] * 4, [""] * 4, [0, 1, 0, 1]])
-def test_without_rows_of_known_classes_there_is_no_accuracy(labels, here):
+def test_accuracy_is_none_without_rows_of_known_classes(labels, here):
     assert rows(here, labels).accuracy(head()) is None
 
 

@@ -1,4 +1,4 @@
-"""The journal: what was acknowledged is there, what was cut off is not, damage is refused."""
+"""The journal keeps acknowledged records, drops an incomplete last one, and detects damage."""
 
 import errno
 import os
@@ -57,7 +57,7 @@ def test_a_journal_cut_anywhere_keeps_its_whole_records(tmp_path_factory, record
 
 
 @pytest.mark.parametrize("zeros", [1, HEADER - 1, HEADER, 500])
-def test_a_length_without_contents_is_a_record_that_was_cut_off(zeros, tmp_path):
+def test_zeros_at_the_end_are_an_incomplete_record(zeros, tmp_path):
     whole = filled(tmp_path / "j", RECORDS)
     (tmp_path / "j").write_bytes(whole + bytes(zeros))
     journal = Journal(tmp_path / "j")
@@ -77,7 +77,7 @@ def test_a_last_record_with_missing_pages_is_removed(tmp_path):
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_an_altered_byte_before_the_last_record_is_never_silent(tmp_path_factory, data):
+def test_an_altered_byte_before_the_last_record_is_detected(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("j") / "j"
     whole = bytearray(filled(path, [b"first" * 9, b"second" * 9, b"last"]))
     at = data.draw(st.integers(0, len(whole) - 1 - HEADER - 4))

@@ -66,7 +66,7 @@ def test_a_node_that_is_silent_for_long_is_asked_again(server, sites, monkeypatc
 
 
 def test_a_node_that_was_killed_at_work_and_is_back_is_asked_again(server, sites):
-    """Flower may deliver a message to a process that dies, and never say so."""
+    """Flower may deliver a message to a process that dies without reporting it."""
     nodes = honest(sites)
     honest_site, asked = nodes[11], []
 
@@ -89,7 +89,7 @@ def test_a_node_that_was_killed_at_work_and_is_back_is_asked_again(server, sites
 
 
 def test_messages_that_flower_does_not_take_are_sent_again(server, sites):
-    """Flower's number for a message that it did not take is empty, and its answer an error."""
+    """Flower returns an empty id for such a message, and an error for that id."""
 
     class Refusing(Fleet):
         refusals = 2

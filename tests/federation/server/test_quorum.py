@@ -34,7 +34,7 @@ def test_refused_and_quarantined_uploads_do_not_count():
     assert task.verdict(1) == "complete"
 
 
-def test_the_deadline_decides_with_what_came():
+def test_the_verdict_at_the_deadline_depends_on_the_uploads_that_came():
     task = Quorum(frozenset("abc"), 2, 60)
     task.answer(receipt("a"))
     assert (task.verdict(59.9), task.verdict(60)) == ("wait", "short")
@@ -63,7 +63,7 @@ def answer(quorum, client, code=Code.ACCEPTED):
     quorum.answer(Receipt(code, client, "may", "d"))
 
 
-def test_nobody_waits_for_a_site_that_declined():
+def test_a_quorum_does_not_wait_for_sites_that_declined():
     found = task()
     answer(found, "a")
     found.decline("b")

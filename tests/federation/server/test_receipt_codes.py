@@ -48,9 +48,10 @@ def test_the_store_answers_with_the_code_of_its_decision(code, sites, store):
     assert store.events.read()[-1]["code"] == code.value
 
 
-def test_a_stranger_gets_the_code_for_an_unknown_client(store):
-    stranger = Sites("site-9")
-    assert store.receive(stranger.envelope("site-9", "may")).code == Code.UNKNOWN_CLIENT
+def test_a_client_that_is_not_in_the_roster_is_refused_as_unknown(store):
+    receipt = store.receive(Sites("site-9").envelope("site-9", "may"))
+    assert (receipt.code, receipt.outcome) == (Code.UNKNOWN_CLIENT, "refused")
+    assert "a site of the roster" in receipt.reason
 
 
 def test_rows_that_are_in_through_a_sum_are_a_conflict(sites, store):
@@ -63,8 +64,3 @@ def test_a_second_upload_for_a_quarantined_one_is_a_conflict(sites, store):
     store.receive(sites.envelope("site-1", "may", upload(2, scale=20.0)))
     other = store.receive(sites.envelope("site-1", "may", upload(3, scale=20.0)))
     assert other.code == Code.CONFLICT
-
-
-def test_an_error_in_a_check_has_the_code_of_a_server_error(sites, store, monkeypatch):
-    monkeypatch.setattr(store, "_unusual", lambda _: 1 / 0)
-    assert store.receive(sites.envelope("site-1", "may")).code == Code.SERVER_ERROR

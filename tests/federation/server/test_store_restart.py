@@ -46,7 +46,7 @@ def test_a_restart_ends_in_the_same_state(sites, tmp_path):
         store.close()
 
 
-def test_a_full_disk_acknowledges_nothing(sites, store, tmp_path, monkeypatch):
+def test_a_store_with_a_full_disk_accepts_nothing(sites, store, tmp_path, monkeypatch):
     store.receive(sites.envelope("site-1", "may"))
     state = store.journal.end
 

@@ -1,4 +1,4 @@
-"""A site's Flower app: whatever a message holds, the site answers and gives nothing away."""
+"""The Flower app of a site answers every message and reveals nothing private."""
 
 import hashlib
 import json
@@ -136,7 +136,7 @@ def test_a_bad_offer_is_reported_and_pending_uploads_are_sent(body, words, place
     assert str(place.folder) not in fields["told"]
 
 
-def test_no_message_and_no_run_chooses_a_path(place, tmp_path):
+def test_messages_and_run_configurations_cannot_choose_a_path(place, tmp_path):
     other = Place(tmp_path / "other", "site-9")
     strange = {"folder": str(other.folder / "data"), "entry": "os:abort", "state": "/tmp/x"}
     strange |= {"site": str(other.file), VARIABLE: str(other.file), "task": "june"}
@@ -176,13 +176,13 @@ def test_a_damaged_outbox_does_not_hold_up_the_others(place):
     assert (fields["told"], set(blobs), blobs["may"]) == ("", {"may", "june"}, first)
 
 
-def test_unreadable_rows_are_told(place):
+def test_unreadable_rows_are_reported_to_the_server(place):
     (place.folder / "data" / "may.npz").write_bytes(b"PK nonsense")
     fields, _ = call(upload, asked())
     assert fields["told"].startswith("task may: may.npz: expected an .npz file, got ")
 
 
-def test_a_full_disk_is_told(place, monkeypatch):
+def test_a_full_disk_is_reported_to_the_server(place, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -246,7 +246,7 @@ def test_a_wrong_head_leaves_the_old_one(place, caplog):
         assert place.head.read_bytes() == good
 
 
-def test_a_site_that_knows_no_offer_takes_its_first_head(place):
+def test_a_site_without_an_offer_accepts_its_first_head(place):
     assert call(settle, content({}, {"head": head_for()}))[0]["told"] == ""
     call(upload, asked(seed=1))
     assert "fingerprint" in call(settle, content({}, {"head": head_for()}))[0]["told"]

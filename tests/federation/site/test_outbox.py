@@ -57,7 +57,7 @@ def test_an_upload_is_not_sent_again_after_a_conflict(tmp_path):
     store.close()
 
 
-def test_a_damaged_upload_is_put_aside_and_made_again(tmp_path, caplog):
+def test_a_damaged_upload_is_renamed_and_made_again(tmp_path, caplog):
     site = site_of(tmp_path, *rows())
     whole = site.prepare(OFFER)
     site.prepare(replace(OFFER, task="june"))

@@ -33,7 +33,7 @@ def test_rows_are_read_from_the_file_of_a_task(tmp_path):
 
 
 @pytest.mark.parametrize("task", ["../secret", "a/b", "", "/etc/passwd", "a\0b"])
-def test_a_task_cannot_leave_the_folder(task, tmp_path):
+def test_the_name_of_a_task_cannot_point_outside_the_folder(task, tmp_path):
     (tmp_path / "data").mkdir()
     np.savez(tmp_path / "secret.npz", features=np.zeros((1, 2)), labels=[1])
     with pytest.raises(Refused, match="task: expected"):

@@ -19,7 +19,7 @@ from helpers.made_federation import RULES
 from helpers.made_site import OFFER, rows, site_of, summary_of
 
 
-def test_from_rows_to_a_head_and_back(tmp_path):
+def test_a_head_from_an_upload_classifies_its_rows(tmp_path):
     X, y = rows()
     site = site_of(tmp_path, X, y)
     store = Store(tmp_path / "server", RULES, Roster({"site-1": site.key.public}))
@@ -53,7 +53,7 @@ def test_rare_classes_are_withheld_with_a_warning(tmp_path, caplog):
     assert "withheld 'rare' (3), fewer than 5 rows each" in caplog.text
 
 
-def test_only_rare_classes_means_no_upload(tmp_path):
+def test_rows_of_rare_classes_only_give_no_upload(tmp_path):
     X, _ = rows(8)
     site = site_of(tmp_path, X, ["a", "b", "c", "d"] * 2)
     with pytest.raises(Refused, match="a class with at least 5 labelled rows"):

@@ -1,4 +1,4 @@
-"""The work for a task in a child: its limits, and how each end of it is told."""
+"""The work for a task in a child process: its limits, and how every failure is reported."""
 
 import logging
 import os
@@ -70,7 +70,7 @@ def outbox_of(path):
 
 
 @linux
-def test_a_child_makes_what_the_process_itself_would(tmp_path, capfd, monkeypatch):
+def test_a_child_makes_the_same_upload_as_its_parent_would(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("FLWR_SECRET", "4711")
     talk = "    print('x' * 10**6, os.environ.get('FLWR_SECRET'), os.getcwd())\n"
     path = site_folder(tmp_path / "apart", talk + ROWS)
@@ -233,7 +233,7 @@ def test_images_through_an_onnx_file_beside_the_configuration(tmp_path, capfd):
     assert dict(summary.fingerprint.fields)["weights"] == source["weights"]
 
 
-def test_a_backbone_by_its_name(tmp_path, monkeypatch):
+def test_a_backbone_is_loaded_from_the_sites_folder_or_by_name(tmp_path, monkeypatch):
     from fedran.backbones import catalogue
 
     seen = []
