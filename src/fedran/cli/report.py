@@ -1,4 +1,4 @@
-"""``fedran report DIR``: results as one page and figures."""
+"""``fedran report DIR``: results as one HTML page and figures."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from fedran.bench.report.build import load_results, make_report
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="Where the results are: every *.jsonl below it.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with results (*.jsonl), searched recursively.")
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="Where to write (default: DIR/report).", show_default=False)
+        Path | None, typer.Option(help="Output folder (default: DIR/report).", show_default=False)
     ] = None,
     open_page: Annotated[
         bool, typer.Option("--open", help="Show the page in the web browser.")
     ] = False,
 ) -> None:
-    """Tables and figures of all results below a folder, as one page that opens offline."""
-    made = make_report(load_results(folder))
-    page = made.write(folder / "report" if out is None else out)
+    """Write tables and figures of all results below a folder as one page that opens offline."""
+    result = make_report(load_results(folder))
+    page = result.write(folder / "report" if out is None else out)
     typer.echo(f"{page}")
-    for name in made.figures:
+    for name in result.figures:
         typer.echo(f"  figures/{name}.svg and .png")
     if open_page:
         webbrowser.open(page.resolve().as_uri())
