@@ -79,14 +79,15 @@ class Site:
         """
         phi, data = offer.features(), self.source(offer.task)
         width, features = phi.out_features, self._extractor(data, offer)
+        fits = summarize_bytes(len(data.y), width) <= self.work_bytes
         capacity = Summarizer(width, rank=1, max_bytes=self.work_bytes).capacity
-        in_memory = phi(features(data.X)) if len(data.y) <= capacity else None
+        in_memory = phi(features(data.X)) if fits else None
 
         def H(rows: NDArray[np.int64]) -> NDArray[Any]:
             found = phi(features(data.X[rows])) if in_memory is None else in_memory[rows]
             return np.asarray(found)
 
-        y = self._with_pseudo_labels(H, data.y, capacity, offer.task)
+        y = self._with_pseudo_labels(H, data.y, len(data.y) if fits else capacity, offer.task)
         kept = rows_to_send(y, self.min_class_count, offer.task)
         n_classes = len({y[i] for i in kept})
         rank = plan(offer.budget_bytes, out_features=width, n_classes=n_classes).rank
@@ -125,8 +126,8 @@ class Site:
     ) -> list[Any]:
         """The labels, with pseudo-labels for the rows that the margin rule accepts.
 
-        If not all rows fit into memory, the rule learns from at most ``capacity / 2`` labelled
-        rows, evenly spaced, and decides about the others in groups.
+        If there are more than ``capacity`` rows, the rule learns from at most ``capacity / 2``
+        labelled rows, evenly spaced, and decides about the others in groups.
         """
         has = np.array([label is not None for label in y], dtype=bool)
         if self.pseudo_labels == "none" or has.all() or not has.any():
@@ -156,6 +157,17 @@ def extract(network: Backbone, images: NDArray[np.uint8]) -> NDArray[np.float32]
         rows = slice(start, start + network.batch_size)
         features[rows] = network(np.stack([network.preprocess(image) for image in images[rows]]))
     return features
+
+
+def summarize_bytes(n: int, width: int) -> int:
+    """Memory that random features (n, width) and their summary need at once, as measured.
+
+    The features are held twice in float32, beside three square matrices in float64.
+
+    >>> summarize_bytes(8000, 8192) < 2 * 2**30 < summarize_bytes(10_000, 8192)
+    True
+    """
+    return 8 * n * width + 24 * min(n, width) ** 2
 
 
 def rows_to_send(y: list[Any], min_class_count: int, task: str) -> NDArray[np.int64]:
