@@ -154,8 +154,9 @@ def solve_subspace(F: Float[Array, "M w"], B: Float64[Array, "M C"], lam: float)
 def spectral_norm(G: Float[Array, "M M"]) -> float:
     """||G||_2 by power iteration from a fixed start; reads the lower triangle."""
     xp = namespace(G)
-    start = np.random.RandomState(0).standard_normal(G.shape[0])
-    x = xp.astype(like(start / np.linalg.norm(start), G), G.dtype)
+    start = np.random.RandomState(0).standard_normal((G.shape[0],))
+    start /= np.linalg.norm(start)
+    x = xp.astype(like(start, G), G.dtype)
     value = 0.0
     for _ in range(POWER_STEPS):
         if is_numpy_array(G):

@@ -7,7 +7,7 @@ products and LAPACK alternate, using SciPy for both saves a fifth of the time.
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +75,7 @@ def add_outer(
     if not is_numpy_array(G):
         G += sign * (factor @ factor.T)
         return G
-    a, flip = _column_major(np.asarray(factor))
+    a, flip = _column_major(factor)
     syrk = blas.ssyrk if G.dtype == np.float32 else blas.dsyrk
     return syrk(sign, a, beta=1.0, c=G, trans=flip, lower=1, overwrite_c=1)
 
@@ -166,7 +166,7 @@ def index_blocks(n: int) -> list[slice]:
     return [slice(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK)]
 
 
-def _fit_for_blas(A: Array, B: Array) -> TypeGuard[NDArray[Any]]:
+def _fit_for_blas(A: Array, B: Array) -> bool:
     """Whether BLAS accepts both without conversion: NumPy, one float dtype, not empty."""
     return (
         is_numpy_array(A)

@@ -29,7 +29,6 @@ from fedran.core._linalg.arrays import (
     linalg_errors,
     namespace,
     require_finite,
-    to_numpy,
 )
 from fedran.core._linalg.blas import gram, matmul
 from fedran.core._linalg.eigh import eigh, eigh_some
@@ -143,12 +142,12 @@ def _by_ritz(
     A: Float[Array, "M w"], K: Float[Array, "w w"], rank: int, energy: float
 ) -> tuple[Float[Array, "M k"], Loss]:
     w = K.shape[0]
-    values, U = eigh_some(to_numpy(K), first=w - rank - 1)
+    values, U = eigh_some(K, first=w - rank - 1)
     floor = RITZ_RESOLVED * eps(A) * float(values[-1])
     if values[0] < floor:
         raise _Unresolved("spectrum too steep")
     U, kept = U[:, 1:], values[1:]
-    rough = to_numpy(matmul(A, U))
+    rough = matmul(A, U)
     ritz, Q = scipy.linalg.eigh(gram(rough.astype(np.float64)), check_finite=False)
     factor = matmul(rough, Q[:, ::-1].astype(np.float32))
     rest = K - matmul(U * kept, U.T)
