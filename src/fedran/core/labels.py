@@ -96,7 +96,11 @@ def encode_labels(
     if len(values) != n_rows:
         raise ValueError(f"y must hold one label per row: {n_rows} rows, {len(values)} labels")
     if values.dtype.kind == "O":
-        return _encode_objects(values)
+        names = [None if is_missing(v) else canonical(v) for v in values]
+        classes = ordered(v for v in names if v is not None)
+        position: dict[Label | None, int] = {c: i for i, c in enumerate(classes)}
+        position[None] = MISSING
+        return classes, np.fromiter((position[v] for v in names), np.int64, count=n_rows)
     missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(n_rows, dtype=bool)
     distinct, inverse = np.unique(values[~missing], return_inverse=True)
     codes = np.full(n_rows, MISSING, dtype=np.int64)
@@ -115,17 +119,6 @@ def _label_vector(y: Any) -> NDArray[Any]:
     if values.ndim != 1:
         raise ValueError(f"y must be a vector with one label per row, got shape {values.shape}")
     return values if values.dtype.kind in "biufU" else values.astype(object)
-
-
-def _encode_objects(
-    values: NDArray[Any],
-) -> tuple[tuple[Label, ...], Int64[NDArray[Any], " n"]]:
-    names = [None if is_missing(v) else canonical(v) for v in values]
-    classes = ordered(v for v in names if v is not None)
-    position: dict[Label | None, int] = {c: i for i, c in enumerate(classes)}
-    position[None] = MISSING
-    codes = np.fromiter((position[v] for v in names), dtype=np.int64, count=len(names))
-    return classes, codes
 
 
 def label_array(classes: Sequence[Label]) -> NDArray[Any]:

@@ -118,7 +118,11 @@ class Summarizer:
         self.rank = check_rank(rank)
         self.fingerprint = fingerprint
         self.unlabelled: Unlabelled = unlabelled
-        self.capacity = _capacity(out_features, max_bytes)
+        # Compressing w rows takes 3 row buffers of 8 w M bytes and 6 square ones of 8 w^2 bytes.
+        linear, quadratic = 3 * 8 * out_features, 6 * 8
+        root = np.sqrt(linear**2 + 4.0 * quadratic * max_bytes)
+        self.capacity = int((root - linear) / (2 * quadratic))
+        """Rows that are held before they are compressed."""
         least = self.rank if isinstance(self.rank, int) else 1
         if self.capacity < 2 * min(least, out_features):
             raise ValueError(
@@ -138,11 +142,13 @@ class Summarizer:
             given = like(given, self._pieces[0])
         H, classes, codes = _rows_in_use(given, y, self.unlabelled)
         xp = namespace(H)
-        energy = self._energy(H)
+        block = max(1, min(SUM_BLOCK, self.capacity // 8))
+        blocks = (cast(H[i : i + block], "float64") for i in range(0, H.shape[0], block))
+        energy = sum(float(xp.sum(part**2)) for part in blocks)
         if not np.isfinite(energy) or (energy == 0.0 and bool(xp.any(H != 0))):
             require_finite(given, "H")
             raise ValueError("H has squares out of the range of float64; rescale the features")
-        sums = ClassSums.from_codes(H, classes, codes, self._block)
+        sums = ClassSums.from_codes(H, classes, codes, block)
         self._sums = sums if self._sums is None else self._sums + sums
         self._accounts += Accounts(n_rows=int(H.shape[0]), energy=energy)
         start = 0
@@ -154,17 +160,6 @@ class Summarizer:
             self._pieces.append(xp.asarray(part, copy=True))
             self._held += int(part.shape[0])
             start += int(part.shape[0])
-
-    @property
-    def _block(self) -> int:
-        return max(1, min(SUM_BLOCK, self.capacity // 8))
-
-    def _energy(self, H: Float[Array, "n M"]) -> float:
-        xp = namespace(H)
-        return sum(
-            float(xp.sum(cast(H[i : i + self._block], "float64") ** 2))
-            for i in range(0, H.shape[0], self._block)
-        )
 
     def _compress(self) -> None:
         keep = self.out_features if self.capacity >= 2 * self.out_features else self.capacity // 2
@@ -182,38 +177,34 @@ class Summarizer:
         self._pieces = [stack]
         return stack.T
 
-    def _rank_of_what_is_held(self) -> int | float | None:
-        """The rank; a share of all energy becomes a share of the energy that compressions left."""
-        if not isinstance(self.rank, float) or self._accounts.cut == 0:
-            return self.rank
-        held = self._accounts.energy - self._accounts.cut
-        if self.rank * self._accounts.energy > held * (1 + 1e-9):
-            raise ValueError(
-                f"rank={self.rank} asks for more energy than is left after compressing to the "
-                f"{self.capacity} rows that max_bytes allows ({held / self._accounts.energy:.1%}); "
-                "raise max_bytes"
-            )
-        return min(1.0, self.rank * self._accounts.energy / held)
-
     def finish(self) -> Summary:
         """The summary of everything so far; more batches may follow."""
-        stack = self._stack()
-        result = leading(stack, self._rank_of_what_is_held(), "H")
+        rank, energy, cut = self.rank, self._accounts.energy, self._accounts.cut
+        if isinstance(rank, float) and cut > 0:
+            # A share of all energy is a larger share of the energy that compressions left.
+            if rank * energy > (energy - cut) * (1 + 1e-9):
+                raise ValueError(
+                    f"rank={rank} asks for more energy than is left after compressing to the "
+                    f"{self.capacity} rows that max_bytes allows ({1 - cut / energy:.1%}); "
+                    "raise max_bytes"
+                )
+            rank = min(1.0, rank * energy / (energy - cut))
+        result = leading(self._stack(), rank, "H")
         return Summary(
             result.factor,
             ClassSums.empty(self.out_features) if self._sums is None else self._sums,
             self._accounts.after_local_cut(result.loss),
             self.fingerprint,
-            route=f"{result.route}; {self._compressions} compressions on the way",
+            route=f"{result.route}; {self._compressions} compressions",
         )
 
 
 def _rows_in_use(
     H: Float[Array, "n M"], y: Any, unlabelled: Unlabelled
 ) -> tuple[Float[Array, "used M"], tuple[Label, ...], Int64[NDArray[Any], " used"]]:
+    """The rows that count, without unlabelled ones if they are dropped; their classes and codes."""
     if unlabelled not in ("drop", "factor"):
         raise ValueError(f"unlabelled must be 'drop' or 'factor', got {unlabelled!r}")
-    H = as_matrix(H, "H")
     classes, codes = encode_labels(y, int(H.shape[0]))
     keep = codes != MISSING
     if unlabelled == "drop" and not keep.all():
@@ -221,10 +212,3 @@ def _rows_in_use(
         H = H[rows] if is_numpy_array(H) else H[like(rows, H)]
         codes = codes[keep]
     return H, classes, codes
-
-
-def _capacity(out_features: int, max_bytes: int) -> int:
-    """Rows that can be compressed: 3 row buffers of 8 M and 6 square ones of 8 w^2 bytes."""
-    linear, quadratic = 3 * 8 * out_features, 6 * 8
-    root = np.sqrt(linear**2 + 4.0 * quadratic * max_bytes)
-    return int((root - linear) / (2 * quadratic))
