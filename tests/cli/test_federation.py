@@ -283,4 +283,4 @@ def test_without_flower_the_error_names_the_package_to_install(call, monkeypatch
     from fedran.cli import federation
 
     monkeypatch.setattr(federation, "find_spec", lambda _: None)
-    refused(call("init", "t"), "pip install 'fedran[flower]'")
+    refused(call("init", "t"), "install fedran's extra 'flower'")

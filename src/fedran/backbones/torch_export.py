@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import to_numpy
+from fedran.core.errors import MissingExtra
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
@@ -25,7 +26,7 @@ def to_torch(head: Head, phi: RandomFeatures) -> torch.nn.Module:
     try:
         import torch
     except ImportError:
-        raise ImportError("to_torch needs PyTorch: pip install 'fedran[torch]'") from None
+        raise MissingExtra("to_torch needs PyTorch", "torch") from None
     if head.fingerprint is not None:
         require_same(phi.fingerprint, head.fingerprint, "feature map and head")
     if head.out_features != phi.out_features:

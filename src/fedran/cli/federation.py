@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fedran.core.errors import MissingExtra
 from fedran.wire.sizes import human_bytes, parse_bytes
 
 SUMMARY = "Create, run and watch a federation of sites on Flower."
@@ -39,7 +40,7 @@ def _require_flower() -> None:
     except ValueError:  # the module is hidden
         found = False
     if not found:
-        raise ImportError("a federation needs Flower: pip install 'fedran[flower]'")
+        raise MissingExtra("a federation needs Flower", "flower")
 
 
 @app.command(rich_help_panel=SETUP)

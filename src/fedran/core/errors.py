@@ -1,4 +1,4 @@
-"""The exception for data that is not accepted, and safe text for error messages."""
+"""Exceptions for refused data and for missing extras, and safe text for error messages."""
 
 from __future__ import annotations
 
@@ -28,6 +28,27 @@ class Refused(ValueError):
 
     def __reduce__(self) -> tuple[type[Refused], tuple[str, str, str, str]]:
         return Refused, (self.field, self.expected, self.got, self.hint)
+
+
+class MissingExtra(ImportError):
+    """An optional library is not installed.
+
+    >>> raise MissingExtra("ONNX files need onnxruntime", "onnx")
+    Traceback (most recent call last):
+    ...
+    fedran.core.errors.MissingExtra: ONNX files need onnxruntime: install fedran's extra 'onnx', \
+for example with pip install '.[onnx]' in a clone of its repository
+    """
+
+    def __init__(self, need: str, extra: str) -> None:
+        self.need, self.extra = need, extra
+        super().__init__(
+            f"{need}: install fedran's extra {extra!r}, for example with "
+            f"pip install '.[{extra}]' in a clone of its repository"
+        )
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
+        return MissingExtra, (self.need, self.extra)
 
 
 def printable(value: object, limit: int = 600) -> str:

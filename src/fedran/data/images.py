@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused
+from fedran.core.errors import MissingExtra, Refused
 
 
 class Images(Protocol):
@@ -81,7 +81,7 @@ def decode_image(data: bytes, name: str) -> NDArray[np.uint8]:
     try:
         from PIL import Image, ImageOps
     except ImportError:
-        raise ImportError("reading images needs Pillow: pip install 'fedran[images]'") from None
+        raise MissingExtra("reading images needs Pillow", "images") from None
     try:
         with Image.open(io.BytesIO(data)) as opened:
             mode = opened.mode

@@ -97,7 +97,7 @@ def test_a_single_run_makes_a_page():
 def test_without_jinja2_the_error_says_what_to_install(monkeypatch):
     page._environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ImportError, match=r"needs Jinja2: pip install 'fedran\[report\]'"):
+    with pytest.raises(ImportError, match=r"needs Jinja2: install fedran's extra 'report'"):
         make_report([made_up()])
 
 

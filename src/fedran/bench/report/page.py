@@ -17,7 +17,7 @@ from fedran.bench.report.figures.chart import inline
 from fedran.bench.report.sections import Section, missing, terms
 from fedran.bench.report.tables.table import Cell, Column, Table, date_range
 from fedran.bench.results.result import Result
-from fedran.core.errors import printable
+from fedran.core.errors import MissingExtra, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -64,7 +64,7 @@ def _environment() -> Environment:
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError:
-        raise ImportError("the report needs Jinja2: pip install 'fedran[report]'") from None
+        raise MissingExtra("the report needs Jinja2", "report") from None
     environment = Environment(
         loader=PackageLoader("fedran.bench.report"),
         autoescape=True,

@@ -12,6 +12,8 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj, is_torch_array
 from numpy.typing import NDArray
 
+from fedran.core.errors import MissingExtra
+
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Float32, Float64, Int64
 
@@ -76,8 +78,7 @@ def to_device(x: Array, where: str | None, dtype: str | None = None) -> Array:
         try:
             import array_api_compat.torch as xp
         except ImportError:
-            hint = "pip install 'fedran[torch]'"
-            raise ImportError(f"device={where!r} needs PyTorch: {hint}") from None
+            raise MissingExtra(f"device={where!r} needs PyTorch", "torch") from None
         moved = xp.asarray(_writeable(x), device=where)
     return moved if dtype is None else cast(moved, dtype)
 

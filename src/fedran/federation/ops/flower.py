@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedran.core.errors import MissingExtra
 from fedran.federation.protocol.identity import check_private
 from fedran.federation.protocol.settings import check_address
 from fedran.federation.server.settings import ServerPaths
@@ -173,7 +174,7 @@ def _executable(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:
-        raise ImportError(f"{name} is not installed: pip install 'fedran[flower]'")
+        raise MissingExtra(f"{name} is not installed", "flower")
     return found
 
 

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fedran.core.errors import MissingExtra
 from fedran.federation.ops import flower
 from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.identity import Roster, base_task, check_task
@@ -103,7 +104,7 @@ def simulate(
     receipts are the same as in a deployment.
     """
     if find_spec("ray") is None:
-        raise ImportError("the simulation needs Ray: pip install 'fedran[simulation]'")
+        raise MissingExtra("the simulation needs Ray", "simulation")
     sites = local_sites(folder)
     if not sites:
         raise FileNotFoundError(f"{folder}/sites: no sites; create them with `init`")

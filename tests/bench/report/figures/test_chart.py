@@ -87,5 +87,5 @@ def test_the_ablations_are_drawn():
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"pip install 'fedran\[report\]'"):
+    with pytest.raises(ImportError, match=r"install fedran's extra 'report'"):
         render(task_charts([made_up()])[0])

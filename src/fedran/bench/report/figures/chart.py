@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedran.bench.results.grouping import Group, comparisons, groups
 from fedran.bench.results.result import Result
-from fedran.core.errors import printable
+from fedran.core.errors import MissingExtra, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,7 +96,7 @@ def render(chart: Chart) -> tuple[str, bytes]:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'fedran[report]'") from None
+        raise MissingExtra("figures need matplotlib", "report") from None
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         mpl.rcdefaults()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from fedran.core.errors import MissingExtra
+
 Tensor: TypeAlias = Any
 Weights: TypeAlias = dict[str, Tensor]
 """Parameters and BatchNorm statistics by name, including ``head.weight`` and ``head.bias``."""
@@ -22,5 +24,5 @@ def load_torch() -> Any:
     try:
         import torch as found
     except ImportError:
-        raise ImportError("trained methods need PyTorch: pip install 'fedran[torch]'") from None
+        raise MissingExtra("trained methods need PyTorch", "torch") from None
     return found
