@@ -1,4 +1,4 @@
-"""What we set out to reach, beside what the committed results say."""
+"""Goals of the project, next to the committed results."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def a_t(r: Result) -> float:
 
 
 def targets() -> list[Target]:
-    """As the project's plan states them."""
+    """The goals as the plan of the project states them."""
     found = []
     for beta in (0.1, 0.5, 1.0):
         pair = (_is("fedran", beta=beta), _is("fedran-paper", beta=beta))
-        where = f"CIFAR-100, 5 clients, beta {beta:g}: FedRAN minus FedRAN-paper r=2048"
+        where = f"CIFAR-100, 5 clients, β = {beta:g}: FedRAN minus FedRAN-paper r = 2048"
         found.append(Target(where, "A_avg", *pair, a_avg, 0.2, 1.5))
         found.append(Target(where, "A_T", *pair, a_t, 1.3, 1.5))
     pair = (_is("fedran", clients=100), _is("fedran-paper", clients=100))
-    where = "CIFAR-100, 100 clients, beta 0.5: FedRAN minus FedRAN-paper r=512"
+    where = "CIFAR-100, 100 clients, β = 0.5: FedRAN minus FedRAN-paper r = 512"
     found += [Target(where, "A_avg", *pair, a_avg, 3.0, 0.6)]
     found += [Target(where, "A_T", *pair, a_t, 5.0, 0.6)]
     for beta in (0.1, 0.5, 1.0):
@@ -69,18 +69,18 @@ def targets() -> list[Target]:
             _is("fedran", dataset=VTAB, beta=beta),
             _is("fedran-paper", dataset=VTAB, beta=beta),
         )
-        where = f"VTAB-50, beta {beta:g}: FedRAN minus FedRAN-paper r=512"
+        where = f"VTAB-50, β = {beta:g}: FedRAN minus FedRAN-paper r = 512"
         found.append(Target(where, "A_avg", *pair, a_avg, -0.2, 0.6))
         found.append(Target(where, "A_T", *pair, a_t, -0.2, 0.6))
     for rate, least in ((0.2, 3.0), (0.1, 5.5)):
         margin = _is("fedran-margin", study="labels", rate=rate)
-        where = f"CIFAR-100, beta 0.1, {rate:.0%} labels: margin rule minus"
+        where = f"CIFAR-100, β = 0.1, {rate:.0%} labels: margin pseudo-labels minus"
         only, rule = (
             _is("fedran", study="labels", rate=rate),
             _is("fedran-prototype", study="labels", rate=rate),
         )
         found.append(Target(f"{where} labelled only", "A_avg", margin, only, a_avg, least))
-        found.append(Target(f"{where} the paper's rule", "A_avg", margin, rule, a_avg, 0.0))
+        found.append(Target(f"{where} prototype pseudo-labels", "A_avg", margin, rule, a_avg, 0.0))
     return found
 
 
@@ -88,7 +88,7 @@ SLOW = ("fedran-paper", "ranpac", "loranpac")
 
 
 def minutes(results: Sequence[Result]) -> list[str]:
-    """How long one stream of the CIFAR-100 table takes on two cores, in sentences."""
+    """Sentences about the time that one stream of the CIFAR-100 table takes on two cores."""
     runs = [r for r in results if r.study == "runtime" and r.side_by_side == 1]
     spent = {
         r.key: sum(sum(t.seconds.client) + t.seconds.server for t in r.tasks) / 60 for r in runs
@@ -97,23 +97,25 @@ def minutes(results: Sequence[Result]) -> list[str]:
     slow = {k: v for k, v in spent.items() if k in SLOW}
     machine = ", ".join(dict.fromkeys(r.machine for r in runs))
     lines = [
-        f"- One beta and one seed of the CIFAR-100 table, features cached ({machine}; clients one "
-        f"after the other, loading and testing not counted): {sum(fast.values()):.1f} minutes for "
-        f"{len(fast)} methods, to be under 12."
+        f"- Time for one β and one seed of the CIFAR-100 table with cached features on {machine}: "
+        f"{sum(fast.values()):.1f} minutes for {len(fast)} methods (goal: under 12). Clients run "
+        "one after the other; loading and testing are not counted."
     ]
     if len(slow) == len(SLOW):
         each = ", ".join(f"{k} {v:.1f}" for k, v in slow.items())
-        lines.append(f"- With {each}: {sum(spent.values()):.1f} minutes in all, to be under 60.")
+        lines.append(
+            f"- With the slow methods ({each}): {sum(spent.values()):.1f} minutes (goal: under 60)."
+        )
     else:
         missing = ", ".join(k for k in SLOW if k not in slow)
-        lines.append(f"- {missing} were not run there to the end: no figure for all together.")
+        lines.append(f"- Not run to the end: {missing}. So there is no figure for all methods.")
     return lines
 
 
 def table(results: Sequence[Result]) -> list[str]:
     """Markdown rows."""
     lines = [
-        "| where | measure | at least | measured | largest upload | |",
+        "| comparison | measure | at least | measured | largest upload | goal |",
         "|---|---|---:|---:|---:|---|",
     ]
     for t in targets():

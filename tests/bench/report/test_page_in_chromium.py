@@ -1,4 +1,4 @@
-"""The page in a real browser: it renders, fits narrow windows and asks for nothing."""
+"""The HTML page in a browser: it renders, fits narrow windows and loads nothing."""
 
 import html
 import re
@@ -48,7 +48,7 @@ def chromium(tmp_path, *arguments):
 
 
 @pytest.mark.parametrize("width", [1200, 400])
-def test_it_fits_the_window_and_loads_nothing(page, tmp_path, width):
+def test_the_page_fits_the_window_and_loads_nothing(page, tmp_path, width):
     text = page.read_text(encoding="utf-8")
     assert not re.search(r"(src|href)\s*=\s*[\"']?\s*(https?:)?//", text)
     probe = tmp_path / "probe.html"
@@ -63,7 +63,7 @@ def test_it_fits_the_window_and_loads_nothing(page, tmp_path, width):
 
 @pytest.mark.parametrize("width", [1200, 400])
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_renders(page, tmp_path, width, dark):
+def test_the_page_renders_in_light_and_dark_mode(page, tmp_path, width, dark):
     from PIL import Image
 
     target = tmp_path / "page.png"

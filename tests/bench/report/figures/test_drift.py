@@ -32,7 +32,7 @@ def test_each_setting_has_one_figure_at_the_most_skewed_beta_with_drift():
     assert drift_charts([fedran(), *heads()]) == []
 
 
-def test_the_lines_show_the_measurements():
+def test_the_lines_of_the_drift_figure_show_the_measurements():
     (chart,) = drift_charts([fedran(), *heads(10), *scratch(10)])
     left, middle, right = axes_of(chart)
     drawn = lines(left)
@@ -63,12 +63,12 @@ def test_without_reference_accuracy_there_are_two_panels():
     assert left.get_ylabel().startswith("drift")
 
 
-def test_without_fedran_there_is_no_line_for_it():
+def test_without_fedran_the_drift_figure_has_no_line_for_it():
     (chart,) = drift_charts(scratch(10))
     assert "FedRAN" not in lines(axes_of(chart)[0])
 
 
-def test_it_is_drawn_without_a_warning():
+def test_the_drift_figure_is_drawn_without_a_warning():
     bare = made_up("finetune", "_bare", family="trained", drift=[0, 1, 2, 3], tasks=5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
