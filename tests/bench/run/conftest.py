@@ -1,5 +1,9 @@
 """Fixtures for tests of runs and sweeps."""
 
+import os
+import sys
+import textwrap
+
 import pytest
 
 from fedran.bench.run.config import load_config
@@ -34,3 +38,17 @@ def stream(dataset):
 @pytest.fixture(scope="module")
 def result(dataset, stream):
     return run(Run("wanderer", Wanderer(), dataset, stream, seed=2))
+
+
+@pytest.fixture
+def patched_processes(tmp_path, monkeypatch):
+    """Runs some code at the start of every process that is started from now on."""
+
+    def patch(code):
+        folder = tmp_path / "site"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(textwrap.dedent(code))
+        path = os.pathsep.join([str(folder), *sys.path])
+        monkeypatch.setenv("PYTHONPATH", path)
+
+    return patch

@@ -9,20 +9,16 @@ from fedran.bench.run.__main__ import main
 from helpers.small_sweep import BROKEN, CONFIG
 
 
-def run_without_terminal_libraries(*arguments):
-    code = (
-        "import sys; sys.modules['typer'] = sys.modules['rich'] = sys.modules['flwr'] = None\n"
-        "from fedran.bench.run.__main__ import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
-    )
-
-
-def test_sweeps_run_without_typer_and_rich(config, tmp_path):
+def test_sweeps_run_where_only_numerical_libraries_are_installed(
+    config, tmp_path, patched_processes
+):
+    absent = ("typer", "rich", "flwr", "psutil", "jinja2", "matplotlib")
+    patched_processes(f"import sys; sys.modules.update(dict.fromkeys({absent}))")
     config()
-    done = run_without_terminal_libraries("c.toml", "--out", "here", "--set", "stream.seed=1")
+    command = ["-m", "fedran.bench.run", "c.toml", "--out", "here", "--set", "stream.seed=1"]
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "2 runs done, 0 before, 0 failed" in done.stdout
     assert "fedran report here" in done.stdout

