@@ -41,5 +41,5 @@ def test_export_with_another_feature_map_is_refused(fitted):
 def test_export_without_torch_says_what_to_install(fitted, monkeypatch):
     _, phi, head = fitted
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ImportError, match="install fedran.s extra .torch."):
+    with pytest.raises(ImportError, match=r"install fedran's extra 'torch'"):
         to_torch(head, phi)

@@ -481,5 +481,5 @@ def test_an_aggregator_survives_pickling():
 
 def test_a_device_without_torch_is_noticed_by_the_constructor(monkeypatch):
     monkeypatch.setitem(sys.modules, "array_api_compat.torch", None)
-    with pytest.raises(ImportError, match=r"fedran\[torch\]"):
+    with pytest.raises(ImportError, match=r"install fedran's extra 'torch'"):
         fedran.Aggregator(3, device="cuda")
