@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pkgutil
 import sys
 import traceback
@@ -45,19 +44,7 @@ class LazyCommands(typer.core.TyperGroup):
             found.command(cmd_name)(function)
         command = typer.main.get_command(found)
         command.name = cmd_name
-        restore_argument_help(command)
         return command
-
-
-def restore_argument_help(command: click.Command) -> None:
-    """Give arguments their help texts: click 8.5 drops those that typer 0.20 sets."""
-    for child in getattr(command, "commands", {}).values():
-        restore_argument_help(child)
-    if command.callback is not None:
-        declared = typer.utils.get_params_from_function(inspect.unwrap(command.callback))
-        for parameter in command.params:
-            if isinstance(parameter, typer.core.TyperArgument):
-                parameter.help = declared[str(parameter.name)].default.help
 
 
 app = typer.Typer(
