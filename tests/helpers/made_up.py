@@ -112,8 +112,8 @@ METHODS = [
         ("fedcof", "FedCOF", 0.74, 205_000, {}),
         ("finetune", "Finetune", 0.35, 450_000_000, FINETUNE),
         ("joint", "Joint training", 0.83, 300_000_000, {"family": "reference"}),
-        ("send-features", "Send float32 features", 0.802, 12_800_000, {}),
-        ("send-int8", "Send 8-bit features", 0.801, 3_200_000, {}),
+        ("send-features", "Send float32 features", 0.802, 12_800_000, {"family": "reference"}),
+        ("send-int8", "Send 8-bit features", 0.801, 3_200_000, {"family": "reference"}),
     )
 ]
 

@@ -90,7 +90,7 @@ class Group:
     @property
     def competes(self) -> bool:
         """Whether it is ranked. References and yardsticks are shown but not ranked."""
-        return self.first.family in {"analytic", "trained"} and not self.key.startswith("send-")
+        return self.first.family in {"analytic", "trained"}
 
     def stat(self, measure: Callable[[Result], float | None]) -> Stat | None:
         """Mean and spread of a measure over the seeds that have it."""

@@ -58,8 +58,8 @@ def rounds_per_task(result: Result) -> int:
     >>> rounds_per_task(R(params={}, tasks=[R(rounds=1)]))
     1
     """
-    told = result.params.get("n_rounds")
-    return told if isinstance(told, int) and told > 0 else result.tasks[0].rounds
+    n_rounds = result.params.get("n_rounds")
+    return n_rounds if isinstance(n_rounds, int) and n_rounds > 0 else result.tasks[0].rounds
 
 
 def forgetting(result: Result) -> list[float]:

@@ -44,10 +44,10 @@ def execute(
 ) -> Outcome:
     """Run what is not done yet. Every result is on disk before the next run starts.
 
-    A run that fails is reported and the others go on. ``workers`` is the number of processes that
-    compute side by side; with 0 the runs are done in this process, where neither a lack of memory
-    nor an interrupt during a long computation can be handled. ``streams`` is a folder to which
-    each stream is written as a file, so that others can run on the same rows.
+    A run that fails is reported and the others continue. ``workers`` processes compute side by
+    side. With 0 the runs are done in this process, which then ends if memory runs out, and reacts
+    to an interrupt only after the current computation. Each stream is written to a file in the
+    folder ``streams``, so that others can run on the same rows.
     """
     for folder in (out, streams):
         if folder is not None and folder.exists() and not folder.is_dir():

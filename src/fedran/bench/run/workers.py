@@ -1,4 +1,4 @@
-"""Runs one after the other in this process, or in processes of their own, also side by side."""
+"""Does the runs of a sweep in this process, or in separate processes that can work side by side."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run_here(todo: list[PlannedJob], reporter: Reporter) -> Iterator[RunOutcome]
                     progress=partial(reporter.step, planned.name),
                     checkpoint=Checkpoint(planned.checkpoint),
                 )
-        except Exception as error:  # whatever it is, the other runs go on
+        except Exception as error:  # the other runs continue after any error
             outcome = one_line(error)
         yield planned, outcome
 
@@ -42,7 +42,7 @@ def run_here(todo: list[PlannedJob], reporter: Reporter) -> Iterator[RunOutcome]
 def run_in_processes(
     todo: list[PlannedJob], workers: int, reporter: Reporter
 ) -> Iterator[RunOutcome]:
-    """Do ``workers`` runs at a time, each in a process of its own.
+    """Do ``workers`` runs at a time, each in a separate process.
 
     A process that is killed, for instance for lack of memory, takes only its own run with it.
     That run is tried once more when nothing else runs. An interrupt ends all processes at once.
