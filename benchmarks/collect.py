@@ -76,6 +76,12 @@ PAGES = (
         _compares(CIFAR, 100),
     ),
     Page(
+        "cifar100-vit",
+        "CIFAR-100 with a ViT",
+        "Analytic methods on the 192 signed features of a frozen ViT-Ti/16, 10 tasks, 5 clients.",
+        _compares("cifar100-vit_ti16", 5),
+    ),
+    Page(
         "vtab50",
         "VTAB-50",
         "50 classes from five image domains, 5 tasks, 5 clients, at three skews.",
@@ -140,7 +146,8 @@ OVERVIEW = """# Results
 Each experiment is a **stream**: the classes of a dataset arrive in tasks, and the rows of each task
 are divided among clients. After every task the server has one classifier for all classes seen so
 far. Every method gets the same streams and, unless a table says otherwise, the same features of a
-frozen backbone (EfficientNet-Lite0 for images). For each run we record
+frozen backbone (EfficientNet-Lite0 for images, or a ViT-Ti/16 where the name says so). For each
+run we record
 
 - the accuracy after every task,
 - the bytes that each client sends and receives, as the length of the encoded messages,
