@@ -14,10 +14,20 @@ from fedran.bench.run.sweep import CONTINUE, OUT, execute, listing
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 when all runs are done, 1 when some failed, 2 for a wrong configuration."""
-    parser = argparse.ArgumentParser(prog="python -m fedran.bench.run", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m fedran.bench.run",
+        description="Run an experiment or a sweep. Runs that are already done are skipped.",
+    )
     parser.add_argument("config", type=Path, help="configuration of the experiment (.toml)")
     parser.add_argument("--out", type=Path, default=OUT, help="folder for the results")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="e.g. stream.beta=0.5, method.rank=64, methods=afl",
+    )
     parser.add_argument("--device", help="accelerator for methods that can use one, e.g. cuda")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument("--streams", type=Path, help="folder to which the streams are written")
