@@ -16,3 +16,8 @@ def outcomes(receiver, *blobs):
 def uploads(sites, *members, task="may"):
     """Envelopes whose classes overlap: (0, 1), (1, 2), ..."""
     return [sites.envelope(m, task, upload(k, classes=(k, k + 1))) for k, m in enumerate(members)]
+
+
+def waiting(edge, task):
+    """Ids of the accepted uploads that were not forwarded yet."""
+    return [envelope.statement.key for envelope in edge.not_forwarded(task)]

@@ -151,7 +151,7 @@ class Edge:
         Cost: that of ``combine`` and ``encode``. The factors of all members are in memory at once.
         """
         check_task(task)
-        chosen = [e for e in self._not_forwarded(task) if e.statement.client not in without]
+        chosen = [e for e in self.not_forwarded(task) if e.statement.client not in without]
         if not chosen:
             return None
         names = (f"{task}{SUM}{number}" for number in count(1))
@@ -177,9 +177,17 @@ class Edge:
             raise ForwardConflict(f"outbox: {name} was made meanwhile; forward again")
         return envelope
 
-    def waiting(self, task: str) -> list[UploadId]:
-        """Accepted uploads of a task that were not forwarded yet."""
-        return [e.statement.key for e in self._not_forwarded(task)]
+    def not_forwarded(self, task: str) -> list[Envelope]:
+        """Accepted uploads of a task that are in no sum of the outbox."""
+        forwarded: set[UploadId] = set()
+        for path in self.outbox.folder.glob("*.envelope"):
+            with refusals_name_file(path):
+                forwarded.update(open_envelope(path.read_bytes(), FILE_LIMITS).statement.members)
+        return [
+            e
+            for e in self._received()
+            if base_task(e.statement.task) == task and e.statement.key not in forwarded
+        ]
 
     def close(self) -> None:
         """Close the journal. Nothing is lost without it."""
@@ -198,17 +206,6 @@ class Edge:
 
     def _received(self) -> Iterator[Envelope]:
         return (open_envelope(record, FILE_LIMITS) for record in self.journal.records())
-
-    def _not_forwarded(self, task: str) -> list[Envelope]:
-        forwarded: set[UploadId] = set()
-        for path in self.outbox.folder.glob("*.envelope"):
-            with refusals_name_file(path):
-                forwarded.update(open_envelope(path.read_bytes(), FILE_LIMITS).statement.members)
-        return [
-            e
-            for e in self._received()
-            if base_task(e.statement.task) == task and e.statement.key not in forwarded
-        ]
 
     def _encode_sum(self, summaries: list[Summary], budget: int | None) -> bytes:
         if budget is None:
