@@ -83,7 +83,7 @@ def test_a_dataset_without_images_is_refused(missing):
         dataset.y_test,
         **parts,
     )
-    with pytest.raises(ValueError, match=r"bare has no images beside its features.*'head'"):
+    with pytest.raises(ValueError, match=r"bare has features without images.*'head'"):
         as_images(bare)
 
 

@@ -21,7 +21,7 @@ class Rows:
 
 
 class Pictures:
-    """Training and test images; every tenth training image is there twice."""
+    """Training and test images; every tenth training image occurs twice."""
 
     name = "toy set"
 
@@ -35,7 +35,7 @@ class Pictures:
 
 
 def toy(weights="0" * 64, factor=1.0):
-    """Sums over the image, and how many images were computed."""
+    """A backbone that sums each channel, and a list of the batch sizes it computed."""
     computed = []
 
     def forward(batch):

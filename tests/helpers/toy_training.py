@@ -1,4 +1,4 @@
-"""A few images that are easy to tell apart, and the rounds of a trained method by hand."""
+"""A few images that are easy to classify, and the rounds of a trained method, one by one."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def quick(key, **more):
 
 
 def make_images(n=72, classes=6, seed=0, names=None):
-    """Noisy patterns of 8 x 8 pixels, one a class; their first pixels are the features."""
+    """Noisy patterns of 8 x 8 pixels, one per class. Their first pixels are the features."""
     rng = np.random.default_rng(seed)
     patterns = np.random.default_rng(99).integers(0, 256, (classes, 8, 8, 3))
     y = np.arange(n) % classes
@@ -60,7 +60,7 @@ def blank_images(height, width, n=24):
 
 
 def make_tasks(dataset, n_tasks=3, n_clients=3, seed=0):
-    """Classes in order, an equal number a task; rows dealt at random."""
+    """Classes in order, equally many per task; rows are distributed at random."""
     classes = list(dict.fromkeys(dataset.y_train.tolist()))
     rng, tasks = np.random.default_rng(seed), []
     for t in range(n_tasks):
@@ -71,7 +71,7 @@ def make_tasks(dataset, n_tasks=3, n_clients=3, seed=0):
 
 
 class Rounds:
-    """The protocol, round by round: every message is kept for a look."""
+    """The protocol, round by round. The last download is kept in ``message``."""
 
     def __init__(self, method, dataset, stream, seed=0):
         self.method, self.stream, self.seed = method, stream, seed
@@ -89,7 +89,7 @@ class Rounds:
         return ClientData(self.clients[k], str(t), self.data.X_train[rows], self.data.y_train[rows])
 
     def uploads(self, t, round_):
-        """What all clients send; their states are put in place."""
+        """The uploads of all clients, whose states are updated."""
         self.message = self.method.broadcast(self.state, t, round_)
         sent = {}
         for k, name in enumerate(self.clients):
@@ -99,7 +99,7 @@ class Rounds:
         return sent
 
     def one(self, t, round_):
-        """A whole round."""
+        """One round; returns its uploads."""
         sent = self.uploads(t, round_)
         self.state = self.method.aggregate(self.state, t, round_, sent)
         return sent

@@ -32,7 +32,7 @@ from fedran.core.errors import Refused
 from fedran.wire.files import atomic_writer, write_atomically
 
 CHUNK = 256
-"""Images per chunk, whatever the batch size. An interruption loses at most one chunk."""
+"""Images per chunk, for every batch size. An interruption loses at most one chunk."""
 SUFFIX = ".safetensors"
 WORKERS = 2
 """Threads that decode and resize images ahead of the network."""

@@ -103,7 +103,7 @@ def as_images(dataset: Dataset, size: int | None = None) -> Dataset:
         return dataset
     if dataset.images is None or dataset.test_images is None:
         raise ValueError(
-            f"{dataset.name} has no images beside its features, and a network is trained on "
+            f"{dataset.name} has features without images, and a network is trained on "
             "images: use a dataset that has them (docs/how-to/features.md), or network = 'head'"
         )
     return replace(
