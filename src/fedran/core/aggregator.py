@@ -12,7 +12,7 @@ from fedran.core._linalg.arrays import Array, Float, to_device, to_numpy
 from fedran.core.accounts import Accounts
 from fedran.core.bounds import GramBounds, gram_bounds
 from fedran.core.class_sums import ClassSums
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, positive_integer
 from fedran.core.exact import ExactSum
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.head import Head
@@ -78,17 +78,13 @@ class Aggregator:
         dtype: Literal["float32", "float64"] = "float32",
         device: str | None = None,
     ) -> None:
-        if isinstance(out_features, bool) or not isinstance(out_features, (int, np.integer)):
-            raise ValueError(f"out_features must be a positive integer, got {out_features!r}")
-        if out_features < 1:
-            raise ValueError(f"out_features must be a positive integer, got {out_features!r}")
+        self.out_features = positive_integer(out_features, "out_features")
         if dtype not in ("float32", "float64"):
             raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
         if order not in ("flat", "paper"):
             raise ValueError(f"order must be 'flat' or 'paper', got {order!r}")
         check_fingerprint(fingerprint)
         to_device(np.zeros(1), device)  # a missing torch or device is noticed here, not later
-        self.out_features = int(out_features)
         self.server_rank = server_rank
         self.order = order
         self.fingerprint = fingerprint

@@ -1,9 +1,10 @@
-"""Exceptions for refused data and for missing extras, and safe text for error messages."""
+"""Exceptions for refused data and missing extras; helpers for checks and their messages."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral
 
 
 class Refused(ValueError):
@@ -65,6 +66,21 @@ def printable(value: object, limit: int = 600) -> str:
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[:limit]
     )
     return safe if len(safe) <= limit and len(text) <= limit else safe[: limit - 3] + "..."
+
+
+def positive_integer(value: object, name: str, or_none: str = "") -> int:
+    """``value`` as an int; ValueError unless it is a positive integer.
+
+    >>> positive_integer(3, "rank")
+    3
+    >>> positive_integer(0, "rank")
+    Traceback (most recent call last):
+    ...
+    ValueError: rank must be a positive integer, got 0
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} must be a positive integer{or_none}, got {value!r}")
+    return int(value)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

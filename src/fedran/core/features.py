@@ -22,7 +22,7 @@ from fedran.core._linalg.arrays import (
     namespace,
 )
 from fedran.core._linalg.blas import matmul
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Field, Fingerprint
 
 MAP_VERSION = 1
@@ -68,15 +68,12 @@ class RandomFeatures:
         seed: int = 0,
         source: str | Mapping[str, Field] | None = None,
     ) -> None:
-        for name, value in (("in_features", in_features), ("out_features", out_features)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        self.in_features = positive_integer(in_features, "in_features")
+        self.out_features = positive_integer(out_features, "out_features")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
             raise ValueError(f"seed must be an integer, got {seed!r}")
         if not 0 <= seed < 2**32:
             raise ValueError(f"seed must lie in 0 .. 2**32 - 1, got {seed}")
-        self.in_features = int(in_features)
-        self.out_features = int(out_features)
         self.seed = int(seed)
         if source is not None and not isinstance(source, (str, Mapping)):
             raise TypeError(f"source must be a str or a mapping, got {type(source).__name__}")

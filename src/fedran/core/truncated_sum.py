@@ -13,6 +13,7 @@ from fedran.core._linalg.blas import gram
 from fedran.core._linalg.truncation import leading, leading_qr, square_factor
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
+from fedran.core.errors import positive_integer
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head, make_head
 from fedran.core.ridge import Ridge, solve_stack, solve_subspace
@@ -44,9 +45,8 @@ class TruncatedSum:
     def __init__(
         self, out_features: int, rank: int, order: Order, dtype: str, device: str | None
     ) -> None:
-        if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
-            raise ValueError(f"server_rank must be a positive integer or None, got {rank!r}")
-        self.out_features, self.rank, self.order = out_features, int(rank), order
+        self.rank = positive_integer(rank, "server_rank", or_none=" or None")
+        self.out_features, self.order = out_features, order
         self.dtype, self.device = dtype, device
         self.class_sums = ClassSums.empty(out_features, device)
         self.open_task: str | None = None

@@ -101,10 +101,15 @@ class AFL(HeadMethod):
 
     def _join(self, state: AflState, message: Container) -> AflState:
         d = state.phi.out_features
-        classes, gram, rows = _parts(message, "afl", d)
-        if not message.header.integer("n_rows"):
+        header = message.of_kind("afl").header
+        classes, n_rows = header.labels("classes", FILE_LIMITS), header.integer("n_rows")
+        packed = message.tensor("gram", "F32", (d * (d + 1) // 2,))
+        rows = message.tensor("weights", "F64", (len(classes), d))
+        require_range(packed, "gram", LARGEST_GRAM)
+        require_range(rows, "weights", LARGEST_GRAM)
+        if not n_rows:
             return state
-        C = gram + self.gamma * np.eye(d)
+        C = full(packed, d) + self.gamma * np.eye(d)
         known = ordered({*state.weights, *classes})
         arrived = _columns(dict(zip(classes, rows, strict=True)), known, d)
         if state.gram is not None:
@@ -114,7 +119,7 @@ class AFL(HeadMethod):
             weights=dict(zip(known, arrived.T, strict=True)),
             gram=C,
             members=state.members + 1,
-            n_rows=state.n_rows + message.header.integer("n_rows"),
+            n_rows=state.n_rows + n_rows,
         )
 
     def _finish(self, state: AflState) -> Head | None:
@@ -178,12 +183,3 @@ def _solve(C: Matrix, B: Array) -> Matrix:
 def _columns(weights: dict[Label, Matrix], classes: tuple[Label, ...], d: int) -> Matrix:
     columns = [weights.get(c, np.zeros(d)) for c in classes]
     return np.stack(columns, axis=1) if columns else np.zeros((d, 0))
-
-
-def _parts(message: Container, kind: str, d: int) -> tuple[tuple[Label, ...], Matrix, NDArray[Any]]:
-    classes = message.of_kind(kind).header.labels("classes", FILE_LIMITS)
-    packed = message.tensor("gram", "F32", (d * (d + 1) // 2,))
-    weights = message.tensor("weights", "F64", (len(classes), d))
-    require_range(packed, "gram", LARGEST_GRAM)
-    require_range(weights, "weights", LARGEST_GRAM)
-    return classes, full(packed, d), weights
