@@ -23,11 +23,12 @@ QUICK = {
 }
 
 
-def quick(key, **more):
+def quick(key, device=None, **more):
     """A method with few and short rounds."""
     known = settings(key)
     values = {"network": "small"} if key == "target" else {}
-    return make_method(key, values | {k: v for k, v in QUICK.items() if k in known} | more)
+    values |= {k: v for k, v in QUICK.items() if k in known} | more
+    return make_method(key, values, device)
 
 
 def make_images(n=72, classes=6, seed=0, names=None):
