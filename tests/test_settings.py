@@ -138,6 +138,6 @@ def test_the_reference_holds_every_setting_with_type_default_and_explanation():
     assert rows["seed"].type == "an integer, from 0 to 99"
     assert rows["seed"].explanation == "Seeds the generator."
     assert (rows["rank"].default, rows["flag"].default) == ("none", "false")
-    assert "| `rank` | an integer or none, at least 1 | none | Columns kept \\| all. |" in (
+    assert "| `rank` | an integer, at least 1 | none | Columns kept \\| all. |" in (
         markdown_table(Example)
     )

@@ -73,12 +73,12 @@ class Rule:
 
 def at_least(low: float) -> Rule:
     """A finite number not below ``low``."""
-    return Rule(lambda v: low <= v < math.inf, f"at least {low:,}")
+    return Rule(lambda v: low <= v < math.inf, f"at least {_digits(low)}")
 
 
 def between(low: float, high: float) -> Rule:
     """A number from ``low`` to ``high``, both included."""
-    return Rule(lambda v: low <= v <= high, f"from {low:,} to {high:,}")
+    return Rule(lambda v: low <= v <= high, f"from {_digits(low)} to {_digits(high)}")
 
 
 def one_of(*choices: str) -> Rule:
@@ -208,19 +208,22 @@ def reference(kind: type[Any]) -> list[SettingDoc]:
         if field.name not in hints(kind):
             continue
         plain, rules = _split(hints(kind)[field.name])
-        limits = "".join(f", {rule.phrase}" for rule in rules)
         default = _default(field)
         if default is MISSING:
             shown = "required"
-        elif default is None or default == "":
+        elif default is None or default in ("", (), [], {}):
             shown = "none"
         elif isinstance(default, bool):
             shown = str(default).lower()
         else:
-            shown = f"{default:,}" if isinstance(default, int) else f"{default}"
-        rows.append(
-            SettingDoc(field.name, type_name(plain) + limits, shown, texts.get(field.name, ""))
-        )
+            shown = _digits(default) if isinstance(default, (int, float)) else str(default)
+        # None means that the setting is left out of the table, so it is no type of a value.
+        kinds = [type_name(kind) for kind in _alternatives(plain) if kind is not NoneType]
+        phrases = [" or ".join(kinds), *(rule.phrase for rule in rules)]
+        if phrases[-1].startswith(phrases[0]):  # "text in one line" says "text" already
+            phrases = phrases[-1:]
+        explanation = texts.get(field.name, "")
+        rows.append(SettingDoc(field.name, ", ".join(phrases), shown, explanation))
     return rows
 
 
@@ -283,6 +286,16 @@ def has_type(value: object, hint: Any) -> bool:
     if kind in (list, tuple) and isinstance(value, (list, tuple)):
         return not arguments or all(has_type(item, arguments[0]) for item in value)
     return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _digits(number: float) -> str:
+    """A number as TOML accepts it, large integers in groups of three digits.
+
+    >>> _digits(1993), _digits(1500000), _digits(0.05)
+    ('1993', '1_500_000', '0.05')
+    """
+    large = isinstance(number, int) and abs(number) >= 100_000
+    return f"{number:_}" if large else str(number)
 
 
 def _shown(value: object) -> str:
