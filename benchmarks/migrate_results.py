@@ -35,7 +35,8 @@ def migrated(line: str) -> str:
     if fields["schema"] != 2:
         raise ValueError(f"expected schema 2 or 3, got {fields['schema']}")
     config = PurePosixPath(fields["config"].replace("\\", "/")).as_posix()
-    fields.update(schema=3, study=STUDIES.get(config, "accuracy"))
+    sends = fields["sends"].replace("bits a number", "bits per value")
+    fields.update(schema=3, study=STUDIES.get(config, "accuracy"), sends=sends)
     return json.dumps(fields, sort_keys=True, allow_nan=False)
 
 

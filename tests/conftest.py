@@ -1,6 +1,7 @@
 """Settings for the whole suite."""
 
 import os
+import signal
 
 import pytest
 
@@ -11,6 +12,12 @@ array_checks.install()
 
 # Before SciPy is imported: scikit-learn's checks then include its array API one.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
+
+
+# A shell that starts the suite in the background ignores SIGINT, and all children would inherit
+# that: programs that tests interrupt would not stop.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

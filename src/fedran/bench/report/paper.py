@@ -81,7 +81,7 @@ VIT: dict[str, dict[str, tuple[Pair, Pair, Pair]]] = {
     },
 }
 
-# tab:comm_cost, "MB" there; the arithmetic shows MiB. FedRAN and STSA count 8 bytes a number.
+# tab:comm_cost, "MB" there; the arithmetic shows MiB. FedRAN and STSA count 8 bytes per number.
 COMMUNICATION: dict[str, dict[str, float]] = {
     "TARGET": {"CIFAR-100": 4283.82, "ImageNet-R": 4306.32, "VTAB": 4276.96},
     "STSA": {"CIFAR-100": 194.59, "ImageNet-R": 389.18, "VTAB": 97.29},
@@ -97,7 +97,7 @@ TARGET_ROUNDS = 100
 ROUNDS, EPOCHS = 100, 2
 """Rounds of a task and epochs of a round of its trained methods."""
 
-# tab:runtime, seconds a client and task on an NVIDIA RTX A5000.
+# tab:runtime, seconds per client and task on an NVIDIA RTX A5000.
 RUNTIME: dict[str, dict[str, float]] = {
     "Finetune": {"CIFAR-100": 322.28, "ImageNet-R": 589.72, "VTAB": 229.37},
     "FedLwF": {"CIFAR-100": 316.48, "ImageNet-R": 559.71, "VTAB": 194.83},
