@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedran.bench.run.checkpoint import Checkpoint
-from fedran.bench.run.runner import EncodedImages, Run, cached_backbone, run
+from fedran.bench.run.runner import EncodedImages, PreparedJob, cached_backbone, run
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.stream import Stream, Task, make_stream
 from fedran.methods.analytic.fedncm import ClassSumsClient
@@ -146,7 +146,7 @@ def predictions(method, state, dataset):
 @pytest.mark.parametrize("key", KEYS)
 def test_learns_what_it_sees_and_reports_what_it_carried(key, dataset, stream):
     method = make(key)
-    result = run(Run(key, method, dataset, stream))
+    result = run(PreparedJob(key, method, dataset, stream))
     assert (100 * result.acc[0][0] if method.family == "trained" else result.A_T) > 80
     carried = []
     state, cstates = method.init(spec_of(method, dataset, stream), 0), {}
@@ -167,18 +167,18 @@ def test_learns_what_it_sees_and_reports_what_it_carried(key, dataset, stream):
 
 @pytest.mark.parametrize("key", ANALYTIC)
 def test_nothing_is_downloaded_before_the_first_task(key, dataset, stream):
-    result = run(Run(key, make(key), dataset, stream))
+    result = run(PreparedJob(key, make(key), dataset, stream))
     assert result.tasks[0].bytes_down == [0] * stream.n_clients
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_same_seed_same_result(key, dataset, stream):
-    first, second = (run(Run(key, make(key), dataset, stream)) for _ in range(2))
+    first, second = (run(PreparedJob(key, make(key), dataset, stream)) for _ in range(2))
     assert first.acc == second.acc
     assert first.run_id == second.run_id
     assert [t.bytes_up for t in first.tasks] == [t.bytes_up for t in second.tasks]
     if "out_features" in first.params:
-        assert run(Run(key, make(key), dataset, stream, seed=1)).run_id != first.run_id
+        assert run(PreparedJob(key, make(key), dataset, stream, seed=1)).run_id != first.run_id
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -250,7 +250,7 @@ def test_nan_is_refused(key, dataset, stream):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(key, dataset, stream, tmp_path):
-    job = Run(key, make(key), dataset, stream)
+    job = PreparedJob(key, make(key), dataset, stream)
     straight = run(job)
 
     def stop(what):

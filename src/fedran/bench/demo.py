@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fedran.bench.results.result import Result
-from fedran.bench.run.runner import Run, run
+from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.catalogue import digits
 from fedran.data.stream import Stream, make_stream
 from fedran.methods.registry import make_method
@@ -22,7 +22,7 @@ def demo_stream() -> Stream:
     return make_stream(digits().y_train, n_tasks=N_TASKS, n_clients=N_CLIENTS, beta=BETA, seed=SEED)
 
 
-def demo_runs() -> list[Run]:
+def demo_runs() -> list[PreparedJob]:
     """FedRAN, FedRAN with the settings of the paper, the exact Gram, nearest class means."""
     dataset, stream = digits(), demo_stream()
     chosen: list[tuple[str, dict[str, Any]]] = [
@@ -31,7 +31,7 @@ def demo_runs() -> list[Run]:
         ("exact", {"out_features": OUT_FEATURES}),
         ("fedncm", {}),
     ]
-    return [Run(key, make_method(key, params), dataset, stream) for key, params in chosen]
+    return [PreparedJob(key, make_method(key, params), dataset, stream) for key, params in chosen]
 
 
 def demo_steps() -> int:

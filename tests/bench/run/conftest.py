@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from fedran.bench.run.config import load_config
-from fedran.bench.run.runner import Run, run
+from fedran.bench.run.runner import PreparedJob, run
 from helpers.small_sweep import CONFIG
 from helpers.wanderer import Wanderer, toy_dataset, toy_stream
 
@@ -37,7 +37,7 @@ def stream(dataset):
 
 @pytest.fixture(scope="module")
 def result(dataset, stream):
-    return run(Run("wanderer", Wanderer(), dataset, stream, seed=2))
+    return run(PreparedJob("wanderer", Wanderer(), dataset, stream, seed=2))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedran.bench.run.checkpoint import Checkpoint
-from fedran.bench.run.runner import Run, run
+from fedran.bench.run.runner import PreparedJob, run
 from fedran.methods.registry import make_method
 from fedran.wire.container import pack
 from helpers.wanderer import ROUNDS, Wanderer, stopping, timeless
@@ -13,7 +13,7 @@ from helpers.wanderer import ROUNDS, Wanderer, stopping, timeless
 @pytest.mark.parametrize("after", range(0, 30))
 def test_a_run_interrupted_anywhere_goes_on_bit_for_bit(after, dataset, stream, result, tmp_path):
     """Thirty steps: three tasks of three rounds of three clients, and a test each."""
-    job = Run("wanderer", Wanderer(), dataset, stream, seed=2)
+    job = PreparedJob("wanderer", Wanderer(), dataset, stream, seed=2)
     assert job.steps == 30
     checkpoint = Checkpoint(tmp_path / "c", seconds=0)
     with pytest.raises(KeyboardInterrupt):
@@ -26,7 +26,7 @@ def test_a_run_interrupted_anywhere_goes_on_bit_for_bit(after, dataset, stream, 
 def test_a_resumed_run_repeats_at_most_the_round_it_was_in(dataset, stream, tmp_path):
     """Interrupted in round 2 of task 2, at its second client."""
     method = Wanderer()
-    job = Run("wanderer", method, dataset, stream, seed=2)
+    job = PreparedJob("wanderer", method, dataset, stream, seed=2)
     with pytest.raises(KeyboardInterrupt):
         run(job, progress=stopping(10 + 3 + 1), checkpoint=Checkpoint(tmp_path / "c", 0))
     assert len(method.carried) == 9 + 3 + 2
@@ -36,7 +36,7 @@ def test_a_resumed_run_repeats_at_most_the_round_it_was_in(dataset, stream, tmp_
 
 
 def test_a_run_interrupted_twice_goes_on_too(dataset, stream, result, tmp_path):
-    job = Run("wanderer", Wanderer(), dataset, stream, seed=2)
+    job = PreparedJob("wanderer", Wanderer(), dataset, stream, seed=2)
     for after in (5, 16):
         with pytest.raises(KeyboardInterrupt):
             run(job, progress=stopping(after), checkpoint=Checkpoint(tmp_path / "c", 0))
@@ -45,7 +45,7 @@ def test_a_run_interrupted_twice_goes_on_too(dataset, stream, result, tmp_path):
 
 
 def test_a_resumed_run_reports_as_many_steps_as_it_announced(dataset, stream, tmp_path):
-    job = Run("wanderer", Wanderer(), dataset, stream, seed=2)
+    job = PreparedJob("wanderer", Wanderer(), dataset, stream, seed=2)
     with pytest.raises(KeyboardInterrupt):
         run(job, progress=stopping(14), checkpoint=Checkpoint(tmp_path / "c", 0))
     said = []
@@ -54,7 +54,7 @@ def test_a_resumed_run_reports_as_many_steps_as_it_announced(dataset, stream, tm
 
 
 def test_a_short_run_leaves_nothing_on_disk(dataset, stream, tmp_path):
-    job = Run("wanderer", Wanderer(), dataset, stream)
+    job = PreparedJob("wanderer", Wanderer(), dataset, stream)
     with pytest.raises(KeyboardInterrupt):
         run(job, progress=stopping(20), checkpoint=Checkpoint(tmp_path / "c"))
     assert list(tmp_path.iterdir()) == []
@@ -62,7 +62,7 @@ def test_a_short_run_leaves_nothing_on_disk(dataset, stream, tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut off", "a flipped bit", "empty", "something else"])
 def test_a_damaged_checkpoint_starts_anew(damage, dataset, stream, result, tmp_path):
-    job = Run("wanderer", Wanderer(), dataset, stream, seed=2)
+    job = PreparedJob("wanderer", Wanderer(), dataset, stream, seed=2)
     path = tmp_path / "c"
     with pytest.raises(KeyboardInterrupt):
         run(job, progress=stopping(14), checkpoint=Checkpoint(path, 0))
@@ -87,8 +87,8 @@ def test_a_checkpoint_that_is_something_else_starts_anew(other, dataset, stream,
     if other == "kind":
         path.write_bytes(pack("upload", {}, {"x": np.zeros(3)}))
     else:
-        fed = Run("fedncm", make_method("fedncm"), dataset, stream)
+        fed = PreparedJob("fedncm", make_method("fedncm"), dataset, stream)
         with pytest.raises(KeyboardInterrupt):
             run(fed, progress=stopping(4), checkpoint=Checkpoint(path, 0))
-    job = Run("wanderer", Wanderer(), dataset, stream, seed=2)
+    job = PreparedJob("wanderer", Wanderer(), dataset, stream, seed=2)
     assert timeless(run(job, checkpoint=Checkpoint(path, 0))) == timeless(result)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.bench.run.runner import Run, run
+from fedran.bench.run.runner import PreparedJob, run
 from fedran.methods.registry import make_method
 from helpers.wanderer import Wanderer
 
@@ -14,7 +14,10 @@ from helpers.wanderer import Wanderer
 def test_the_gram_error_is_zero_for_exact_and_falls_with_the_rank(dataset, stream):
     def errors(key, **params):
         method = make_method(key, {"out_features": 48, **params})
-        return [t.gram_error for t in run(Run(key, method, dataset, stream, gram_error=True)).tasks]
+        return [
+            t.gram_error
+            for t in run(PreparedJob(key, method, dataset, stream, gram_error=True)).tasks
+        ]
 
     assert errors("exact") == pytest.approx([0.0] * 3, abs=1e-6)
     by_rank = [errors("fedran", rank=r, precision="float64") for r in (1, 2, 4, 8, 48)]
@@ -26,7 +29,7 @@ def test_the_gram_error_is_zero_for_exact_and_falls_with_the_rank(dataset, strea
 
 def test_the_gram_error_equals_its_definition(dataset, stream):
     method = make_method("fedran", {"out_features": 48, "rank": 2, "precision": "float64"})
-    found = run(Run("fedran", method, dataset, stream, seed=5, gram_error=True))
+    found = run(PreparedJob("fedran", method, dataset, stream, seed=5, gram_error=True))
     phi = fedran.RandomFeatures(5, 48, seed=5)
     exact, low = np.zeros((48, 48)), np.zeros((48, 48))
     for task, record in zip(stream.tasks, found.tasks, strict=True):
@@ -41,6 +44,6 @@ def test_the_gram_error_equals_its_definition(dataset, stream):
 
 def test_the_gram_error_is_measured_only_if_requested_and_if_there_is_a_gram(dataset, stream):
     exact = make_method("exact", {"out_features": 16})
-    assert run(Run("exact", exact, dataset, stream)).tasks[0].gram_error is None
-    found = run(Run("wanderer", Wanderer(), dataset, stream, gram_error=True))
+    assert run(PreparedJob("exact", exact, dataset, stream)).tasks[0].gram_error is None
+    found = run(PreparedJob("wanderer", Wanderer(), dataset, stream, gram_error=True))
     assert found.tasks[0].gram_error is None

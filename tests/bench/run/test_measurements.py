@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedran.bench.results import metrics
-from fedran.bench.run.runner import Run, run
+from fedran.bench.run.runner import PreparedJob, run
 from fedran.core.pseudo_labels import prototype_labels
 from fedran.data.stream import Stream, Task, make_stream
 from fedran.methods.protocol import ClientData, Spec
@@ -55,16 +55,16 @@ def test_drift_is_the_mean_distance_of_reference_rows_from_their_first_features(
 
 def test_drift_of_a_single_task_is_zero(dataset):
     one = make_stream(dataset.y_train, n_tasks=1, n_clients=2, beta=1.0, seed=0)
-    assert run(Run("wanderer", Wanderer(), dataset, one)).drift == [0.0]
+    assert run(PreparedJob("wanderer", Wanderer(), dataset, one)).drift == [0.0]
 
 
 def test_frozen_methods_report_no_drift(dataset, stream):
-    assert run(Run("fedncm", make_method("fedncm"), dataset, stream)).drift == []
+    assert run(PreparedJob("fedncm", make_method("fedncm"), dataset, stream)).drift == []
 
 
 def test_bytes_are_summed_over_rounds(dataset, stream):
     method = Wanderer()
-    found = run(Run("wanderer", method, dataset, stream, seed=2))
+    found = run(PreparedJob("wanderer", method, dataset, stream, seed=2))
     for t, record in enumerate(found.tasks):
         for k in range(CLIENTS):
             calls = [c for c in method.carried if c[:2] == (f"client-{k}", str(t))]
@@ -96,7 +96,9 @@ def test_label_rates_equal_those_of_the_label_masks(stream, result):
 
 
 def test_pseudo_labels_are_counted_against_the_truth(dataset, stream):
-    found = run(Run("p", make_method("fedran-prototype", {"out_features": 32}), dataset, stream))
+    found = run(
+        PreparedJob("p", make_method("fedran-prototype", {"out_features": 32}), dataset, stream)
+    )
     for task, record in zip(stream.tasks, found.tasks, strict=True):
         accepted, precision = [], []
         for k, rows in enumerate(task.rows):
@@ -117,11 +119,13 @@ def test_extraction_seconds_are_rows_times_seconds_per_row(dataset, stream, resu
     for task, record in zip(stream.tasks, result.tasks, strict=True):
         assert record.seconds.extraction == [0.5 * len(r) for r in task.rows]
     untimed = replace(dataset, seconds_per_row=None)
-    found = run(Run("fedncm", make_method("fedncm"), untimed, stream))
+    found = run(PreparedJob("fedncm", make_method("fedncm"), untimed, stream))
     assert found.tasks[0].seconds.extraction is None
-    told = run(Run("fedncm", make_method("fedncm"), untimed, stream, seconds_per_row=2.0))
+    told = run(PreparedJob("fedncm", make_method("fedncm"), untimed, stream, seconds_per_row=2.0))
     assert told.tasks[0].seconds.extraction == [2.0 * len(r) for r in stream.tasks[0].rows]
-    measured = run(Run("fedncm", make_method("fedncm"), dataset, stream, seconds_per_row=2.0))
+    measured = run(
+        PreparedJob("fedncm", make_method("fedncm"), dataset, stream, seconds_per_row=2.0)
+    )
     assert measured.tasks[0].seconds.extraction == [0.5 * len(r) for r in stream.tasks[0].rows]
 
 
@@ -135,14 +139,14 @@ def test_seconds_and_memory_are_measured(result):
 
 def test_the_ridge_of_each_task_is_recorded(dataset, stream, result):
     method = make_method("fedran", {"out_features": 32, "rank": 2})
-    records = run(Run("fedran", method, dataset, stream)).tasks
+    records = run(PreparedJob("fedran", method, dataset, stream)).tasks
     assert all(t.lam > 0 and 0 < t.f < 1 for t in records)
     assert all(t.lam is None and t.f is None for t in result.tasks)
 
 
 def test_budgets_are_kept_and_checked(dataset, stream):
     def met(**budgets):
-        job = Run("wanderer", Wanderer(), dataset, stream, budgets=budgets)
+        job = PreparedJob("wanderer", Wanderer(), dataset, stream, budgets=budgets)
         return metrics.budgets_met(run(job))
 
     assert met(bytes=1.0, seconds=1000.0, drift=0.0) == {
@@ -160,13 +164,13 @@ def test_a_method_that_diverges_says_so(dataset, stream):
             return super().embed(state, X) * (np.nan if len(state["means"]) > 4 else 1.0)
 
     with pytest.raises(ValueError, match="diverged"):
-        run(Run("wanderer", Diverging(), dataset, stream))
+        run(PreparedJob("wanderer", Diverging(), dataset, stream))
 
 
 def test_a_drift_that_was_not_measured_does_not_meet_a_budget(dataset, stream):
     empty = np.zeros(0, dtype=np.int64)
     tasks = [Task(t.classes, (empty, np.concatenate(t.rows))) for t in stream.tasks]
-    job = Run("w", Wanderer(), dataset, Stream(tuple(tasks), {}), budgets={"drift": 0.01})
+    job = PreparedJob("w", Wanderer(), dataset, Stream(tuple(tasks), {}), budgets={"drift": 0.01})
     found = run(job)
     assert found.drift == []
     assert not metrics.budgets_met(found).get("drift", False)

@@ -7,7 +7,7 @@ import pytest
 
 import fedran
 from fedran.bench.results.result import Result, code_hash
-from fedran.bench.run.runner import Run, run
+from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.catalogue import digits
 from fedran.data.dataset import Dataset
 from fedran.data.stream import Stream, Task, make_stream
@@ -16,7 +16,7 @@ from helpers.wanderer import CLIENTS, Wanderer
 
 
 def test_a_result_holds_everything_needed_to_repeat_the_run(dataset, stream):
-    job = Run(
+    job = PreparedJob(
         *("wanderer", Wanderer(), dataset, stream, 2, "label"),
         study="runtime",
         config="c.toml",
@@ -36,7 +36,7 @@ def test_a_result_holds_everything_needed_to_repeat_the_run(dataset, stream):
 
 
 def test_the_run_id_depends_on_method_settings_seeds_and_data(dataset, stream):
-    base = Run("wanderer", Wanderer(), dataset, stream)
+    base = PreparedJob("wanderer", Wanderer(), dataset, stream)
     others = [
         replace(base, key="other"),
         replace(base, method=Wanderer(0.4)),
@@ -52,7 +52,9 @@ def test_the_run_id_depends_on_method_settings_seeds_and_data(dataset, stream):
 def test_clients_without_rows_take_part(dataset):
     rows = np.flatnonzero(np.isin(dataset.y_train, [0, 1]))
     empty = np.zeros(0, dtype=np.int64)
-    found = run(Run("wanderer", Wanderer(), dataset, Stream((Task((0, 1), (rows, empty)),), {})))
+    found = run(
+        PreparedJob("wanderer", Wanderer(), dataset, Stream((Task((0, 1), (rows, empty)),), {}))
+    )
     assert found.tasks[0].label_rate == [1.0, None]
     assert found.tasks[0].seconds.extraction == [0.5 * len(rows), 0.0]
     assert all(b > 0 for b in found.tasks[0].bytes_up)
@@ -65,8 +67,8 @@ def test_string_labels_run_like_numbers(dataset, stream):
         named.y_train, n_tasks=3, n_clients=CLIENTS, beta=1.0, seed=3, label_rate=0.6
     )
     method = make_method("fedran", {"out_features": 32, "rank": 8})
-    by_name = run(Run("fedran", method, named, again))
-    by_number = run(Run("fedran", method, dataset, stream))
+    by_name = run(PreparedJob("fedran", method, named, again))
+    by_number = run(PreparedJob("fedran", method, dataset, stream))
     assert by_name.acc == by_number.acc
     assert by_name.classes == [str(names[c]) for c in by_number.classes]
     assert Result.from_json(by_name.to_json()) == by_name
@@ -78,7 +80,7 @@ def test_a_client_whose_rows_all_lack_labels_takes_part(key, dataset, stream):
     hidden = (np.zeros(len(first.rows[0]), dtype=bool), *first.labelled[1:])
     odd = replace(stream, tasks=(replace(first, labelled=hidden), *stream.tasks[1:]))
     params = {"out_features": 32} if key != "fedcof" else {}
-    found = run(Run(key, make_method(key, params), dataset, odd, gram_error=True))
+    found = run(PreparedJob(key, make_method(key, params), dataset, odd, gram_error=True))
     assert found.tasks[0].label_rate[0] == 0.0
     assert found.A_T > 60
 
@@ -87,7 +89,7 @@ def test_natural_clients_run(dataset):
     stream = make_stream(
         dataset.y_train, n_tasks=2, seed=0, partitioner="natural", groups=dataset.groups
     )
-    found = run(Run("fedncm", make_method("fedncm"), dataset, stream))
+    found = run(PreparedJob("fedncm", make_method("fedncm"), dataset, stream))
     assert len(found.tasks[0].bytes_up) == 4
 
 
@@ -97,7 +99,7 @@ def test_a_task_that_cannot_be_tested_is_refused_before_it_starts(dataset):
     rows = [np.flatnonzero(dataset.y_train == c) for c in (0, 1)]
     stream = Stream((Task((0,), (rows[0],)), Task((1,), (rows[1],))), {})
     with pytest.raises(ValueError, match="task 1 cannot be tested"):
-        Run("fedncm", make_method("fedncm"), untested, stream)
+        PreparedJob("fedncm", make_method("fedncm"), untested, stream)
 
 
 def test_a_method_for_images_does_not_run_on_features():
@@ -105,4 +107,4 @@ def test_a_method_for_images_does_not_run_on_features():
     images = Dataset("i", "images", d.X_train, d.y_train, d.X_test, d.y_test)
     stream = make_stream(d.y_train, n_tasks=2, n_clients=2, beta=1.0, seed=0)
     with pytest.raises(ValueError, match="takes features, but i holds images"):
-        Run("fedncm", make_method("fedncm"), images, stream)
+        PreparedJob("fedncm", make_method("fedncm"), images, stream)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedran.bench.run.runner import Run, run
+from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.dataset import Dataset
 from fedran.data.stream import make_stream
 from fedran.methods.analytic.fedran import FedRAN
@@ -109,7 +109,7 @@ def same(found, expected):
 @pytest.mark.parametrize("rate", [0.1, 0.4])
 def test_accepted_and_precision_are_those_of_the_clients_own_rows(dataset, method, rule, rate):
     stream = stream_of(dataset, rate)
-    result = run(Run("ssl", method, dataset, stream))
+    result = run(PreparedJob("ssl", method, dataset, stream))
     for task, record in zip(stream.tasks, result.tasks, strict=True):
         accepted, precision = by_hand(dataset, task, rule)
         assert same(record.accepted, accepted)
@@ -137,13 +137,13 @@ def test_without_a_rule_unlabelled_rows_are_left_out(dataset):
     assert len(y) < 0.4 * len(dataset.y_train)
     state = play(dataset, stream, method)
     assert distance(state.head.weights, ridge(relu_features(X, M, 0), y, in_order(y), LAM)) < 1e-3
-    result = run(Run("fedran", method, dataset, stream))
+    result = run(PreparedJob("fedran", method, dataset, stream))
     assert all(t.accepted is None and t.precision is None for t in result.tasks)
 
 
 def test_with_every_label_there_is_nothing_to_accept(dataset):
     stream = stream_of(dataset, 1.0)
-    result = run(Run("ssl", FedRANPrototype(**SETTINGS), dataset, stream))
+    result = run(PreparedJob("ssl", FedRANPrototype(**SETTINGS), dataset, stream))
     assert all(t.accepted is None and t.precision is None for t in result.tasks)
     assert all(set(t.label_rate) <= {1.0, None} for t in result.tasks)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedran.bench.run.runner import Run, run
+from fedran.bench.run.runner import PreparedJob, run
 from fedran.methods.registry import make_method
 from fedran.methods.trained.target import TARGET
 from fedran.methods.trained.training import synthesis
@@ -78,9 +78,9 @@ def test_synthetic_images_are_sent_once_per_task_except_the_last(dataset, stream
         assert (made is None) == (t == 2)
         for memory in rounds.cstates.values():
             assert memory["synthetic"].shape == (images, 3, 8, 8)
-    result = run(Run("target", method, dataset, stream))
+    result = run(PreparedJob("target", method, dataset, stream))
     down = [t.bytes_down[0] for t in result.tasks]
-    plain = run(Run("finetune", quick("finetune", network="small"), dataset, stream))
+    plain = run(PreparedJob("finetune", quick("finetune", network="small"), dataset, stream))
     model = [t.bytes_down[0] / t.rounds for t in plain.tasks]
     for t in range(3):
         expected = 3 * model[t] + (images * 192 if t < 2 else 0)
@@ -175,4 +175,4 @@ def test_target_refuses_a_head():
 def test_target_refuses_images_that_its_generator_cannot_make(height, width, got):
     data = blank_images(height, width)
     with pytest.raises(ValueError, match=f"multiple of 4, these are {got}: set image_size"):
-        run(Run("target", quick("target", n_rounds=1), data, make_tasks(data, n_tasks=2)))
+        run(PreparedJob("target", quick("target", n_rounds=1), data, make_tasks(data, n_tasks=2)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedran.bench.run.config import LARGEST_SWEEP, Experiment, MethodChoice
-from fedran.bench.run.runner import Run
+from fedran.bench.run.runner import PreparedJob
 from fedran.data.catalogue import load_dataset
 from fedran.data.dataset import Dataset
 from fedran.data.stream import Stream, make_stream
@@ -45,9 +45,9 @@ class Job:
         """The dataset without folder and suffix."""
         return Path(self.dataset).stem
 
-    def prepare(self) -> Run:
+    def prepare(self) -> PreparedJob:
         """Load the dataset and make stream and method."""
-        return Run(
+        return PreparedJob(
             self.choice.key,
             make_method(self.choice.key, self.choice.params, self.device),
             _dataset(self.dataset),

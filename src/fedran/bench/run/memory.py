@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedran.bench.run.machine import available_memory, free_accelerator_memory
-from fedran.bench.run.runner import Run
+from fedran.bench.run.runner import PreparedJob
 from fedran.methods.analytic.gram_based import GramMethod
 from fedran.methods.trained.training.footprint import footprint
 from fedran.methods.trained.training.method import TrainedMethod
@@ -25,7 +25,7 @@ class Needs:
     device: int = 0
 
 
-def estimated_needs(run: Run) -> Needs:
+def estimated_needs(run: PreparedJob) -> Needs:
     """Data, then three (M, M) matrices and the widest client's rows, or a network in training."""
     data = run.dataset
     arrays = 2 * (data.X_train.nbytes + data.X_test.nbytes)

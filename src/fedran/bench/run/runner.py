@@ -35,7 +35,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Run:
+class PreparedJob:
     """One method on one stream of one dataset, ready to run, and its names in tables."""
 
     key: str
@@ -96,7 +96,10 @@ class Run:
 
 
 def run(
-    prepared: Run, *, progress: Progress = lambda _: None, checkpoint: Checkpoint | None = None
+    prepared: PreparedJob,
+    *,
+    progress: Progress = lambda _: None,
+    checkpoint: Checkpoint | None = None,
 ) -> Result:
     """In every task: the clients one after the other, then the server, then a test.
 
@@ -109,7 +112,7 @@ def run(
 class _Runner:
     """The loop over tasks, rounds and clients."""
 
-    def __init__(self, prepared: Run, progress: Progress, checkpoint: Checkpoint) -> None:
+    def __init__(self, prepared: PreparedJob, progress: Progress, checkpoint: Checkpoint) -> None:
         self.prepared, self.method = prepared, prepared.method
         self.data, self.stream = prepared.dataset, prepared.stream
         self.progress, self.checkpoint = progress, checkpoint

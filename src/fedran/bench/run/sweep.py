@@ -12,7 +12,7 @@ from fedran.bench.run.config import Experiment
 from fedran.bench.run.job import Job, forget_data, jobs
 from fedran.bench.run.memory import BASE_MEMORY, Needs, affordable, estimated_needs, require_fit
 from fedran.bench.run.progress import PlannedJob, Reporter
-from fedran.bench.run.runner import Run
+from fedran.bench.run.runner import PreparedJob
 from fedran.bench.run.workers import one_line, run_here, run_in_processes
 from fedran.data.stream_file import save_stream
 from fedran.methods.analytic.base import OneRound
@@ -142,7 +142,7 @@ def _require_one(planned: Sequence[PlannedJob]) -> None:
         raise ValueError(planned[0].problem)  # nothing can run: one reason is enough
 
 
-def _complete(result: Result, prepared: Run) -> bool:
+def _complete(result: Result, prepared: PreparedJob) -> bool:
     """Whether a result of the same run also holds everything that is to be measured now."""
     has_gram = getattr(type(prepared.method), "gram", None) is not OneRound.gram
     gram = not (prepared.gram_error and has_gram) or result.tasks[0].gram_error is not None

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedran.bench.run.runner import Run, run
+from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.stream import Stream, Task
 from fedran.methods.trained.training.messages import unpack_tensors
 from helpers.toy_training import Rounds, blank_images, make_images, make_tasks, quick, same
@@ -119,8 +119,8 @@ def test_clients_that_were_not_drawn_have_no_bytes(dataset, key):
     stream = make_tasks(dataset, n_clients=6)
     method = quick(key, participation=0.5, n_rounds=1)
     said = []
-    result = run(Run(key, method, dataset, stream), progress=said.append)
-    assert len(said) == Run(key, method, dataset, stream).steps
+    result = run(PreparedJob(key, method, dataset, stream), progress=said.append)
+    assert len(said) == PreparedJob(key, method, dataset, stream).steps
     for t, task in enumerate(result.tasks):
         clients = tuple(f"client-{k}" for k in range(6))
         asked = method.participants(t, 0, clients, 0)
@@ -133,7 +133,7 @@ def test_clients_that_were_not_drawn_have_no_bytes(dataset, key):
             closing = min(task.bytes_up)
             assert all(0 < task.bytes_up[k] == closing < 250 for k in absent)
             assert all(task.bytes_up[k] > closing for k in range(6) if k not in absent)
-    again = run(Run(key, method, dataset, stream))
+    again = run(PreparedJob(key, method, dataset, stream))
     assert again.acc == result.acc
     assert [t.bytes_up for t in again.tasks] == [t.bytes_up for t in result.tasks]
 
@@ -204,7 +204,8 @@ def test_training_can_start_from_a_file_of_weights(dataset, stream, tmp_path):
     assert all(torch.equal(first[f"model/{n}"], donor.state.weights[n]) for n in bodies)
     assert not torch.equal(first["model/head.weight"], donor.state.weights["head.weight"])
     job, other = (
-        Run("finetune", m, dataset, stream) for m in (method, quick("finetune", network="small"))
+        PreparedJob("finetune", m, dataset, stream)
+        for m in (method, quick("finetune", network="small"))
     )
     assert job.hashes["weights"] == method.weights_hash
     assert job.run_id != other.run_id
@@ -231,7 +232,7 @@ def test_a_diverging_learning_rate_is_an_error(dataset, stream, key):
 def test_a_network_takes_images_that_are_not_square():
     data = blank_images(8, 12)
     method = quick("finetune", network="small", n_rounds=1)
-    assert run(Run("finetune", method, data, make_tasks(data, n_tasks=2))).A_T >= 0
+    assert run(PreparedJob("finetune", method, data, make_tasks(data, n_tasks=2))).A_T >= 0
 
 
 def test_training_learns_to_classify(dataset):

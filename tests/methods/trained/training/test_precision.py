@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedran.bench.run.runner import Run, run
+from fedran.bench.run.runner import PreparedJob, run
 from fedran.methods.protocol import ClientData
 from fedran.methods.registry import make_method
 from fedran.methods.trained.finetune import Finetune
@@ -78,9 +78,9 @@ def test_rows_are_copied_to_an_accelerator_once_per_task(monkeypatch):
 @pytest.mark.parametrize("key", KEYS)
 def test_a_network_learns_the_same_on_a_gpu(dataset, key, precision):
     stream = make_tasks(dataset)
-    here = run(Run(key, quick(key, network="small"), dataset, stream))
+    here = run(PreparedJob(key, quick(key, network="small"), dataset, stream))
     method = quick(key, network="small", precision=precision, device="cuda")
-    there = run(Run(key, method, dataset, stream))
+    there = run(PreparedJob(key, method, dataset, stream))
     assert [t.bytes_up for t in here.tasks] == [t.bytes_up for t in there.tasks]
     assert abs(here.A_T - there.A_T) <= 15
 
@@ -90,7 +90,8 @@ def test_a_network_learns_the_same_on_a_gpu(dataset, key, precision):
 def test_a_head_learns_the_same_on_a_gpu(dataset, key):
     stream = make_tasks(dataset)
     here, there = (
-        run(Run(key, quick(key, device=device), dataset, stream)) for device in (None, "cuda")
+        run(PreparedJob(key, quick(key, device=device), dataset, stream))
+        for device in (None, "cuda")
     )
     assert [t.bytes_up for t in here.tasks] == [t.bytes_up for t in there.tasks]
     assert abs(here.A_T - there.A_T) <= 15

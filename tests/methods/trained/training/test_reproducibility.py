@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedran.bench.run.checkpoint import Checkpoint
-from fedran.bench.run.runner import Run, run
+from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.stream import Stream
 from fedran.methods.trained.training.messages import pack_tensors, unpack_tensors
 from fedran.wire.container import unpack
@@ -41,7 +41,7 @@ def kept(path):
 @pytest.mark.parametrize(("key", "more"), RUNS)
 def test_an_interrupted_run_resumes_with_the_same_result(dataset, stream, tmp_path, key, more):
     short = Stream(stream.tasks[:2], {})
-    job = Run(key, quick(key, epochs=1, **more), dataset, short)
+    job = PreparedJob(key, quick(key, epochs=1, **more), dataset, short)
     straight = run(job, checkpoint=Checkpoint(tmp_path / "straight", seconds=0))
     rounds, n = job.method.rounds(0), short.n_clients
     for at in (n + 1, rounds * n + 1, job.steps - 2):
