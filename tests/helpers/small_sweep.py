@@ -20,6 +20,19 @@ rank = 4
 """
 BROKEN = '\n[[method]]\nkey = "finetune"\nnetwork = "small"\nweights = "broken.safetensors"\n'
 """A method that fails when it runs: the fixture ``config`` writes a file that holds no weights."""
+TWO_METHODS = """
+dataset = "digits"
+[stream]
+tasks = 5
+clients = 5
+beta = 0.1
+[[method]]
+key = "fedran"
+rank = 8
+[[method]]
+key = "fedncm"
+"""
+"""One stream and two methods, for tests of the configuration itself."""
 
 
 def measured(file):

@@ -8,7 +8,7 @@ import pytest
 
 from fedran.bench.run.config import load_config
 from fedran.bench.run.runner import PreparedJob, run
-from helpers.small_sweep import CONFIG
+from helpers.small_sweep import CONFIG, TWO_METHODS
 from helpers.wanderer import Wanderer, toy_dataset, toy_stream
 
 
@@ -21,6 +21,16 @@ def config(tmp_path, monkeypatch):
         (tmp_path / "c.toml").write_text(text)
         (tmp_path / "broken.safetensors").write_text("no weights")
         return load_config(tmp_path / "c.toml", overrides)
+
+    return write
+
+
+@pytest.fixture
+def two_methods(config):
+    """``config`` with one stream and two methods by default."""
+
+    def write(text=TWO_METHODS, *overrides):
+        return config(text, *overrides)
 
     return write
 

@@ -8,6 +8,7 @@ import pytest
 from fedran.bench.run.config import LARGEST_SWEEP, load_config, parse_config
 from fedran.bench.run.job import jobs
 from fedran.data.stream import PARTITIONERS
+from helpers.small_sweep import TWO_METHODS
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = {
@@ -31,28 +32,6 @@ COMMITTED = {
     "paper/vit": 9 * 5,
     "paper/vtab": 9 * 14,
 }
-BASE = """
-dataset = "digits"
-[stream]
-tasks = 5
-clients = 5
-beta = 0.1
-[[method]]
-key = "fedran"
-rank = 8
-[[method]]
-key = "fedncm"
-"""
-
-
-@pytest.fixture
-def config(tmp_path):
-    def write(text=BASE, *overrides):
-        path = tmp_path / "c.toml"
-        path.write_text(text)
-        return load_config(path, overrides)
-
-    return write
 
 
 def fields(**more):
@@ -86,9 +65,9 @@ def test_committed_configurations_expand_to_what_their_lists_say(name):
     assert experiment.name != name
 
 
-def test_lists_in_a_configuration_expand_to_every_combination(config):
-    experiment = config(
-        BASE.replace("beta = 0.1", "beta = [0.1, 1]\nseed = [1, 2, 3]")
+def test_lists_in_a_configuration_expand_to_every_combination(two_methods):
+    experiment = two_methods(
+        TWO_METHODS.replace("beta = 0.1", "beta = [0.1, 1]\nseed = [1, 2, 3]")
         .replace("rank = 8", "rank = [8, 16]\nout_features = [32, 64]")
         .replace('"digits"', '["digits", "har-dsa19"]')
         + "[run]\nprojection_seed = [0, 1]\n"
@@ -101,8 +80,8 @@ def test_lists_in_a_configuration_expand_to_every_combination(config):
     assert set(ranks) == {8, 16}
 
 
-def test_defaults_of_a_short_configuration(config):
-    experiment = config()
+def test_defaults_of_a_short_configuration(two_methods):
+    experiment = two_methods()
     assert experiment.name == "c"
     assert experiment.projection_seeds == (0,)
     assert not experiment.gram_error
@@ -238,11 +217,11 @@ def test_sweeps_that_are_too_large_are_refused_before_they_are_made():
         parse_config(fields(method=[method]))
 
 
-def test_errors_name_the_file(config, tmp_path):
+def test_errors_name_the_file(two_methods, tmp_path):
     with pytest.raises(ValueError, match=r"c\.toml: not valid TOML: "):
-        config("dataset = ")
+        two_methods("dataset = ")
     with pytest.raises(ValueError, match=r"c\.toml: the configuration has no setting"):
-        config(BASE, "x=1")
+        two_methods(TWO_METHODS, "x=1")
     (tmp_path / "b.toml").write_bytes(b"\xff")
     with pytest.raises(ValueError, match=r"b\.toml: not valid TOML"):
         load_config(tmp_path / "b.toml")
@@ -253,12 +232,12 @@ def test_errors_name_the_file(config, tmp_path):
 
 
 def test_results_name_the_configuration_relative_to_the_working_folder(
-    config, tmp_path, monkeypatch
+    two_methods, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    config()
+    two_methods()
     (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "d.toml").write_text(BASE)
+    (tmp_path / "sub" / "d.toml").write_text(TWO_METHODS)
     assert load_config(tmp_path / "sub" / "d.toml").source == "sub/d.toml"
     assert load_config("sub/../c.toml").source == "c.toml"
     monkeypatch.chdir(tmp_path / "sub")

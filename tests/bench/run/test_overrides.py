@@ -4,30 +4,7 @@ import re
 
 import pytest
 
-from fedran.bench.run.config import load_config
-
-BASE = """
-dataset = "digits"
-[stream]
-tasks = 5
-clients = 5
-beta = 0.1
-[[method]]
-key = "fedran"
-rank = 8
-[[method]]
-key = "fedncm"
-"""
-
-
-@pytest.fixture
-def config(tmp_path):
-    def write(text=BASE, *overrides):
-        path = tmp_path / "c.toml"
-        path.write_text(text)
-        return load_config(path, overrides)
-
-    return write
+from helpers.small_sweep import TWO_METHODS
 
 
 @pytest.mark.parametrize(
@@ -52,12 +29,12 @@ def config(tmp_path):
         ("methods= afl , exact", lambda e: [m.key for m in e.methods] == ["afl", "exact"]),
     ],
 )
-def test_an_override_changes_one_setting(override, check, config):
-    assert check(config(BASE, override))
+def test_an_override_changes_one_setting(override, check, two_methods):
+    assert check(two_methods(TWO_METHODS, override))
 
 
-def test_kept_methods_keep_their_settings_and_later_overrides_reach_new_ones(config):
-    kept = config(BASE, "methods=fedran,exact", "method.out_features=64").methods
+def test_kept_methods_keep_their_settings_and_later_overrides_reach_new_ones(two_methods):
+    kept = two_methods(TWO_METHODS, "methods=fedran,exact", "method.out_features=64").methods
     assert [(m.key, dict(m.params)) for m in kept] == [
         ("fedran", {"rank": 8, "out_features": 64}),
         ("exact", {"out_features": 64}),
@@ -84,12 +61,14 @@ def test_kept_methods_keep_their_settings_and_later_overrides_reach_new_ones(con
         ("method=afl", "methods are written as [[method]] tables"),
     ],
 )
-def test_a_wrong_override_is_refused_with_the_closest_setting(override, words, config):
+def test_a_wrong_override_is_refused_with_the_closest_setting(override, words, two_methods):
     with pytest.raises(ValueError, match=re.escape(words)) as refusal:
-        config(BASE, override)
+        two_methods(TWO_METHODS, override)
     assert "\n" not in str(refusal.value)
 
 
-def test_keeping_methods_of_a_single_table_is_refused_in_a_sentence(config):
+def test_keeping_methods_of_a_single_table_is_refused_in_a_sentence(two_methods):
     with pytest.raises(ValueError, match=r"\[\[method\]\]"):
-        config(BASE.split("[[method]]")[0] + '[method]\nkey = "afl"\n', "methods=fedncm")
+        two_methods(
+            TWO_METHODS.split("[[method]]")[0] + '[method]\nkey = "afl"\n', "methods=fedncm"
+        )
