@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedran.bench.report.build import load_results, write_report
+from fedran.bench.report.build import load_results, make_report
 from fedran.cli.main import run
 from helpers.made_up import METHODS, made_up, write
 
@@ -12,7 +12,9 @@ pytest.importorskip("jinja2")
 
 def test_the_same_results_give_the_same_bytes(tmp_path):
     runs = write(tmp_path / "in", [made_up(**m, seed=s) for m in METHODS[:4] for s in (1, 2)])
-    first, second = (write_report(runs, tmp_path / name).parent for name in ("a", "b"))
+    first, second = (
+        make_report(load_results(runs)).write(tmp_path / name).parent for name in ("a", "b")
+    )
     files = sorted(p.relative_to(first) for p in first.rglob("*.*"))
     for path in files:
         assert (first / path).read_bytes() == (second / path).read_bytes()

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from fedran.bench.report.build import write_report
+from fedran.bench.report.build import load_results, make_report
 from helpers.made_up import METHODS, made_up, studies, write
 from helpers.made_up_trained import all_trained
 
@@ -39,7 +39,7 @@ def page(tmp_path_factory):
     runs = [made_up(**m, beta=b, seed=s) for m in METHODS for b in (0.1, 1.0) for s in (1, 2)]
     odd = made_up("odd", "W" * 400, sends="x" * 900, dataset="d" * 200, config="c" * 300)
     write(folder / "in", [*runs, *studies(seeds=(1,)), *all_trained(seeds=(1,)), odd])
-    return write_report(folder / "in", folder / "out")
+    return make_report(load_results(folder / "in")).write(folder / "out")
 
 
 def chromium(tmp_path, *arguments):

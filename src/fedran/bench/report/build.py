@@ -41,11 +41,6 @@ def make_report(results: Sequence[Result]) -> Report:
     return Report(html_page(results, parts, drawings), figures)
 
 
-def write_report(results_dir: Path, out_dir: Path) -> Path:
-    """Write a report of all results below a folder. The same results give the same bytes."""
-    return make_report(load_results(Path(results_dir))).write(Path(out_dir))
-
-
 def load_results(folder: Path) -> list[Result]:
     """All results below a folder, in the order of the method registry; ValueError if none."""
     if not folder.is_dir():
