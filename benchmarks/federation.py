@@ -67,8 +67,8 @@ def store_alone(folder, sites, made, phi, out):
     """The work of the store without a network, in a separate process."""
     keys = {f"site-{i:03d}": SiteKey.generate() for i in range(sites)}
     roster = Roster({name: key.public for name, key in keys.items()})
-    rules = Rules("bench", phi.fingerprint, M, snapshot_every=10**6)
-    store = Store(folder, rules, roster)
+    rules = Rules("bench", phi.fingerprint, M)
+    store = Store(folder, rules, roster, snapshot_every=10**6)
     said = {"federation": "bench", "task": TASK, "fingerprint": phi.fingerprint.hash}
     times, peaks = [], {}
     for i, (name, key) in enumerate(keys.items()):

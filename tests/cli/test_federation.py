@@ -178,7 +178,7 @@ def test_a_task_needs_a_running_server(call, trial):
 
 
 def test_accept_refuses_an_upload_that_is_not_in_quarantine(call, trial):
-    words = "upload: expected one that is in quarantine, got site-1, may"
+    words = "upload: expected an upload in quarantine, got site-1, may"
     refused(call("accept", "t", "site-1", "may"), words)
 
 
@@ -201,7 +201,7 @@ def test_a_second_server_or_site_in_a_folder_is_refused(call, trial, tmp_path, m
     monkeypatch.setattr(services, "locked", lambda folder, *_, **facts: locked(folder, **facts))
     for command, folder in (("server", "server"), ("client", "sites/site-1")):
         with locked(tmp_path / "t" / folder / "log"):
-            told = f"expected nobody at work, got process {os.getpid()}"
+            told = f"in use by process {os.getpid()}"
             refused(call(command, f"t/{folder}"), told, "fedran federation down")
 
 
@@ -219,9 +219,9 @@ def test_a_taken_port_is_refused_and_the_lock_is_free_again(call, trial, tmp_pat
 @pytest.mark.skipif(os.name != "posix", reason="modes")
 def test_a_key_that_others_can_read_starts_nothing(call, trial, tmp_path):
     (tmp_path / "t" / "server" / "tls" / "server.key").chmod(0o644)
-    refused(call("server", "t"), "others can read this private key; run `chmod 600")
+    refused(call("server", "t"), "other users can read this private key; run `chmod 600")
     (tmp_path / "t" / "sites" / "site-1" / "node.key").chmod(0o640)
-    refused(call("client", "t/sites/site-1"), "others can read this private key")
+    refused(call("client", "t/sites/site-1"), "other users can read this private key")
 
 
 def test_a_wrong_setting_is_named_by_every_command(call, trial, tmp_path):

@@ -15,7 +15,7 @@ from flwr.app import (
     RecordDict,
 )
 
-from fedran.federation.protocol.transport import blobs_of, content, fields_of
+from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 
 NAMES = ("site-1", "site-2", "site-3")
 
@@ -81,9 +81,11 @@ class Site:
         if message.metadata.message_type == MessageType.QUERY:
             self.receipts += fields["receipts"]
             self.head = blobs_of(message, 10**6).get("head", self.head)
-            return content({"client": self.client, "head": self._digest(), "told": ""}, {})
+            return message_content({"client": self.client, "head": self._digest(), "told": ""}, {})
         named = {f"b{n}": blob for n, blob in enumerate(self.blobs)}
-        return content({"client": self.client, "head": self._digest(), "told": self.told}, named)
+        return message_content(
+            {"client": self.client, "head": self._digest(), "told": self.told}, named
+        )
 
     def _digest(self):
         return hashlib.sha256(self.head).hexdigest() if self.head else ""
@@ -134,7 +136,7 @@ def raw(array):
 
 
 def named(**fields):
-    return content({"client": "site-3", "head": "", "told": "", **fields}, {})
+    return message_content({"client": "site-3", "head": "", "told": "", **fields}, {})
 
 
 def text(words):

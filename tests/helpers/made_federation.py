@@ -1,5 +1,7 @@
 """A small federation in memory: rules, sites with keys, uploads of random rows."""
 
+from dataclasses import replace
+
 import numpy as np
 
 import fedran
@@ -10,7 +12,7 @@ from fedran.federation.server.validation import Rules
 
 M, D = 48, 6
 PHI = fedran.RandomFeatures(D, M, seed=0, source="test")
-RULES = Rules("trial", PHI.fingerprint, M, snapshot_every=3)
+RULES = Rules("trial", PHI.fingerprint, M)
 
 
 def upload(seed, classes=(0, 1), scale=1.0, phi=PHI, n=20):
@@ -35,10 +37,8 @@ class Sites:
         signer = self.keys[client] if key is None else key
         return seal(blob, signer, client=client, task=task, **said).to_bytes()
 
-    def store(self, folder, **changes):
-        from dataclasses import replace
-
-        return Store(folder, replace(RULES, **changes), self.roster)
+    def store(self, folder, snapshot_every=3, **changes):
+        return Store(folder, replace(RULES, **changes), self.roster, snapshot_every)
 
 
 def same_state(a, b):

@@ -73,7 +73,7 @@ def test_forward_waits_for_the_lock_of_the_outbox(sites, site_folder):
     settings.write_text(settings.read_text() + "seconds = 1\n")
     with (
         locked(site_folder / "state" / "outbox"),
-        pytest.raises(AlreadyRunning, match="expected nobody at work"),
+        pytest.raises(AlreadyRunning, match="in use by process"),
     ):
         command(site_folder, "may", None)
     command(site_folder, "may", None)

@@ -46,12 +46,12 @@ def test_a_member_counts_directly_or_in_a_sum_but_not_both(sites, opened, server
     outcomes(edge, first, second)
     server.receive(first)
     overlap = server.receive(edge.forward("may").to_bytes())
-    assert (overlap.outcome, "by itself" in overlap.reason) == ("refused", True)
+    assert (overlap.outcome, "directly" in overlap.reason) == ("refused", True)
     june = uploads(sites, "site-1", "site-2", task="june")
     outcomes(edge, *june)
     assert server.receive(edge.forward("june").to_bytes()).outcome == "accepted"
     direct = server.receive(june[0])
-    assert (direct.outcome, "through edge" in direct.reason) == ("refused", True)
+    assert (direct.outcome, "in a sum of edge" in direct.reason) == ("refused", True)
 
 
 def test_a_refused_sum_can_be_made_again_without_the_member_that_is_in(sites, opened, server):
@@ -120,7 +120,7 @@ def test_a_sum_whose_name_was_taken_meanwhile_is_an_error(sites, opened, monkeyp
     other = sites.envelope("edge", "may.sum-1")
     with monkeypatch.context() as patch:
         patch.setattr(edge.outbox, "put", lambda envelope: other)
-        with pytest.raises(ForwardConflict, match="made meanwhile"):
+        with pytest.raises(ForwardConflict, match="another process wrote"):
             edge.forward("may")
     assert edge.forward("may") is not None
 
@@ -158,7 +158,7 @@ def test_a_sum_of_sums_lists_all_members(sites, opened, server):
     assert server.receive(made.to_bytes()).outcome == "accepted"
     for blob in (nested, *leaves):
         late = server.receive(blob)
-        assert (late.outcome, "through edge" in late.reason) == ("refused", True)
+        assert (late.outcome, "in a sum of edge" in late.reason) == ("refused", True)
 
 
 def test_a_sum_fits_its_budget_and_accounts_for_the_loss(sites, opened, server):
@@ -226,7 +226,7 @@ def test_a_sum_that_the_disk_damaged_ends_in_a_conflict_and_counts_once(sites, o
     assert edge.outbox.envelope("may.sum-1") is None  # as the site's client finds it: put aside
     again = edge.forward("may")
     assert again.statement.task == "may.sum-2"
-    assert "through edge" in server.receive(again.to_bytes()).reason
+    assert "in a sum of edge" in server.receive(again.to_bytes()).reason
     assert server.journal.count == 1
 
 

@@ -15,7 +15,7 @@ from helpers.made_edge import outcomes, uploads
 from helpers.made_federation import PHI, Sites, upload
 
 REFUSED = [
-    ("wrong key", {"key": "other"}, "signature: expected one by the key of site-1"),
+    ("wrong key", {"key": "other"}, "signature: expected a signature by the key of site-1"),
     ("another federation", {"federation": "elsewhere"}, "federation: expected trial"),
     ("a fingerprint that is not the summary's", {"fingerprint": "0" * 64}, "as signed"),
     ("damaged", {"data": b"nonsense"}, "not a fedran file"),
@@ -41,9 +41,9 @@ def test_strangers_garbage_and_the_edge_itself_are_refused(sites, opened):
     assert outcomes(edge, b"", b"x" * 100) == ["refused"] * 2
     stranger = edge.receive(Sites("site-9").envelope("site-9", "may"))
     assert "a site of the roster" in stranger.reason
-    assert "its own outbox" in edge.receive(sites.envelope("edge", "may")).reason
+    assert "edge's own outbox" in edge.receive(sites.envelope("edge", "may")).reason
     circle = sites.envelope("inner", "may", members=(("edge", "may"),))
-    assert "this site itself" in edge.receive(circle).reason
+    assert "the edge itself" in edge.receive(circle).reason
 
 
 def test_an_edge_counts_duplicates_once_and_refuses_conflicts(sites, opened):

@@ -53,7 +53,7 @@ def holder(tmp_path):
 def test_a_lock_that_is_held_is_refused_in_one_sentence(tmp_path):
     with locked(tmp_path):
         start = time.monotonic()
-        told = f"{tmp_path}: expected nobody at work, got process {os.getpid()}"
+        told = f"{tmp_path}: in use by process {os.getpid()}"
         with pytest.raises(AlreadyRunning, match=re.escape(told)) as caught, locked(tmp_path):
             pytest.fail("both hold it")
         assert time.monotonic() - start < 0.5
@@ -82,7 +82,7 @@ def test_a_lock_can_be_waited_for(tmp_path):
 def test_waiting_for_a_lock_has_a_time_limit(tmp_path):
     with locked(tmp_path):
         start = time.monotonic()
-        with pytest.raises(AlreadyRunning, match="nobody at work"), locked(tmp_path, 0.3):
+        with pytest.raises(AlreadyRunning, match="in use by process"), locked(tmp_path, 0.3):
             pass
         assert 0.3 <= time.monotonic() - start < 3
 
@@ -171,7 +171,7 @@ def test_a_lock_with_a_damaged_note_is_still_held(mark, tmp_path, monkeypatch):
             (tmp_path / "running.json").write_bytes(mark)
         assert lock_holder(tmp_path) == {}
         terminate(tmp_path, timeout=0.1)
-        with pytest.raises(AlreadyRunning, match="got process unknown"), locked(tmp_path):
+        with pytest.raises(AlreadyRunning, match="in use by process unknown"), locked(tmp_path):
             pass
 
 

@@ -57,7 +57,7 @@ def test_settings_that_are_not_given_have_defaults(tmp_path):
         (SiteSettings, SITE + "source = 3", "source must be text or a table or none"),
         (SiteSettings, SITE + "[source]\nweights = 3", "source: expected text, or a table of 1"),
         (ServerSettings, SERVER + "[source]", "source: expected text, or a table of 1 to"),
-        (ServerSettings, SERVER + '[source]\nseed = "3"', "source: expected what a fingerprint"),
+        (ServerSettings, SERVER + '[source]\nseed = "3"', "source: expected values that a"),
     ],
 )
 def test_a_wrong_configuration_is_an_error_that_names_file_and_setting(kind, text, words, tmp_path):

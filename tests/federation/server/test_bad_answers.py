@@ -17,7 +17,7 @@ from flwr.app import (
 )
 
 import fedran
-from fedran.federation.protocol.transport import content
+from fedran.federation.protocol.transport import message_content
 from helpers.fleet import NAMES, Site, events, honest, named, raw, served, text
 from helpers.made_federation import D, M, upload
 
@@ -30,7 +30,7 @@ MALFORMED = {
     "a number": text("7"),
     "an array as fields": RecordDict({"fields": ArrayRecord({})}),
     "numbers as fields": RecordDict({"fields": MetricRecord({"json": 3})}),
-    "no client": content({"head": "", "told": ""}, {}),
+    "no client": message_content({"head": "", "told": ""}, {}),
     "a path as client": named(client="../../x"),
     "a number as client": named(client=3),
     "an escape as client": named(client="\x1b[31m"),
@@ -69,7 +69,7 @@ def test_a_node_may_only_answer_for_its_own_client(server, sites, caplog):
     nodes = honest(sites, names=NAMES[:2])
     nodes[13] = Site("site-1", told="nothing from site-1")
     assert server("may", nodes, owners={"11": "site-1", "12": "site-2", "13": "site-3"}) == "quorum"
-    assert "node 13: client: expected site-3, whose node it is, got site-1" in caplog.text
+    assert "node 13: client: expected site-3, the owner of this node, got site-1" in caplog.text
     assert events(server, "declined") == []
     assert events(server, "task")[-1]["missing"] == ["site-3"]
 

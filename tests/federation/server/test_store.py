@@ -48,7 +48,7 @@ def test_the_head_equals_one_solve_over_all_summaries(sites, store):
 
 
 REFUSED = [
-    ("wrong key", {"key": "other"}, "signature: expected one by the key of site-1"),
+    ("wrong key", {"key": "other"}, "signature: expected a signature by the key of site-1"),
     ("another federation", {"federation": "elsewhere"}, "federation: expected trial"),
     ("other features", {"fingerprint": "0" * 64}, "backbone or feature map differs"),
 ]
@@ -124,7 +124,7 @@ def test_an_upload_of_unusual_energy_waits_in_quarantine_for_a_person(sites, sto
     assert store.journal.count == 1
     assert store.accept("site-2", "may").outcome == "accepted"
     assert store.receive(loud).outcome == "duplicate"
-    with pytest.raises(Refused, match="one that is in quarantine"):
+    with pytest.raises(Refused, match="an upload in quarantine"):
         store.accept("site-2", "may")
     again = sites.store(tmp_path / "state")
     assert same_state(again, store)
@@ -135,14 +135,14 @@ def test_no_member_counts_twice_directly_and_in_sums(sites, store):
     both = (("site-1", "may"), ("site-2", "may"))
     assert store.receive(sites.envelope("edge", "may.sum-1", members=both)).outcome == "accepted"
     direct = store.receive(sites.envelope("site-1", "may"))
-    assert (direct.outcome, "through edge" in direct.reason) == ("refused", True)
+    assert (direct.outcome, "in a sum of edge" in direct.reason) == ("refused", True)
     late = sites.envelope("edge", "may.sum-2", upload(9), members=(("site-3", "may"),))
     assert store.receive(late).outcome == "accepted"
     overlap = sites.envelope("edge", "may.sum-3", upload(8), members=(("site-3", "may"),))
-    assert "through edge" in store.receive(overlap).reason
+    assert "in a sum of edge" in store.receive(overlap).reason
     store.receive(sites.envelope("site-1", "june"))
     overlap = sites.envelope("edge", "june.sum-1", upload(7), members=(("site-1", "june"),))
-    assert "by itself" in store.receive(overlap).reason
+    assert "directly" in store.receive(overlap).reason
 
 
 @pytest.mark.parametrize("own", [(), (("site-1", "may"),)], ids=["alone", "beside its own"])
@@ -172,9 +172,9 @@ def test_an_edge_speaks_for_its_own_members_only(sites, tmp_path):
 def test_a_sum_is_for_a_task_that_was_opened(sites, store):
     store.tasks = frozenset({"may"})
     june, may = ({"members": (("site-1", task),)} for task in ("june", "may"))
-    assert "one that was opened" in store.receive(sites.envelope("edge", "june")).reason
+    assert "task that this server opened" in store.receive(sites.envelope("edge", "june")).reason
     foreign = store.receive(sites.envelope("edge", "june.sum-1", **june))
-    assert (foreign.outcome, "one that was opened" in foreign.reason) == ("refused", True)
+    assert (foreign.outcome, "task that this server opened" in foreign.reason) == ("refused", True)
     for task, members in (("may.sum-1", june), ("may", may), ("may.sum-x", may), ("may.sum-1", {})):
         assert store.receive(sites.envelope("edge", task, **members)).outcome == "refused"
     assert store.receive(sites.envelope("edge", "may.sum-1", **may)).outcome == "accepted"

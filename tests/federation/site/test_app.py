@@ -16,10 +16,10 @@ import fedran
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
-from fedran.federation.protocol.transport import blobs_of, content, fields_of
+from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation import Rules
-from fedran.federation.site.app import VARIABLE, settle, upload
+from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
 from fedran.federation.site.outbox import Outbox
 
 OFFER = Offer("trial", "may", 6, 48, 0, "test", 20_000)
@@ -82,7 +82,7 @@ def call(app, body, here=None):
 
 
 def asked(task="may", **changes):
-    return content({"offer": {**OFFER.fields(), "task": task, **changes}}, {})
+    return message_content({"offer": {**OFFER.fields(), "task": task, **changes}}, {})
 
 
 def receipts(*found):
@@ -90,22 +90,24 @@ def receipts(*found):
 
 
 def test_an_offer_is_answered_with_everything_pending(place):
-    fields, blobs = call(upload, asked())
+    fields, blobs = call(answer_offer, asked())
     assert (fields, set(blobs)) == ({"client": "site-1", "head": "", "told": ""}, {"may"})
     assert open_envelope(blobs["may"]).statement.key == ("site-1", "may")
-    assert set(call(upload, asked("june"))[1]) == {"may", "june"}
-    call(settle, content(receipts(Receipt(Code.ACCEPTED, "site-1", "may", "d")), {}))
-    assert set(call(upload, asked("june"))[1]) == {"june"}
+    assert set(call(answer_offer, asked("june"))[1]) == {"may", "june"}
+    call(
+        receive_results, message_content(receipts(Receipt(Code.ACCEPTED, "site-1", "may", "d")), {})
+    )
+    assert set(call(answer_offer, asked("june"))[1]) == {"june"}
 
 
 def test_without_an_offer_pending_uploads_are_sent_and_none_is_made(place):
-    assert call(upload, content({"offer": None, "sync": True}, {}))[1] == {}
-    call(upload, asked())
-    assert set(call(upload, content({"offer": None}, {}))[1]) == {"may"}
+    assert call(answer_offer, message_content({"offer": None, "sync": True}, {}))[1] == {}
+    call(answer_offer, asked())
+    assert set(call(answer_offer, message_content({"offer": None}, {}))[1]) == {"may"}
     refused = Receipt(Code.UNKNOWN_CLIENT, "site-1", "may", "d", "roster")
-    call(settle, content(receipts(refused), {}))
-    assert call(upload, content({"offer": None}, {}))[1] == {}
-    assert set(call(upload, asked("june"))[1]) == {"may", "june"}
+    call(receive_results, message_content(receipts(refused), {}))
+    assert call(answer_offer, message_content({"offer": None}, {}))[1] == {}
+    assert set(call(answer_offer, asked("june"))[1]) == {"may", "june"}
 
 
 @pytest.mark.parametrize(
@@ -119,8 +121,8 @@ def test_without_an_offer_pending_uploads_are_sent_and_none_is_made(place):
         (asked("august"), "task august: august.npz: no rows for task august yet"),
         (asked(in_features=7), "task may: "),
         (asked(budget_bytes=1024), "task may: budget_bytes: expected room for"),
-        (content({"offer": []}, {}), "offer: expected an object"),
-        (content({"offer": "may"}, {}), "offer: expected an object"),
+        (message_content({"offer": []}, {}), "offer: expected an object"),
+        (message_content({"offer": "may"}, {}), "offer: expected an object"),
         (RecordDict(), "message: expected fields as JSON"),
         (RecordDict({"fields": ConfigRecord({"json": "["})}), "message: expected fields as JSON"),
         (RecordDict({"fields": ConfigRecord({"json": "[" * 10**5})}), "fields as JSON"),
@@ -129,8 +131,8 @@ def test_without_an_offer_pending_uploads_are_sent_and_none_is_made(place):
     ],
 )
 def test_a_bad_offer_is_reported_and_pending_uploads_are_sent(body, words, place):
-    call(upload, asked("june"))
-    fields, blobs = call(upload, body)
+    call(answer_offer, asked("june"))
+    fields, blobs = call(answer_offer, body)
     assert words in fields["told"]
     assert (fields["client"], set(blobs)) == ("site-1", {"june"})
     assert str(place.folder) not in fields["told"]
@@ -140,8 +142,10 @@ def test_messages_and_run_configurations_cannot_choose_a_path(place, tmp_path):
     other = Place(tmp_path / "other", "site-9")
     strange = {"folder": str(other.folder / "data"), "entry": "os:abort", "state": "/tmp/x"}
     strange |= {"site": str(other.file), VARIABLE: str(other.file), "task": "june"}
-    body = content({"offer": {**OFFER.fields(), "x": 1, **strange, "task": "may"}, **strange}, {})
-    fields, blobs = call(upload, body, context(5, **strange))
+    body = message_content(
+        {"offer": {**OFFER.fields(), "x": 1, **strange, "task": "may"}, **strange}, {}
+    )
+    fields, blobs = call(answer_offer, body, context(5, **strange))
     assert (fields["client"], fields["told"], set(blobs)) == ("site-1", "", {"may"})
     assert sorted(p.name for p in other.folder.iterdir()) == ["data", "site.key", "site.toml"]
 
@@ -150,35 +154,35 @@ def test_a_folder_of_sites_gives_each_node_the_site_of_its_number(tmp_path, monk
     for name in ("b", "a", "c"):
         Place(tmp_path / "sites" / name, f"site-{name}")
     monkeypatch.setenv(VARIABLE, str(tmp_path / "sites"))
-    told = [call(upload, asked(), context(n))[0] for n in range(3)]
+    told = [call(answer_offer, asked(), context(n))[0] for n in range(3)]
     assert [t["client"] for t in told] == ["site-a", "site-b", "site-c"]
     for wrong in (3, -1, True, 1.0, "../b", None):
-        fields, blobs = call(upload, asked(), context(wrong))
+        fields, blobs = call(answer_offer, asked(), context(wrong))
         assert (fields["client"], blobs) == ("", {})
         assert fields["told"] == "Refused at the site; its log says more"
 
 
 def test_a_site_without_a_usable_configuration_still_answers(place, monkeypatch, caplog):
     place.file.write_text("nonsense")
-    assert call(upload, asked())[0]["told"] == "ValueError at the site; its log says more"
+    assert call(answer_offer, asked())[0]["told"] == "ValueError at the site; its log says more"
     assert "not valid TOML" in caplog.text
     monkeypatch.delenv(VARIABLE)
-    assert call(settle, asked())[0]["client"] == ""
+    assert call(receive_results, asked())[0]["client"] == ""
 
 
 def test_a_damaged_outbox_does_not_hold_up_the_others(place):
-    first = call(upload, asked())[1]["may"]
-    call(upload, asked("june"))
+    first = call(answer_offer, asked())[1]["may"]
+    call(answer_offer, asked("june"))
     path = place.outbox.folder / "may.envelope"
     path.write_bytes(b"\0" * 100)
-    assert set(call(upload, content({"offer": None}, {}))[1]) == {"june"}
-    fields, blobs = call(upload, asked("june"))
+    assert set(call(answer_offer, message_content({"offer": None}, {}))[1]) == {"june"}
+    fields, blobs = call(answer_offer, asked("june"))
     assert (fields["told"], set(blobs), blobs["may"]) == ("", {"may", "june"}, first)
 
 
 def test_unreadable_rows_are_reported_to_the_server(place):
     (place.folder / "data" / "may.npz").write_bytes(b"PK nonsense")
-    fields, _ = call(upload, asked())
+    fields, _ = call(answer_offer, asked())
     assert fields["told"].startswith("task may: may.npz: expected an .npz file, got ")
 
 
@@ -186,9 +190,9 @@ def test_a_full_disk_is_reported_to_the_server(place, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    call(upload, asked("june"))
+    call(answer_offer, asked("june"))
     monkeypatch.setattr("fedran.federation.site.app.write_atomically", full)
-    fields, blobs = call(upload, asked())
+    fields, blobs = call(answer_offer, asked())
     assert fields["told"] == "OSError at the site; its log says more"
     assert set(blobs) == {"june"}
 
@@ -196,15 +200,15 @@ def test_a_full_disk_is_reported_to_the_server(place, monkeypatch):
 def test_an_offer_for_other_features_is_refused_before_any_work(tmp_path, monkeypatch):
     place = Place(tmp_path / "site", more='[source]\nbackbone = "mine"\n')
     monkeypatch.setenv(VARIABLE, str(place.file))
-    fields, blobs = call(upload, asked())
+    fields, blobs = call(answer_offer, asked())
     assert "backbone 'mine' at the site and 'test' at the server" in fields["told"]
     assert blobs == {}
-    assert set(call(upload, asked(source="mine"))[1]) == {"may"}
+    assert set(call(answer_offer, asked(source="mine"))[1]) == {"may"}
 
 
 def test_the_work_is_done_in_a_child_process_by_default(place):
     place.file.write_text(place.file.read_text().replace("own_process = false", "seconds = 60"))
-    fields, blobs = call(upload, asked())
+    fields, blobs = call(answer_offer, asked())
     assert (fields["told"], set(blobs)) == ("", {"may"})
 
 
@@ -218,19 +222,19 @@ def head_for(phi=PHI, seed=0):
 
 
 def test_the_newest_head_is_kept_and_its_digest_reported(place):
-    call(upload, asked())
+    call(answer_offer, asked())
     for seed in (0, 1):
         blob = head_for(seed=seed)
-        fields, _ = call(settle, content({}, {"head": blob}))
+        fields, _ = call(receive_results, message_content({}, {"head": blob}))
         assert fields["head"] == hashlib.sha256(blob).hexdigest()
         assert place.head.read_bytes() == blob
-    assert call(upload, asked())[0]["head"] == fields["head"]
+    assert call(answer_offer, asked())[0]["head"] == fields["head"]
 
 
 def test_a_wrong_head_leaves_the_old_one(place, caplog):
-    call(upload, asked())
+    call(answer_offer, asked())
     good = head_for()
-    call(settle, content({}, {"head": good}))
+    call(receive_results, message_content({}, {"head": good}))
     other = fedran.RandomFeatures(6, 48, seed=1, source="test")
     summary = open_envelope(place.outbox.envelope("may")).upload
     for bad, words in (
@@ -239,7 +243,7 @@ def test_a_wrong_head_leaves_the_old_one(place, caplog):
         (head_for(other), "fingerprint: expected site and head to mean the same features"),
         (summary, "kind: expected head"),
     ):
-        fields, _ = call(settle, content({}, {"head": bad}))
+        fields, _ = call(receive_results, message_content({}, {"head": bad}))
         assert words in fields["told"]
         assert words in caplog.text
         assert fields["head"] == hashlib.sha256(good).hexdigest()
@@ -247,13 +251,15 @@ def test_a_wrong_head_leaves_the_old_one(place, caplog):
 
 
 def test_a_site_without_an_offer_accepts_its_first_head(place):
-    assert call(settle, content({}, {"head": head_for()}))[0]["told"] == ""
-    call(upload, asked(seed=1))
-    assert "fingerprint" in call(settle, content({}, {"head": head_for()}))[0]["told"]
+    assert call(receive_results, message_content({}, {"head": head_for()}))[0]["told"] == ""
+    call(answer_offer, asked(seed=1))
+    assert (
+        "fingerprint" in call(receive_results, message_content({}, {"head": head_for()}))[0]["told"]
+    )
 
 
 def test_foreign_and_wrong_receipts_change_nothing(place, caplog):
-    call(upload, asked())
+    call(answer_offer, asked())
     (mine,) = receipts_to_json([Receipt(Code.ACCEPTED, "site-1", "may", "d")])
     wrong = [
         receipts(Receipt(Code.ACCEPTED, "site-2", "may", "d")),
@@ -264,7 +270,7 @@ def test_foreign_and_wrong_receipts_change_nothing(place, caplog):
     ]
     for fields in wrong:
         with caplog.at_level(logging.INFO):
-            assert call(settle, content(fields, {}))[0]["client"] == "site-1"
+            assert call(receive_results, message_content(fields, {}))[0]["client"] == "site-1"
         assert place.outbox.pending() == ["may"]
     assert "\x1b" not in caplog.text
 
@@ -272,9 +278,9 @@ def test_foreign_and_wrong_receipts_change_nothing(place, caplog):
 def test_an_offer_leads_to_an_accepted_upload_and_a_kept_receipt(place, tmp_path):
     rules = Rules("trial", PHI.fingerprint, 48)
     store = Store(tmp_path / "server", rules, Roster({"site-1": place.key.public}))
-    receipt = store.receive(call(upload, asked())[1]["may"])
+    receipt = store.receive(call(answer_offer, asked())[1]["may"])
     assert receipt.outcome == "accepted"
-    call(settle, content(receipts(receipt), {}))
-    assert call(upload, content({"offer": None}, {}))[1] == {}
+    call(receive_results, message_content(receipts(receipt), {}))
+    assert call(answer_offer, message_content({"offer": None}, {}))[1] == {}
     assert json.loads((place.outbox.folder / "may.receipt").read_text())["outcome"] == "accepted"
     store.close()

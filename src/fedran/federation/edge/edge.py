@@ -70,8 +70,8 @@ class Edge:
     >>> member, key, folder = SiteKey.generate(), SiteKey.generate(), Path(tempfile.mkdtemp())
     >>> phi = fedran.RandomFeatures(3, 8)
     >>> s = fedran.summarize(phi(np.eye(3)), [0, 1, 1], fingerprint=phi.fingerprint)
-    >>> said = {"federation": "trial", "task": "may", "fingerprint": phi.fingerprint.hash}
-    >>> blob = seal(encode(s), member, client="ward-1", **said).to_bytes()
+    >>> fields = {"federation": "trial", "task": "may", "fingerprint": phi.fingerprint.hash}
+    >>> blob = seal(encode(s), member, client="ward-1", **fields).to_bytes()
     >>> members, outbox = Roster({"ward-1": member.public}), Outbox(folder / "outbox")
     >>> edge = Edge(folder / "edge", EdgeRules("trial", "hospital"), key, members, outbox)
     >>> edge.receive(blob).outcome, edge.forward("may").statement.members
@@ -111,21 +111,22 @@ class Edge:
         key, digest = ("?", "?"), "?"
         try:
             envelope = open_envelope(blob, self.rules.limits)
-            said = envelope.statement
-            key, digest = said.key, said.digest
-            if self.rules.client in {client for client, _ in (said.key, *said.members)}:
-                got = f"{self.rules.client}, this site itself"
-                hint = "its own outbox sends its uploads"
+            statement = envelope.statement
+            key, digest = statement.key, statement.digest
+            if self.rules.client in {client for client, _ in (statement.key, *statement.members)}:
+                got = f"{self.rules.client}, the edge itself"
+                hint = "the edge's own outbox sends its uploads"
                 raise Refused("client", "members only", got, hint)
             check_sender(envelope, self.rules.federation, self.members)
             if self.accepted.get(key) == digest:
                 return Receipt(Code.DUPLICATE, *key, digest)
-            check_not_covered(said, self.accepted, self.covered)
+            check_not_covered(statement, self.accepted, self.covered)
             summary = decode(envelope.upload, Summary, limits=self.rules.limits)
-            if summary.fingerprint is None or summary.fingerprint.hash != said.fingerprint:
-                raise Refused("fingerprint", "that of the summary, as signed", said.fingerprint)
+            if summary.fingerprint is None or summary.fingerprint.hash != statement.fingerprint:
+                expected = "the fingerprint of the summary, as signed"
+                raise Refused("fingerprint", expected, statement.fingerprint)
             checker = self._checker or self._make_checker(summary)
-            checker.check(summary, client=said.client, task=said.task)
+            checker.check(summary, client=statement.client, task=statement.task)
         except Refused as reason:
             code = reason.code if isinstance(reason, UploadRefused) else Code.INVALID
             return Receipt(code, *key, digest, str(reason))
@@ -174,7 +175,9 @@ class Edge:
                 "give a smaller budget in bytes"
             )
         if self.outbox.put(envelope) != blob:
-            raise ForwardConflict(f"outbox: {name} was made meanwhile; forward again")
+            raise ForwardConflict(
+                f"outbox: another process wrote {name} meanwhile; run forward again"
+            )
         return envelope
 
     def not_forwarded(self, task: str) -> list[Envelope]:
@@ -194,9 +197,9 @@ class Edge:
         self.journal.close()
 
     def _remember(self, envelope: Envelope) -> None:
-        said = envelope.statement
-        self.accepted[said.key] = said.digest
-        self.covered.update(dict.fromkeys(said.members, said.key))
+        statement = envelope.statement
+        self.accepted[statement.key] = statement.digest
+        self.covered.update(dict.fromkeys(statement.members, statement.key))
 
     def _make_checker(self, first: Summary) -> Aggregator:
         """An aggregator that absorbs nothing and only checks what can be added to the first."""

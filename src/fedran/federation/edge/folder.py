@@ -18,8 +18,6 @@ from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.worker import WorkerFailed, make_uploads_in_child
 from fedran.wire.sizes import human_bytes
 
-Say = Callable[[str], None]
-
 
 def add_member(paths: SitePaths, federation: str, client: str, public: str) -> None:
     """List a member of an edge, with its public key, in ``members.toml``."""
@@ -55,7 +53,7 @@ def forward(
     envelopes: Sequence[Path],
     budget: int | None,
     without: Sequence[str],
-    say: Say,
+    say: Callable[[str], None],
 ) -> None:
     """Accept uploads of members, and put one sum of the new ones into the outbox."""
     settings, folder = paths.settings(), paths.folder

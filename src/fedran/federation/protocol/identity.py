@@ -114,7 +114,7 @@ class SiteKey:
 
     @property
     def public(self) -> str:
-        """The public key as the roster lists it: ``ed25519:`` and 44 letters."""
+        """The public key as the roster lists it: ``ed25519:`` and 44 characters."""
         raw = self._private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         return SCHEME + base64.b64encode(raw).decode("ascii")
 
@@ -148,8 +148,8 @@ def verify(public: str, statement: Statement, signature: bytes) -> None:
         raise UploadRefused(
             Code.BAD_SIGNATURE,
             "signature",
-            f"one by the key of {statement.client}",
-            "another",
+            f"a signature by the key of {statement.client}",
+            "another signature",
             hint="check the site's key file against the server's roster",
         ) from None
 
@@ -169,7 +169,7 @@ def _key_bytes(text: str, what: str) -> bytes:
     except (binascii.Error, ValueError):
         raw = b""
     if not text.startswith(SCHEME) or len(raw) != 32:
-        raise Refused(what, f"a key of the form {SCHEME} and 44 letters", "something else")
+        raise Refused(what, f"a key of the form {SCHEME} and 44 characters", "something else")
     return raw
 
 
@@ -188,7 +188,7 @@ class Roster:
         fields = read_toml(path, "the roster")
         clients, edges = fields.get("clients"), fields.get("edges", {})
         if not set(fields) <= {"clients", "edges"} or not isinstance(clients, dict):
-            raise Refused(str(path), "a table [clients], and maybe [edges]", sorted(fields))
+            raise Refused(str(path), "a table [clients], and optionally [edges]", sorted(fields))
         if not isinstance(edges, dict) or not all(isinstance(m, list) for m in edges.values()):
             raise Refused(str(path), "[edges] with a list of members for each edge", edges)
         return cls(
@@ -262,6 +262,6 @@ def check_private(path: Path, what: str) -> None:
         raise FileNotFoundError(f"{path}: no such file; expected {what}")
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise PermissionError(
-            f"{path}: others can read this private key; run `chmod 600 {path}`, and make a "
-            "new key if they may have"
+            f"{path}: other users can read this private key; run `chmod 600 {path}`, and make a "
+            "new key if one of them may have read it"
         )

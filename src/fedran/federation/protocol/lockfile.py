@@ -1,4 +1,4 @@
-"""The lock of a folder: one program at a time works in it, and others can find and stop it."""
+"""The lock of a folder: one process at a time uses it, and others can stop that process."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def locked(folder: Path, timeout: float = 0.3, **facts: Any) -> Iterator[None]:
             if time.monotonic() >= deadline:
                 pid = (lock_holder(folder) or {}).get("pid", "unknown")
                 raise AlreadyRunning(
-                    f"{folder}: expected nobody at work, got process {pid}; wait for its end, or "
-                    "end a server or site with `fedran federation down`"
+                    f"{folder}: in use by process {pid}; wait until it ends, or stop a server or "
+                    "site with `fedran federation down`"
                 )
             time.sleep(0.1)
         note.unlink(missing_ok=True)  # left behind by a process that was killed

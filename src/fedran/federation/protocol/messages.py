@@ -28,9 +28,9 @@ FeatureSource = str | dict[str, str]
 
 @dataclass(frozen=True)
 class Offer:
-    """The server asks for one task: the feature map that everyone shares, and a byte budget.
+    """The server's request for one task: the feature map that all sites share, and a byte budget.
 
-    An offer names sizes, never data: which rows a site reads is in the site's configuration.
+    An offer names no data. Only the site's configuration says which rows the site reads.
     """
 
     federation: str
@@ -42,7 +42,7 @@ class Offer:
     """Part of the fingerprint."""
     budget_bytes: int
     earlier: tuple[str, ...] = ()
-    """Earlier tasks: a site that was away may still have rows for them."""
+    """Earlier tasks, for which a site that was offline may still have rows."""
 
     @classmethod
     def read(cls, fields: object) -> Offer:
@@ -92,7 +92,7 @@ def check_source(given: object) -> FeatureSource:
     try:
         RandomFeatures(1, 1, source=given)
     except ValueError as reason:
-        raise Refused("source", "what a fingerprint can hold", str(reason)) from None
+        raise Refused("source", "values that a fingerprint can hold", str(reason)) from None
     return given
 
 
@@ -167,5 +167,5 @@ def open_envelope(blob: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
     )
     upload = message.stream("upload")
     if hashlib.sha256(upload).hexdigest() != statement.digest:
-        raise Refused("digest", "that of the upload beside it", statement.digest)
+        raise Refused("digest", "the SHA-256 of the upload in the envelope", statement.digest)
     return Envelope(statement, message.stream("signature"), upload)

@@ -19,9 +19,9 @@ class Code(StrEnum):
     DUPLICATE = "duplicate"
     """The same bytes were accepted before."""
     QUARANTINED = "quarantined"
-    """Unusual: kept until a person accepts it."""
+    """The upload is unusual. It is kept until a person accepts it."""
     CONFLICT = "conflict"
-    """The rows of this client and task are already in, through another upload."""
+    """Another upload with the rows of this client and task was accepted before."""
     WRONG_FEDERATION = "wrong_federation"
     UNKNOWN_CLIENT = "unknown_client"
     """The roster does not list the client."""
@@ -71,7 +71,7 @@ class Receipt:
 
     @property
     def outcome(self) -> Outcome:
-        """The code, with all reasons for a refusal put together.
+        """The code, or "refused" for every code that is a reason for a refusal.
 
         >>> Receipt(Code.CONFLICT, "site-1", "may", "d").outcome
         'refused'

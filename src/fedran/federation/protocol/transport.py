@@ -16,7 +16,7 @@ MAX_JSON = 2**20
 """Characters of the fields of one message."""
 
 
-def content(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> RecordDict:
+def message_content(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> RecordDict:
     """The content of a message with these fields and named blobs. Empty blobs are left out."""
     arrays = {name: Array("uint8", (len(blob),), RAW, blob) for name, blob in blobs.items() if blob}
     text = json.dumps(dict(fields), separators=(",", ":"))
@@ -28,7 +28,7 @@ def fields_of(message: Message) -> dict[str, Any]:
     try:
         text = message.content["fields"]["json"]
         if not isinstance(text, str) or len(text) > MAX_JSON:
-            raise Refused("message", f"at most {MAX_JSON} letters of JSON", type(text).__name__)
+            raise Refused("message", f"at most {MAX_JSON} characters of JSON", type(text).__name__)
         found = json.loads(text)
     except Refused:
         raise

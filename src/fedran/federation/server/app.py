@@ -1,8 +1,8 @@
 """The Flower app of the server. One run of it is one task.
 
 Settings come from the file that FEDRAN_SERVER names on the server's machine; the run only names
-the task. A run without a task asks for nothing new: it accepts what sites still hold and hands
-the newest head to those that lack it.
+the task. A run without a task asks for nothing new. It accepts uploads that sites still hold, and
+sends the newest head to sites that lack it.
 """
 
 from __future__ import annotations
@@ -65,6 +65,6 @@ def open_store(settings: ServerSettings, folder: Path) -> Store:
         settings.out_features,
         max_classes=settings.max_classes,
         limits=Limits(message=settings.largest_upload),
-        snapshot_every=settings.snapshot_every,
     )
-    return Store(folder / settings.state, rules, Roster.load(folder / settings.roster))
+    roster = Roster.load(folder / settings.roster)
+    return Store(folder / settings.state, rules, roster, settings.snapshot_every)

@@ -21,7 +21,7 @@ from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.messages import MAX_EARLIER
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
-from fedran.federation.protocol.transport import blobs_of, content, fields_of
+from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.server.head import ValidationSet, update_head
 from fedran.federation.server.messenger import Messenger
 from fedran.federation.server.settings import ServerSettings
@@ -44,8 +44,8 @@ class Quorum:
     """Who was asked for the open task, who answered, and whether that is enough.
 
     ``complete``: everyone asked has answered. ``quorum``: the deadline has passed with enough
-    uploads. ``short``: there are too few. What came is kept in any case, and late uploads are
-    accepted whenever they arrive.
+    uploads. ``short``: there are too few. Uploads that arrived are kept in any case, and late ones
+    are accepted whenever they arrive.
     """
 
     asked: frozenset[str]
@@ -61,11 +61,11 @@ class Quorum:
             who = f"{len(self.asked)} sites" if self.asked else "none"
             raise ValueError(
                 f"min_clients is {self.min_clients}, but the roster has {who}; "
-                "`fedran federation add` lets a site in"
+                "`fedran federation add` adds a site"
             )
 
     def answer(self, receipt: Receipt) -> None:
-        """Count a receipt. A refused upload does not undo one that is in."""
+        """Count a receipt. A refused upload does not replace an accepted one."""
         before = self.answers.get(receipt.client)
         if before is None or receipt.settled or not before.settled:
             self.answers[receipt.client] = receipt
@@ -76,9 +76,9 @@ class Quorum:
 
     @property
     def accepted(self) -> int:
-        """Clients whose upload is in."""
-        good = (Code.ACCEPTED, Code.DUPLICATE)
-        return sum(r.code in good for client, r in self.answers.items() if client in self.asked)
+        """Number of clients whose upload was accepted."""
+        accepted = (Code.ACCEPTED, Code.DUPLICATE)
+        return sum(r.code in accepted for client, r in self.answers.items() if client in self.asked)
 
     @property
     def missing(self) -> list[str]:
@@ -145,13 +145,13 @@ class Round:
     def _collect(self, task: str, quorum: Quorum) -> Verdict:
         """Ask nodes and take their replies until the task has a verdict."""
         start, last_progress = time.monotonic(), 0.0
-        offer = content({"offer": self._open_task(task)}, {})
+        offer = message_content({"offer": self._open_task(task)}, {})
         while True:
             left = max(1.0, quorum.deadline - (time.monotonic() - start))
             for node in self.messenger.nodes_to_ask():
                 self.messenger.send(node, offer, MessageType.TRAIN, left)
             for node, reply in self.messenger.replies():
-                self._take(node, reply, task, quorum)
+                self._receive_reply(node, reply, task, quorum)
             seconds = time.monotonic() - start
             verdict = quorum.verdict(seconds)
             done = verdict != "wait" and (task or not self.messenger.unanswered)
@@ -181,28 +181,29 @@ class Round:
         earlier = [name for name in tasks if name != newest][-MAX_EARLIER:]
         return self.settings.offer(newest, earlier).fields()
 
-    def _take(self, node: int, reply: Message, task: str, quorum: Quorum) -> None:
+    def _receive_reply(self, node: int, reply: Message, task: str, quorum: Quorum) -> None:
         """Receive the envelopes of one node. Only those of the open task count for the quorum."""
         if reply.has_error():
-            log.warning("node %s: %s; it is asked again", node, reply.error.reason)
+            log.warning("node %s: %s; the node is asked again", node, reply.error.reason)
             self.messenger.retry_later(node)
             return
         limit, oversized = self.settings.largest_upload, dict[str, int]()
         try:
             blobs = blobs_of(reply, limit, oversized)
             fields = fields_of(reply)
-            client, problem = check_id(fields.get("client"), "client"), fields.get("told")
+            client = check_id(fields.get("client"), "client")
+            problem = fields.get("told")
             owners = self.owners()
             if owners and owners.get(str(node)) != client:
                 owner = owners.get(str(node), "nobody")
-                raise Refused("client", f"{owner}, whose node it is", client)
+                raise Refused("client", f"{owner}, the owner of this node", client)
         except Refused as reason:
             log.warning("node %s: %s", node, reason)
             return
         try:
             receipts = [self.store.receive(blob) for blob in blobs.values()]
         except OSError as reason:
-            log.error("%s: upload not written to disk: %s; it is asked again", client, reason)
+            log.error("%s: upload not written to disk: %s; the site is asked again", client, reason)
             self.messenger.retry_later(node)
             return
         for name, size in oversized.items():
@@ -233,7 +234,7 @@ class Round:
         for node in nodes:
             receipts = receipts_to_json(self.receipts.get(node, []))
             lacks_head = head and self.held_heads.get(node) != digest
-            body = content({"receipts": receipts}, {"head": head} if lacks_head else {})
+            body = message_content({"receipts": receipts}, {"head": head} if lacks_head else {})
             self.messenger.send(node, body, MessageType.QUERY, HAND_BACK_SECONDS)
         before = read_json_object(self.store.folder / "served.json")
         served = set(before.get("nodes", [])) if before.get("head") == digest else set()

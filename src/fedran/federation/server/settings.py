@@ -33,7 +33,7 @@ class ServerSettings(Settings):
     """What makes the features: a text, or a table of texts such as `backbone`, `weights` and
     `preprocessing`. It is part of the fingerprint, so it must be the same at all sites."""
     budget_bytes: Annotated[int, between(1024, MAX_BUDGET)] = 1_500_000
-    """Largest upload of a site. The rank of its summary follows from it."""
+    """Limit on the bytes of a site's upload. The rank of its summary follows from it."""
     min_clients: Annotated[int, between(1, 10**6)] = 1
     """A task with fewer uploads at its deadline ends as `short`."""
     deadline: Annotated[float, between(1, 365 * 86400)] = 3600.0
@@ -41,8 +41,8 @@ class ServerSettings(Settings):
     snapshot_every: Annotated[int, between(1, 10**6)] = 20
     """Accepted uploads between two snapshots."""
     largest_upload: Annotated[int, between(1, MAX_BUDGET)] = 64 * 2**20
-    """Bytes of one envelope, also of a forwarded sum. A larger one is refused before it is read.
-    At least `budget_bytes` and 1,024."""
+    """Limit on the bytes of one envelope, also of a forwarded sum. A larger one is refused before
+    it is parsed. At least `budget_bytes` + 1,024."""
     validation: str | None = None
     """An `.npz` file with `features` and `labels`, on which every new head is tested."""
     address: Annotated[str, is_address] = "127.0.0.1:9443"
@@ -51,7 +51,7 @@ class ServerSettings(Settings):
     """Seconds between two checks for new keys and for sites that lack the newest head. With 0,
     only keys are checked, once per hour."""
     max_classes: Annotated[int, between(1, 10**6)] = 10_000
-    """Classes of all uploads together."""
+    """Limit on the number of classes over all uploads."""
     roster: str = "roster.toml"
     """File with the sites that may send."""
     state: str = "state"

@@ -50,9 +50,9 @@ class State:
 
     def absorb(self, envelope: Envelope, summary: Summary) -> None:
         """Add one upload."""
-        said = envelope.statement
-        self.aggregator.absorb(summary, client=said.client, task=said.task)
-        self.covered.update(dict.fromkeys(said.members, said.key))
+        statement = envelope.statement
+        self.aggregator.absorb(summary, client=statement.client, task=statement.task)
+        self.covered.update(dict.fromkeys(statement.members, statement.key))
         self.energies.append(_mean_energy(summary))
 
 
@@ -64,8 +64,12 @@ class Store:
     the journal. The state is then bit for bit the same as without the restart.
     """
 
-    def __init__(self, folder: str | Path, rules: Rules, roster: Roster) -> None:
+    def __init__(
+        self, folder: str | Path, rules: Rules, roster: Roster, snapshot_every: int = 20
+    ) -> None:
         self.folder, self.rules, self.roster = Path(folder), rules, roster
+        self.snapshot_every = snapshot_every
+        """Accepted uploads between two snapshots."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.quarantine = self.folder / "quarantine"
         self.quarantine.mkdir(exist_ok=True, mode=0o700)
@@ -99,24 +103,24 @@ class Store:
         Only a failing disk raises (OSError): then nothing was accepted and nothing is acknowledged.
         """
         with self.lock:
-            facts = _facts(blob, verified=False)
-            receipt = self._decide(blob, facts)
-            self._record(receipt, facts)
+            event = _event_fields(blob, verified=False)
+            receipt = self._decide(blob, event)
+            self._record(receipt, event)
             return receipt
 
-    def _decide(self, blob: bytes, facts: dict[str, object]) -> Receipt:
-        """As ``receive``. ``facts`` collects what the event log says about the upload."""
+    def _decide(self, blob: bytes, event: dict[str, object]) -> Receipt:
+        """The decision of ``receive``. Fields for the event log are added to ``event``."""
         key, digest = ("?", "?"), "?"
         try:
             envelope = open_envelope(blob, self.rules.limits)
             key, digest = envelope.statement.key, envelope.statement.digest
             self._check_sender(envelope)
-            facts["verified"] = True
+            event["verified"] = True
             check_fingerprint(envelope.statement, self.rules.fingerprint)
             if self.aggregator.absorbed.get(key) == digest:
                 return Receipt(Code.DUPLICATE, *key, digest)
-            summary = self._check(envelope)
-            facts |= _facts(blob, envelope, summary)
+            summary = self._check_content(envelope)
+            event |= _event_fields(blob, envelope, summary)
             unusual = self._unusual(summary)
             if unusual:
                 self._quarantine(envelope, blob)
@@ -137,7 +141,7 @@ class Store:
         path = self._quarantined(check_id(client, "client"), check_id(task, "task"))
         with self.lock:
             if not path.is_file():
-                raise Refused("upload", "one that is in quarantine", f"{client}, {task}")
+                raise Refused("upload", "an upload in quarantine", f"{client}, {task}")
             blob = path.read_bytes()
             envelope = open_envelope(blob, self.rules.limits)
             key, digest = envelope.statement.key, envelope.statement.digest
@@ -146,9 +150,9 @@ class Store:
                 return Receipt(Code.DUPLICATE, *key, digest)
             self._check_sender(envelope)
             check_fingerprint(envelope.statement, self.rules.fingerprint)
-            summary = self._check(envelope)
+            summary = self._check_content(envelope)
             receipt = self._commit(envelope, blob, summary)
-            self._record(receipt, _facts(blob, envelope, summary, released=True))
+            self._record(receipt, _event_fields(blob, envelope, summary, released=True))
             path.unlink()
             return receipt
 
@@ -156,27 +160,27 @@ class Store:
         check_sender(envelope, self.rules.federation, self.roster)
         task = envelope.statement.task
         if self.tasks is not None and base_task(task) not in self.tasks:
-            raise UploadRefused(Code.UNKNOWN_TASK, "task", "one that was opened here", task)
+            raise UploadRefused(Code.UNKNOWN_TASK, "task", "a task that this server opened", task)
 
-    def _check(self, envelope: Envelope) -> Summary:
+    def _check_content(self, envelope: Envelope) -> Summary:
         check_not_covered(envelope.statement, self.aggregator.absorbed, self.state.covered)
         return check_summary(envelope, self.rules, self.aggregator)
 
     def _unusual(self, summary: Summary) -> str:
-        """Why the upload needs a look by a person; empty for a usual one."""
+        """Why a person has to decide about the upload; empty for a usual one."""
         mean = _mean_energy(summary)
         median = statistics.median(self.state.energies) if self.state.energies else 0.0
         if median <= 0 or mean <= UNUSUAL * median:
             return ""
         return (
             f"mean row energy {mean:.3g} is {mean / median:.0f} times the median; "
-            "`fedran federation accept` takes it in"
+            "`fedran federation accept` accepts it"
         )
 
     def _commit(self, envelope: Envelope, blob: bytes, summary: Summary) -> Receipt:
         self.journal.append(blob)
         self.state.absorb(envelope, summary)
-        if self.journal.count % self.rules.snapshot_every == 0:
+        if self.journal.count % self.snapshot_every == 0:
             try:
                 self.snapshot()
             except OSError as reason:  # the journal has the upload: a restart only takes longer
@@ -190,7 +194,7 @@ class Store:
                 Code.CONFLICT,
                 "digest",
                 "the upload that is in quarantine for this site and task",
-                "another one",
+                "another upload",
                 hint="use a new task id for other data",
             )
         write_atomically(path, blob)
@@ -198,12 +202,12 @@ class Store:
     def _quarantined(self, client: str, task: str) -> Path:
         return self.quarantine / f"{client}@{task}"
 
-    def _record(self, receipt: Receipt, facts: dict[str, object]) -> None:
+    def _record(self, receipt: Receipt, event: dict[str, object]) -> None:
         """Write the event. ``verified`` says whether the client in it really sent the upload."""
-        self.events.write("upload", **receipts_to_json([receipt])[0], **facts)
+        self.events.write("upload", **receipts_to_json([receipt])[0], **event)
 
     def write_replaceable(self, name: str, data: bytes) -> None:
-        """Write a file of the folder that can be made again. A full disk is only logged."""
+        """Write a file that can be made again. A full disk is logged and does not raise."""
         try:
             write_atomically(self.folder / name, data)
         except OSError as reason:
@@ -259,13 +263,13 @@ def _mean_energy(summary: Summary) -> float:
     return summary.accounts.energy / max(1, summary.accounts.n_rows)
 
 
-def _facts(
+def _event_fields(
     blob: bytes, envelope: Envelope | None = None, summary: Summary | None = None, **more: bool
 ) -> dict[str, object]:
-    """What the event log says about an upload. Contents appear only after every check."""
-    facts: dict[str, object] = {"verified": True, "bytes": len(blob), "rows": None, **more}
-    facts |= {"classes": None, "members": len(envelope.statement.members) if envelope else 0}
+    """The fields of an upload in the event log. Contents appear only after every check."""
+    event: dict[str, object] = {"verified": True, "bytes": len(blob), "rows": None, **more}
+    event |= {"classes": None, "members": len(envelope.statement.members) if envelope else 0}
     if summary is not None:
-        facts["rows"] = summary.accounts.n_rows
-        facts["classes"] = list(zip(summary.classes, summary.counts, strict=True))
-    return facts
+        event["rows"] = summary.accounts.n_rows
+        event["classes"] = list(zip(summary.classes, summary.counts, strict=True))
+    return event

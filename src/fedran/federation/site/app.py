@@ -26,7 +26,7 @@ from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.receipts import receipts_from_json
 from fedran.federation.protocol.settings import load_settings
-from fedran.federation.protocol.transport import blobs_of, content, fields_of
+from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.worker import make_uploads, make_uploads_in_child, text_for_server
@@ -36,17 +36,17 @@ from fedran.wire.validation import DEFAULT_LIMITS
 
 VARIABLE = "FEDRAN_SITE"
 MESSAGE_BYTES = 16 * 2**20
-"""Envelopes in one message, unless a single one is larger. A site that was away for months must
-not send everything at once."""
+"""Limit on the envelopes in one message; a single larger one is sent alone. A site that was
+offline for months must not send everything at once."""
 log = logging.getLogger(__name__)
 app = ClientApp()
 
 
 @app.train()
-def upload(message: Message, context: Context) -> Message:
-    """Answer an offer with the envelope for its task and all others that are not settled.
+def answer_offer(message: Message, context: Context) -> Message:
+    """Send the envelope of the offered task, and every other one that the server may lack.
 
-    Without an offer nothing is made, and refused uploads are not sent again.
+    Without an offer no upload is made, and refused uploads are not sent again.
     """
     reply, offer = Reply(), None
     with reply.catch_errors():
@@ -60,15 +60,15 @@ def upload(message: Message, context: Context) -> Message:
                 blob = site.outbox.envelope(task) or b""
                 size = sum(map(len, reply.blobs.values()))
                 if reply.blobs and size + len(blob) > MESSAGE_BYTES:
-                    log.info("task %s: goes with the next message", task)
+                    log.info("task %s: the message is full; sent with the next one", task)
                     continue
                 reply.blobs[task] = blob
     return reply.to(message)
 
 
 @app.query()
-def settle(message: Message, context: Context) -> Message:
-    """Keep the receipts and the newest head."""
+def receive_results(message: Message, context: Context) -> Message:
+    """Write the receipts to the outbox, and the newest head to the site's folder."""
     reply = Reply()
     with reply.catch_errors():
         site = reply.site = LocalSite.find(context)
@@ -93,7 +93,7 @@ class LocalSite:
     settings: SiteSettings
     outbox: Outbox
     simulated: bool = False
-    """One of many sites in a process of the simulation engine. The work is done in it."""
+    """Whether the simulation engine runs this site. Then no process is started for its work."""
 
     @classmethod
     def find(cls, context: Context) -> LocalSite:
@@ -116,7 +116,7 @@ class LocalSite:
         return cls(file, settings, outbox, simulated)
 
     def make(self, offer: Offer) -> str:
-        """Make the upload for a task unless it exists. Returns what went wrong, or nothing."""
+        """Make the upload for a task unless it exists. Returns the problems, or an empty text."""
         offer.require(self.settings.federation, self.settings.source)
         write_atomically(self._state("offer.json"), json.dumps(offer.fields()).encode())
         with locked(self._state("outbox"), self.settings.seconds):  # one message at a time
@@ -166,7 +166,8 @@ class Reply:
         if self.site is not None:
             with self.catch_errors():
                 fields = {"client": self.site.settings.client, "head": self.site.head_digest()}
-        told = "; ".join(filter(None, self.problems))
-        if told:
-            log.warning("reported to the server: %s", told)
-        return Message(content({**fields, "told": told}, self.blobs), reply_to=message)
+        problems = "; ".join(filter(None, self.problems))
+        if problems:
+            log.warning("reported to the server: %s", problems)
+        body = message_content({**fields, "told": problems}, self.blobs)
+        return Message(body, reply_to=message)

@@ -39,9 +39,9 @@ class Outbox:
             return None
         try:
             blob = path.read_bytes()
-            said = open_envelope(blob, FILE_LIMITS).statement
-            if said.task != task:
-                raise Refused("task", task, said.task)
+            statement = open_envelope(blob, FILE_LIMITS).statement
+            if statement.task != task:
+                raise Refused("task", task, statement.task)
         except (Refused, OSError) as reason:
             path.replace(self._path(task, "damaged"))
             log.warning("task %s: the upload in the outbox is damaged, put aside: %s", task, reason)

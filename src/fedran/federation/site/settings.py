@@ -20,7 +20,7 @@ class SiteSettings(Settings):
     client: Annotated[str, is_id]
     """Id of this site."""
     server: Annotated[str, is_address] = "127.0.0.1:9443"
-    """Address of the SuperLink, or of a proxy before it."""
+    """Address of the SuperLink, or of a proxy in front of it."""
     key: str = "site.key"
     """File with the private key that signs uploads."""
     node_key: str = "node.key"
@@ -31,8 +31,8 @@ class SiteSettings(Settings):
     """Folder with `TASK.npz` files: `labels`, and `features` or `images`. Either `folder` or
     `entry` is required."""
     entry: str | None = None
-    """A function instead, as `module:function`, installed or in the folder of this file. It is
-    called with the name of the task and returns rows and labels."""
+    """A function, as `module:function`, instead of a folder. The module is installed or lies beside
+    this file. The function is called with the name of the task and returns rows and labels."""
     backbone: str = ""
     """Backbone for images, as in `fedran features`."""
     source: str | dict[str, Any] | None = None
@@ -50,7 +50,7 @@ class SiteSettings(Settings):
     memory_mib: Annotated[int, between(256, 2**30)] = 4096
     """Memory limit of the work for one task, in MiB."""
     own_process: bool = True
-    """Whether the work runs in a process of its own, with these two limits."""
+    """Whether the work runs in a separate process, with these two limits."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

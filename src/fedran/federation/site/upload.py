@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,8 +21,10 @@ from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import FeatureSource, Offer, require_same_source, seal
 from fedran.federation.protocol.rows import Rows
+from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.source import Source
+from fedran.federation.site.settings import SiteSettings
+from fedran.federation.site.source import FolderSource, FunctionSource, Source
 from fedran.wire.codec import encode
 from fedran.wire.plan import plan
 
@@ -51,6 +55,30 @@ class Site:
     pseudo_labels: Literal["margin", "none"] = "margin"
     work_bytes: int = 2 * 2**30
     """Memory for random features and what is computed from them."""
+
+    @classmethod
+    def load(cls, path: Path) -> Site:
+        """The site that a configuration file describes. Paths in it are relative to the file."""
+        settings, folder = load_settings(SiteSettings, path), path.parent
+        source: Source
+        if settings.folder is not None:
+            source = FolderSource(folder / settings.folder)
+        else:
+            if str(folder) not in sys.path:
+                sys.path.append(str(folder))
+            source = FunctionSource(settings.entry or "")
+        return cls(
+            settings.client,
+            settings.federation,
+            SiteKey.load(folder / settings.key),
+            source,
+            Outbox(folder / settings.state / "outbox"),
+            backbone=backbone_loader(settings.backbone, folder) if settings.backbone else None,
+            made_by=settings.source,
+            min_class_count=settings.min_class_count,
+            pseudo_labels=settings.pseudo_labels,
+            work_bytes=settings.memory_mib * 2**20 // 2,  # the rest: rows, backbone, interpreter
+        )
 
     def prepare(self, offer: Offer) -> bytes:
         """The envelope for a task: from the outbox, or made now and put there first."""
@@ -148,6 +176,19 @@ class Site:
             for i, label in zip(rows, found.labels, strict=True):
                 labels[i] = label
         return labels
+
+
+def backbone_loader(spec: str, folder: Path) -> Callable[[], Backbone]:
+    """A function that loads a backbone. A relative path is looked up in the site's folder first."""
+    kind, colon, name = spec.partition(":")
+    local = folder / Path(name).expanduser()
+
+    def load() -> Backbone:
+        from fedran.backbones import catalogue
+
+        return catalogue.load_backbone(f"{kind}:{local}" if colon and local.exists() else spec)
+
+    return load
 
 
 def extract(network: Backbone, images: NDArray[np.uint8]) -> NDArray[np.float32]:

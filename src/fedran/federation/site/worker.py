@@ -1,8 +1,8 @@
-"""The work for a task in a process of its own, with limits on time and memory.
+"""Makes a site's uploads in a separate process, with limits on time and memory.
 
-``python -m fedran.federation.site.worker SITE.toml`` is the child. It reads the offer from stdin,
-puts uploads into the outbox and writes what went wrong to stdout. What an entry point prints goes
-to stderr, with the log.
+``python -m fedran.federation.site.worker SITE.toml`` is the child process. It reads the offer from
+stdin, puts uploads into the outbox and writes problems to stdout. Text that an entry point prints
+goes to stderr, with the log.
 """
 
 from __future__ import annotations
@@ -14,31 +14,23 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedran.core.errors import Refused, printable
-from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import AlreadyRunning
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.settings import load_settings
-from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
-from fedran.federation.site.source import FolderSource, FunctionSource, Source
 from fedran.federation.site.upload import Site
-
-if TYPE_CHECKING:
-    from fedran.backbones.backbone import Backbone
 
 log = logging.getLogger("fedran.federation.site.worker")
 MAX_ANSWER = 4096
-"""Bytes of an answer, so that a pipe holds them without a reader."""
+"""Bytes of an answer. A pipe can hold them even if nobody reads from it."""
 DONE = "done: "
-"""Starts every answer. A child without it did not come to its end."""
+"""The start of every answer. Without it, the child ended before its work was done."""
 GRACE_SECONDS = 5
 """Seconds beyond the time limit after which the child ends even if the parent is gone."""
 
@@ -48,7 +40,7 @@ class WorkerFailed(ChildProcessError):
 
 
 def make_uploads_in_child(path: Path, settings: SiteSettings, offer: Offer) -> str:
-    """As ``make_uploads``, in a child process with limited memory that is killed after its time."""
+    """``make_uploads`` in a child process that has limited time and memory."""
     task, path = f"task {offer.task}", path.absolute()
     child = subprocess.Popen(  # noqa: S603
         [sys.executable, "-P", "-m", "fedran.federation.site.worker", str(path)],
@@ -68,8 +60,8 @@ def make_uploads_in_child(path: Path, settings: SiteSettings, offer: Offer) -> s
             child.wait(settings.seconds)
         except subprocess.TimeoutExpired:
             raise WorkerFailed(
-                f"{task}: expected an upload within {settings.seconds:g} seconds, got none; the "
-                "site's `seconds` limits it"
+                f"{task}: no upload was made within {settings.seconds:g} seconds; the "
+                "site's `seconds` sets this limit"
             ) from None
         finally:
             with suppress(ProcessLookupError):
@@ -81,20 +73,20 @@ def make_uploads_in_child(path: Path, settings: SiteSettings, offer: Offer) -> s
         return answer.removeprefix(DONE)
     how = f"signal {-child.returncode}" if child.returncode < 0 else f"status {child.returncode}"
     raise WorkerFailed(
-        f"{task}: expected an upload, got a process that ended with {how}; the site's log may say "
-        f"more; it has {settings.memory_mib} MiB for the work"
+        f"{task}: the process that makes the upload ended with {how}; see the site's log; its "
+        f"memory limit is {settings.memory_mib} MiB"
     )
 
 
 def make_uploads(path: Path, offer: Offer) -> str:
     """Make the upload of the offered task, and those of earlier tasks that are lost or missing.
 
-    Returns what went wrong, as text for the server, or nothing. Missing rows of an earlier task
-    are not an error.
+    Returns the problems as text for the server; empty if there are none. Missing rows of an
+    earlier task are not a problem.
     """
     problems = []
     try:
-        site = load_site(path)
+        site = Site.load(path)
         for task in dict.fromkeys((offer.task, *site.outbox.lost(), *offer.earlier)):
             if task != offer.task and site.outbox.has(task):
                 continue
@@ -120,49 +112,12 @@ def text_for_server(reason: BaseException, folder: Path | None) -> str:
         return str(reason)
     if isinstance(reason, MemoryError):
         log.warning("out of memory: %s", reason)
-        return "memory: expected enough for the work, got too little; raise the site's memory_mib"
+        return "out of memory; raise the site's memory_mib"
     if folder is not None and isinstance(reason, (Refused, FileNotFoundError, AlreadyRunning)):
         log.warning("nothing to send: %s", reason)
         return printable(str(reason).replace(f"{folder}{os.sep}", ""))
     log.error("nothing to send", exc_info=reason)
     return f"{type(reason).__name__} at the site; its log says more"
-
-
-def load_site(path: Path) -> Site:
-    """The site that a configuration file describes. Paths in it are relative to the file."""
-    settings, folder = load_settings(SiteSettings, path), path.parent
-    source: Source
-    if settings.folder is not None:
-        source = FolderSource(folder / settings.folder)
-    else:
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
-        source = FunctionSource(settings.entry or "")
-    return Site(
-        settings.client,
-        settings.federation,
-        SiteKey.load(folder / settings.key),
-        source,
-        Outbox(folder / settings.state / "outbox"),
-        backbone=_backbone_loader(settings.backbone, folder) if settings.backbone else None,
-        made_by=settings.source,
-        min_class_count=settings.min_class_count,
-        pseudo_labels=settings.pseudo_labels,
-        work_bytes=settings.memory_mib * 2**20 // 2,  # the rest: rows, backbone, interpreter
-    )
-
-
-def _backbone_loader(spec: str, folder: Path) -> Callable[[], Backbone]:
-    """Loads a backbone. A relative path in ``spec`` is looked for in the site's folder first."""
-    kind, colon, name = spec.partition(":")
-    beside = folder / Path(name).expanduser()
-
-    def load() -> Backbone:
-        from fedran.backbones import catalogue
-
-        return catalogue.load_backbone(f"{kind}:{beside}" if colon and beside.exists() else spec)
-
-    return load
 
 
 def limit_resources(settings: SiteSettings) -> None:

@@ -34,8 +34,8 @@ class Reader:
     """Reads the state of one federation, as often as needed; never writes."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.given, place = Path(folder), ServerPaths.find(folder)
-        self.folder, self.settings = place.folder, place.settings()
+        self.given, paths = Path(folder), ServerPaths.find(folder)
+        self.folder, self.settings = paths.folder, paths.settings()
         self.state = self.folder / self.settings.state
         self.events = EventLog(self.state / "events.jsonl")
 
