@@ -71,16 +71,16 @@ class FedEWC(TrainedMethod):
     def after_training(self, client: ClientRound) -> None:
         """As published: anchor and Fisher information of the local model, after every round."""
         if self.flavour == "as_published":
-            self._remember(client, client.student)
+            self._keep_anchor_and_fisher(client, client.student)
 
     def close_task(self, client: ClientRound) -> Memory:
         """Keep anchor and Fisher information of the final global model on the client's rows."""
         if len(client.rows):
             network = student_network(self.network, client.weights, self.torch_device)
-            self._remember(client, network)
+            self._keep_anchor_and_fisher(client, network)
         return {}
 
-    def _remember(self, client: ClientRound, network: Network) -> None:
+    def _keep_anchor_and_fisher(self, client: ClientRound, network: Network) -> None:
         new = fisher_information(
             network, client.rows, self.batch, client.random, self.torch_device, self.precision
         )
@@ -96,8 +96,8 @@ def elastic_penalty(
 ) -> Tensor:
     """1/2 sum F (theta - theta*)^2. Rows that the anchor does not have are left out."""
     parts = [
-        (fisher[name] * (weights[name][: len(then)] - then) ** 2).sum()
-        for name, then in anchor.items()
+        (fisher[name] * (weights[name][: len(anchored)] - anchored) ** 2).sum()
+        for name, anchored in anchor.items()
     ]
     return 0.5 * torch.stack(parts).sum()
 
@@ -129,11 +129,12 @@ def fisher_information(
 
 def blend_fisher(old: Weights, new: Weights, old_share: float) -> Weights:
     """old_share x old + (1 - old_share) x new; rows that ``old`` does not have are copied."""
-    mixed = {}
-    for name, fresh in new.items():
-        fresh = fresh.clone()
-        then = old.get(name)
-        if then is not None:
-            fresh[: len(then)] = old_share * then + (1 - old_share) * fresh[: len(then)]
-        mixed[name] = fresh
-    return mixed
+    blended = {}
+    for name, values in new.items():
+        values = values.clone()
+        before = old.get(name)
+        if before is not None:
+            rows = len(before)
+            values[:rows] = old_share * before + (1 - old_share) * values[:rows]
+        blended[name] = values
+    return blended

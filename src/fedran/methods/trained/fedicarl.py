@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fedran.core.errors import Refused
 from fedran.methods.trained.training.lazy_torch import Tensor, torch
 from fedran.methods.trained.training.local_training import ClientRound, Memory, Rows
-from fedran.methods.trained.training.method import ServerState, TrainedMethod
+from fedran.methods.trained.training.method import TrainedMethod
+from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import evaluate, teacher_network
 from fedran.settings import at_least, positive
 

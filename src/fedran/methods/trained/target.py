@@ -14,9 +14,10 @@ from fedran.methods.trained.training.local_training import (
     distillation,
     network_input,
     stable_seed,
-    without_waiting,
+    to_device_async,
 )
-from fedran.methods.trained.training.method import ServerState, TrainedMethod
+from fedran.methods.trained.training.method import TrainedMethod
+from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import student_network, teacher_network
 from fedran.settings import at_least, positive
 
@@ -88,12 +89,12 @@ class TARGET(TrainedMethod):
 
     def finish_training(self, state: ServerState) -> ServerState:
         """Make synthetic images from the final model, except after the last task."""
-        from fedran.methods.trained.training.synthesis import Plan, synthesise
+        from fedran.methods.trained.training.synthesis import SynthesisPlan, synthesise
 
         if state.task + 1 >= len(state.spec.task_classes):
             state.extra.pop("synthetic", None)
             return state
-        plan = Plan(
+        plan = SynthesisPlan(
             self.planned_rounds,
             self.warmup,
             self.generator_steps,
@@ -136,7 +137,7 @@ class TARGET(TrainedMethod):
             return value
         images = client.memory["synthetic"]
         drawn = torch.randint(len(images), (self.replay_batch,), generator=client.random)
-        chosen = images[without_waiting(drawn, images.device)]
+        chosen = images[to_device_async(drawn, images.device)]
         x = network_input(augment(chosen, client.random) if self.augment else chosen)
         with torch.no_grad():
             soft = client.teacher(x)

@@ -11,8 +11,8 @@ from fedran.methods.trained.training.local_training import (
 )
 from fedran.methods.trained.training.synthesis import (
     BatchNormDistance,
-    Plan,
     Synthesis,
+    SynthesisPlan,
     divergence,
     seeded_generator,
     synthesise,
@@ -47,7 +47,7 @@ def everything(network):
 @pytest.fixture(scope="module")
 def early(trained):
     """Ten rounds of synthesis, all of them before the warm-up."""
-    return synthesise(*pair(trained), 8, Plan(8, 20, 8, 5, 24), 0, "cpu")
+    return synthesise(*pair(trained), 8, SynthesisPlan(8, 20, 8, 5, 24), 0, "cpu")
 
 
 def test_the_generator_lowers_its_loss_within_a_round(early):
@@ -64,7 +64,7 @@ def test_the_generator_lowers_its_loss_over_rounds(early):
 
 def test_the_generator_itself_learns(trained):
     """On noise it has not seen: the loss of its images before and after all rounds."""
-    synthesis_run = Synthesis(*pair(trained), 8, Plan(8, 20, 3, 0, 24), 0, "cpu")
+    synthesis_run = Synthesis(*pair(trained), 8, SynthesisPlan(8, 20, 3, 0, 24), 0, "cpu")
     synthesis_run.run()
     z = torch.randn((64, 256), generator=torch.Generator().manual_seed(77))
     losses = []
@@ -89,20 +89,20 @@ def test_later_images_match_the_teachers_statistics_better(trained, early):
 
 @pytest.mark.parametrize(("rounds", "batch", "size"), [(1, 2, 8), (3, 5, 16), (2, 7, 32)])
 def test_synthetic_images_are_uint8_of_the_requested_size(trained, rounds, batch, size):
-    found = synthesise(*pair(trained), size, Plan(rounds, 9, 1, 1, batch), 0, "cpu")
+    found = synthesise(*pair(trained), size, SynthesisPlan(rounds, 9, 1, 1, batch), 0, "cpu")
     assert found.images.shape == (rounds * batch, 3, size, size)
     assert found.images.dtype == torch.uint8
     assert len(found.images.unique()) > 20
 
 
 def test_synthetic_images_depend_on_the_seed_alone(trained):
-    plan = Plan(2, 1, 2, 2, 4)
+    plan = SynthesisPlan(2, 1, 2, 2, 4)
     found = [synthesise(*pair(trained), 8, plan, seed, "cpu").images for seed in (0, 0, 1)]
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("plan", [Plan(3, 1, 2, 3, 6), Plan(2, 5, 2, 3, 6)])
+@pytest.mark.parametrize("plan", [SynthesisPlan(3, 1, 2, 3, 6), SynthesisPlan(2, 5, 2, 3, 6)])
 def test_synthesis_changes_nothing_in_the_teacher_and_removes_its_hooks(trained, plan):
     teacher, student = pair(trained)
     before = everything(teacher)
@@ -118,7 +118,7 @@ def test_hooks_are_removed_after_a_failure(trained, monkeypatch):
     teacher, student = pair(trained)
     monkeypatch.setattr(Synthesis, "generator_loss", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        synthesise(teacher, student, 8, Plan(1, 1, 1, 1, 4), 0, "cpu")
+        synthesise(teacher, student, 8, SynthesisPlan(1, 1, 1, 1, 4), 0, "cpu")
     assert not any(m._forward_pre_hooks for m in teacher.modules())
 
 
@@ -126,10 +126,10 @@ def test_nothing_is_distilled_before_the_warm_up(trained, early, monkeypatch):
     assert early.distilled == []
     monkeypatch.setattr(Synthesis, "distil", lambda *_: 1 / 0)
     monkeypatch.setattr(synthesis, "adversarial_loss", lambda *_: 1 / 0)
-    found = synthesise(*pair(trained), 8, Plan(3, 3, 1, 5, 4), 0, "cpu")
+    found = synthesise(*pair(trained), 8, SynthesisPlan(3, 3, 1, 5, 4), 0, "cpu")
     assert found.distilled == []
     with pytest.raises(ZeroDivisionError):
-        synthesise(*pair(trained), 8, Plan(4, 3, 1, 5, 4), 0, "cpu")
+        synthesise(*pair(trained), 8, SynthesisPlan(4, 3, 1, 5, 4), 0, "cpu")
 
 
 @pytest.mark.parametrize(("rounds", "warmup", "calls"), [(3, 3, 0), (3, 2, 2), (3, 0, 6)])
@@ -141,7 +141,7 @@ def test_the_adversarial_term_acts_from_the_warm_up_on(trained, monkeypatch, rou
         return plain(student, teacher)
 
     monkeypatch.setattr(synthesis, "adversarial_loss", look)
-    synthesise(*pair(trained), 8, Plan(rounds, warmup, 2, 1, 5), 0, "cpu")
+    synthesise(*pair(trained), 8, SynthesisPlan(rounds, warmup, 2, 1, 5), 0, "cpu")
     assert asked == [(5, 6)] * calls
 
 
@@ -149,7 +149,7 @@ def test_distillation_brings_the_student_to_the_teacher(trained):
     apart = []
     for steps in (0, 20):
         teacher, student = pair(trained)
-        found = synthesise(teacher, student, 8, Plan(4, 1, 2, steps, 24), 0, "cpu")
+        found = synthesise(teacher, student, 8, SynthesisPlan(4, 1, 2, steps, 24), 0, "cpu")
         assert len(found.distilled) == 3
         x = network_input(found.images)
         with torch.no_grad():
@@ -196,6 +196,6 @@ def test_distillation_does_not_disturb_the_generators_loss():
     def first_loss(steps):
         w = grow_head(initial_weights("small", 0, "", 1, "cpu"), 4, 2)
         networks = teacher_network("small", w, "cpu"), student_network("small", w, "cpu")
-        return synthesise(*networks, 8, Plan(3, 1, 3, steps, 16), 0, "cpu").losses[2][0]
+        return synthesise(*networks, 8, SynthesisPlan(3, 1, 3, steps, 16), 0, "cpu").losses[2][0]
 
     assert first_loss(20) < 2 * first_loss(1)

@@ -1,4 +1,4 @@
-"""How much memory a training run takes, estimated before it starts."""
+"""The memory of a training run, estimated before it starts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fedran.methods.trained.training.lazy_torch import load_torch, torch
 from fedran.methods.trained.training.method import TrainedMethod
 
 COPIES = 8
-"""Copies of the weights: global model, student, gradient, momentum, teacher, message, and the sum
-of the average in float64."""
-KEPT = 3
+"""Copies of the weights at the same time: global model, student, gradient, momentum, teacher,
+message, and the sum of the average in float64, which counts twice."""
+CLIENT_COPIES = 3
 """Copies that one client keeps at most: a teacher, or an anchor and its Fisher information."""
 
 
@@ -29,7 +29,7 @@ class Footprint:
 def footprint(method: TrainedMethod, X: NDArray[Any], stream: Any) -> Footprint:
     """Weights, activations of one batch, rows and replay of the clients; messages of one round."""
     classes = sum(len(t.classes) for t in stream.tasks)
-    weights, activations = _count(method, X, classes)
+    weights, activations = _count_weights_and_activations(method, X, classes)
     row = int(np.prod(X.shape[1:])) * (1 if method.input == "images" else 4)
     rows = 3 * max(len(r) for t in stream.tasks for r in t.rows)
     if method.device is not None:  # an accelerator keeps the rows of all clients for a task
@@ -38,14 +38,16 @@ def footprint(method: TrainedMethod, X: NDArray[Any], stream: Any) -> Footprint:
     kept = (stream.n_clients + 2) * synthetic + method.replay_rows(len(X), stream.n_clients)
     batch = max(method.batch, getattr(method, "synthetic_batch", 0))
     tensors = (
-        4 * weights * (COPIES + (KEPT + 1) * stream.n_clients)
+        4 * weights * (COPIES + (CLIENT_COPIES + 1) * stream.n_clients)
         + 2 * 4 * activations * batch * (2 if synthetic else 1)
         + row * (rows + kept)
     )
     return Footprint(tensors, 4 * weights * (stream.n_clients + 2) + row * synthetic)
 
 
-def _count(method: TrainedMethod, X: NDArray[Any], classes: int) -> tuple[int, int]:
+def _count_weights_and_activations(
+    method: TrainedMethod, X: NDArray[Any], classes: int
+) -> tuple[int, int]:
     """The number of weights, and the number of activations for one row."""
     load_torch()
     from fedran.methods.trained.training.networks import build

@@ -167,7 +167,7 @@ def augment(X: Tensor, random: Any) -> Tensor:
     pad = min(PADDING, h // 8)
     shifts = [torch.randint(0, 2 * pad + 1, (n, 1), generator=random) for _ in range(2)]
     flips = torch.rand((n, 1), generator=random) < 0.5
-    dy, dx, flip = without_waiting(torch.stack([*shifts, flips.long()]), X.device)
+    dy, dx, flip = to_device_async(torch.stack([*shifts, flips.long()]), X.device)
     columns = torch.arange(w, device=X.device).expand(n, w)
     columns = torch.where(flip.bool(), w - 1 - columns, columns) + dx
     rows = torch.arange(h, device=X.device).expand(n, h) + dy
@@ -180,8 +180,8 @@ def augment(X: Tensor, random: Any) -> Tensor:
     ]
 
 
-def without_waiting(tensor: Tensor, device: Any) -> Tensor:
-    """A small CPU tensor on the device. A GPU is not interrupted: the copy joins its queue."""
+def to_device_async(tensor: Tensor, device: Any) -> Tensor:
+    """Copy a small CPU tensor to the device. The CPU does not wait for a copy to a GPU."""
     if torch.device(device).type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
@@ -247,7 +247,7 @@ def fit(
         for number, batch in enumerate(batches(len(rows), schedule.batch, random)):
             if number == max_batches:
                 break
-            part = rows[without_waiting(batch, device)]
+            part = rows[to_device_async(batch, device)]
             X = augment(part.X, random) if schedule.augment else part.X
             optimiser.zero_grad(set_to_none=True)
             with autocast(device, schedule.precision):

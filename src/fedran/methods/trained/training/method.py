@@ -10,7 +10,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.core.labels import Label, canonical, label_array
 from fedran.methods.protocol import Claims, ClientData, Spec
-from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
+from fedran.methods.trained.training.lazy_torch import Tensor, torch
 from fedran.methods.trained.training.local_training import (
     ClientRound,
     Memory,
@@ -42,6 +42,7 @@ from fedran.methods.trained.training.messages import (
     strip_prefix,
     unpack_tensors,
 )
+from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import (
     COUNTERS,
     NO_FILE,
@@ -50,7 +51,6 @@ from fedran.methods.trained.training.weights import (
     check_weights,
     copy_weights,
     evaluate,
-    grow_head,
     initial_weights,
     student_network,
     teacher_network,
@@ -64,23 +64,6 @@ if TYPE_CHECKING:
 GLOBAL, LOCAL, CLOSING = "global-model", "local-model", "closing"
 """Kinds of messages: download, upload of a training round, upload of the closing round."""
 IMAGE_SIDE = Rule(lambda v: v >= 8 and v % 4 == 0, "a multiple of 4 from 8 on")
-
-
-@dataclass
-class ServerState:
-    """The server's state between rounds."""
-
-    spec: Spec
-    seed: int
-    weights: Weights
-    """The global model."""
-    classes: tuple[Label, ...] = ()
-    """Of all tasks so far, in the order of the head's rows."""
-    known: int = 0
-    """Number of classes of earlier tasks, which are the head's first rows."""
-    task: int = -1
-    extra: Memory = field(default_factory=dict)
-    """Other tensors that the method's server keeps."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +240,7 @@ class TrainedMethod(Schedule, ABC):
 
     def broadcast(self, state: ServerState, task: int, round_: int) -> bytes:
         """The global model, with one row of the head per class up to this task."""
-        state = _open_task(state, task)
+        state = state.open_task(task)
         fields = {
             "task": task,
             "round": round_,
@@ -322,7 +305,7 @@ class TrainedMethod(Schedule, ABC):
         self, state: ServerState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> ServerState:
         """Average the models that arrived. Clients without rows do not count."""
-        state = _open_task(state, task)
+        state = state.open_task(task)
         if round_ >= self.n_rounds:
             closing = [unpack_tensors(CLOSING, b, self.torch_device) for b in uploads.values()]
             return self.aggregate_closing(state, [message.tensors for message in closing])
@@ -358,23 +341,11 @@ class TrainedMethod(Schedule, ABC):
 
     def dump(self, state: ServerState) -> bytes:
         """The server's state as bytes."""
-        fields = {"task": state.task, "known": state.known, "classes": list(state.classes)}
-        tensors = add_prefix("model", state.weights) | add_prefix("extra", state.extra)
-        return pack_tensors("server", fields, tensors)
+        return state.to_bytes()
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
         """The state that ``dump`` wrote."""
-        message = unpack_tensors("server", blob, self.torch_device)
-        fields = message.header.fields
-        return ServerState(
-            spec,
-            seed,
-            strip_prefix("model", message.tensors),
-            tuple(fields["classes"]),
-            fields["known"],
-            fields["task"],
-            strip_prefix("extra", message.tensors),
-        )
+        return ServerState.from_bytes(blob, spec, seed, self.torch_device)
 
     def dump_client(self, cstate: Memory | None) -> bytes:
         """A client's memory as bytes."""
@@ -383,16 +354,6 @@ class TrainedMethod(Schedule, ABC):
     def load_client(self, blob: bytes) -> Memory:
         """The memory that ``dump_client`` wrote."""
         return dict(unpack_tensors("client", blob, self.torch_device).tensors)
-
-
-def _open_task(state: ServerState, task: int) -> ServerState:
-    """The state with a head for the classes of ``task``; unchanged where it has one already."""
-    if task <= state.task or task >= len(state.spec.task_classes):
-        return state
-    new = [c for c in state.spec.task_classes[task] if c not in state.classes]
-    classes = (*state.classes, *new)
-    weights = grow_head(state.weights, len(classes), stable_seed("head", state.seed, task))
-    return replace(state, task=task, known=len(state.classes), classes=classes, weights=weights)
 
 
 def _announced_classes(header: Header) -> tuple[tuple[Label, ...], int]:

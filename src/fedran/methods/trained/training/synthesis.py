@@ -22,7 +22,7 @@ from fedran.methods.trained.training.local_training import (
     augment,
     autocast,
     normalise,
-    without_waiting,
+    to_device_async,
 )
 from fedran.methods.trained.training.networks import Network, initialise
 
@@ -38,7 +38,7 @@ STUDENT_LR, MIN_STUDENT_LR, COSINE_ROUNDS = 0.2, 2e-4, 200
 
 
 @dataclass(frozen=True)
-class Plan:
+class SynthesisPlan:
     """How much is synthesised, and in which precision the networks compute."""
 
     rounds: int
@@ -96,7 +96,7 @@ def seeded_generator(size: int, seed: int) -> Generator:
 
 
 def synthesise(
-    teacher: Network, student: Network, size: int, plan: Plan, seed: int, device: str
+    teacher: Network, student: Network, size: int, plan: SynthesisPlan, seed: int, device: str
 ) -> Outcome:
     """Images of all classes of a frozen teacher. The student is overwritten."""
     return Synthesis(teacher, student, size, plan, seed, device).run()
@@ -106,7 +106,13 @@ class Synthesis:
     """The generator, the student and their optimisers during one synthesis."""
 
     def __init__(
-        self, teacher: Network, student: Network, size: int, plan: Plan, seed: int, device: str
+        self,
+        teacher: Network,
+        student: Network,
+        size: int,
+        plan: SynthesisPlan,
+        seed: int,
+        device: str,
     ) -> None:
         self.teacher, self.student = teacher, student
         self.size, self.plan, self.device = size, plan, device
@@ -185,7 +191,7 @@ class Synthesis:
         loss = torch.tensor(math.nan)
         for _ in range(self.plan.distillation_steps):
             rows = torch.randint(len(images), (STUDENT_BATCH,), generator=self.random)
-            x = augment(images[without_waiting(rows, self.device)], self.random)
+            x = augment(images[to_device_async(rows, self.device)], self.random)
             x = normalise(x.float() / 255.0)
             with autocast(self.device, self.plan.precision):
                 with torch.no_grad():
@@ -232,7 +238,7 @@ class BatchNormDistance:
         self.found: list[Tensor] = []
         self.listening = True
         self.latest: dict[int, tuple[Tensor, Tensor]] = {}
-        self.before: dict[int, tuple[Tensor, Tensor]] = {}
+        self.smoothed: dict[int, tuple[Tensor, Tensor]] = {}
         """Smoothed statistics of earlier rounds; the current batch counts for one tenth."""
 
     def __enter__(self) -> BatchNormDistance:
@@ -253,19 +259,21 @@ class BatchNormDistance:
     def paused(self) -> Iterator[None]:
         """Ignore the teacher's answers to the student."""
         self.listening = False
-        yield
-        self.listening = True
+        try:
+            yield
+        finally:
+            self.listening = True
 
     def next_round(self) -> None:
         """Count the latest statistics as those of earlier rounds."""
-        self.before = dict(self.latest)
+        self.smoothed = dict(self.latest)
 
     def _measure(self, layer: nn.BatchNorm2d, given: tuple[Tensor]) -> None:
         if not self.listening:
             return
         x = given[0].float()
         mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3), unbiased=False)
-        before = self.before.get(id(layer))
+        before = self.smoothed.get(id(layer))
         if before is not None:
             mean = MOMENTUM * before[0] + (1 - MOMENTUM) * mean
             variance = MOMENTUM * before[1] + (1 - MOMENTUM) * variance
