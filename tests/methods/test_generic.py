@@ -30,6 +30,7 @@ SMALL = {
     "generator_steps": 2,
     "distillation_steps": 2,
     "synthetic_batch": 12,
+    "rows_per_class": 60,
 }
 TRAINED = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
 OWN_RIDGE = ("fedran", "fedran-prototype", "fedran-margin", "exact", "fed3r", "fedran-paper")

@@ -10,11 +10,14 @@ from fedran.core.errors import nearest
 from fedran.methods.analytic.afl import AFL
 from fedran.methods.analytic.exact import Exact
 from fedran.methods.analytic.fed3r import Fed3R
+from fedran.methods.analytic.fedcgs import FedCGS
 from fedran.methods.analytic.fedcof import FedCOF
 from fedran.methods.analytic.fedncm import FedNCM
+from fedran.methods.analytic.fedpft import FedPFT
 from fedran.methods.analytic.fedran import FedRAN
 from fedran.methods.analytic.fedran_paper import FedRANPaper
 from fedran.methods.analytic.fedran_ssl import FedRANMargin, FedRANPrototype
+from fedran.methods.analytic.gh_ofl import GHOFLLDA, GHOFLFisherMix
 from fedran.methods.analytic.loranpac import LoRanPAC
 from fedran.methods.analytic.ranpac import RanPAC
 from fedran.methods.analytic.stsa import STSA
@@ -41,6 +44,10 @@ METHODS: dict[str, type[Any]] = {
     "afl": AFL,
     "fed3r": Fed3R,
     "fedcof": FedCOF,
+    "fedcgs": FedCGS,
+    "gh-ofl-lda": GHOFLLDA,
+    "gh-ofl-fishermix": GHOFLFisherMix,
+    "fedpft": FedPFT,
     "fedncm": FedNCM,
     "ranpac": RanPAC,
     "loranpac": LoRanPAC,

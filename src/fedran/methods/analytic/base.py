@@ -147,3 +147,21 @@ def unregularised_head(
         eps_W_paper=sys.float_info.max,
     )
     return Head(cast(weights, "float32"), classes, diagnosis, fingerprint)
+
+
+def trained_head(
+    weights: Array, classes: tuple[Label, ...], route: str, n_rows: int, rank: int
+) -> Head:
+    """A head that the server trained in ``rank`` dimensions: nothing is solved, nothing bounded."""
+    diagnosis = Diagnosis(
+        route=f"{route}, no bound",
+        lam=0.0,
+        f=0.0,
+        n_rows=n_rows,
+        effective_rank=float(rank),
+        condition=1.0,
+        residual=0.0,
+        eps_W=sys.float_info.max,
+        eps_W_paper=sys.float_info.max,
+    )
+    return Head(cast(weights, "float32"), classes, diagnosis)

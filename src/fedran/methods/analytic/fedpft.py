@@ -1,0 +1,263 @@
+"""FedPFT: clients send a Gaussian mixture per class, the server trains a head on samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core._linalg.arrays import to_device
+from fedran.core._linalg.blas import mirror, pack_lower, unpack_lower
+from fedran.core.errors import Refused
+from fedran.core.head import Head
+from fedran.core.labels import Label, ordered
+from fedran.methods.analytic.base import HeadMethod, Positive, Width, labelled_rows, trained_head
+from fedran.methods.analytic.feature_maps import WithBias
+from fedran.methods.analytic.softmax_regression import softmax_regression
+from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.settings import at_least
+from fedran.wire.container import pack, unpack
+from fedran.wire.validation import FILE_LIMITS
+
+Covariance = Literal["spherical", "diagonal", "full"]
+SKLEARN_NAMES = {"spherical": "spherical", "diagonal": "diag", "full": "full"}
+TOLERANCE, MAX_STEPS = 1e-12, 10_000
+"""Of the EM algorithm, as published."""
+LARGEST_UPLOAD = 10**6
+"""Most rows that one upload may ask the server to draw."""
+
+
+@dataclass(frozen=True)
+class ClassMixture:
+    """K weighted Gaussians (means (K, d), covariances (K, q)) that describe ``count`` rows."""
+
+    label: Label
+    count: int
+    weights: NDArray[np.float64]
+    means: NDArray[np.float64]
+    covariances: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PftState:
+    """The mixtures of all clients, the uploads they came in, and the newest head."""
+
+    phi: WithBias
+    seed: int
+    uploads: tuple[bytes, ...] = ()
+    mixtures: tuple[ClassMixture, ...] = ()
+    head: Head | None = None
+
+
+@dataclass(frozen=True)
+class FedPFT(HeadMethod):
+    """Per class a Gaussian mixture in float16; the server draws as many rows as it describes.
+
+    Mixtures are fitted with scikit-learn, and a class with at most K rows at a client is left
+    out, both as in the authors' baseline for Flower, whose defaults are used here: one spherical
+    component, AdamW at 1e-4. The server draws from all mixtures of all tasks and trains the head
+    again after every task.
+    """
+
+    components: Width = 1
+    """K, Gaussians per class and client."""
+    covariance: Covariance = "spherical"
+    """Their covariances: one variance, one per feature, or a full matrix."""
+    epochs: Width = 50
+    """Passes over the drawn rows."""
+    batch: Width = 32
+    """Rows per step."""
+    lr: Positive = 1e-4
+    """Learning rate of AdamW."""
+    weight_decay: Annotated[float, at_least(0)] = 0.01
+    """Weight decay of AdamW."""
+    device: str | None = None
+
+    name = "FedPFT"
+    claims = Claims(order_free=True)
+    verified = (
+        "partly: mixtures equal scikit-learn's, drawn rows have their moments; "
+        "its published tables use other backbones"
+    )
+
+    @property
+    def sends(self) -> str:
+        """Mixtures and counts."""
+        what = f"{self.components} {self.covariance} Gaussian" + "s" * (self.components > 1)
+        return f"{what} per class and counts, float16"
+
+    def formula(self, in_features: int, n_classes: int) -> int:
+        """(d + 1 + q) K C x 2 bytes, q = 1, d or d (d + 1) / 2 values per covariance."""
+        values = in_features + 1 + covariance_size(self.covariance, in_features)
+        return 2 * self.components * n_classes * values
+
+    def init(self, spec: Spec, seed: int) -> PftState:
+        """No mixture yet."""
+        return PftState(WithBias(spec.in_features), seed)
+
+    def client(
+        self,
+        cstate: None,
+        message: bytes,
+        data: ClientData,
+        seed: int,
+    ) -> tuple[None, bytes]:
+        """One mixture per class that has more rows than components."""
+        X, classes, codes = labelled_rows(data)
+        mixtures = [
+            fit(label, X[codes == c].astype(np.float64), self.components, self.covariance, seed)
+            for c, label in enumerate(classes)
+            if np.sum(codes == c) > self.components
+        ]
+        return cstate, pack_mixtures(mixtures, self.components, X.shape[1], self.covariance)
+
+    def aggregate(
+        self,
+        state: PftState,
+        task: int,
+        round_: int,
+        uploads: dict[str, bytes],
+    ) -> PftState:
+        """Check every upload, then train on rows drawn from all mixtures so far."""
+        arrived = tuple(uploads[client] for client in sorted(uploads))
+        return self._solved(self._with(state, arrived))
+
+    def _with(self, state: PftState, uploads: tuple[bytes, ...]) -> PftState:
+        """The state with some more uploads, without a new head."""
+        d, K = state.phi.in_features, self.components
+        found = [m for blob in uploads for m in unpack_mixtures(blob, K, d, self.covariance)]
+        return replace(
+            state,
+            uploads=state.uploads + uploads,
+            mixtures=state.mixtures + tuple(found),
+        )
+
+    def _solved(self, state: PftState) -> PftState:
+        if not state.mixtures:
+            return state
+        classes = ordered({m.label for m in state.mixtures})
+        random = np.random.RandomState(state.seed)
+        rows = [draw(m, self.covariance, random) for m in state.mixtures]
+        codes = [np.full(m.count, classes.index(m.label)) for m in state.mixtures]
+        weights = softmax_regression(
+            state.phi(to_device(np.concatenate(rows), self.device)),
+            np.concatenate(codes),
+            len(classes),
+            epochs=self.epochs,
+            batch=self.batch,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            seed=state.seed,
+        )
+        n_rows = sum(m.count for m in state.mixtures)
+        route = f"trained on {n_rows} rows drawn from {len(state.mixtures)} mixtures"
+        d = state.phi.in_features
+        return replace(state, head=trained_head(weights, classes, route, n_rows, d))
+
+    def dump(self, state: PftState) -> bytes:
+        """The uploads; mixtures and head follow from them and the seed."""
+        joined = np.frombuffer(b"".join(state.uploads), dtype=np.uint8)
+        return pack("pft-state", {"sizes": [len(b) for b in state.uploads]}, {"uploads": joined})
+
+    def load(self, blob: bytes, spec: Spec, seed: int) -> PftState:
+        """The state that ``dump`` wrote, with its head trained again."""
+        message = unpack(blob, FILE_LIMITS).of_kind("pft-state")
+        sizes, joined = message.header.items("sizes", 10**7), message.stream("uploads")
+        ends = np.cumsum(message.header.integers("sizes", len(sizes), 1), dtype=np.int64)
+        parts = zip([0, *ends[:-1].tolist()], ends.tolist(), strict=False)
+        return self._solved(self._with(self.init(spec, seed), tuple(joined[i:j] for i, j in parts)))
+
+
+def covariance_size(covariance: Covariance, d: int) -> int:
+    """Values that describe one covariance."""
+    return {"spherical": 1, "diagonal": d, "full": d * (d + 1) // 2}[covariance]
+
+
+def fit(
+    label: Label, X: NDArray[np.float64], components: int, covariance: Covariance, seed: int
+) -> ClassMixture:
+    """The mixture of the rows X (n, d) of one class, by scikit-learn's EM algorithm."""
+    from sklearn.mixture import GaussianMixture  # slow to import
+
+    model = GaussianMixture(
+        components,
+        covariance_type=SKLEARN_NAMES[covariance],
+        tol=TOLERANCE,
+        max_iter=MAX_STEPS,
+        random_state=seed,
+    ).fit(X)
+    found = model.covariances_
+    flat = np.stack([pack_lower(S) for S in found]) if covariance == "full" else found
+    return ClassMixture(label, len(X), model.weights_, model.means_, flat.reshape(components, -1))
+
+
+def draw(
+    mixture: ClassMixture, covariance: Covariance, random: np.random.RandomState
+) -> NDArray[np.float32]:
+    """As many rows as the mixture describes."""
+    d = mixture.means.shape[1]
+    counts = random.multinomial(mixture.count, mixture.weights / mixture.weights.sum())
+    parts = []
+    for n, mean, flat in zip(counts, mixture.means, mixture.covariances, strict=True):
+        noise = random.standard_normal((n, d))
+        if covariance == "full":
+            values, U = np.linalg.eigh(mirror(unpack_lower(flat, d)))
+            noise = noise * np.sqrt(np.clip(values, 0, None)) @ U.T  # float16 may break the sign
+        else:
+            noise *= np.sqrt(flat)
+        parts.append((mean + noise).astype(np.float32))
+    return np.concatenate(parts)
+
+
+def pack_mixtures(
+    mixtures: list[ClassMixture], components: int, d: int, covariance: Covariance
+) -> bytes:
+    """A message of kind ``class-mixtures``: labels, counts and all parameters in float16."""
+    size = len(mixtures) * components
+    with np.errstate(over="ignore"):
+        tensors = {
+            "weights": _stack([m.weights for m in mixtures]).reshape(size, 1).astype(np.float16),
+            "means": _stack([m.means for m in mixtures]).reshape(size, d).astype(np.float16),
+            "covariances": _stack([m.covariances for m in mixtures])
+            .reshape(size, covariance_size(covariance, d))
+            .astype(np.float16),
+        }
+    for name, values in tensors.items():
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"the {name} of a mixture exceed float16; rescale the features")
+    fields = {"classes": [m.label for m in mixtures], "counts": [m.count for m in mixtures]}
+    return pack("class-mixtures", fields, tensors)
+
+
+def unpack_mixtures(
+    blob: bytes, components: int, d: int, covariance: Covariance
+) -> Iterator[ClassMixture]:
+    """Inverse of ``pack_mixtures``; refused unless every mixture can be drawn from."""
+    message = unpack(blob, FILE_LIMITS).of_kind("class-mixtures")
+    message.only("weights", "means", "covariances")
+    classes = message.header.labels("classes", FILE_LIMITS)
+    counts = message.header.integers("counts", len(classes), 1, LARGEST_UPLOAD)
+    if sum(counts) > LARGEST_UPLOAD:
+        raise Refused("counts", f"at most {LARGEST_UPLOAD} rows", sum(counts))
+    size = len(classes) * components
+    shapes = {"weights": 1, "means": d, "covariances": covariance_size(covariance, d)}
+    found: dict[str, NDArray[Any]] = {}
+    for name, width in shapes.items():
+        tensor = message.tensor(name, "F16", (size, width)).astype(np.float64)
+        if not np.all(np.isfinite(tensor)):
+            raise Refused(name, "finite values", "NaN or infinity")
+        found[name] = tensor.reshape(len(classes), components, width)
+    weights, covariances = found["weights"][:, :, 0], found["covariances"]
+    if np.any(weights < 0) or np.any(np.abs(weights.sum(axis=1) - 1) > 1e-3 * components):
+        raise Refused("weights", "shares that add up to 1", "others")
+    if covariance != "full" and np.any(covariances < 0):
+        raise Refused("covariances", "variances of at least 0", float(covariances.min()))
+    for i, (label, count) in enumerate(zip(classes, counts, strict=True)):
+        yield ClassMixture(label, count, weights[i], found["means"][i], covariances[i])
+
+
+def _stack(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.concatenate(parts) if parts else np.zeros(0)

@@ -1,0 +1,165 @@
+"""Methods whose clients send first and second moments: class sums, counts and Z'Z."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core._linalg.arrays import Array, namespace, to_device, to_numpy
+from fedran.core._linalg.blas import matmul
+from fedran.core.accounts import Accounts
+from fedran.core.class_sums import ClassSums
+from fedran.core.errors import Refused
+from fedran.core.exact import ExactSum
+from fedran.core.head import Head
+from fedran.methods.analytic.base import LARGEST_GRAM, HeadMethod, labelled_rows, require_range
+from fedran.methods.analytic.feature_maps import Raw, WithBias
+from fedran.methods.protocol import ClientData, Spec
+from fedran.wire.container import pack, unpack
+from fedran.wire.validation import FILE_LIMITS
+
+FLOAT32_ROUNDING = float(np.finfo(np.float32).eps)
+"""Moments arrive in float32: differences below this share of them are rounding errors."""
+
+
+@dataclass(frozen=True)
+class MomentState:
+    """The moments of all rows, and the newest head. The head's last weight is the intercept."""
+
+    phi: WithBias
+    total: ExactSum
+    """Z'Z in float64, class sums and counts of the raw features."""
+    seed: int
+    head: Head | None = None
+
+
+class MomentMethod(HeadMethod, ABC):
+    """Clients send class sums, counts and the lower triangle of Z'Z, in float32.
+
+    These add over clients and tasks, so the server's moments are those of the pooled rows.
+    """
+
+    sends = "packed (d, d) Gram of the raw features, class sums and counts, float32"
+
+    @abstractmethod
+    def solve(self, state: MomentState) -> Head:
+        """The head that the moments of all rows give."""
+
+    def formula(self, in_features: int, n_classes: int) -> int:
+        """(d^2 + d C + C) x 4 bytes: the full matrix, a sum and a count of every class."""
+        return 4 * (in_features**2 + in_features * n_classes + n_classes)
+
+    def init(self, spec: Spec, seed: int) -> MomentState:
+        """No row yet."""
+        return MomentState(WithBias(spec.in_features), self._empty(spec.in_features), seed)
+
+    def client(
+        self,
+        cstate: None,
+        message: bytes,
+        data: ClientData,
+        seed: int,
+    ) -> tuple[None, bytes]:
+        """The moments of the labelled rows, computed in float64 and rounded once."""
+        X, classes, codes = labelled_rows(data)
+        total = self._empty(X.shape[1])
+        total.add_rows(Raw(X.shape[1]).blocks(to_device(X, self.device)), classes, codes)
+        return cstate, pack_moments("moments", total, "float32")
+
+    def aggregate(
+        self,
+        state: MomentState,
+        task: int,
+        round_: int,
+        uploads: dict[str, bytes],
+    ) -> MomentState:
+        """Check every upload, then add all, then solve."""
+        d = state.phi.in_features
+        parts = [unpack_moments("moments", blob, d, "F32") for blob in uploads.values()]
+        for packed, sums, accounts in parts:
+            state.total.add_packed(packed.astype(np.float64), sums, accounts)
+        return self._solved(state)
+
+    def gram(self, state: MomentState) -> tuple[Callable[[Any], Any], Any]:
+        """Z'Z of the raw features."""
+        return Raw(state.phi.in_features), state.total.gram()
+
+    def dump(self, state: MomentState) -> bytes:
+        """The moments; the head follows from them and the seed."""
+        return pack_moments("moments-state", state.total, "float64")
+
+    def load(self, blob: bytes, spec: Spec, seed: int) -> MomentState:
+        """The state that ``dump`` wrote, with its head solved again."""
+        state = self.init(spec, seed)
+        state.total.add_packed(*unpack_moments("moments-state", blob, spec.in_features, "F64"))
+        return self._solved(state)
+
+    def _solved(self, state: MomentState) -> MomentState:
+        return replace(state, head=self.solve(state)) if state.total.class_sums else state
+
+    def _empty(self, in_features: int) -> ExactSum:
+        return ExactSum(in_features, "float64", self.device, stack=False)
+
+
+def within_scatter(total: ExactSum) -> Array:
+    """The sum over all rows of (z - m_c)(z - m_c)', m_c the mean of the row's class."""
+    sums = total.class_sums
+    return total.gram() - matmul(sums.means, sums.sums.T)
+
+
+def total_scatter(total: ExactSum) -> Array:
+    """The sum over all rows of (z - m)(z - m)', m the mean of all rows."""
+    sum_of_rows = namespace(total.class_sums.sums).sum(total.class_sums.sums, axis=1)[:, None]
+    return total.gram() - matmul(sum_of_rows, sum_of_rows.T) / sum(total.class_sums.counts)
+
+
+def gaussian_bias(means: Array, weights: Array) -> Array:
+    """-1/2 m_c' w_c, (C,): the intercept of a Gaussian class with w_c = S^-1 m_c."""
+    return -0.5 * namespace(means).sum(means * weights, axis=0)
+
+
+def log_priors(sums: ClassSums) -> NDArray[np.float64]:
+    """log(n_c / N), (C,)."""
+    counts = np.array(sums.counts, dtype=np.float64)
+    return np.log(counts / counts.sum())
+
+
+def pack_moments(kind: str, total: ExactSum, dtype: str) -> bytes:
+    """A message of classes, counts, class sums (C, d) and the packed lower triangle of Z'Z."""
+    sums = total.class_sums
+    fields = {"classes": list(sums.classes), "counts": list(sums.counts)}
+    tensors = {
+        "gram": total.packed_gram().astype(dtype),
+        "sums": to_numpy(sums.sums).T.astype(dtype, order="C"),
+    }
+    for name, values in tensors.items():
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"the {name} of the features exceed {dtype}; rescale the features")
+    return pack(kind, fields, tensors)
+
+
+def unpack_moments(
+    kind: str, blob: bytes, d: int, dtype: str
+) -> tuple[NDArray[Any], ClassSums, Accounts]:
+    """Inverse of ``pack_moments``; refused unless some rows can have these moments per column."""
+    message = unpack(blob, FILE_LIMITS).of_kind(kind)
+    message.only("gram", "sums")
+    classes = message.header.labels("classes", FILE_LIMITS)
+    counts = message.header.integers("counts", len(classes), 1)
+    packed = message.tensor("gram", dtype, (d * (d + 1) // 2,))
+    rows = message.tensor("sums", dtype, (len(classes), d)).astype(np.float64)
+    require_range(packed, "gram", LARGEST_GRAM)
+    require_range(rows, "sums", LARGEST_GRAM)
+    diagonal = packed[np.cumsum([0, *range(d, 1, -1)])].astype(np.float64)
+    least = np.sum(rows**2 / np.array(counts, dtype=np.float64)[:, None], axis=0)
+    if not np.all(diagonal >= least * (1 - 4 * FLOAT32_ROUNDING)):
+        column = int(np.argmin(diagonal - least))
+        expected = f"at least {least[column]:g} on the diagonal in column {column}, from the sums"
+        raise Refused("gram", expected, diagonal[column])
+    accounts = Accounts(sum(counts), float(diagonal.sum()))
+    return packed, ClassSums(classes, rows.T, tuple(counts)), accounts
