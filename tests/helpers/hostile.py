@@ -1,10 +1,12 @@
 """Change the uploads of methods, for tests that attack their servers."""
 
+import numpy as np
+
 from fedran.methods.registry import make_method, settings
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
-SMALL = {"out_features": 24, "rank": 12, "dummies": 4}
+SMALL = {"out_features": 24, "rank": 12, "dummies": 4, "rows_per_class": 50}
 NAN, INF = float("nan"), float("inf")
 
 
@@ -14,7 +16,7 @@ def altered(blob, /, kind=None, **changes):
     fields = dict(message.header.fields)
     tensors = dict(message.tensors)
     for name, value in changes.items():
-        where = tensors if name in tensors else fields
+        where = tensors if name in tensors or isinstance(value, np.ndarray) else fields
         found = value(where[name]) if callable(value) else value
         where.pop(name) if found is None else where.update({name: found})
     for name in ("format", "version"):

@@ -24,8 +24,9 @@ class FedCGS(MomentMethod):
 
     S has the denominator N - 1 and no ridge, as in the published code, which inverts it in
     float64. Here the second moments travel in float32, as those of the other methods, so S is
-    inverted on the directions whose eigenvalue exceeds that rounding. d^3 operations per task.
-    The personalised second stage of the paper is no part of the comparison.
+    inverted on the directions whose eigenvalue exceeds that rounding. Where there is none, S is
+    taken to be the identity. d^3 operations per task. The personalised second stage of the paper
+    is not implemented.
     """
 
     device: str | None = None
@@ -43,9 +44,10 @@ class FedCGS(MomentMethod):
         with linalg_errors():
             values, U = xp.linalg.eigh(S)
         known = values > FLOAT32_ROUNDING * accounts.mean_row_energy
-        if not bool(xp.any(known)):
-            raise ValueError("FedCGS has no direction to solve in: all features are equal")
-        values, U = values[known], U[:, known]
+        if bool(xp.any(known)):
+            values, U = values[known], U[:, known]
+        else:
+            values = xp.ones_like(values)
         W = U @ ((U.T @ means) / values[:, None])
         bias = gaussian_bias(means, W) + like(log_priors(sums), W)
         weights = cast(xp.concat([W, bias[None, :]], axis=0), "float32")

@@ -79,8 +79,8 @@ class FedPFT(HeadMethod):
     name = "FedPFT"
     claims = Claims(order_free=True)
     verified = (
-        "partly: mixtures equal scikit-learn's, drawn rows have their moments; "
-        "its published tables use other backbones"
+        "partly: mixtures are scikit-learn's, drawn rows have their moments, training equals "
+        "torch's AdamW; its published tables use other backbones"
     )
 
     @property

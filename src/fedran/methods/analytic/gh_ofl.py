@@ -107,8 +107,8 @@ class GHOFLFisherMix(MomentMethod):
     name = "GH-OFL (FisherMix)"
     claims = Claims(order_free=True, partition_free=True, exact=True)
     verified = (
-        "partly: subspace and samples equal a dense reference, the trained head is near its "
-        "optimum; its published tables use other backbones"
+        "partly: its subspace equals scipy's generalised eigenvectors, its training torch's AdamW, "
+        "its limit LDA; its published tables use other backbones"
     )
 
     def solve(self, state: MomentState) -> Head:

@@ -133,10 +133,11 @@ def pack_moments(kind: str, total: ExactSum, dtype: str) -> bytes:
     """A message of classes, counts, class sums (C, d) and the packed lower triangle of Z'Z."""
     sums = total.class_sums
     fields = {"classes": list(sums.classes), "counts": list(sums.counts)}
-    tensors = {
-        "gram": total.packed_gram().astype(dtype),
-        "sums": to_numpy(sums.sums).T.astype(dtype, order="C"),
-    }
+    with np.errstate(over="ignore"):
+        tensors = {
+            "gram": total.packed_gram().astype(dtype),
+            "sums": to_numpy(sums.sums).T.astype(dtype, order="C"),
+        }
     for name, values in tensors.items():
         if not np.all(np.isfinite(values)):
             raise ValueError(f"the {name} of the features exceed {dtype}; rescale the features")
