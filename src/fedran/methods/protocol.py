@@ -64,7 +64,7 @@ class Method(Protocol[S]):
 
     @property
     def family(self) -> Literal["analytic", "trained", "reference"]:
-        """Closed form, gradient descent, or a reference that is not federated."""
+        """Statistics of frozen features, gradient descent at the clients, or not federated."""
         ...
 
     @property
