@@ -27,7 +27,7 @@ def test_a_run_prints_a_line_each_and_says_where_the_results_are(cli, tmp_path):
             assert "A_avg " in lines[0]
             assert "MiB" in lines[0]
     assert "Digits, every method" in out
-    assert "4 runs done, 0 before, 0 failed. Results: here/digits.jsonl" in out
+    assert "4 runs done, 0 skipped, 0 failed. Results: here/digits.jsonl" in out
     assert "fedran report here" in out
     results = read_results([tmp_path / "here" / "digits.jsonl"])
     assert {r.key for r in results} == {"fedncm", "afl"}
@@ -35,8 +35,8 @@ def test_a_run_prints_a_line_each_and_says_where_the_results_are(cli, tmp_path):
     assert len(list((tmp_path / "rows").iterdir())) == 2
     code, out, _ = cli("run", DIGITS, "--out", "here", *FAST)
     assert code == 0
-    assert "4 runs were done before" in out
-    assert "0 runs done, 4 before, 0 failed" in out
+    assert "4 runs are already done and are skipped" in out
+    assert "0 runs done, 4 skipped, 0 failed" in out
     code, out, _ = cli("report", "here")
     assert code == 0
 
@@ -72,7 +72,7 @@ def test_a_failing_run_is_reported_with_exit_code_1(cli, tmp_path):
     assert (code, err) == (1, "")
     assert "failed Finetune (from weights)" in out
     assert "none.safetensors: no such file; expected weights (.safetensors)" in out
-    assert "1 runs done, 0 before, 1 failed" in out
+    assert "1 runs done, 0 skipped, 1 failed" in out
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_interrupt_is_130_and_the_next_call_goes_on(cli, monkeypatch, tmp_pat
         assert cli("run", DIGITS, *FAST)[0] == 130
     code, out, _ = cli("run", DIGITS, *FAST)
     assert code == 0
-    assert "3 runs done, 1 before" in out
+    assert "3 runs done, 1 skipped" in out
 
 
 def test_an_interrupt_says_stopped(cli, monkeypatch):

@@ -264,7 +264,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(key, dataset, str
     said = []
     resumed = run(job, progress=said.append, checkpoint=checkpoint)
     assert len(said) == job.steps
-    assert "task 2: done before" in said
+    assert "task 2: already done" in said
     assert resumed.acc == straight.acc
     assert resumed.class_right == straight.class_right
     assert [t.bytes_up for t in resumed.tasks] == [t.bytes_up for t in straight.tasks]

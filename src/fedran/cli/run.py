@@ -15,13 +15,13 @@ from rich.table import Column
 
 from fedran.bench.results.result import Result
 from fedran.bench.run.config import load_config
-from fedran.bench.run.progress import Clock, PlannedJob, duration, summary
-from fedran.bench.run.sweep import CONTINUE, OUT, execute, listing
+from fedran.bench.run.progress import PlannedJob, RemainingTime, duration, summary
+from fedran.bench.run.sweep import DEFAULT_OUT, HOW_TO_CONTINUE, execute, list_runs
 
 
 def run(
     config: Annotated[Path, typer.Argument(help="Configuration of the experiment (.toml).")],
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = OUT,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = DEFAULT_OUT,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,7 +45,7 @@ def run(
     experiment = load_config(config, overrides or [])
     console = Console()
     if dry_run:
-        lines, possible = listing(experiment, device)
+        lines, possible = list_runs(experiment, device)
         for line in lines:
             console.print(escape(line), highlight=False, soft_wrap=True)
         raise typer.Exit(0 if possible else 1)
@@ -56,10 +56,10 @@ def run(
                 experiment, out, reporter, device=device, workers=workers, streams=streams
             )
     except KeyboardInterrupt:
-        console.print(f"Stopped: {CONTINUE}.", highlight=False)
+        console.print(f"Stopped: {HOW_TO_CONTINUE}.", highlight=False)
         raise
     console.print(
-        f"{outcome.done} runs done, {outcome.skipped} before, {len(outcome.failed)} failed. "
+        f"{outcome.done} runs done, {outcome.skipped} skipped, {len(outcome.failed)} failed. "
         f"Results: {escape(str(outcome.file))}\nLook at them: fedran report {escape(str(out))}",
         highlight=False,
         soft_wrap=True,
@@ -72,7 +72,7 @@ class BarReporter:
     """A progress bar over all steps with the time left, and one line per finished run."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.clock = console, Clock()
+        self.console, self.remaining = console, RemainingTime()
         self.bar = Progress(
             TextColumn("{task.percentage:>3.0f} %", table_column=Column(no_wrap=True)),
             BarColumn(16, table_column=Column(min_width=16)),
@@ -105,49 +105,49 @@ class BarReporter:
 
     def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:
         """Set the length of the bar."""
-        self.clock.plan(planned, workers)
+        self.remaining.plan(planned, workers)
         for job in planned:
             self.labels[job.name] = job.label
             self.steps[job.name] = self.steps.get(job.name, 0) + job.steps
         self.bar.update(self.row, total=sum(self.steps.values()))
         if skipped:
-            self.note(f"{skipped} runs were done before")
+            self.note(f"{skipped} runs are already done and are skipped")
 
     def learn(self, result: Result) -> None:
         """Remember how long it took."""
-        self.clock.learn(result)
+        self.remaining.learn(result)
 
     def start(self, run: str) -> None:
         """Show the run beside the bar."""
-        self.clock.start(run)
+        self.remaining.start(run)
         self.bar.update(self.row, description=escape(self.labels.get(run, run)))
 
     def step(self, run: str, what: str) -> None:
         """Move the bar."""
-        self.clock.step(run)
+        self.remaining.step(run)
         self.completed[run] = min(self.completed.get(run, 0) + 1, self.steps.get(run, 0))
         self._move(f"{self.labels.get(run, run)}, {what}")
 
     def finished(self, run: str, result: Result) -> None:
         """Print a line above the bar."""
-        self._over(run, f"{escape(run)}: {summary(result)}")
+        self._report_end(run, f"{escape(run)}: {summary(result)}")
 
     def failed(self, run: str, reason: str) -> None:
         """Print a line above the bar."""
-        self._over(run, f"[red]failed[/red] {escape(run)}: {escape(reason)}")
+        self._report_end(run, f"[red]failed[/red] {escape(run)}: {escape(reason)}")
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
         self.bar.console.print(escape(text), highlight=False, soft_wrap=True)
 
-    def _over(self, run: str, line: str) -> None:
-        self.clock.done(run)
+    def _report_end(self, run: str, line: str) -> None:
+        self.remaining.done(run)
         self.completed[run] = self.steps.get(run, 0)
         self._move("")
         self.bar.console.print(line, highlight=False, soft_wrap=True)
 
     def _move(self, what: str) -> None:
-        seconds = self.clock.seconds_left()
+        seconds = self.remaining.seconds_left()
         self.bar.update(
             self.row,
             completed=sum(self.completed.values()),

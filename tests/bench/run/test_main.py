@@ -20,7 +20,7 @@ def test_sweeps_run_where_only_numerical_libraries_are_installed(
         [sys.executable, *command], capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert "2 runs done, 0 before, 0 failed" in done.stdout
+    assert "2 runs done, 0 skipped, 0 failed" in done.stdout
     assert "fedran report here" in done.stdout
     assert len((tmp_path / "here" / "c.jsonl").read_text().splitlines()) == 2
     assert "[2/2] FedRAN" in done.stderr
@@ -32,7 +32,7 @@ def test_the_module_exits_with_0_1_or_2(config, tmp_path, capsys):
     assert main(["c.toml", *only]) == 0
     assert "2 runs done" in capsys.readouterr().out
     assert main(["c.toml", *only]) == 0
-    assert "0 runs done, 2 before" in capsys.readouterr().out
+    assert "0 runs done, 2 skipped" in capsys.readouterr().out
     config(CONFIG + BROKEN.replace("broken", "none"))
     assert main(["c.toml", "--out", str(tmp_path / "out")]) == 1
     assert "FAILED: none.safetensors: no such file" in capsys.readouterr().err

@@ -25,7 +25,7 @@ def test_little_memory_means_fewer_processes(config, tmp_path, monkeypatch):
 def test_processes_fit_into_memory(free, expected, monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: free)
     listener = Listener()
-    assert memory.affordable(4, memory.Needs(460 * 2**20), None, listener.note) == expected
+    assert memory.workers_that_fit(4, memory.Needs(460 * 2**20), None, listener.note) == expected
     assert len(listener.of("note")) == (expected < 4)
 
 
@@ -33,7 +33,7 @@ def needs_of(key, **params):
     method = {"key": key, **params}
     stream = {"tasks": 2, "clients": 2, "beta": 1.0}
     experiment = parse_config({"dataset": "digits", "stream": stream, "method": [method]})
-    return memory.estimated_needs(jobs(experiment)[0].prepare())
+    return memory.estimate_needs(jobs(experiment)[0].prepare())
 
 
 def test_larger_runs_are_expected_to_take_more_memory():
@@ -73,4 +73,4 @@ def test_an_accelerator_has_a_memory_of_its_own(monkeypatch):
     with pytest.raises(ValueError, match=r"2\.0 GiB of memory on cuda needed, 1\.0 GiB available"):
         memory.require_fit(memory.Needs(2**30, 2**31), "cuda")
     listener = Listener()
-    assert memory.affordable(4, memory.Needs(2**20, 2**29), "cuda", listener.note) == 1
+    assert memory.workers_that_fit(4, memory.Needs(2**20, 2**29), "cuda", listener.note) == 1

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedran.bench.run import progress
-from fedran.bench.run.progress import Clock, PlainReporter, duration, summary
+from fedran.bench.run.progress import PlainReporter, RemainingTime, duration, summary
 from helpers.made_up import made_up
 
 
@@ -24,7 +24,7 @@ def planned(*pairs, steps=10):
 
 
 def clock_of(*pairs, workers=1):
-    clock = Clock()
+    clock = RemainingTime()
     clock.plan(planned(*pairs), workers)
     return clock
 
@@ -137,7 +137,7 @@ def test_the_plain_reporter_prints_one_line_per_run(now):
     plain.note("by the way")
     plain.finished("third", result)
     assert out.getvalue().splitlines() == [
-        "3 runs to do, 4 done before",
+        "3 runs to do, 4 already done",
         f"[1/3] first: {summary(result)}; about 2 min left",
         "[2/3] second: FAILED: no images; about 50 s left",
         "by the way",
@@ -154,7 +154,7 @@ def test_the_plain_reporter_prints_one_line_per_minute_of_a_long_run(now):
         now[0] += 30
         plain.step("long", "task 1, round 3: client-0 sent 5 bytes")
     assert out.getvalue().splitlines() == [
-        "1 runs to do, 0 done before",
+        "1 runs to do, 0 already done",
         "0/1 done; long: task 1, round 3: client-0 sent 5 bytes; about 4 min left",
         "0/1 done; long: task 1, round 3: client-0 sent 5 bytes; about 3 min left",
     ]

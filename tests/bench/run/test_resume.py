@@ -97,7 +97,7 @@ def test_an_interrupted_sweep_continues_from_its_checkpoint(
     outcome = execute(config(), tmp_path / "out", listener)
     assert (outcome.done, outcome.skipped) == (4 - done, done)
     assert measured(outcome.file) == straight
-    before = [h for h in listener.of("step") if "done before" in h[1]]
+    before = [h for h in listener.of("step") if "already done" in h[1]]
     assert len(before) == (3 if (kind, at) in (("step", 4), ("step", 9)) else 0)
     assert not any((tmp_path / "out" / "checkpoints").iterdir())
 

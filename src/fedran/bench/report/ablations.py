@@ -63,13 +63,13 @@ class ComponentStudy:
 def label_studies(results: Sequence[Result]) -> list[LabelStudy]:
     """Variants with missing labels or at several label rates, by setting and beta."""
     pool = [r for r in results if r.key in LABEL_KEYS and r.study not in {"rank", "components"}]
-    places: dict[tuple[Setting, float | None], dict[str, dict[float, Group]]] = {}
+    cases: dict[tuple[Setting, float | None], dict[str, dict[float, Group]]] = {}
     for g in groups(pool):
-        place = (replace(g.setting, label_rate=1.0), g.beta)
-        line = places.setdefault(place, {}).setdefault(identity(g.first), {})
+        case = (replace(g.setting, label_rate=1.0), g.beta)
+        line = cases.setdefault(case, {}).setdefault(identity(g.first), {})
         line[g.setting.label_rate] = g
     studies = []
-    for (setting, beta), variants in places.items():
+    for (setting, beta), variants in cases.items():
         lines = [
             dict(sorted(line.items()))
             for line in variants.values()

@@ -155,7 +155,7 @@ def task_seconds(result: Result) -> float:
     return client_seconds(result) + server_seconds(result)
 
 
-def whole_seconds(result: Result) -> float | None:
+def seconds_with_forward_pass(result: Result) -> float | None:
     """Time with the forward pass, where known. A network on images includes it in its Time."""
     if on_images(result):
         return task_seconds(result)
@@ -163,12 +163,12 @@ def whole_seconds(result: Result) -> float | None:
     return None if forward is None else task_seconds(result) + forward
 
 
-def seconds_at(result: Result, rounds: int) -> float:
+def seconds_at_rounds(result: Result, rounds: int) -> float:
     """Time if the clients trained for so many rounds, with the server's seconds as measured."""
     return client_seconds(result) * rounds / rounds_per_task(result) + server_seconds(result)
 
 
-def upload_at(result: Result, rounds: int) -> float:
+def upload_at_rounds(result: Result, rounds: int) -> float:
     """The largest upload if there were so many rounds."""
     return result.max_upload * rounds / rounds_per_task(result)
 

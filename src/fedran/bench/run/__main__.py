@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedran.bench.run.config import load_config
 from fedran.bench.run.progress import PlainReporter
-from fedran.bench.run.sweep import CONTINUE, OUT, execute, listing
+from fedran.bench.run.sweep import DEFAULT_OUT, HOW_TO_CONTINUE, execute, list_runs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Run an experiment or a sweep. Runs that are already done are skipped.",
     )
     parser.add_argument("config", type=Path, help="configuration of the experiment (.toml)")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder for the results")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder for the results")
     parser.add_argument(
         "--set",
         action="append",
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(f"--jobs must be at least 1, got {options.jobs}")
         experiment = load_config(options.config, options.overrides)
         if options.dry_run:
-            lines, possible = listing(experiment, options.device)
+            lines, possible = list_runs(experiment, options.device)
             print("\n".join(lines))
             return 0 if possible else 1
         outcome = execute(
@@ -50,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             streams=options.streams,
         )
     except KeyboardInterrupt:
-        print(f"fedran: stopped; {CONTINUE}", file=sys.stderr)
+        print(f"fedran: stopped; {HOW_TO_CONTINUE}", file=sys.stderr)
         return 130
     except (ValueError, OSError) as reason:
         print(f"fedran: {' '.join(str(reason).split())}", file=sys.stderr)
         return 2
-    print(f"{outcome.done} runs done, {outcome.skipped} before, {len(outcome.failed)} failed")
+    print(f"{outcome.done} runs done, {outcome.skipped} skipped, {len(outcome.failed)} failed")
     print(f"results: {outcome.file}; look at them with `fedran report {outcome.file.parent}`")
     return 1 if outcome.failed else 0
 

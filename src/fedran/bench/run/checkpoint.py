@@ -23,7 +23,7 @@ SECONDS = 30.0
 
 @dataclass
 class OpenTask:
-    """Measurements of the task under way over its finished rounds, one entry per client."""
+    """Measurements of the current task over its finished rounds, one entry per client."""
 
     bytes_up: list[int]
     bytes_down: list[int]
@@ -38,7 +38,7 @@ class OpenTask:
 
 
 @dataclass
-class SoFar:
+class Measurements:
     """Measurements of a run so far."""
 
     acc: list[list[float]] = field(default_factory=list)
@@ -52,52 +52,52 @@ class SoFar:
 
 
 @dataclass
-class Position:
-    """Where a run stands: the states of server and clients, and the measurements."""
+class RunState:
+    """A run between two rounds: the states of server and clients, and the measurements."""
 
     state: Any
     clients: dict[str, Any]
-    so_far: SoFar
+    measured: Measurements
 
 
 class Checkpoint:
-    """Saves and loads a position. With ``path=None`` nothing is saved."""
+    """Saves and loads the state of a run. With ``path=None`` nothing is saved."""
 
     def __init__(self, path: Path | None = None, seconds: float = SECONDS) -> None:
         self.path, self.seconds = path, seconds
         self._last = time.monotonic()
 
-    def load(self, method: Method[Any], spec: Spec, seed: int) -> Position | None:
-        """The saved position, or None where there is no readable one."""
+    def load(self, method: Method[Any], spec: Spec, seed: int) -> RunState | None:
+        """The saved state, or None if there is no readable one."""
         if self.path is None or not self.path.exists():
             return None
         try:
             message = unpack(self.path.read_bytes(), FILE_LIMITS)
             state = method.load(message.stream("state"), spec, seed)
             clients = {c: method.load_client(message.stream(f"client {c}")) for c in spec.clients}
-            return Position(state, clients, _read(message.header.fields, message.tensors))
+            return RunState(state, clients, _read(message.header.fields, message.tensors))
         except (ValueError, KeyError, TypeError, AttributeError):
-            return None  # cut off, damaged or of another kind: the run starts anew
+            return None  # incomplete, damaged or of another kind: the run starts again
 
-    def save(self, method: Method[Any], position: Position) -> None:
-        """Write the position, unless the last save is too recent."""
+    def save(self, method: Method[Any], current: RunState) -> None:
+        """Write the state, unless the last save is too recent."""
         if self.path is None or time.monotonic() - self._last < self.seconds:
             return
-        so_far = position.so_far
-        blobs = {f"client {c}": method.dump_client(s) for c, s in position.clients.items()}
-        blobs["state"] = method.dump(position.state)
+        measured = current.measured
+        blobs = {f"client {c}": method.dump_client(s) for c, s in current.clients.items()}
+        blobs["state"] = method.dump(current.state)
         tensors: dict[str, NDArray[Any]] = {
             name: np.frombuffer(blob, dtype=np.uint8) for name, blob in blobs.items()
         }
-        if so_far.reference is not None:
-            tensors["reference"] = so_far.reference
+        if measured.reference is not None:
+            tensors["reference"] = measured.reference
         fields = {
-            "acc": so_far.acc,
-            "class_right": so_far.class_right,
-            "tasks": [record_fields(t) for t in so_far.tasks],
-            "drift": so_far.drift,
-            "reference_acc": so_far.reference_acc,
-            "open_task": None if so_far.open_task is None else asdict(so_far.open_task),
+            "acc": measured.acc,
+            "class_right": measured.class_right,
+            "tasks": [record_fields(t) for t in measured.tasks],
+            "drift": measured.drift,
+            "reference_acc": measured.reference_acc,
+            "open_task": None if measured.open_task is None else asdict(measured.open_task),
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path, pack("checkpoint", fields, tensors))
@@ -111,9 +111,9 @@ class Checkpoint:
                 unfinished.unlink(missing_ok=True)
 
 
-def _read(fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> SoFar:
+def _read(fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> Measurements:
     task = fields["open_task"]
-    return SoFar(
+    return Measurements(
         fields["acc"],
         fields["class_right"],
         [read_record(t) for t in fields["tasks"]],

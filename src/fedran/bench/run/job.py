@@ -88,7 +88,7 @@ def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:
     return found
 
 
-def forget_data() -> None:
+def clear_data_cache() -> None:
     """Release the datasets and streams that ``prepare`` keeps for further jobs."""
     _dataset.cache_clear()
     _made_stream.cache_clear()

@@ -12,7 +12,7 @@ from fedran.methods.trained.training.footprint import footprint
 from fedran.methods.trained.training.method import TrainedMethod
 
 BASE_MEMORY = 400 * 2**20
-"""Interpreter, libraries, and memory that the allocator keeps."""
+"""Interpreter, libraries, and memory that the allocator does not return."""
 TORCH_MEMORY = 600 * 2**20
 """PyTorch on top of that. On an accelerator: its context there."""
 
@@ -25,8 +25,8 @@ class Needs:
     device: int = 0
 
 
-def estimated_needs(run: PreparedJob) -> Needs:
-    """Data, then three (M, M) matrices and the widest client's rows, or a network in training."""
+def estimate_needs(run: PreparedJob) -> Needs:
+    """The data, plus three (M, M) matrices and the largest client's rows, or plus a network."""
     data = run.dataset
     arrays = 2 * (data.X_train.nbytes + data.X_test.nbytes)
     if isinstance(run.method, TrainedMethod):
@@ -55,7 +55,9 @@ def require_fit(needs: Needs, device: str | None) -> None:
             )
 
 
-def affordable(wanted: int, needs: Needs, device: str | None, note: Callable[[str], None]) -> int:
+def workers_that_fit(
+    wanted: int, needs: Needs, device: str | None, note: Callable[[str], None]
+) -> int:
     """The number of processes that fit into the available memory, at most ``wanted``."""
     fit = wanted
     for what, needed, free in _demands(needs, device):

@@ -17,8 +17,8 @@ from fedran.bench.results.result import Result
 from fedran.bench.run.job import Job
 from fedran.bench.run.memory import Needs
 
-QUIET = 60.0
-"""Seconds after which a log gets a line from within a run."""
+LOG_SECONDS = 60.0
+"""Seconds between two log lines during a run."""
 
 
 @dataclass(frozen=True)
@@ -71,76 +71,76 @@ class Reporter(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """Something worth knowing."""
+        """Information for the user."""
         ...
 
 
 @dataclass
 class _Pace:
-    """A run under way: when it began and how many steps it has done."""
+    """When a run began, and how many steps it has done."""
 
     since: float
     steps: int = 0
 
 
-class Clock:
+class RemainingTime:
     """Estimates the time left.
 
-    A run under way continues at its own pace. A run to come takes as long as other runs of its
-    method; where there are none, as long as the mean run, finished or under way.
+    A run that has started continues at its own pace. A later run takes as long as other runs of its
+    method. If there are none, it takes as long as the mean run.
     """
 
     def __init__(self) -> None:
         self.left: list[PlannedJob] = []
-        self.took: dict[str, list[float]] = {}
-        self.going: dict[str, _Pace] = {}
+        self.durations: dict[str, list[float]] = {}
+        self.running: dict[str, _Pace] = {}
         self.workers = 1
 
     def plan(self, planned: Sequence[PlannedJob], workers: int = 1) -> None:
-        """Runs to come, and how many of them go side by side."""
+        """Set the runs to do, and how many of them run side by side."""
         self.left, self.workers = list(planned), max(1, workers)
 
     def learn(self, result: Result) -> None:
         """An earlier run shows about how long its method takes."""
         seconds = sum(sum(t.seconds.client) + t.seconds.server for t in result.tasks)
-        self.took.setdefault(result.label, []).append(seconds)
+        self.durations.setdefault(result.label, []).append(seconds)
 
     def start(self, run: str) -> None:
         """A run begins."""
-        self.going.setdefault(run, _Pace(time.monotonic()))
+        self.running.setdefault(run, _Pace(time.monotonic()))
 
     def step(self, run: str) -> None:
         """A step of a run is done."""
         self.start(run)
-        self.going[run].steps += 1
+        self.running[run].steps += 1
 
     def done(self, run: str) -> None:
         """A run is over or could not start."""
         found = next((p for p in self.left if p.name == run), None)
-        pace = self.going.pop(run, None)
+        pace = self.running.pop(run, None)
         if found is not None:
             self.left.remove(found)
             if pace is not None:
-                self.took.setdefault(found.label, []).append(time.monotonic() - pace.since)
+                self.durations.setdefault(found.label, []).append(time.monotonic() - pace.since)
 
     def seconds_left(self) -> float | None:
         """None before anything is known."""
         under_way: dict[str, float] = {}
         for planned in self.left:
-            pace = self.going.get(planned.name)
+            pace = self.running.get(planned.name)
             if pace is not None and pace.steps:
                 per_step = (time.monotonic() - pace.since) / pace.steps
                 under_way[planned.name] = per_step * max(planned.steps, pace.steps)
-        known = [s for times in self.took.values() for s in times] + list(under_way.values())
+        known = [s for times in self.durations.values() for s in times] + list(under_way.values())
         if not known:
             return None if self.left else 0.0
         mean, total, seen = sum(known) / len(known), 0.0, set()
         for planned in self.left:
-            times = self.took.get(planned.label)
+            times = self.durations.get(planned.label)
             whole = sum(times) / len(times) if times else mean
-            if planned.name in self.going and planned.name not in seen:
+            if planned.name in self.running and planned.name not in seen:
                 seen.add(planned.name)
-                passed = time.monotonic() - self.going[planned.name].since
+                passed = time.monotonic() - self.running[planned.name].since
                 whole = max(0.0, under_way.get(planned.name, whole) - passed)
             total += whole
         return total / min(self.workers, max(1, len(self.left)))
@@ -151,50 +151,50 @@ class PlainReporter:
 
     def __init__(self, out: TextIO | None = None) -> None:
         self.out = out or sys.stderr
-        self.clock = Clock()
+        self.remaining = RemainingTime()
         self.total = self.count = 0
         self.last_line = time.monotonic()
 
     def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:
         """Print how many runs there are."""
-        self.clock.plan(planned, workers)
+        self.remaining.plan(planned, workers)
         self.total = len(planned)
-        self.note(f"{self.total} runs to do, {skipped} done before")
+        self.note(f"{self.total} runs to do, {skipped} already done")
 
     def learn(self, result: Result) -> None:
         """Remember how long it took."""
-        self.clock.learn(result)
+        self.remaining.learn(result)
 
     def start(self, run: str) -> None:
         """Print nothing yet."""
-        self.clock.start(run)
+        self.remaining.start(run)
 
     def step(self, run: str, what: str) -> None:
         """Print a line if the last one is a minute old."""
-        self.clock.step(run)
-        if time.monotonic() - self.last_line >= QUIET:
+        self.remaining.step(run)
+        if time.monotonic() - self.last_line >= LOG_SECONDS:
             self.note(f"{self.count}/{self.total} done; {run}: {what}{self._left()}")
 
     def finished(self, run: str, result: Result) -> None:
         """Print accuracy, bytes, seconds and the time left."""
-        self._over(run, summary(result))
+        self._report_end(run, summary(result))
 
     def failed(self, run: str, reason: str) -> None:
         """Print the reason."""
-        self._over(run, f"FAILED: {reason}")
+        self._report_end(run, f"FAILED: {reason}")
 
     def note(self, text: str) -> None:
         """Print a line."""
         self.last_line = time.monotonic()
         print(text, file=self.out, flush=True)
 
-    def _over(self, run: str, what: str) -> None:
+    def _report_end(self, run: str, what: str) -> None:
         self.count += 1
-        self.clock.done(run)
+        self.remaining.done(run)
         self.note(f"[{self.count}/{self.total}] {run}: {what}{self._left()}")
 
     def _left(self) -> str:
-        seconds = self.clock.seconds_left()
+        seconds = self.remaining.seconds_left()
         return f"; about {duration(seconds)} left" if seconds else ""
 
 
@@ -207,7 +207,7 @@ def summary(result: Result) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as readers would say them.
+    """Seconds as text in suitable units.
 
     >>> duration(42), duration(600), duration(9000)
     ('42 s', '10 min', '2 h 30 min')

@@ -21,7 +21,7 @@ from fedran.bench.results.result import (
     library_versions,
     run_id,
 )
-from fedran.bench.run.checkpoint import Checkpoint, OpenTask, Position, SoFar
+from fedran.bench.run.checkpoint import Checkpoint, Measurements, OpenTask, RunState
 from fedran.bench.run.machine import describe_machine, peak_memory, reset_peak_memory
 from fedran.core._linalg.arrays import namespace, to_device
 from fedran.core.exact import ExactSum
@@ -135,32 +135,33 @@ class _Runner:
 
     def run(self) -> Result:
         reset_peak_memory()
-        at = self.checkpoint.load(self.method, self.spec, self.prepared.seed)
-        if at is None:
+        current = self.checkpoint.load(self.method, self.spec, self.prepared.seed)
+        if current is None:
             state = self.method.init(self.spec, self.prepared.seed)
-            at = Position(state, dict.fromkeys(self.clients), SoFar())
+            current = RunState(state, dict.fromkeys(self.clients), Measurements())
         for t in range(len(self.stream.tasks)):
-            if t < len(at.so_far.tasks):
+            if t < len(current.measured.tasks):
                 for _ in range(self.method.rounds(t) * len(self.clients) + 1):
-                    self.progress(f"task {t + 1}: done before")
+                    self.progress(f"task {t + 1}: already done")
                 continue
-            self._rounds(at, t)
-            at.so_far.tasks.append(self._record(at, t))
-            at.so_far.open_task = None
-            self._test(at, t)
-            self._drift(at, t)
-            self.checkpoint.save(self.method, at)
+            self._rounds(current, t)
+            current.measured.tasks.append(self._record(current, t))
+            current.measured.open_task = None
+            self._test(current, t)
+            self._drift(current, t)
+            self.checkpoint.save(self.method, current)
             self.progress(f"task {t + 1}: solved and tested")
-        return self._result(at)
+        return self._result(current)
 
-    def _rounds(self, at: Position, t: int) -> None:
-        task = at.so_far.open_task = at.so_far.open_task or OpenTask.start(len(self.clients))
+    def _rounds(self, current: RunState, t: int) -> None:
+        task = current.measured.open_task or OpenTask.start(len(self.clients))
+        current.measured.open_task = task
         for _ in range(task.rounds * len(self.clients)):
-            self.progress(f"task {t + 1}: done before")
+            self.progress(f"task {t + 1}: already done")
         for round_ in range(task.rounds, self.method.rounds(t)):
             if round_:
-                self.checkpoint.save(self.method, at)
-            message = self.method.broadcast(at.state, t, round_)
+                self.checkpoint.save(self.method, current)
+            message = self.method.broadcast(current.state, t, round_)
             uploads = {}
             asked = self.method.participants(t, round_, self.clients, self.prepared.seed)
             for k, name in enumerate(self.clients):
@@ -169,8 +170,8 @@ class _Runner:
                     continue
                 data = self._client_data(t, k)
                 start = time.perf_counter()
-                at.clients[name], uploads[name] = self.method.client(
-                    at.clients[name], message, data, self.prepared.seed
+                current.clients[name], uploads[name] = self.method.client(
+                    current.clients[name], message, data, self.prepared.seed
                 )
                 task.busy[k] += time.perf_counter() - start
                 task.bytes_up[k] += len(uploads[name])
@@ -179,7 +180,7 @@ class _Runner:
                     f"task {t + 1}, round {round_ + 1}: {name} sent {len(uploads[name])} bytes"
                 )
             start = time.perf_counter()
-            at.state = self.method.aggregate(at.state, t, round_, uploads)
+            current.state = self.method.aggregate(current.state, t, round_, uploads)
             task.server += time.perf_counter() - start
             task.rounds += 1
 
@@ -192,8 +193,8 @@ class _Runner:
         images = None if self.data.images is None else EncodedImages(self.data.images, rows)
         return ClientData(self.clients[k], str(t), self.data.X_train[rows], y, images)
 
-    def _record(self, at: Position, t: int) -> TaskRecord:
-        measured, task = at.so_far.open_task, self.stream.tasks[t]
+    def _record(self, current: RunState, t: int) -> TaskRecord:
+        measured, task = current.measured.open_task, self.stream.tasks[t]
         assert measured is not None
         per_row = self.data.seconds_per_row
         per_row = self.prepared.seconds_per_row if per_row is None else per_row
@@ -201,8 +202,8 @@ class _Runner:
         rates = [
             float(task.has_label(k).mean()) if len(r) else None for k, r in enumerate(task.rows)
         ]
-        found = None if self.exact is None else self.method.gram(at.state)
-        diagnosis = getattr(getattr(at.state, "head", None), "diagnosis", None)
+        found = None if self.exact is None else self.method.gram(current.state)
+        diagnosis = getattr(getattr(current.state, "head", None), "diagnosis", None)
         return TaskRecord(
             measured.bytes_up,
             measured.bytes_down,
@@ -220,7 +221,7 @@ class _Runner:
             gram_error=None
             if self.exact is None or found is None
             else self.exact.error(*found, t, getattr(self.method, "device", None)),
-            **self._pseudo_labels(at.clients, t),
+            **self._pseudo_labels(current.clients, t),
         )
 
     def _pseudo_labels(self, client_states: dict[str, Any], t: int) -> dict[str, Any]:
@@ -239,38 +240,39 @@ class _Runner:
         figures = {"accepted": accepted, "precision": precision}
         return {name: v for name, v in figures.items() if any(x is not None for x in v)}
 
-    def _test(self, at: Position, t: int) -> None:
+    def _test(self, current: RunState, t: int) -> None:
         """Accuracy on the classes of every task so far, and right rows of every class."""
         rows = np.concatenate(self.test[: t + 1])
         truth = self.data.y_test[rows]
-        right = self.method.predict(at.state, self.data.X_test[rows]) == truth
+        right = self.method.predict(current.state, self.data.X_test[rows]) == truth
         parts = np.split(right, np.cumsum([len(r) for r in self.test[:t]]))
-        at.so_far.acc.append([float(p.mean()) if len(p) else 0.0 for p in parts])
+        current.measured.acc.append([float(p.mean()) if len(p) else 0.0 for p in parts])
         classes = [c for task in self.stream.tasks[: t + 1] for c in task.classes]
-        at.so_far.class_right.append([int(np.sum(right[truth == c])) for c in classes])
+        current.measured.class_right.append([int(np.sum(right[truth == c])) for c in classes])
 
-    def _drift(self, at: Position, t: int) -> None:
+    def _drift(self, current: RunState, t: int) -> None:
         """On client 1's rows of task 2: accuracy, and mean distance from their first features."""
         tasks = self.stream.tasks
         rows = tasks[min(1, len(tasks) - 1)].rows[0]
         if t < min(1, len(tasks) - 1) or not len(rows):
             return
         X = self.data.X_train[rows]
-        right = self.method.predict(at.state, X) == self.data.y_train[rows]
-        at.so_far.reference_acc.append(float(right.mean()))
-        now = self.method.embed(at.state, X)
+        right = self.method.predict(current.state, X) == self.data.y_train[rows]
+        current.measured.reference_acc.append(float(right.mean()))
+        now = self.method.embed(current.state, X)
         if now is None:
             return
-        first = at.so_far.reference = now if at.so_far.reference is None else at.so_far.reference
-        drift = float(np.linalg.norm(now - first, axis=1).mean())
+        if current.measured.reference is None:
+            current.measured.reference = now
+        drift = float(np.linalg.norm(now - current.measured.reference, axis=1).mean())
         if not np.isfinite(drift):
             raise ValueError(f"{self.method.name} diverged: its features are no longer finite")
-        at.so_far.drift.append(drift)
+        current.measured.drift.append(drift)
 
-    def _result(self, at: Position) -> Result:
+    def _result(self, current: RunState) -> Result:
         prepared = self.prepared
         classes = [c for t in self.stream.tasks for c in t.classes]
-        last = self.method.broadcast(at.state, len(self.stream.tasks), 0)
+        last = self.method.broadcast(current.state, len(self.stream.tasks), 0)
         return Result(
             key=prepared.key,
             label=prepared.label or self.method.name,
@@ -282,20 +284,20 @@ class _Runner:
             stream=dict(self.stream.settings),
             seeds=prepared.seeds,
             hashes=prepared.hashes,
-            acc=at.so_far.acc,
+            acc=current.measured.acc,
             test_rows=[len(r) for r in self.test],
-            class_right=at.so_far.class_right,
+            class_right=current.measured.class_right,
             classes=classes,
             class_rows=[int(np.sum(self.data.y_test == c)) for c in classes],
-            tasks=at.so_far.tasks,
+            tasks=current.measured.tasks,
             bytes_down_final=len(last),
             machine=describe_machine(getattr(self.method, "device", None)),
             date=datetime.date.today().isoformat(),
             side_by_side=prepared.side_by_side,
             study=prepared.study,
             config=prepared.config,
-            drift=at.so_far.drift,
-            reference_acc=at.so_far.reference_acc,
+            drift=current.measured.drift,
+            reference_acc=current.measured.reference_acc,
             budgets=prepared.budgets,
         )
 

@@ -1,4 +1,4 @@
-"""All runs of an experiment that are not done yet; every result is on disk before the next."""
+"""Runs all jobs of an experiment that are not done yet, and writes every result at once to disk."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ from pathlib import Path
 from fedran.bench.results.result import Result, append, finished
 from fedran.bench.run.checkpoint import Checkpoint
 from fedran.bench.run.config import Experiment
-from fedran.bench.run.job import Job, forget_data, jobs
-from fedran.bench.run.memory import BASE_MEMORY, Needs, affordable, estimated_needs, require_fit
+from fedran.bench.run.job import Job, clear_data_cache, jobs
+from fedran.bench.run.memory import (
+    BASE_MEMORY,
+    Needs,
+    estimate_needs,
+    require_fit,
+    workers_that_fit,
+)
 from fedran.bench.run.progress import PlannedJob, Reporter
 from fedran.bench.run.runner import PreparedJob
 from fedran.bench.run.workers import one_line, run_here, run_in_processes
 from fedran.data.stream_file import save_stream
 from fedran.methods.analytic.base import OneRound
 
-OUT = Path("runs")
+DEFAULT_OUT = Path("runs")
 """Default folder of the results."""
-CONTINUE = "the same command continues from here"
-"""What a user needs to know after an interrupt."""
+HOW_TO_CONTINUE = "the same command continues from here"
+"""Told to the user after an interrupt."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ def execute(
     todo = [p for p in planned if not p.problem]
     needs = [Needs(BASE_MEMORY), *(p.needs for p in todo if p.needs)]
     largest = Needs(max(n.host for n in needs), max(n.device for n in needs))
-    workers = affordable(workers, largest, device, reporter.note)
+    workers = workers_that_fit(workers, largest, device, reporter.note)
     reporter.begin(planned, skipped, workers)
     for result in known.values():
         reporter.learn(result)
@@ -70,7 +76,8 @@ def execute(
         reporter.failed(impossible.name, impossible.problem)
     done = 0
     if workers:
-        forget_data()  # its processes load what they need, and inherit this one's peak of memory
+        # Workers load their own data, and their peak memory starts at the size of this process.
+        clear_data_cache()
     runs = run_in_processes(todo, workers, reporter) if workers else run_here(todo, reporter)
     for job, outcome in runs:
         if isinstance(outcome, Result):
@@ -84,7 +91,7 @@ def execute(
     return Outcome(file, done, skipped, tuple(failed))
 
 
-def listing(experiment: Experiment, device: str | None = None) -> tuple[list[str], bool]:
+def list_runs(experiment: Experiment, device: str | None = None) -> tuple[list[str], bool]:
     """One line per run without running anything, and whether all of them can run.
 
     Data is opened and every stream is made, so that a missing file or an impossible split is
@@ -121,7 +128,7 @@ def _plan(
                     known[name] = replace(known[name], study=job.study)
                     append(file, known[name])
             else:
-                needs = estimated_needs(prepared)
+                needs = estimate_needs(prepared)
                 require_fit(needs, job.device)
                 checkpoint = file.parent / "checkpoints" / name
                 planned[name] = PlannedJob(job, prepared.steps, checkpoint, needs)
@@ -139,7 +146,7 @@ def _plan(
 
 def _require_one(planned: Sequence[PlannedJob]) -> None:
     if planned and all(p.problem for p in planned):
-        raise ValueError(planned[0].problem)  # nothing can run: one reason is enough
+        raise ValueError(planned[0].problem)  # the others usually have the same reason
 
 
 def _complete(result: Result, prepared: PreparedJob) -> bool:

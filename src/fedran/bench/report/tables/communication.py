@@ -32,7 +32,8 @@ from fedran.bench.results.grouping import (
 from fedran.bench.results.metrics import formula_upload, max_download, total_download, total_upload
 from fedran.bench.results.result import Result
 
-Places = dict[tuple[Setting, float | None], list[Group]]
+Cases = dict[tuple[Setting, float | None], list[Group]]
+"""The groups of each setting and beta."""
 
 
 def largest_upload(g: Group) -> int:
@@ -52,16 +53,16 @@ def group_of(key: str, found: Iterable[Group]) -> Group | None:
 
 def communication_tables(results: Iterable[Result]) -> list[Table]:
     """FedRAN against the paper's FedRAN, then one table per setting and beta."""
-    places = by_setting_and_beta(groups(comparisons(results)))
-    tables = fold_after_first(_table(*place, found) for place, found in places.items())
-    return _against_the_paper(places) + tables
+    cases = by_setting_and_beta(groups(comparisons(results)))
+    tables = fold_after_first(_table(*case, found) for case, found in cases.items())
+    return _against_the_paper(cases) + tables
 
 
-def _against_the_paper(places: Places) -> list[Table]:
+def _against_the_paper(cases: Cases) -> list[Table]:
     """How much smaller FedRAN's upload is than the printed and the measured one of the paper."""
     blocks: dict[Setting, list[list[Cell]]] = {}
     used: list[Group] = []
-    for (setting, beta), found in places.items():
+    for (setting, beta), found in cases.items():
         ours, theirs = group_of("fedran", found), group_of("fedran-paper", found)
         paper = printed_for(setting)
         printed = paper.mib("FedRAN") if paper else None

@@ -32,13 +32,13 @@ from fedran.bench.results.result import Result
 
 def drift_tables(results: Iterable[Result]) -> list[Table]:
     """One table per setting and beta in which some feature extractor drifted."""
-    return fold_after_first(_table(*place, found) for place, found in drifting(results).items())
+    return fold_after_first(_table(*case, found) for case, found in drifting(results).items())
 
 
 def drifting(results: Iterable[Result]) -> dict[tuple[Setting, float | None], list[Group]]:
     """The groups of every setting and beta with drift; the most skewed beta comes first."""
-    places = by_setting_and_beta(groups(comparisons(results)))
-    return {place: found for place, found in places.items() if any(map(has_drift, found))}
+    cases = by_setting_and_beta(groups(comparisons(results)))
+    return {case: found for case, found in cases.items() if any(map(has_drift, found))}
 
 
 def has_drift(g: Group) -> bool:

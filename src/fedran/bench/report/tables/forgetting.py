@@ -46,22 +46,22 @@ WORST = 10
 
 def forgetting_tables(results: Iterable[Result]) -> list[Table]:
     """Means over tasks, drift and budgets for each setting and beta."""
-    return fold_after_first(_means(*place, found) for place, found in _places(results).items())
+    return fold_after_first(_means(*case, found) for case, found in _cases(results).items())
 
 
 def forgetting_details(results: Iterable[Result]) -> list[Table]:
     """Every task and the most forgotten classes, for each setting and beta."""
     return [
         table
-        for place, found in _places(results).items()
-        for table in (_per_task(*place, found), _worst_classes(*place, found))
+        for case, found in _cases(results).items()
+        for table in (_per_task(*case, found), _worst_classes(*case, found))
     ]
 
 
-def _places(results: Iterable[Result]) -> dict[tuple[Setting, float | None], list[Group]]:
-    places = by_setting_and_beta(groups(comparisons(results)))
+def _cases(results: Iterable[Result]) -> dict[tuple[Setting, float | None], list[Group]]:
+    cases = by_setting_and_beta(groups(comparisons(results)))
     return {
-        place: sorted(found, key=row_order) for place, found in places.items() if place[0].tasks > 1
+        case: sorted(found, key=row_order) for case, found in cases.items() if case[0].tasks > 1
     }
 
 

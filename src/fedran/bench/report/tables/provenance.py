@@ -59,8 +59,8 @@ def command_table(results: Iterable[Result]) -> Table:
 def run_table(results: Iterable[Result]) -> Table:
     """One row per method, setting and beta, with the ids of the runs behind it."""
     blocks = [
-        [[Cell(setting_title(*place)), *_run_row(g)] for g in found]
-        for place, found in by_setting_and_beta(groups(results)).items()
+        [[Cell(setting_title(*case)), *_run_row(g)] for g in found]
+        for case, found in by_setting_and_beta(groups(results)).items()
     ]
     columns = [
         *text_columns("setting", "method"),

@@ -44,11 +44,11 @@ from fedran.bench.results.metrics import (
     on_images,
     peak_memory,
     rounds_per_task,
-    seconds_at,
+    seconds_at_rounds,
+    seconds_with_forward_pass,
     server_seconds,
     task_seconds,
-    upload_at,
-    whole_seconds,
+    upload_at_rounds,
 )
 from fedran.bench.results.result import Result
 
@@ -65,8 +65,8 @@ def runtime_tables(results: Iterable[Result]) -> list[Table]:
     """
     alone = [r for r in without_ablations(results) if r.side_by_side == 1]
     alone = [r for r in alone if r.study in {"runtime", "speedup"}] or alone
-    places = by_setting_and_beta(groups(alone, by_machine=True))
-    return fold_after_first(_seconds_table(*place, found) for place, found in places.items())
+    cases = by_setting_and_beta(groups(alone, by_machine=True))
+    return fold_after_first(_seconds_table(*case, found) for case, found in cases.items())
 
 
 def _seconds_table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
@@ -79,7 +79,7 @@ def _seconds_table(setting: Setting, beta: float | None, found: Sequence[Group])
         *number_columns("seeds"),
         *text_columns("machine", wide=True),
     ]
-    parts = (client_seconds, server_seconds, extraction_seconds, whole_seconds)
+    parts = (client_seconds, server_seconds, extraction_seconds, seconds_with_forward_pass)
     rows = []
     for g in sorted(found, key=row_order):
         time, memory = g.stat(task_seconds), _mean(g, peak_memory)
@@ -156,9 +156,9 @@ def _speedup_row(g: Group, ours: Group, paper: Printed | None) -> list[Cell]:
         Cell(str(rounds_per_task(g.first))),
         Cell(seconds(_mean(g, task_seconds))),
         Cell(times(ratio(task_seconds))),
-        Cell(times(ratio(whole_seconds))),
+        Cell(times(ratio(seconds_with_forward_pass))),
         Cell(times(_ratio(long_time, _mean(ours, task_seconds))), muted=computed),
-        Cell(times(ratio(_whole_seconds_at_full_rounds)), muted=computed),
+        Cell(times(ratio(_full_seconds_with_forward_pass)), muted=computed),
         *printed(paper.seconds if paper else None),
         Cell(mib(largest_upload(g))),
         Cell(times(_ratio(largest_upload(g), largest_upload(ours)))),
@@ -178,7 +178,7 @@ def _speedup_note(ours: Group, theirs: Sequence[Group], paper: Printed | None) -
         "measured.",
     ]
     images = [g for g in theirs if on_images(g.first)]
-    base, whole = _mean(ours, task_seconds), _mean(ours, whole_seconds)
+    base, whole = _mean(ours, task_seconds), _mean(ours, seconds_with_forward_pass)
     if images and base:
         now = np.mean([_mean(g, task_seconds) or 0.0 for g in images]) / base
         full = float(np.mean([_at_full_rounds(g)[0] or 0.0 for g in images]))
@@ -201,16 +201,16 @@ def _at_full_rounds(g: Group) -> tuple[float | None, float]:
     """Time and largest upload at the paper's rounds; an analytic method always has one round."""
     if not is_trained(g.first):
         return _mean(g, task_seconds), float(largest_upload(g))
-    sizes = [upload_at(r, ROUNDS) for r in g.results]
-    return _mean(g, lambda r: seconds_at(r, ROUNDS)), max(sizes)
+    sizes = [upload_at_rounds(r, ROUNDS) for r in g.results]
+    return _mean(g, lambda r: seconds_at_rounds(r, ROUNDS)), max(sizes)
 
 
-def _whole_seconds_at_full_rounds(result: Result) -> float | None:
+def _full_seconds_with_forward_pass(result: Result) -> float | None:
     """Time at the paper's rounds, with the forward pass that features need once."""
-    whole = whole_seconds(result)
+    whole = seconds_with_forward_pass(result)
     if whole is None or not is_trained(result):
         return whole
-    return whole - task_seconds(result) + seconds_at(result, ROUNDS)
+    return whole - task_seconds(result) + seconds_at_rounds(result, ROUNDS)
 
 
 def _with_runtime(setting: Setting) -> Printed | None:

@@ -1,4 +1,4 @@
-"""A table as plain data, and the one place where numbers are written as text.
+"""A table as plain data. Numbers become text only in this module.
 
 ``page`` renders tables as HTML and ``markdown`` as Markdown.
 """
