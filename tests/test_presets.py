@@ -31,7 +31,7 @@ def test_the_preset_is_algorithm_1_from_features_to_head():
     p = paper(in_features=5, out_features=24, rank=6)
     rng = np.random.default_rng(0)
     phi, server = p.features(), p.aggregator()
-    assert phi.fingerprint == fedran.RandomFeatures(5, 24, 0).fingerprint
+    assert phi.fingerprint == fedran.RandomFeatures(5, 24, "relu").fingerprint
     G, B = np.zeros((24, 24)), np.zeros((24, 4))
 
     def best(S):

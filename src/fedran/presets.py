@@ -44,7 +44,7 @@ class PaperPreset:
 
     def features(self) -> RandomFeatures:
         """The random-feature map."""
-        return RandomFeatures(self.in_features, self.out_features, self.seed)
+        return RandomFeatures(self.in_features, self.out_features, kind="relu", seed=self.seed)
 
     def summarize(self, H: ArrayLike, y: object, fingerprint: Fingerprint | None = None) -> Summary:
         """A client's summary at the paper's rank."""

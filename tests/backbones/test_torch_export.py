@@ -9,11 +9,12 @@ import fedran
 from fedran.backbones.torch_export import to_torch
 
 
-@pytest.fixture
-def fitted():
+@pytest.fixture(params=[("relu", False), ("cosine", True), ("hellinger", False)])
+def fitted(request):
+    kind, bias = request.param
     rng = np.random.default_rng(0)
     Z, y = rng.random((30, 5)).astype(np.float32), rng.integers(0, 3, 30)
-    phi = fedran.RandomFeatures(5, 40)
+    phi = fedran.RandomFeatures(5, 40, kind, bias=bias)
     agg = fedran.Aggregator(40)
     summary = fedran.summarize(phi(Z), y, 10, fingerprint=phi.fingerprint)
     agg.absorb(summary, client="a", task="t")
@@ -25,6 +26,10 @@ def test_the_torch_module_gives_the_scores_of_the_head(fitted):
     Z, phi, head = fitted
     module = to_torch(head, phi)
     assert np.allclose(module(torch.asarray(Z)).numpy(), head.scores(phi(Z)), atol=1e-5)
+    Z[3] = 0
+    assert np.allclose(module(torch.asarray(Z)).numpy(), head.scores(phi(Z)), atol=1e-5)
+    exported = torch.export.export(module, (torch.asarray(Z),)).module()
+    assert torch.equal(exported(torch.asarray(Z)), module(torch.asarray(Z)))
     assert not any(p.requires_grad for p in module.parameters())
 
 

@@ -71,7 +71,15 @@ def test_predict_refuses_wrong_files_in_one_line(head, rows, words, made, cli):
 def test_a_fingerprint_of_another_map_is_refused():
     phi = fedran.RandomFeatures(3, 8, seed=5, source="x")
     assert fedran.RandomFeatures.from_fingerprint(phi.fingerprint).fingerprint == phi.fingerprint
-    for name, value in (("activation", "tanh"), ("map_version", 99), ("d", 0), ("seed", "a")):
+    wrong = [
+        ("kind", "tanh"),
+        ("bias", 1),
+        ("map_version", 1),
+        ("map_version", 2.0),
+        ("d", 0),
+        ("seed", "a"),
+    ]
+    for name, value in wrong:
         other = type(phi.fingerprint)({**phi.fingerprint.fields, name: value})
         with pytest.raises(fedran.Refused, match="fingerprint: expected"):
             fedran.RandomFeatures.from_fingerprint(other)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedran
+from fedran.core.features import KINDS
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -15,6 +16,15 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 def rows():
     rng = np.random.default_rng(0)
     return np.abs(rng.standard_normal((300, 40))).astype(np.float32), rng.integers(0, 4, 300)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_on_the_gpu_agree_to_float32_rounding(rows, kind, bias):
+    phi = fedran.RandomFeatures(40, 256, kind, bias=bias)
+    on_gpu = phi(torch.asarray(rows[0], device="cuda"))
+    assert on_gpu.device.type == "cuda"
+    np.testing.assert_allclose(on_gpu.cpu().numpy(), phi(rows[0]), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("server_rank", [None, 32])

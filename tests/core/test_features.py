@@ -6,13 +6,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import ndtr
 
 import fedran
 from fedran.core import features as module
 from fedran.core._linalg.arrays import like
 from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures
+from fedran.core.features import KINDS, RandomFeatures, largest_row_norm
+from fedran.core.fingerprint import Fingerprint
 from helpers.reference import quick
+from helpers.toy_federation import random_features
 
 
 def test_the_projection_is_the_frozen_stream_of_the_legacy_generator():
@@ -29,6 +32,15 @@ def test_the_last_seed_gives_another_projection():
     assert RandomFeatures(2, 3, seed=2**32 - 1).projection[0, 0] != 1.764052
 
 
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def rows_of(kind, rng, n, d):
+    """Rows that the kind accepts."""
+    Z = rng.standard_normal((n, d))
+    return np.abs(Z) if kind == "hellinger" else Z
+
+
 @quick
 @given(
     st.integers(0, 30),
@@ -36,21 +48,98 @@ def test_the_last_seed_gives_another_projection():
     st.integers(1, 40),
     st.integers(0, 2**32 - 1),
     st.sampled_from(["float32", "float64", "float16", "int8"]),
+    st.sampled_from(KINDS),
+    st.booleans(),
 )
-def test_features_are_relu_of_the_projected_rows(n, d, M, seed, dtype):
-    Z = (4 * np.random.default_rng(seed).standard_normal((n, d))).astype(dtype)
-    phi = RandomFeatures(d, M, seed)
+def test_features_equal_a_reference_row_by_row(n, d, M, seed, dtype, kind, bias):
+    Z = (4 * rows_of(kind, np.random.default_rng(seed), n, d)).astype(dtype)
+    phi = RandomFeatures(d, M, kind, seed, bias)
     H = phi(Z)
-    reference = np.maximum(Z.astype(np.float64) @ phi.projection.astype(np.float64), 0)
     assert H.dtype == np.float32
     assert H.shape == (n, M)
-    np.testing.assert_allclose(H, reference, atol=1e-4)
+    np.testing.assert_allclose(H, random_features(Z, M, seed, kind, bias), atol=1e-4)
+
+
+@kinds
+@pytest.mark.parametrize("bias", [False, True])
+def test_prepared_rows_times_the_projection_are_what_is_activated(kind, bias):
+    Z = rows_of(kind, np.random.default_rng(0), 6, 4)
+    phi = RandomFeatures(4, 9, kind, seed=2, bias=bias)
+    prepared = phi.prepare(Z)
+    assert prepared.shape == (6, 4 + bias)
+    assert prepared.dtype == np.float32
+    if kind != "relu":
+        np.testing.assert_allclose(np.linalg.norm(prepared, axis=1), 1, rtol=1e-6)
+    U = prepared.astype(np.float64) @ phi.projection
+    H = np.maximum(U, 0) if kind == "relu" else U * ndtr(U)
+    np.testing.assert_allclose(phi(Z), H, atol=1e-5)
+
+
+@quick
+@given(st.sampled_from(["cosine", "hellinger"]), st.floats(-30, 30), st.integers(0, 1000))
+def test_the_scale_of_a_row_does_not_matter_without_a_bias(kind, power, seed):
+    Z = rows_of(kind, np.random.default_rng(seed), 4, 5)
+    phi = RandomFeatures(5, 20, kind)
+    np.testing.assert_allclose(phi(Z * 10.0**power), phi(Z), atol=2e-5)
+    assert np.abs(phi(np.float32(1e-38) * np.float32(Z)) - phi(Z)).max() < 2e-2
+
+
+@kinds
+def test_a_bias_sees_the_scale_and_keeps_zero_rows_apart(kind):
+    Z = rows_of(kind, np.random.default_rng(1), 3, 5)
+    phi = RandomFeatures(5, 30, kind, bias=True)
+    plain = RandomFeatures(5, 30, kind)
+    zeros = np.zeros((2, 5))
+    assert not np.any(plain(zeros))
+    assert not np.any(plain.prepare(zeros))
+    constant = phi.projection[-1].astype(np.float64)
+    wanted = np.maximum(constant, 0) if kind == "relu" else constant * ndtr(constant)
+    np.testing.assert_allclose(phi(zeros), np.tile(wanted, (2, 1)), atol=1e-6)
+    assert np.abs(phi(3 * Z) / np.linalg.norm(phi(3 * Z)) - phi(Z) / np.linalg.norm(phi(Z))).max()
+    np.testing.assert_array_equal(phi.projection[:5], plain.projection)
+
+
+@pytest.mark.parametrize("as_array", [np.asarray, torch.asarray])
+def test_hellinger_refuses_negative_values_with_row_and_value(as_array):
+    Z = np.ones((5000, 2), dtype=np.float32)
+    Z[4321, 1] = -0.25
+    phi = RandomFeatures(2, 4, "hellinger")
+    for call in (phi, phi.prepare, phi.blocks):
+        with pytest.raises(Refused, match=r"at least 0.*got -0\.25 in row 4321; use kind='cosine'"):
+            call(as_array(Z))
+    Z[4321, 1] = -0.0
+    assert phi(as_array(Z)).shape == (5000, 4)
+
+
+@quick
+@given(
+    st.integers(1, 60),
+    st.integers(1, 60),
+    st.integers(0, 100),
+    st.sampled_from(["cosine", "hellinger"]),
+    st.booleans(),
+)
+def test_no_row_is_longer_than_the_bound_of_the_fingerprint(d, M, seed, kind, bias):
+    phi = RandomFeatures(d, M, kind, seed, bias)
+    bound = largest_row_norm(phi.fingerprint)
+    _, _, V = np.linalg.svd(phi.projection.T.astype(np.float64), full_matrices=False)
+    worst = np.abs(V[:1, :d]) if kind == "hellinger" else V[:1, :d]
+    Z = np.concatenate([worst * 1e3, rows_of(kind, np.random.default_rng(seed), 20, d)])
+    assert np.linalg.norm(phi(Z), axis=1).max() <= bound
+    assert np.linalg.norm(phi.projection.astype(np.float64), 2) <= bound
+
+
+def test_maps_without_unit_rows_have_no_bound():
+    assert largest_row_norm(RandomFeatures(3, 4, "relu").fingerprint) is None
+    assert largest_row_norm(Fingerprint.of(d=3, M=4)) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_tensors_give_tensors_with_the_same_values(dtype):
-    Z = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
-    phi = RandomFeatures(5, 33, seed=1)
+@kinds
+@pytest.mark.parametrize("bias", [False, True])
+def test_tensors_give_tensors_with_the_same_values(dtype, kind, bias):
+    Z = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)).abs().to(dtype)
+    phi = RandomFeatures(5, 33, kind, seed=1, bias=bias)
     H = phi(Z)
     assert isinstance(H, torch.Tensor)
     assert H.dtype == torch.float32
@@ -118,23 +207,31 @@ def test_the_fingerprint_holds_parameters_and_source():
     phi = RandomFeatures(3, 8, seed=5, source={"backbone": "vit", "weights": "abc"})
     assert dict(phi.fingerprint.fields) == {
         "M": 8,
-        "activation": "relu",
         "backbone": "vit",
+        "bias": False,
         "d": 3,
-        "map_version": 1,
+        "kind": "cosine",
+        "map_version": 2,
         "seed": 5,
         "weights": "abc",
     }
+    without = {k: v for k, v in phi.fingerprint.fields.items() if k not in ("M", "seed")}
+    assert dict(phi.input_fingerprint.fields) == without
     assert RandomFeatures(3, 8, source="vit").fingerprint.fields["backbone"] == "vit"
     assert "vit" in repr(phi)
     assert "source" not in repr(RandomFeatures(3, 8))
 
 
-@pytest.mark.parametrize("change", [{"in_features": 4}, {"out_features": 9}, {"seed": 1}])
+@pytest.mark.parametrize(
+    "change",
+    [{"in_features": 4}, {"out_features": 9}, {"seed": 1}, {"kind": "relu"}, {"bias": True}],
+)
 def test_every_parameter_changes_the_fingerprint(change):
     base = {"in_features": 3, "out_features": 8, "seed": 0}
     assert RandomFeatures(**base).fingerprint != RandomFeatures(**base | change).fingerprint
-    same = RandomFeatures(np.int64(3), np.int32(8), np.uint8(0))
+    changed = RandomFeatures(**base | change)
+    assert RandomFeatures.from_fingerprint(changed.fingerprint).fingerprint == changed.fingerprint
+    same = RandomFeatures(np.int64(3), np.int32(8), seed=np.uint8(0), bias=np.False_)
     assert RandomFeatures(**base).fingerprint == same.fingerprint
 
 
@@ -150,6 +247,18 @@ def test_sizes_must_be_positive_integers(bad):
 def test_seeds_must_be_32_bit_integers(bad):
     with pytest.raises(ValueError, match="seed must"):
         RandomFeatures(3, 4, seed=bad)
+
+
+@pytest.mark.parametrize("bad", ["tanh", None, 1, ["relu"]])
+def test_kinds_must_be_known(bad):
+    with pytest.raises(ValueError, match="kind must be one of hellinger, cosine, relu, got"):
+        RandomFeatures(3, 4, bad)
+
+
+@pytest.mark.parametrize("bad", [1, None, "yes"])
+def test_the_bias_must_be_true_or_false(bad):
+    with pytest.raises(ValueError, match="bias must be True or False"):
+        RandomFeatures(3, 4, bias=bad)
 
 
 def test_a_source_may_not_redefine_the_maps_own_fields():

@@ -173,10 +173,10 @@ def components(seed):
         made_up(
             "exact",
             level=0.85 + 0.02 * i + (0.01 if lam is None else 0.0),
-            params={"features": kind, "lam": lam, "out_features": 1250},
+            params={"features": features, "kind": "relu", "lam": lam, "out_features": 1250},
             **place,
         )
-        for i, kind in enumerate(("raw", "linear", "relu"))
+        for i, features in enumerate(("raw", "linear", "random"))
         for lam in (1e-3, 1e6, None)
     ]
     low = made_up("fedran", level=0.9, params={"rank": 256, "out_features": 1250}, **place)

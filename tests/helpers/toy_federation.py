@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.special import ndtr
 
 from fedran.methods.protocol import ClientData, Spec
 
@@ -81,10 +82,24 @@ def in_order(labels):
     return [*ints, *sorted({c for c in labels if isinstance(c, str)})]
 
 
+def random_features(Z, M, seed, kind="cosine", bias=False):
+    """Row after row in float64; P from N(0, 1), unscaled, rounded to float32."""
+    P = np.random.RandomState(seed).standard_normal((Z.shape[1] + bias, M)).astype(np.float32)
+    H = np.zeros((len(Z), M))
+    for h, z in zip(H, Z.astype(np.float64), strict=True):
+        z = np.sqrt(z) if kind == "hellinger" else z
+        z = np.append(z, 1.0) if bias else z
+        if kind == "relu":
+            h[:] = np.maximum(z @ P.astype(np.float64), 0.0)
+        elif z.any():
+            u = (z / np.abs(z).max() / np.linalg.norm(z / np.abs(z).max())) @ P.astype(np.float64)
+            h[:] = u * ndtr(u)
+    return H
+
+
 def relu_features(Z, M, seed):
-    """H = max(Z P, 0), P from N(0, 1), unscaled, no bias, rounded to float32."""
-    P = np.random.RandomState(seed).standard_normal((Z.shape[1], M)).astype(np.float32)
-    return np.maximum(Z.astype(np.float64) @ P.astype(np.float64), 0.0)
+    """H = max(Z P, 0), as in the FedRAN paper and in RanPAC."""
+    return random_features(Z, M, seed, "relu")
 
 
 def gram_and_sums(H, y, classes):

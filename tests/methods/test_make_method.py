@@ -55,8 +55,8 @@ def test_the_device_is_no_setting(key):
         ("fedran-margin", "refit", 1, "must be true or false, got 1"),
         ("stsa", "lam", None, "must be a number, got None"),
         ("stsa-e", "dummies", [50], r"must be an integer, got \[50\]"),
-        ("exact", "features", "tanh", "must be one of relu, linear, raw, got 'tanh'"),
-        ("exact", "features", ["relu"], r"must be one of relu, linear, raw, got \['relu'\]"),
+        ("exact", "features", "tanh", "must be one of random, linear, raw, got 'tanh'"),
+        ("exact", "features", ["relu"], r"must be one of random, linear, raw, got \['relu'\]"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused_with_what_was_expected(key, name, value, expected):

@@ -21,7 +21,7 @@ def to_torch(head: Head, phi: RandomFeatures) -> torch.nn.Module:
     """A frozen ``torch.nn.Sequential``: backbone features Z (n, d) in, scores (n, C) out.
 
     Column j of the output scores ``head.classes[j]``. It holds P and W as parameters that do
-    not require gradients, so it can be put behind a backbone, moved, scripted and exported.
+    not require gradients, so it can be put behind a backbone, moved and exported.
     """
     try:
         import torch
@@ -33,8 +33,35 @@ def to_torch(head: Head, phi: RandomFeatures) -> torch.nn.Module:
         raise ValueError(
             f"phi makes {phi.out_features} features, the head takes {head.out_features}"
         )
-    layers = [_linear(phi.projection), torch.nn.ReLU(), _linear(to_numpy(head.weights))]
+    activation = torch.nn.ReLU() if phi.kind == "relu" else torch.nn.GELU()
+    layers = [_linear(phi.projection), activation, _linear(to_numpy(head.weights))]
+    if phi.kind != "relu" or phi.bias:
+        layers.insert(0, _prepare(phi))
     return torch.nn.Sequential(*layers).requires_grad_(False)
+
+
+def _prepare(phi: RandomFeatures) -> torch.nn.Module:
+    """``phi.prepare`` as a layer, without its refusal: a negative value gives NaN under a root."""
+    import torch
+
+    class Prepare(torch.nn.Module):  # type: ignore[misc]
+        hellinger: bool = phi.kind == "hellinger"
+        unit_norm: bool = phi.kind != "relu"
+        bias: bool = phi.bias
+
+        def forward(self, Z: torch.Tensor) -> torch.Tensor:
+            if self.hellinger:
+                Z = torch.sqrt(Z)
+            if self.bias:
+                Z = torch.nn.functional.pad(Z, [0, 1], value=1.0)
+            if self.unit_norm:
+                largest = torch.amax(torch.abs(Z), dim=1, keepdim=True)
+                Z = Z / torch.where(largest > 0, largest, 1.0)
+                norms = torch.linalg.vector_norm(Z, dim=1, keepdim=True)
+                Z = Z / torch.where(norms > 0, norms, 1.0)
+            return Z
+
+    return Prepare()
 
 
 def _linear(matrix: NDArray[Any]) -> torch.nn.Linear:

@@ -1,11 +1,12 @@
-"""The fixed map to random features H = relu(Z P) that all clients share."""
+"""The fixed map to random features H = GELU(prepare(Z) P) that all clients share."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,18 +21,22 @@ from fedran.core._linalg.arrays import (
     is_numpy_array,
     like,
     namespace,
+    to_numpy,
 )
 from fedran.core._linalg.blas import matmul
+from fedran.core._linalg.gelu import gelu
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Field, Fingerprint
 
-MAP_VERSION = 1
+Kind = Literal["hellinger", "cosine", "relu"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MAP_VERSION = 2
 BLOCK_BYTES = 64 * 2**20
 """Largest block of random features computed at a time: the working memory of ``phi(Z)``."""
 
 
 class RandomFeatures:
-    """Random features ``H = max(Z P, 0)`` with P from N(0, 1), fixed by a seed.
+    """Random features ``H = activation(prepare(Z) P)`` with P from N(0, 1), fixed by a seed.
 
     Parameters
     ----------
@@ -39,9 +44,21 @@ class RandomFeatures:
         d, the width of the backbone's features Z.
     out_features:
         M, the width of H.
+    kind:
+        What happens to a row before the projection, and the activation after it.
+
+        - ``"cosine"``: rows of unit norm, GELU. For features of any sign.
+        - ``"hellinger"``: square roots, then rows of unit norm, GELU. For features that are never
+          negative, such as the pooled output of a network that ends in a ReLU. A negative value
+          is refused.
+        - ``"relu"``: rows as they are, ReLU. The map of the FedRAN paper.
     seed:
         Fixes P. It is drawn from NumPy's legacy ``RandomState``, whose stream never changes by
         NumPy's compatibility policy, so a seed gives the same map on every machine and version.
+    bias:
+        Append the constant 1 to every row before it is normalised. Without it the map does not
+        see the length of a row (``"cosine"``, ``"hellinger"``) or is proportional to it
+        (``"relu"``), and a row of zeros maps to zero.
     source:
         Where Z comes from: a name, or a mapping such as ``{"backbone": ..., "weights": ...,
         "preprocessing": ...}``. It becomes part of the fingerprint.
@@ -49,50 +66,65 @@ class RandomFeatures:
     Notes
     -----
     ``phi(Z)`` takes an (n, d) NumPy array or torch tensor and returns (n, M) float32 of the same
-    kind on the same device, for 2 n d M operations. Besides the result it needs P (4 d M bytes,
-    drawn at first use, and one copy per torch device) and at most ``BLOCK_BYTES`` of working
+    type on the same device, for 2 n d M operations. Besides the result it needs P (4 d M bytes,
+    drawn at first use, and one copy per torch device) and about ``BLOCK_BYTES`` of working
     memory. ``blocks`` never holds more than one block of H. P is not pickled.
 
     Examples
     --------
     >>> import numpy as np
-    >>> phi = RandomFeatures(in_features=3, out_features=8, seed=0)
+    >>> phi = RandomFeatures(in_features=3, out_features=8, kind="hellinger", seed=0)
     >>> phi(np.ones((2, 3))).shape
     (2, 8)
+    >>> phi(np.array([[1.0, 2.0, -3.0]]))
+    Traceback (most recent call last):
+    ...
+    fedran.core.errors.Refused: Z: expected values of at least 0, as kind 'hellinger' requires, \
+got -3.0 in row 0; use kind='cosine' for features of any sign
     """
 
     def __init__(
         self,
         in_features: int,
         out_features: int,
+        kind: Kind = "cosine",
         seed: int = 0,
+        bias: bool = False,
         source: str | Mapping[str, Field] | None = None,
     ) -> None:
         self.in_features = positive_integer(in_features, "in_features")
         self.out_features = positive_integer(out_features, "out_features")
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        self.kind = kind
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
             raise ValueError(f"seed must be an integer, got {seed!r}")
         if not 0 <= seed < 2**32:
             raise ValueError(f"seed must lie in 0 .. 2**32 - 1, got {seed}")
         self.seed = int(seed)
+        if not isinstance(bias, (bool, np.bool_)):
+            raise ValueError(f"bias must be True or False, got {bias!r}")
+        self.bias = bool(bias)
         if source is not None and not isinstance(source, (str, Mapping)):
             raise TypeError(f"source must be a str or a mapping, got {type(source).__name__}")
         self.source = {"backbone": source} if isinstance(source, str) else dict(source or {})
-        own: dict[str, Field] = {
+        prepared: dict[str, Field] = {
             "d": self.in_features,
-            "M": self.out_features,
-            "seed": self.seed,
-            "activation": "relu",
+            "kind": self.kind,
+            "bias": self.bias,
             "map_version": MAP_VERSION,
         }
+        own = {**prepared, "M": self.out_features, "seed": self.seed}
         taken = own.keys() & self.source.keys()
         if taken:
             raise ValueError(f"source may not redefine the map's own fields: {sorted(taken)}")
         self.fingerprint = Fingerprint({**self.source, **own})
+        self.input_fingerprint = Fingerprint({**self.source, **prepared})
+        """The parameters of ``prepare``: those of the map without M and seed."""
         self._start_cache()
 
     def _start_cache(self) -> None:
-        self._on_device: dict[str, Float32[Array, "d M"]] = {}
+        self._on_device: dict[str, Float32[Array, "prepared M"]] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -101,33 +133,34 @@ class RandomFeatures:
 
         >>> phi = RandomFeatures(3, 8, seed=5, source="a backbone")
         >>> RandomFeatures.from_fingerprint(phi.fingerprint)
-        RandomFeatures(in_features=3, out_features=8, seed=5, source={'backbone': 'a backbone'})
+        RandomFeatures(in_features=3, out_features=8, kind='cosine', seed=5, \
+source={'backbone': 'a backbone'})
         """
         fields = dict(fingerprint.fields)
-        own = {name: fields.pop(name, None) for name in ("d", "M", "seed")}
-        fields = {k: v for k, v in fields.items() if k not in ("activation", "map_version")}
+        version = fields.pop("map_version", None)
+        names = ("d", "M", "kind", "seed", "bias")
+        d, M, kind, seed, bias = (fields.pop(name, None) for name in names)
+        if isinstance(version, float) or version != MAP_VERSION:
+            raise Refused("fingerprint", f"random features of version {MAP_VERSION}", version)
         try:
-            phi = cls(own["d"], own["M"], own["seed"], fields)  # type: ignore[arg-type]
+            return cls(d, M, kind, seed, bias, fields)  # type: ignore[arg-type]
         except ValueError as reason:
             raise Refused("fingerprint", "one of a RandomFeatures map", str(reason)) from None
-        if phi.fingerprint != fingerprint:
-            raise Refused(
-                "fingerprint",
-                f"relu features of map version {MAP_VERSION}",
-                {k: fingerprint.fields.get(k) for k in ("activation", "map_version")},
-            )
-        return phi
 
     @cached_property
-    def projection(self) -> Float32[NDArray[Any], "d M"]:
-        """P, (d, M) float32: the float64 stream of the generator, row by row, rounded once."""
+    def projection(self) -> Float32[NDArray[Any], "prepared M"]:
+        """P, (d, M) float32: the float64 stream of the generator, row by row, rounded once.
+
+        With a bias it has one more row, the last.
+        """
         generator = np.random.RandomState(self.seed)
-        projection = np.empty((self.in_features, self.out_features), dtype=np.float32)
+        rows = self.in_features + self.bias
+        projection = np.empty((rows, self.out_features), dtype=np.float32)
         for row in projection:
             row[:] = generator.standard_normal(self.out_features)
         return projection
 
-    def projection_like(self, Z: Float[Array, "n d"]) -> Float32[Array, "d M"]:
+    def projection_like(self, Z: Float[Array, "n d"]) -> Float32[Array, "prepared M"]:
         """P in the namespace and on the device of Z.
 
         The copy on a torch device is made once and kept as long as the map lives.
@@ -140,34 +173,61 @@ class RandomFeatures:
                 self._on_device[where] = like(self.projection, Z)
             return self._on_device[where]
 
+    def prepare(self, Z: ArrayLike | Array) -> Float32[Array, "n prepared"]:
+        """Rows as the kind prescribes before the projection, (n, d) or with a bias (n, d + 1)."""
+        return self._prepared(self._accepted(Z))
+
     def __call__(self, Z: ArrayLike | Array) -> Float32[Array, "n M"]:
-        """H = relu(Z P), (n, M) float32."""
-        Z = as_matrix(Z, "Z", self.in_features)
-        xp = namespace(Z)
-        projection = self.projection_like(Z)
-        H = xp.empty((Z.shape[0], self.out_features), dtype=xp.float32, device=device(Z))
-        for rows in self._slices(Z.shape[0], BLOCK_BYTES):
-            with np.errstate(over="ignore", invalid="ignore"):  # checked where H is used
-                matmul(cast(Z[rows], "float32"), projection, out=H[rows])
-            xp.clip(H[rows], min=0, out=H[rows])
-        return H
+        """H = activation(prepare(Z) P), (n, M) float32."""
+        return self._mapped(self._accepted(Z))
 
     def blocks(
         self, Z: ArrayLike | Array, max_bytes: int = BLOCK_BYTES
     ) -> Iterator[tuple[slice, Float32[Array, "_ M"]]]:
         """Iterate over (rows, H[rows]) with each block of H at most ``max_bytes`` (or one row)."""
+        Z = self._accepted(Z)
+        return ((rows, self._mapped(Z[rows])) for rows in self._slices(Z.shape[0], max_bytes))
+
+    def _accepted(self, Z: ArrayLike | Array) -> Float[Array, "n d"]:
+        """Z as a matrix of floats; refuses values that the kind does not allow."""
         Z = as_matrix(Z, "Z", self.in_features)
-        return ((rows, self(Z[rows])) for rows in self._slices(Z.shape[0], max_bytes))
+        if self.kind == "hellinger":
+            require_nonnegative(Z)
+        return Z
+
+    def _prepared(self, Z: Float[Array, "n d"]) -> Float32[Array, "n prepared"]:
+        xp = namespace(Z)
+        if self.kind == "hellinger":
+            Z = xp.sqrt(Z)
+        if self.bias:
+            ones = xp.ones((Z.shape[0], 1), dtype=Z.dtype, device=device(Z))
+            Z = xp.concat([Z, ones], axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):  # checked where H is used
+            return cast(Z if self.kind == "relu" else unit_rows(Z), "float32")
+
+    def _mapped(self, Z: Float[Array, "n d"]) -> Float32[Array, "n M"]:
+        xp = namespace(Z)
+        projection = self.projection_like(Z)
+        H = xp.empty((Z.shape[0], self.out_features), dtype=xp.float32, device=device(Z))
+        for rows in self._slices(Z.shape[0], BLOCK_BYTES):
+            with np.errstate(over="ignore", invalid="ignore"):  # checked where H is used
+                matmul(self._prepared(Z[rows]), projection, out=H[rows])
+                if self.kind == "relu":
+                    xp.clip(H[rows], min=0, out=H[rows])
+                else:
+                    gelu(H[rows])
+        return H
 
     def _slices(self, n: int, max_bytes: int) -> Iterator[slice]:
         step = max(1, max_bytes // (4 * self.out_features))
         return (slice(i, min(i + step, n)) for i in range(0, n, step))
 
     def __repr__(self) -> str:
+        bias = ", bias=True" if self.bias else ""
         source = f", source={self.source!r}" if self.source else ""
         return (
-            f"RandomFeatures(in_features={self.in_features}, "
-            f"out_features={self.out_features}, seed={self.seed}{source})"
+            f"RandomFeatures(in_features={self.in_features}, out_features={self.out_features}, "
+            f"kind={self.kind!r}, seed={self.seed}{bias}{source})"
         )
 
     def __getstate__(self) -> dict[str, object]:
@@ -178,3 +238,45 @@ class RandomFeatures:
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._start_cache()
+
+
+def unit_rows(Z: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """Rows divided by their Euclidean norm; rows of zeros stay zero."""
+    xp = namespace(Z)
+    # By the largest value first, so that no square overflows or underflows.
+    largest = xp.max(xp.abs(Z), axis=1, keepdims=True)
+    Z = Z / xp.where(largest > 0, largest, xp.ones_like(largest))
+    norms = xp.linalg.vector_norm(Z, axis=1, keepdims=True)
+    return Z / xp.where(norms > 0, norms, xp.ones_like(norms))
+
+
+def require_nonnegative(Z: Float[Array, "n d"]) -> None:
+    """Refuse negative values, naming the first row that holds one and its smallest value."""
+    xp = namespace(Z)
+    bad = xp.any(Z < 0, axis=1)
+    if bool(xp.any(bad)):
+        row = int(np.argmax(to_numpy(bad)))
+        raise Refused(
+            "Z",
+            "values of at least 0, as kind 'hellinger' requires",
+            f"{float(xp.min(Z[row, :]))} in row {row}",
+            hint="use kind='cosine' for features of any sign",
+        )
+
+
+def largest_row_norm(fingerprint: Fingerprint) -> float | None:
+    """A bound on ||phi(z)|| over all rows z, from phi's fingerprint; None where there is none.
+
+    |GELU(x)| <= |x|, so rows of unit norm give at most the largest singular value of P. That
+    of a Gaussian (d, M) matrix exceeds sqrt(M) + sqrt(d) + 6 with probability exp(-18).
+
+    >>> largest_row_norm(RandomFeatures(64, 1024).fingerprint)
+    46.0
+    """
+    try:
+        phi = RandomFeatures.from_fingerprint(fingerprint)
+    except Refused:
+        return None
+    if phi.kind == "relu":
+        return None
+    return math.sqrt(phi.out_features) + math.sqrt(phi.in_features + phi.bias) + 6

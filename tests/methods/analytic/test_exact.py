@@ -13,7 +13,7 @@ from helpers.toy_federation import (
     gram_and_sums,
     in_order,
     make_toy,
-    relu_features,
+    random_features,
     ridge,
 )
 
@@ -24,17 +24,23 @@ def mapped(Z, features, seed):
     Z = Z.astype(np.float64)
     if features == "raw":
         return Z
-    if features == "relu":
-        return relu_features(Z, M, seed)
-    return relu_features(Z, M, seed) - relu_features(-Z, M, seed)
+    if features == "linear":
+        return random_features(Z, M, seed, "relu") - random_features(-Z, M, seed, "relu")
+    return random_features(Z, M, seed, features)
 
 
-@pytest.mark.parametrize("features", ["relu", "linear", "raw"])
+@pytest.mark.parametrize("features", ["relu", "cosine", "hellinger", "linear", "raw"])
 @pytest.mark.parametrize("lam", [None, 50.0])
 @pytest.mark.parametrize(("seed", "kind"), [(0, "int"), (1, "str"), (2, "mixed")])
 def test_equals_the_dense_joint_ridge(features, lam, seed, kind):
     toy = make_toy(seed, kind)
-    method = Exact(M, features, lam)
+    if features == "hellinger":
+        toy.tasks = [[(np.abs(X), y) for X, y in task] for task in toy.tasks]
+        toy.X_test = np.abs(toy.X_test)
+    if features in ("raw", "linear"):
+        method = Exact(M, features, lam=lam)
+    else:
+        method = Exact(M, kind=features, lam=lam)
     state = toy.play(method, seed)
     X, y = toy.pooled()
     H, classes = mapped(X, features, seed), in_order(y)
@@ -52,7 +58,7 @@ def test_lambda_follows_the_rows_seen_so_far(upto):
     toy = make_toy(3)
     state = toy.play(Exact(M), upto=upto)
     X, y = toy.pooled(upto)
-    H = relu_features(X, M, 0)
+    H = random_features(X, M, 0)
     lam = 0.05 * np.mean(np.sum(H * H, axis=1))
     assert distance(state.head.weights, ridge(H, y, in_order(y), lam)) < 1e-3
 
@@ -64,13 +70,13 @@ def test_lambda_must_be_positive_and_finite(lam):
 
 
 def test_features_must_be_known():
-    with pytest.raises(ValueError, match="features must be one of relu, linear, raw, got 'tanh'"):
+    with pytest.raises(ValueError, match="features must be one of random, linear, raw, got 'tanh'"):
         Exact(M, features="tanh")
 
 
-def test_the_projection_is_the_random_map_before_its_relu():
+def test_the_projection_is_the_relu_map_before_its_relu():
     Z = make_toy(0).X_test
-    linear, random = Projection(8, M, seed=5), RandomFeatures(8, M, seed=5)
+    linear, random = Projection(8, M, seed=5), RandomFeatures(8, M, "relu", seed=5)
     assert np.array_equal(np.maximum(linear(Z), 0), random(Z))
     assert distance(linear(Z), mapped(Z, "linear", 5)) < 1e-6
     assert linear(Z).min() < 0

@@ -9,7 +9,7 @@ from fedran.data.stream import make_stream
 from fedran.methods.analytic.fedran import FedRAN
 from fedran.methods.analytic.fedran_ssl import FedRANMargin, FedRANPrototype
 from fedran.methods.protocol import ClientData, Spec
-from helpers.toy_federation import distance, in_order, relu_features, ridge
+from helpers.toy_federation import distance, in_order, random_features, ridge
 
 M, LAM = 48, 40.0
 SETTINGS = {"out_features": M, "rank": 500, "precision": "float32", "lam": LAM}
@@ -47,7 +47,7 @@ def nearest_prototype(Z, y, tau):
 
 def ridge_margin(Z, y, margin, refit):
     """A ridge at 0.1 mean |h|^2 on the labelled rows; accepted where it leads by the margin."""
-    H = relu_features(Z, M, 0)
+    H = random_features(Z, M, 0)
     classes = in_order([c for c in y if c is not None])
 
     def decide(labels):
@@ -128,7 +128,7 @@ def test_the_head_is_the_ridge_over_given_and_accepted_labels(dataset, method, r
     stream = stream_of(dataset, 0.3)
     X, y = learn(dataset, stream, rule)
     state = play(dataset, stream, method)
-    assert distance(state.head.weights, ridge(relu_features(X, M, 0), y, in_order(y), LAM)) < 1e-3
+    assert distance(state.head.weights, ridge(random_features(X, M, 0), y, in_order(y), LAM)) < 1e-3
 
 
 def test_without_a_rule_unlabelled_rows_are_left_out(dataset):
@@ -136,7 +136,7 @@ def test_without_a_rule_unlabelled_rows_are_left_out(dataset):
     X, y = learn(dataset, stream, lambda Z, y: y)
     assert len(y) < 0.4 * len(dataset.y_train)
     state = play(dataset, stream, method)
-    assert distance(state.head.weights, ridge(relu_features(X, M, 0), y, in_order(y), LAM)) < 1e-3
+    assert distance(state.head.weights, ridge(random_features(X, M, 0), y, in_order(y), LAM)) < 1e-3
     result = run(PreparedJob("fedran", method, dataset, stream))
     assert all(t.accepted is None and t.precision is None for t in result.tasks)
 

@@ -20,7 +20,7 @@ from helpers.toy_federation import (
     distance,
     in_order,
     make_toy,
-    relu_features,
+    random_features,
     ridge,
     with_images,
 )
@@ -39,12 +39,12 @@ def test_the_head_is_that_of_exact_and_of_the_dense_ridge(method, seed, kind):
     toy = with_images(make_toy(seed, kind))
     state, exact = toy.play(method, seed), toy.play(Exact(M), seed)
     X, y = toy.pooled()
-    H, classes = relu_features(X, M, seed), in_order(y)
+    H, classes = random_features(X, M, seed), in_order(y)
     wanted = ridge(H, y, classes, 0.05 * np.mean(np.sum(H * H, axis=1)))
     assert list(state.head.classes) == classes
     assert distance(state.head.weights, exact.head.weights) < 1e-4
     assert distance(state.head.weights, wanted) < 1e-3
-    scores = relu_features(toy.X_test, M, seed) @ wanted
+    scores = random_features(toy.X_test, M, seed) @ wanted
     assert_labels(method.predict(state, toy.X_test), scores, classes, clear=1e-2)
 
 
@@ -57,7 +57,7 @@ def test_eight_bits_give_the_head_of_the_rows_that_they_tell():
         for X, y in task
         for parts in [compand(X)]
     ]
-    H = relu_features(np.concatenate([X for X, _ in told]), M, 0)
+    H = random_features(np.concatenate([X for X, _ in told]), M, 0)
     y = [c for _, labels in told for c in labels]
     wanted = ridge(H, y, in_order(y), 0.05 * np.mean(np.sum(H * H, axis=1)))
     assert distance(state.head.weights, wanted) < 1e-3

@@ -22,7 +22,13 @@ LABEL_KEYS = {
     "fedran-prototype": "prototype pseudo-labels",
     "fedran-margin": "margin pseudo-labels",
 }
-FEATURES = {"raw": "raw features", "linear": "linear projection", "relu": "ReLU"}
+FEATURES = {
+    "raw": "raw features",
+    "linear": "linear projection",
+    "relu": "ReLU",
+    "cosine": "cosine, GELU",
+    "hellinger": "Hellinger, GELU",
+}
 LOW_RANK = "low rank"
 
 
@@ -148,9 +154,10 @@ def component_studies(results: Sequence[Result]) -> list[ComponentStudy]:
 
 def _component(g: Group) -> str:
     """The component that a run adds last; empty for a run that belongs to no step."""
-    kind = str(g.params.get("features"))
-    if g.key == "exact" and kind in FEATURES:
-        return kind
+    features = str(g.params.get("features"))
+    component = str(g.params.get("kind")) if features == "random" else features
+    if g.key == "exact" and component in FEATURES:
+        return component
     return LOW_RANK if g.key == "fedran" else ""
 
 

@@ -69,7 +69,9 @@ class Offer:
 
     def features(self) -> RandomFeatures:
         """The feature map."""
-        return RandomFeatures(self.in_features, self.out_features, self.seed, source=self.source)
+        return RandomFeatures(
+            self.in_features, self.out_features, seed=self.seed, source=self.source
+        )
 
     def require(self, federation: str, source: FeatureSource | None) -> None:
         """Refuse an offer of another federation, or for features that this site does not have."""

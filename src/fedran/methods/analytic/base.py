@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedran.core._linalg.arrays import Array, as_matrix, cast, namespace, require_finite, to_device
 from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused
+from fedran.core.features import Kind, RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Diagnosis, Head
 from fedran.core.labels import Label, encode_labels
@@ -30,6 +31,14 @@ LARGEST_ROW = 1e12
 Width = Annotated[int, at_least(1)]
 Positive = Annotated[float, positive]
 OptionalPositive = Annotated[float | None, positive]
+OptionalKind = Kind | None
+
+
+def random_features(
+    in_features: int, out_features: int, kind: OptionalKind, seed: int
+) -> RandomFeatures:
+    """The map of this kind; None, where no dataset declared one, is cosine."""
+    return RandomFeatures(in_features, out_features, kind or "cosine", seed)
 
 
 class OneRound(Settings):

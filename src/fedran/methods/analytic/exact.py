@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedran.core.features import RandomFeatures
 from fedran.core.ridge import Ridge
-from fedran.methods.analytic.base import OptionalPositive, Width
+from fedran.methods.analytic.base import OptionalKind, OptionalPositive, Width, random_features
 from fedran.methods.analytic.feature_maps import FeatureMap, Projection, Raw
 from fedran.methods.analytic.gram_based import GramMethod
 from fedran.methods.protocol import Claims
@@ -19,8 +18,10 @@ class Exact(GramMethod):
 
     out_features: Width = 8192
     """M, the number of random features."""
-    features: Literal["relu", "linear", "raw"] = "relu"
-    """relu(Z P), Z P, or Z itself."""
+    features: Literal["random", "linear", "raw"] = "random"
+    """Random features, Z P without an activation, or Z itself."""
+    kind: OptionalKind = None
+    """Of the random features; none for the kind that the dataset declares."""
     lam: OptionalPositive = None
     """The ridge parameter; none for our rule."""
     device: str | None = None
@@ -30,12 +31,12 @@ class Exact(GramMethod):
     verified = "yes: equals the dense joint ridge"
 
     def feature_map(self, in_features: int, seed: int) -> FeatureMap:
-        """relu(Z P), Z P, or Z itself."""
+        """Random features, Z P, or Z itself."""
         if self.features == "raw":
             return Raw(in_features)
         if self.features == "linear":
             return Projection(in_features, self.out_features, seed)
-        return RandomFeatures(in_features, self.out_features, seed=seed)
+        return random_features(in_features, self.out_features, self.kind, seed)
 
     def ridge(self) -> Ridge:
         """Our rule, or the given lambda."""

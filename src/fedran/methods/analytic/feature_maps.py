@@ -1,4 +1,4 @@
-"""Feature maps besides RandomFeatures: raw features, a bias column, a projection without relu."""
+"""Feature maps besides RandomFeatures: raw features, a bias column, a projection."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class WithBias(Raw):
 
 
 class Projection(Raw):
-    """Z P without the relu, to measure what the nonlinearity adds."""
+    """Z P without an activation, to measure what the nonlinearity adds."""
 
     def __init__(self, in_features: int, out_features: int, seed: int) -> None:
         super().__init__(in_features)
-        self.random = RandomFeatures(in_features, out_features, seed=seed)
+        self.random = RandomFeatures(in_features, out_features, kind="relu", seed=seed)
 
     @property
     def out_features(self) -> int:

@@ -15,7 +15,13 @@ from fedran.core.pseudo_labels import PseudoLabels
 from fedran.core.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
-from fedran.methods.analytic.base import HeadMethod, OptionalPositive, Width
+from fedran.methods.analytic.base import (
+    HeadMethod,
+    OptionalKind,
+    OptionalPositive,
+    Width,
+    random_features,
+)
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.settings import between
 from fedran.wire.codec import decode, encode
@@ -46,9 +52,14 @@ class SummaryMethod(HeadMethod, ABC):
     """Clients map, summarize and encode; the server absorbs and solves. One round per task."""
 
     out_features: int
+    kind: OptionalKind
     rank: int
     precision: Precision
     bits: float
+
+    def feature_map(self, in_features: int, seed: int) -> RandomFeatures:
+        """The map that every client applies to the features."""
+        return random_features(in_features, self.out_features, self.kind, seed)
 
     @abstractmethod
     def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
@@ -68,7 +79,7 @@ class SummaryMethod(HeadMethod, ABC):
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The feature map of this seed and an empty aggregator."""
-        phi = RandomFeatures(spec.in_features, self.out_features, seed=seed)
+        phi = self.feature_map(spec.in_features, seed)
         return ServerState(phi, self.new_aggregator(phi))
 
     def client(
@@ -79,7 +90,7 @@ class SummaryMethod(HeadMethod, ABC):
         seed: int,
     ) -> tuple[ClientState, bytes]:
         """Map, label, summarize, encode. The client keeps the feature map, nothing of its data."""
-        phi = cstate.phi if cstate else RandomFeatures(data.X.shape[1], self.out_features, seed)
+        phi = cstate.phi if cstate else self.feature_map(data.X.shape[1], seed)
         Z = to_device(data.X, self.device)
         H = phi(Z)
         pseudo = self.pseudo_labels(Z, H, data.y)
@@ -116,7 +127,7 @@ class SummaryMethod(HeadMethod, ABC):
         """The aggregator, and its head solved again."""
         aggregator = decode(blob, Aggregator, device=self.device)
         head = self.solve(aggregator) if aggregator.classes else None
-        phi = RandomFeatures(spec.in_features, self.out_features, seed=seed)
+        phi = self.feature_map(spec.in_features, seed)
         return ServerState(phi, aggregator, head)
 
 
@@ -126,6 +137,8 @@ class FedRAN(SummaryMethod):
 
     out_features: Width = 8192
     """M, the number of random features."""
+    kind: OptionalKind = None
+    """Of the random features; none for the kind that the dataset declares."""
     rank: Width = 256
     """Columns of the factor that a client sends."""
     precision: Precision = "mixed"

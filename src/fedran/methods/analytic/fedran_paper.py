@@ -31,6 +31,7 @@ class FedRANPaper(SummaryMethod):
     device: str | None = None
 
     name = "FedRAN-paper"
+    kind = "relu"
     claims = Claims()
     verified = "partly: algorithm and bounds tested; the paper's backbone and weights are not here"
 

@@ -58,7 +58,7 @@ class LoRanPAC(RowsClient):
 
     def init(self, spec: Spec, seed: int) -> FactorState:
         """No direction yet."""
-        phi = RandomFeatures(spec.in_features, self.out_features, seed=seed)
+        phi = RandomFeatures(spec.in_features, self.out_features, kind="relu", seed=seed)
         empty = to_device(np.zeros((self.out_features, 0)), self.device)
         sums = ClassSums.empty(self.out_features, self.device)
         return FactorState(phi, empty, sums, Accounts())

@@ -13,7 +13,7 @@ from fedran.core._linalg.cholesky import solve_definite
 from fedran.core.class_sums import sum_by_code
 from fedran.core.labels import encode_labels
 from fedran.core.ridge import solve_stack
-from fedran.methods.analytic.base import Width
+from fedran.methods.analytic.base import OptionalKind, Width
 from fedran.methods.analytic.gram_based import GramState
 from fedran.methods.protocol import Claims
 from fedran.methods.yardsticks.send_features import SendFeatures
@@ -33,6 +33,8 @@ class RanPAC(SendFeatures):
 
     out_features: Width = 10_000
     """M, the number of random features."""
+    kind: OptionalKind = "relu"
+    """Of the random features; the published code uses relu."""
     device: str | None = None
 
     name = "RanPAC"

@@ -25,7 +25,7 @@ class StsaServer(GramServer):
 
     def feature_map(self, in_features: int, seed: int) -> FeatureMap:
         """relu(Z P) with P ~ N(0, 1), unscaled."""
-        return RandomFeatures(in_features, self.out_features, seed=seed)
+        return RandomFeatures(in_features, self.out_features, kind="relu", seed=seed)
 
     def ridge(self) -> Ridge:
         """The constant of the published code."""

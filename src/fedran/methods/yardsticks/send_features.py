@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import to_device
 from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures
 from fedran.core.labels import Label, encode_labels, label_array, ordered
 from fedran.methods.analytic.base import (
     LARGEST_ROW,
     HeadMethod,
+    OptionalKind,
     Width,
     labelled_rows,
+    random_features,
     require_range,
 )
 from fedran.methods.analytic.feature_maps import FeatureMap
@@ -62,6 +63,8 @@ class SendFeatures(RowsClient, GramServer):
 
     out_features: Width = 8192
     """M, the number of random features."""
+    kind: OptionalKind = None
+    """Of the random features; none for the kind that the dataset declares."""
     device: str | None = None
 
     name = "Send features"
@@ -69,8 +72,8 @@ class SendFeatures(RowsClient, GramServer):
     verified = "yes: equals the dense joint ridge"
 
     def feature_map(self, in_features: int, seed: int) -> FeatureMap:
-        """relu(Z P)."""
-        return RandomFeatures(in_features, self.out_features, seed=seed)
+        """The random features of this kind."""
+        return random_features(in_features, self.out_features, self.kind, seed)
 
     def aggregate(
         self,
