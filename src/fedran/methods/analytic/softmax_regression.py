@@ -32,7 +32,7 @@ def softmax_regression(
     xp = namespace(X)
     W = like(np.zeros((X.shape[1], n_classes), dtype=np.float32), X)
     mean, square = xp.zeros_like(W), xp.zeros_like(W)
-    y = like(codes, X)
+    y, index = like(codes, X), like(np.arange(min(batch, len(codes))), X)
     random = np.random.RandomState(seed)
     step = 0
     for _ in range(epochs):
@@ -44,7 +44,7 @@ def softmax_regression(
             error -= xp.max(error, axis=1, keepdims=True)
             error = xp.exp(error)
             error /= xp.sum(error, axis=1, keepdims=True)
-            error[like(np.arange(error.shape[0]), X), y[rows]] -= 1
+            error[index[: error.shape[0]], y[rows]] -= 1
             gradient = part.T @ (error / error.shape[0])
             step += 1
             mean += (1 - BETA1) * (gradient - mean)
