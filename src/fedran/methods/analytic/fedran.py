@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from abc import ABC
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fedran.core._linalg.arrays import Array, to_device
-from fedran.core.aggregator import Aggregator
 from fedran.core.features import RandomFeatures
-from fedran.core.head import Head
 from fedran.core.pseudo_labels import PseudoLabels
-from fedran.core.ridge import Ridge
 from fedran.core.summarize import summarize
-from fedran.core.summary import Summary
-from fedran.methods.analytic.base import (
-    HeadMethod,
-    OptionalKind,
-    OptionalPositive,
-    Width,
-    random_features,
-)
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.analytic.aggregator_based import AggregatorMethod, ExactAggregatorMethod
+from fedran.methods.analytic.base import OptionalKind, OptionalPositive, Width
+from fedran.methods.protocol import Claims, ClientData
 from fedran.settings import between
-from fedran.wire.codec import decode, encode
+from fedran.wire.codec import encode
 from fedran.wire.quantisation import MAX_BITS, MIN_BITS
 from fedran.wire.summary_codec import Precision
 
 Bits = Annotated[float, between(MIN_BITS, MAX_BITS)]
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """The shared feature map, what was absorbed, and the newest head."""
-
-    phi: RandomFeatures
-    aggregator: Aggregator
-    head: Head | None = None
 
 
 @dataclass(frozen=True)
@@ -48,26 +29,12 @@ class ClientState:
     pseudo: PseudoLabels | None = None
 
 
-class SummaryMethod(HeadMethod, ABC):
-    """Clients map, summarize and encode; the server absorbs and solves. One round per task."""
+class SummaryMethod(AggregatorMethod, ABC):
+    """Clients map, summarize and encode."""
 
-    out_features: int
-    kind: OptionalKind
     rank: int
     precision: Precision
     bits: float
-
-    def feature_map(self, in_features: int, seed: int) -> RandomFeatures:
-        """The map that every client applies to the features."""
-        return random_features(in_features, self.out_features, self.kind, seed)
-
-    @abstractmethod
-    def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
-        """The server's empty state."""
-
-    @abstractmethod
-    def solve(self, aggregator: Aggregator) -> Head:
-        """The head after a task."""
 
     def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels | None:
         """Labels for rows without one; None: such rows are left out."""
@@ -76,11 +43,6 @@ class SummaryMethod(HeadMethod, ABC):
         """(M r + r + M C) x 8 bytes, as the FedRAN paper counts."""
         M, r = self.out_features, self.rank
         return 8 * (M * r + r + M * n_classes)
-
-    def init(self, spec: Spec, seed: int) -> ServerState:
-        """The feature map of this seed and an empty aggregator."""
-        phi = self.feature_map(spec.in_features, seed)
-        return ServerState(phi, self.new_aggregator(phi))
 
     def client(
         self,
@@ -98,41 +60,9 @@ class SummaryMethod(HeadMethod, ABC):
         summary = summarize(H, y, self.rank, fingerprint=phi.fingerprint)
         return ClientState(phi, pseudo), encode(summary, self.precision, bits=self.bits)
 
-    def aggregate(
-        self,
-        state: ServerState,
-        task: int,
-        round_: int,
-        uploads: dict[str, bytes],
-    ) -> ServerState:
-        """Decode and check every upload, then absorb all, then solve."""
-        summaries = {client: decode(blob, Summary) for client, blob in uploads.items()}
-        for client, summary in summaries.items():
-            state.aggregator.check(summary, client=client, task=str(task))
-        for client, summary in summaries.items():
-            state.aggregator.absorb(summary, client=client, task=str(task))
-        state.aggregator.close_task()
-        head = self.solve(state.aggregator) if state.aggregator.classes else None
-        return replace(state, head=head)
-
-    def gram(self, state: ServerState) -> tuple[Callable[[Any], Any], Any]:
-        """What the aggregator's factors add up to."""
-        return state.phi, state.aggregator.gram()
-
-    def dump(self, state: ServerState) -> bytes:
-        """The aggregator; the head follows from it."""
-        return encode(state.aggregator)
-
-    def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
-        """The aggregator, and its head solved again."""
-        aggregator = decode(blob, Aggregator, device=self.device)
-        head = self.solve(aggregator) if aggregator.classes else None
-        phi = self.feature_map(spec.in_features, seed)
-        return ServerState(phi, aggregator, head)
-
 
 @dataclass(frozen=True)
-class FedRAN(SummaryMethod):
+class FedRAN(SummaryMethod, ExactAggregatorMethod):
     """Truncated summaries in ``mixed`` precision, summed exactly, solved with our ridge rule."""
 
     out_features: Width = 8192
@@ -158,11 +88,3 @@ class FedRAN(SummaryMethod):
         """A truncated factor and class sums."""
         bits = f"{self.bits:g} bits per value" if self.precision == "mixed" else self.precision
         return f"rank-{self.rank} factor and class sums, {bits}"
-
-    def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
-        """An exact sum, bound to the feature map."""
-        return Aggregator(self.out_features, fingerprint=phi.fingerprint, device=self.device)
-
-    def solve(self, aggregator: Aggregator) -> Head:
-        """Our ridge rule (or the given lambda), complement kept."""
-        return aggregator.solve(Ridge.parse(self.lam))

@@ -1,0 +1,103 @@
+"""Methods whose server is an aggregator: FedRAN in all its forms."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedran.core.aggregator import Aggregator
+from fedran.core.features import RandomFeatures
+from fedran.core.head import Head
+from fedran.core.ridge import Ridge
+from fedran.core.summary import Summary
+from fedran.methods.analytic.base import (
+    HeadMethod,
+    OptionalKind,
+    OptionalPositive,
+    random_features,
+)
+from fedran.methods.protocol import Spec
+from fedran.wire.codec import decode, encode
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The shared feature map, what was absorbed, and the newest head."""
+
+    phi: RandomFeatures
+    aggregator: Aggregator
+    head: Head | None = None
+
+
+class AggregatorMethod(HeadMethod, ABC):
+    """The server absorbs one message per client and task, and solves. One round per task."""
+
+    message = Summary
+    """What clients send."""
+    out_features: int
+    kind: OptionalKind
+
+    @abstractmethod
+    def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
+        """The server's empty state."""
+
+    @abstractmethod
+    def solve(self, aggregator: Aggregator) -> Head:
+        """The head after a task."""
+
+    def feature_map(self, in_features: int, seed: int) -> RandomFeatures:
+        """The map that all clients share."""
+        return random_features(in_features, self.out_features, self.kind, seed)
+
+    def init(self, spec: Spec, seed: int) -> ServerState:
+        """The feature map of this seed and an empty aggregator."""
+        phi = self.feature_map(spec.in_features, seed)
+        return ServerState(phi, self.new_aggregator(phi))
+
+    def aggregate(
+        self,
+        state: ServerState,
+        task: int,
+        round_: int,
+        uploads: dict[str, bytes],
+    ) -> ServerState:
+        """Decode and check every upload, then absorb all, then solve."""
+        messages = {client: decode(blob, self.message) for client, blob in uploads.items()}
+        for client, message in messages.items():
+            state.aggregator.check(message, client=client, task=str(task))
+        for client, message in messages.items():
+            state.aggregator.absorb(message, client=client, task=str(task))
+        state.aggregator.close_task()
+        head = self.solve(state.aggregator) if state.aggregator.classes else None
+        return replace(state, head=head)
+
+    def gram(self, state: ServerState) -> tuple[Callable[[Any], Any], Any]:
+        """What the aggregator's messages add up to."""
+        return state.phi, state.aggregator.gram()
+
+    def dump(self, state: ServerState) -> bytes:
+        """The aggregator; the head follows from it."""
+        return encode(state.aggregator)
+
+    def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
+        """The aggregator, and its head solved again."""
+        aggregator = decode(blob, Aggregator, device=self.device)
+        head = self.solve(aggregator) if aggregator.classes else None
+        phi = self.feature_map(spec.in_features, seed)
+        return ServerState(phi, aggregator, head)
+
+
+class ExactAggregatorMethod(AggregatorMethod, ABC):
+    """The server adds exactly and solves with our ridge rule, or with a given lambda."""
+
+    lam: OptionalPositive
+
+    def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
+        """An exact sum, bound to the feature map."""
+        return Aggregator(self.out_features, fingerprint=phi.fingerprint, device=self.device)
+
+    def solve(self, aggregator: Aggregator) -> Head:
+        """Our ridge rule (or the given lambda), complement kept."""
+        return aggregator.solve(Ridge.parse(self.lam))
