@@ -131,7 +131,7 @@ def test_a_file_that_is_no_npz_and_files_of_other_classes_are_refused(tmp_path):
         PackedImages([tmp_path / "a.npz"])
     pack(tmp_path / "b.npz", [0], [0])
     pack(tmp_path / "c.npz", [0], [0], classes=np.array(["x", "y", "z"]))
-    with pytest.raises(Refused, match=r"classes: expected those of .*b.npz"):
+    with pytest.raises(Refused, match=r"classes: expected the classes of .*b.npz"):
         PackedImages([tmp_path / "b.npz", tmp_path / "c.npz"])
     with pytest.raises(ValueError, match="at least one"):
         PackedImages([])

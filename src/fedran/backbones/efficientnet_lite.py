@@ -45,15 +45,15 @@ def efficientnet_lite0(device: str | None = None, weights: str | Path | None = N
         raise MissingExtra(f"{NAME} needs PyTorch", "efficientnet") from None
     path = _installed() if weights is None else Path(weights)
     parameters = torch.load(path, map_location="cpu", weights_only=True)
-    place = torch_device(device)
+    used_device = torch_device(device)
     return Backbone(
         name=NAME,
         kind=NAME,
         out_features=FEATURES,
         weights=hash_parameters(parameters),
         preprocess=PREPROCESSING,
-        forward=torch_forward(_Network(parameters, place), place),
-        batch_size=suitable_batch(place),
+        forward=torch_forward(_Network(parameters, used_device), used_device),
+        batch_size=suitable_batch(used_device),
     )
 
 

@@ -58,18 +58,18 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
     def is_used(parameter: str) -> bool:  # checkpoints often lack an unused pooler
         return not (has_token and parameter.startswith("pooler."))
 
-    random = sorted(filter(is_used, missing))
-    if random:
+    absent = sorted(filter(is_used, missing))
+    if absent:
         raise Refused(
             f"hf:{name}",
             "all weights of the model",
-            f"a file without {', '.join(random[:3])}",
+            f"a file without {', '.join(absent[:3])}",
             hint="they would be random and the features different at every site",
         )
-    place = torch_device(device)
-    model = model.float().eval().requires_grad_(False).to(place)
+    used_device = torch_device(device)
+    model = model.float().eval().requires_grad_(False).to(used_device)
     preprocess = preprocessing_of(settings, name)
-    forward = torch_forward(_features(model, has_token), place)
+    forward = torch_forward(_features(model, has_token), used_device)
     probe = forward(np.zeros((1, 3, *preprocess.shape), np.float32))
     used = {k: v for k, v in model.state_dict().items() if is_used(k)}
     return Backbone(
@@ -79,7 +79,7 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
         weights=hash_parameters(used),
         preprocess=preprocess,
         forward=forward,
-        batch_size=suitable_batch(place),
+        batch_size=suitable_batch(used_device),
     )
 
 

@@ -267,7 +267,7 @@ def _read_chunks(folder: Path, width: int, notice: Callable[[str], None]) -> Ite
 def _read_chunk(path: Path, width: int) -> _Chunk:
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != path.stem:
-        raise Refused(str(path), "contents whose hash is the file's name", "others")
+        raise Refused(str(path), "a file whose name is the hash of its contents", "other contents")
     try:
         found = load(data)
         images, features, seconds = (found[k] for k in ("images", "features", "seconds"))

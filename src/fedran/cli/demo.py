@@ -21,7 +21,7 @@ from fedran.cli.tables import numbers
 NEXT = """
 [bold]How to read the table[/bold]
   A_t      accuracy in percent on all classes seen after task t. Nothing is
-           trained or replayed. A_T is the last value, A_avg the mean. It falls
+           trained or replayed. A_T is the last value, A_avg the mean. A_t falls
            because there are more classes to distinguish, not by forgetting.
   upload   the largest message that a client sent in a task, as measured.
   sec      mean seconds per task of one client, and of the server.

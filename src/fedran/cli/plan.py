@@ -43,7 +43,7 @@ def plan(
     Also prints the size of the alternatives: the paper's message, the exact Gram, raw features.
     """
     if (budget is None) == (rank is None):
-        raise ValueError("give --budget or --rank, not both")
+        raise ValueError("give either --budget or --rank")
     p = fedran.plan(
         None if budget is None else parse_bytes(budget),
         out_features=out_features,

@@ -16,7 +16,8 @@ def report(
         Path, typer.Argument(help="Folder with results (*.jsonl), searched recursively.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Output folder (default: DIR/report).", show_default=False)
+        Path | None,
+        typer.Option(help="Output folder (default: FOLDER/report).", show_default=False),
     ] = None,
     open_page: Annotated[
         bool, typer.Option("--open", help="Show the page in the web browser.")

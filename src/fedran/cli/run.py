@@ -25,7 +25,9 @@ def run(
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="e.g. stream.beta=0.5, method.rank=64, methods=afl"
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting: stream.beta=0.5, method.rank=64, methods=afl. May be repeated.",
         ),
     ] = None,
     device: Annotated[
@@ -38,7 +40,8 @@ def run(
         Path | None, typer.Option(help="Folder to which the streams are written.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Open the data and list the runs, run nothing.")
+        bool,
+        typer.Option("--dry-run", help="Open the data and list the runs without running them."),
     ] = False,
 ) -> None:
     """Run an experiment or a sweep. Runs that are already done are skipped."""

@@ -195,8 +195,8 @@ class PackedImages:
             if not np.array_equal(file.classes, self.files[0].classes):
                 raise Refused(
                     f"{file.path}: classes",
-                    f"those of {self.files[0].path}",
-                    "others",
+                    f"the classes of {self.files[0].path}",
+                    "other classes",
                     hint="pack both files with the same list of classes",
                 )
 

@@ -53,7 +53,9 @@ def load_stream(path: str | Path, labels: NDArray[Any] | None = None) -> Stream:
             raise Refused("format", f"{FORMAT} {VERSION}", header.text("format", 32))
         made = header.section("made")
         if header.text("made_hash", 64) != _digest(made.fields):
-            raise Refused("made_hash", "the hash of seeds and settings", "another", hint=ALTERED)
+            raise Refused(
+                "made_hash", "the hash of seeds and settings", "another hash", hint=ALTERED
+            )
         seeds, settings = made.section("seeds"), made.section("settings").fields
         for name, value in settings.items():
             if value is not None and not isinstance(value, (int, float, str)):

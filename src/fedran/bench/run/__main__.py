@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=[],
         metavar="KEY=VALUE",
         dest="overrides",
-        help="e.g. stream.beta=0.5, method.rank=64, methods=afl",
+        help="change a setting: stream.beta=0.5, method.rank=64, methods=afl",
     )
     parser.add_argument("--device", help="accelerator for methods that can use one, e.g. cuda")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")

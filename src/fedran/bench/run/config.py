@@ -33,7 +33,8 @@ class StreamSettings(Settings):
     client with N/K rows gets no more, as in the STSA code. ``iid``: equal shares. ``natural``: one
     client per group of the dataset."""
     beta: Annotated[float | None, positive] = None
-    """Concentration of the Dirichlet distribution; small values are skewed. Required for
+    """Concentration of the Dirichlet distribution; small values give a skewed split. Required
+    for
     ``dirichlet`` and ``capped``."""
     label_rate: Annotated[float, share] = 1.0
     """Probability with which a row keeps its label."""
@@ -44,7 +45,7 @@ class StreamSettings(Settings):
     mask_seed: int | None = None
     """Separate seed of the choice of labelled rows."""
     file: str | None = None
-    """A saved stream (``--streams``). It replaces all other settings of this table."""
+    """A stream that ``--streams`` saved. It replaces all other settings of this table."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class RunSettings(Settings):
     gram_error: bool = False
     """Also compare each method's Gram matrix with the exact one (M^2 n operations per run)."""
     seconds_per_row: Annotated[float | None, NOT_NEGATIVE] = None
-    """Seconds of the backbone for one row, where the feature file does not know them."""
+    """Seconds of the backbone for one row, if the feature file does not state them."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class ConfigurationFile(Settings):
 
     dataset: str | list[str]
     """A name, a path to a feature file (.npz) or to a folder of images, or a list of those.
-    Paths are looked up here and below ``FEDRAN_DATA``."""
+    Paths are looked up in the current folder and below ``FEDRAN_DATA``."""
     method: list[dict[str, Any]]
     """The methods, one table ``[[method]]`` each."""
     name: Annotated[str | None, one_line] = None

@@ -79,7 +79,7 @@ class TARGET(TrainedMethod):
         return PUBLISHED_IMAGES // PUBLISHED_BATCHES
 
     def init(self, spec: Spec, seed: int) -> ServerState:
-        """The first weights. Images that the generator cannot make are an error."""
+        """The initial weights. Images of a size that the generator cannot make are an error."""
         if spec.image_size is None or spec.image_size % 4:
             raise ValueError(
                 "TARGET makes square images whose side is a multiple of 4, these are "

@@ -168,7 +168,7 @@ def unpack_rows(kind: str, blob: bytes) -> tuple[Container, list[Label]]:
         raise Refused("width", "2 or 4", width)
     codes = np.frombuffer(message.stream("codes"), dtype=f"<u{width}")
     if len(codes) != n or (n and codes.max() >= len(classes)):
-        raise Refused("codes", f"{n} class numbers below {len(classes)}", f"{len(codes)} others")
+        raise Refused("codes", f"{n} class numbers below {len(classes)}", f"{len(codes)} numbers")
     return message, [classes[c] for c in codes]
 
 

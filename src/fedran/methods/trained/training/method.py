@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 GLOBAL, LOCAL, CLOSING = "global-model", "local-model", "closing"
 """Kinds of messages: download, upload of a training round, upload of the closing round."""
-IMAGE_SIDE = Rule(lambda v: v >= 8 and v % 4 == 0, "a multiple of 4 from 8 on")
+IMAGE_SIDE = Rule(lambda v: v >= 8 and v % 4 == 0, "a multiple of 4 and at least 8")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class TrainedMethod(Schedule, ABC):
     image_size: Annotated[int | None, IMAGE_SIDE] = None
     """Images are resized to squares of this side, in pixels."""
     weights: str = ""
-    """A safetensors file with the body's first weights; random without it."""
+    """A safetensors file with the initial weights of the body. Without it they are random."""
     device: str | None = None
 
     title: ClassVar[str]
@@ -231,7 +231,7 @@ class TrainedMethod(Schedule, ABC):
         return 0
 
     def init(self, spec: Spec, seed: int) -> ServerState:
-        """The first weights, without classes."""
+        """The initial weights, without classes."""
         seed_of_weights = stable_seed("weights", seed)
         weights = initial_weights(
             self.network, spec.in_features, self.weights, seed_of_weights, self.torch_device

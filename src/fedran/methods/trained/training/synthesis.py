@@ -89,7 +89,7 @@ class Generator(nn.Module):
 
 
 def seeded_generator(size: int, seed: int) -> Generator:
-    """A generator whose first weights depend on the seed alone."""
+    """A generator whose initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Generator(size)
