@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# Otherwise every program that a test starts compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-faults lint docs wheel bench bench-accuracy bench-precision results clean
 
@@ -11,9 +13,9 @@ help:  ## list the targets
 demo: .venv/bare  ## install the package without extras and run the demo
 	$(BIN)/fedran demo
 
-test: lint docs wheel  ## lint, types, import contract, docs, wheel, tests, doctests, coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term --doctest-modules src tests
-	$(BIN)/coverage report --include='src/fedran/core/*,src/fedran/wire/*' --fail-under=95
+test: .venv/dev  ## lint, types, import contract, docs, wheel, tests, doctests, coverage
+	@$(MAKE) --no-print-directory -j 2 -O wheel docs lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist=worksteal --cov --cov-report=term --cov-fail-under=95 --doctest-modules src tests
 
 test-faults: .venv/dev  ## faults of a federation with real processes: about 10 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m faults tests/federation

@@ -20,6 +20,11 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that mostly wait for other programs start first, beside the tests that compute."""
+    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
 @pytest.fixture
 def cli(capsys, monkeypatch):
     """Runs the command line: exit code, what it printed, what it said on stderr."""

@@ -42,7 +42,8 @@ def main() -> None:
         (wheel,) = here.glob("fedran-*.whl")
         venv.create(here / "env", with_pip=True)
         python = here / "env" / "bin" / "python"
-        run(python, *PIP, "install", "-c", ROOT / "constraints.txt", wheel, cwd=here)
+        constraints = ("-c", ROOT / "constraints.txt")
+        run(python, *PIP, "install", "--no-compile", *constraints, wheel, cwd=here)
         run(python, "-c", WITHOUT_EXTRAS, cwd=here)
         installed = Path(
             run(python, "-c", "import fedran; print(fedran.__path__[0])", cwd=here).strip()

@@ -1,6 +1,7 @@
 """Checks that every registered method must pass; what a method claims is tested."""
 
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
@@ -92,6 +93,18 @@ def stream(dataset):
     return make_stream(dataset.y_train, n_tasks=3, n_clients=3, beta=0.5, seed=3)
 
 
+@pytest.fixture(scope="module")
+def result_of(dataset, stream):
+    """The result of a whole run of a method; every method runs once."""
+    return cache(lambda key: run(PreparedJob(key, make(key), dataset, stream)))
+
+
+@pytest.fixture(scope="module")
+def state_of(dataset, stream):
+    """The server's state of a method after all tasks; every method runs once."""
+    return cache(lambda key: final_state(make(key), dataset, stream))
+
+
 def rows_of(method, dataset):
     """The dataset as the method takes it."""
     return as_images(dataset) if method.input == "images" else dataset
@@ -145,9 +158,8 @@ def predictions(method, state, dataset):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_learns_what_it_sees_and_reports_what_it_carried(key, dataset, stream):
-    method = make(key)
-    result = run(PreparedJob(key, method, dataset, stream))
+def test_learns_what_it_sees_and_reports_what_it_carried(key, dataset, stream, result_of):
+    method, result = make(key), result_of(key)
     assert (100 * result.acc[0][0] if method.family == "trained" else result.A_T) > 80
     carried = []
     state, cstates = method.init(spec_of(method, dataset, stream), 0), {}
@@ -167,14 +179,13 @@ def test_learns_what_it_sees_and_reports_what_it_carried(key, dataset, stream):
 
 
 @pytest.mark.parametrize("key", ANALYTIC)
-def test_nothing_is_downloaded_before_the_first_task(key, dataset, stream):
-    result = run(PreparedJob(key, make(key), dataset, stream))
-    assert result.tasks[0].bytes_down == [0] * stream.n_clients
+def test_nothing_is_downloaded_before_the_first_task(key, stream, result_of):
+    assert result_of(key).tasks[0].bytes_down == [0] * stream.n_clients
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_same_seed_same_result(key, dataset, stream):
-    first, second = (run(PreparedJob(key, make(key), dataset, stream)) for _ in range(2))
+def test_same_seed_same_result(key, dataset, stream, result_of):
+    first, second = result_of(key), run(PreparedJob(key, make(key), dataset, stream))
     assert first.acc == second.acc
     assert first.run_id == second.run_id
     assert [t.bytes_up for t in first.tasks] == [t.bytes_up for t in second.tasks]
@@ -183,10 +194,9 @@ def test_same_seed_same_result(key, dataset, stream):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_resume_equals_uninterrupted(key, dataset, stream):
-    method = make(key)
+def test_resume_equals_uninterrupted(key, dataset, stream, state_of):
+    method, straight = make(key), state_of(key)
     state = final_state(method, dataset, stream, reload=True)
-    straight = final_state(method, dataset, stream)
     assert method.dump(state) == method.dump(straight)
     assert np.array_equal(
         predictions(method, state, dataset), predictions(method, straight, dataset)
@@ -194,31 +204,31 @@ def test_resume_equals_uninterrupted(key, dataset, stream):
 
 
 @pytest.mark.parametrize("key", [k for k in KEYS if make(k).claims.order_free])
-def test_order_of_clients_does_not_matter(key, dataset, stream):
+def test_order_of_clients_does_not_matter(key, dataset, stream, state_of):
     method = make(key)
-    forward = predictions(method, final_state(method, dataset, stream), dataset)
+    forward = predictions(method, state_of(key), dataset)
     backward = predictions(method, final_state(method, dataset, stream, reverse=True), dataset)
     assert np.array_equal(forward, backward)
 
 
 @pytest.mark.parametrize("key", [k for k in KEYS if make(k).claims.partition_free])
-def test_partition_does_not_matter(key, dataset, stream):
+def test_partition_does_not_matter(key, dataset, stream, state_of):
     method = make(key)
     pooled = Stream(
         tuple(Task(t.classes, (np.concatenate(t.rows), *t.rows[1:2])) for t in stream.tasks), {}
     )
     alone = Stream(tuple(Task(t.classes, (t.rows[0],)) for t in pooled.tasks), {})
-    split = predictions(method, final_state(method, dataset, stream), dataset)
+    split = predictions(method, state_of(key), dataset)
     joint = method.predict(final_state(method, dataset, alone), dataset.X_test)
     assert np.array_equal(split, joint)
 
 
 @pytest.mark.parametrize("key", [k for k in KEYS if make(k).claims.exact])
-def test_exact_means_one_client_with_everything_in_one_task(key, dataset, stream):
+def test_exact_means_one_client_with_everything_in_one_task(key, dataset, stream, state_of):
     method = make(key)
     rows = np.concatenate([r for t in stream.tasks for r in t.rows])
     joint = Stream((Task(stream.seen(2), (rows,)),), {})
-    split = final_state(method, dataset, stream)
+    split = state_of(key)
     alone = final_state(method, dataset, joint)
     assert np.array_equal(predictions(method, split, dataset), predictions(method, alone, dataset))
     if hasattr(split, "head"):
@@ -250,9 +260,10 @@ def test_nan_is_refused(key, dataset, stream):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(key, dataset, stream, tmp_path):
-    job = PreparedJob(key, make(key), dataset, stream)
-    straight = run(job)
+def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
+    key, dataset, stream, result_of, tmp_path
+):
+    job, straight = PreparedJob(key, make(key), dataset, stream), result_of(key)
 
     def stop(what):
         if what.startswith("task 2: solved"):
@@ -271,10 +282,9 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(key, dataset, str
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_frozen_methods_have_no_drift(key, dataset, stream):
+def test_frozen_methods_have_no_drift(key, dataset, state_of):
     method = make(key)
-    state = final_state(method, dataset, stream)
-    found = method.embed(state, rows_of(method, dataset).X_test)
+    found = method.embed(state_of(key), rows_of(method, dataset).X_test)
     assert (found is None) == (method.input == "features")
 
 
