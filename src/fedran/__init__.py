@@ -13,6 +13,7 @@ from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Diagnosis, Head
+from fedran.core.mixture import Mixture, condense
 from fedran.core.pseudo_labels import PseudoLabels, margin_labels, prototype_labels
 from fedran.core.ridge import Ridge
 from fedran.core.summarize import Summarizer, summarize
@@ -35,6 +36,7 @@ __all__ = [
     "Fingerprint",
     "Head",
     "Limits",
+    "Mixture",
     "Plan",
     "PseudoLabels",
     "RandomFeatures",
@@ -42,6 +44,7 @@ __all__ = [
     "Ridge",
     "Summarizer",
     "Summary",
+    "condense",
     "decode",
     "encode",
     "load",

@@ -1,4 +1,4 @@
-"""``fedran plan``: the largest rank that fits a byte budget."""
+"""``fedran plan``: the message, and its rank or group size, for a byte budget."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ def plan(
         int | None,
         typer.Option(help="Number of raw features (d). Adds a comparison with sending them."),
     ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(help="Labelled rows per client and task. With --in-features: mixtures too."),
+    ] = None,
+    min_group: Annotated[int, typer.Option(help="Least rows per group of a mixture.")] = 5,
     classes_seen: Annotated[
         int | None, typer.Option(help="Number of classes of the head (default: --classes).")
     ] = None,
@@ -38,9 +43,10 @@ def plan(
     bits: Annotated[float, typer.Option(help="Average bits per value for mixed.")] = DEFAULT_BITS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Find the largest rank that fits a byte budget, or the costs of a rank.
+    """Find the message for a byte budget, or the costs of a rank.
 
-    Also prints the size of the alternatives: the paper's message, the exact Gram, raw features.
+    A summary gets the largest rank that fits, a mixture the smallest groups. Also prints the size
+    of the alternatives: the paper's message, the exact Gram, raw features.
     """
     if (budget is None) == (rank is None):
         raise ValueError("give either --budget or --rank")
@@ -50,11 +56,13 @@ def plan(
         n_classes=classes,
         rank=rank,
         in_features=in_features,
+        n_rows=rows,
+        min_group=min_group,
         classes_seen=classes_seen,
         precision=precision,
         bits=bits,
     )
-    if p.rank == 0:
+    if p.rank == 0 and p.message == "summary":
         least = fedran.plan(
             out_features=out_features, n_classes=classes, rank=1, precision=precision, bits=bits
         )
@@ -66,18 +74,24 @@ def plan(
         typer.echo(json.dumps(asdict(p), indent=2))
         return
     exactness = "estimate" if p.precision == "mixed" else "exact up to the labels"
-    rows = [
+    lines = [
         ("rank", str(p.rank), "the largest that fits" if p.budget is not None else "as given"),
-        ("upload", human_bytes(p.upload), f"{p.precision}, {exactness}"),
+        ("summary", human_bytes(p.upload), f"{p.precision}, {exactness}"),
         ("download", human_bytes(p.download), "the head in float16"),
         ("paper's rank", str(p.paper_rank), "for the same bytes, 8 bytes per value"),
         ("paper's upload", human_bytes(p.paper_upload), "(M r + r + M C) x 8 at this rank"),
         ("exact Gram", human_bytes(p.gram_upload), "packed, float32"),
     ]
+    if p.group_size is not None and p.mixture_upload is not None:
+        lines[:0] = [("message", p.message, "the more accurate one within the budget")]
+        lines[3:3] = [
+            ("group size", str(p.group_size), "rows per group, the smallest that fits"),
+            ("mixture", human_bytes(p.mixture_upload), "for any M, estimate"),
+        ]
     if p.feature_rows_float32 is not None:
         few, more = f"< {p.feature_rows_float32} rows", f"< {p.feature_rows_8bit} rows"
-        rows += [
+        lines += [
             ("float32 features", few, "are smaller than this upload"),
             ("8-bit features", more, "are smaller, but reveal every single row"),
         ]
-    Console().print(named_values(rows))
+    Console().print(named_values(lines))

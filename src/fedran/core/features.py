@@ -181,6 +181,11 @@ source={'backbone': 'a backbone'})
         """H = activation(prepare(Z) P), (n, M) float32."""
         return self._mapped(self._accepted(Z))
 
+    def project(self, X: ArrayLike | Array) -> Float32[Array, "n M"]:
+        """activation(X P), (n, M) float32, for rows that are prepared already."""
+        X = cast(as_matrix(X, "X", self.in_features + self.bias), "float32")
+        return self._mapped(X, prepared=True)
+
     def blocks(
         self, Z: ArrayLike | Array, max_bytes: int = BLOCK_BYTES
     ) -> Iterator[tuple[slice, Float32[Array, "_ M"]]]:
@@ -205,13 +210,14 @@ source={'backbone': 'a backbone'})
         with np.errstate(over="ignore", invalid="ignore"):  # checked where H is used
             return cast(Z if self.kind == "relu" else unit_rows(Z), "float32")
 
-    def _mapped(self, Z: Float[Array, "n d"]) -> Float32[Array, "n M"]:
+    def _mapped(self, Z: Float[Array, "n d"], prepared: bool = False) -> Float32[Array, "n M"]:
         xp = namespace(Z)
         projection = self.projection_like(Z)
         H = xp.empty((Z.shape[0], self.out_features), dtype=xp.float32, device=device(Z))
         for rows in self._slices(Z.shape[0], BLOCK_BYTES):
             with np.errstate(over="ignore", invalid="ignore"):  # checked where H is used
-                matmul(self._prepared(Z[rows]), projection, out=H[rows])
+                X = Z[rows] if prepared else self._prepared(Z[rows])
+                matmul(X, projection, out=H[rows])
                 if self.kind == "relu":
                     xp.clip(H[rows], min=0, out=H[rows])
                 else:

@@ -8,17 +8,24 @@ from typing import TypeAlias, TypeVar, cast, overload
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.core.head import Head
+from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.wire.aggregator_codec import decode_aggregator, encode_aggregator
 from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import HeadPrecision, decode_head, encode_head
+from fedran.wire.mixture_codec import check_mixture_precision, decode_mixture, encode_mixture
 from fedran.wire.summary_codec import Precision, check_precision, decode_summary, encode_summary
 from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
 
 DEFAULT_BITS = 5.0
-Encodable: TypeAlias = Summary | Head | Aggregator
-Kind = TypeVar("Kind", Summary, Head, Aggregator)
-KINDS: dict[type, str] = {Summary: "summary", Head: "head", Aggregator: "aggregator"}
+Encodable: TypeAlias = Summary | Mixture | Head | Aggregator
+Kind = TypeVar("Kind", Summary, Mixture, Head, Aggregator)
+KINDS: dict[type, str] = {
+    Summary: "summary",
+    Mixture: "mixture",
+    Head: "head",
+    Aggregator: "aggregator",
+}
 """The name of each class in the header of a message."""
 
 
@@ -29,7 +36,7 @@ def encode(
     bits: float = DEFAULT_BITS,
     max_bytes: int | None = None,
 ) -> bytes:
-    """Convert a summary, a head or an aggregator to bytes.
+    """Convert a summary, a mixture, a head or an aggregator to bytes.
 
     The same object gives the same bytes. The layout is a safetensors file; see
     docs/reference/wire-format.md.
@@ -37,16 +44,18 @@ def encode(
     Parameters
     ----------
     obj:
-        A ``Summary``, a ``Head`` or an ``Aggregator``.
+        A ``Summary``, a ``Mixture``, a ``Head`` or an ``Aggregator``.
     precision:
         For a summary ``"mixed"`` (default), ``"int8"``, ``"float16"``, ``"float32"`` or
         ``"float64"``. ``"mixed"`` gives larger singular values more bits and compresses the
-        result. For a head ``"float16"`` with one scale per class (default), ``"float32"`` or
-        ``"float64"``. An aggregator is always stored exactly.
+        result. For a mixture ``"mixed"`` (default) or ``"float32"``. For a head ``"float16"`` with
+        one scale per class (default), ``"float32"`` or ``"float64"``. An aggregator is always
+        stored exactly.
     bits:
         Average bits per value for ``"mixed"``.
     max_bytes:
-        Truncate a summary until its message fits. Only for summaries.
+        Truncate a summary until its message fits. A mixture that does not fit is refused with
+        a ValueError, because its groups cannot be made coarser.
 
     Notes
     -----
@@ -64,12 +73,22 @@ def encode(
         checked = check_precision(precision or "mixed", bits)
         blob = encode_summary(obj, checked, bits)
         return blob if max_bytes is None else _shrink(obj, blob, max_bytes, checked, bits)
+    if isinstance(obj, Mixture):
+        blob = encode_mixture(obj, check_mixture_precision(precision or "mixed", bits), bits)
+        if max_bytes is not None and len(blob) > max_bytes:
+            raise ValueError(
+                f"max_bytes={max_bytes} is too small: {obj.n_groups} group means of "
+                f"{obj.in_features} features take {len(blob)} bytes; condense the rows again with "
+                "a larger group_size, or encode with fewer bits"
+            )
+        return blob
     if not isinstance(obj, (Head, Aggregator)):
         raise TypeError(
-            f"encode expects a Summary, a Head or an Aggregator, got {type(obj).__name__}"
+            "encode expects a Summary, a Mixture, a Head or an Aggregator, "
+            f"got {type(obj).__name__}"
         )
     if max_bytes is not None:
-        raise ValueError("max_bytes applies to summaries only, as nothing else can be truncated")
+        raise ValueError("max_bytes applies to summaries and mixtures only")
     if isinstance(obj, Head):
         return encode_head(obj, cast(HeadPrecision, precision or "float16"))
     if precision is not None:
@@ -121,7 +140,7 @@ def decode(
     limits: Limits | None = None,
     device: str | None = None,
 ) -> Encodable:
-    """Convert bytes back to a summary, a head or an aggregator.
+    """Convert bytes back to a summary, a mixture, a head or an aggregator.
 
     The bytes may come from anyone: nothing in them is executed or trusted. Sizes are checked
     before memory is allocated, then the checksum, types and shapes, and that the numbers can
@@ -132,8 +151,9 @@ def decode(
     blob:
         The bytes that ``encode`` returned.
     kind:
-        ``Summary``, ``Head`` or ``Aggregator``: the only class to accept. By default the class
-        follows from the message. A server that expects summaries should pass ``Summary``.
+        ``Summary``, ``Mixture``, ``Head`` or ``Aggregator``: the only class to accept. By default
+        the class follows from the message. A server that expects summaries should pass
+        ``Summary``.
     limits:
         Largest accepted sizes. The default is ``Limits()``, or no practical limit for
         ``kind=Aggregator``, which is a server's own state.
@@ -163,7 +183,7 @@ def decode(
 def check_kind(kind: type | None) -> None:
     """Raise TypeError unless ``kind`` is None or a class that a message can hold."""
     if kind is not None and kind not in KINDS:
-        raise TypeError(f"kind must be Summary, Head or Aggregator, got {kind!r}")
+        raise TypeError(f"kind must be Summary, Mixture, Head or Aggregator, got {kind!r}")
 
 
 def decode_container(
@@ -174,8 +194,10 @@ def decode_container(
         message.of_kind(KINDS[kind])
     if message.kind == "summary":
         return decode_summary(message, limits).to(device)
+    if message.kind == "mixture":
+        return decode_mixture(message, limits).to(device)
     if message.kind == "head":
         return decode_head(message, limits).to(device)
     if message.kind == "aggregator":
         return decode_aggregator(message, limits, device)
-    raise Refused("kind", "summary, head or aggregator", message.kind)
+    raise Refused("kind", "summary, mixture, head or aggregator", message.kind)

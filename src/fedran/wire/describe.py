@@ -12,6 +12,7 @@ from fedran.core.bounds import gram_bounds
 from fedran.core.errors import printable
 from fedran.core.head import Head
 from fedran.core.labels import Label
+from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.wire.codec import decode_container
 from fedran.wire.container import Container
@@ -34,7 +35,7 @@ class Description:
 
 
 def describe(path: str | Path) -> Description:
-    """Describe a saved summary, head or aggregator. Any other or damaged file is refused."""
+    """Describe a saved message, head or aggregator. Any other or damaged file is refused."""
     with refusals_name_file(path):
         message, limits = read_container(path, None, None)
         obj = decode_container(message, None, limits, None)
@@ -45,6 +46,8 @@ def describe(path: str | Path) -> Description:
     }
     if isinstance(obj, Summary):
         title, sections = _summary(obj, message)
+    elif isinstance(obj, Mixture):
+        title, sections = _mixture(obj, message)
     elif isinstance(obj, Head):
         title, sections = _head(obj, message)
     else:
@@ -86,6 +89,29 @@ def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
         "content": content,
         "accounts": _accounts(s.accounts),
     }
+
+
+def _mixture(m: Mixture, message: Container) -> tuple[str, dict[str, Section]]:
+    precision = message.header.text("precision")
+    if precision == "mixed" and m.n_groups:
+        bits = message.tensors["means_bits"].mean()
+        precision = f"mixed ({bits:.2f} bits per value before compression)"
+    spread = float(sum(p.counts @ p.spreads for p in m.parts))
+    content: Section = {
+        "precision": precision,
+        "in_features d": m.in_features,
+        "parts": len(m.parts),
+        "groups": m.n_groups,
+        "rows": m.n_rows,
+        "rows of the smallest group": m.smallest_group,
+        "directions": ", ".join(str(len(p.shares)) for p in m.parts[:SHOWN]) or "none",
+        "classes": _listed(dict(zip(m.classes, m.counts, strict=True))),
+        "in memory": f"{m.nbytes} bytes",
+        "energy": m.energy,
+        "of which within groups": f"{spread / m.energy:.2%}" if m.energy else None,
+        "bound on the Gram error": "none exists for mixtures",
+    }
+    return "upload: one client's mixture of one task", {"content": content}
 
 
 def _head(head: Head, message: Container) -> tuple[str, dict[str, Section]]:

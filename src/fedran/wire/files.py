@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, overload
 
 from fedran.core.errors import Refused
 from fedran.core.head import Head
+from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.wire.codec import (
     DEFAULT_BITS,
@@ -105,11 +106,11 @@ def read_container(
 ) -> tuple[Container, Limits]:
     """The verified contents of a file and the limits that apply to them.
 
-    Without ``limits``, an aggregator may be as large as a server's state, while summaries and
+    Without ``limits``, an aggregator may be as large as a server's state, while messages and
     heads have the limits of ``decode``. The size is checked before the file is read.
     """
     path = Path(path)
-    allowed = limits or (DEFAULT_LIMITS if kind in (Summary, Head) else FILE_LIMITS)
+    allowed = limits or (DEFAULT_LIMITS if kind in (Summary, Mixture, Head) else FILE_LIMITS)
     size = path.stat().st_size
     if size > allowed.message:
         raise Refused("file", f"at most {allowed.message} bytes", size)
@@ -127,7 +128,7 @@ def save(
     *,
     bits: float = DEFAULT_BITS,
 ) -> int:
-    """Write a summary, a head or an aggregator to a file and return the number of bytes.
+    """Write a summary, mixture, head or aggregator to a file and return the number of bytes.
 
     The file holds the bytes of ``encode`` with the same options. After a crash it holds either
     the old content or the complete new one. Only its owner can read it (mode 0600, on systems
@@ -153,10 +154,10 @@ def load(
     limits: Limits | None = None,
     device: str | None = None,
 ) -> Encodable:
-    """Read a summary, a head or an aggregator that ``save`` wrote.
+    """Read a summary, a mixture, a head or an aggregator that ``save`` wrote.
 
     Takes the options of ``decode`` and makes the same checks. A refusal names the file. Without
-    ``limits``, summaries and heads have the limits of ``decode``; an aggregator may be larger.
+    ``limits``, messages and heads have the limits of ``decode``; an aggregator may be larger.
     """
     check_kind(kind)
     with refusals_name_file(path):

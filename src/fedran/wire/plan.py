@@ -1,17 +1,24 @@
-"""Which rank fits a byte budget, and what the alternatives cost."""
+"""Which message and which rank or group size fit a byte budget, and what alternatives cost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fedran.wire.codec import DEFAULT_BITS
-from fedran.wire.sizes import head_bytes, paper_upload_values, upload_bytes
+from fedran.wire.sizes import head_bytes, mixture_bytes, paper_upload_values, upload_bytes
 from fedran.wire.summary_codec import check_precision
+
+MIXTURE_WORTH = 1 / 20
+"""A mixture of small groups is as accurate as a summary of this rank per row, at the same width M
+(docs/explanation/mathematics.md). A larger rank is better, a smaller one is worse."""
+LEAST_GROUP_SIZE = 5
+"""Groups below this size take more bytes and are hardly more accurate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A rank and its costs per client and task. Sizes are in bytes."""
+    """A message with its rank or group size, and costs per client and task. Sizes are in bytes."""
 
     out_features: int
     n_classes: int
@@ -19,10 +26,16 @@ class Plan:
     bits: float
     budget: int | None
     """The given budget; None if the rank was given."""
+    message: Literal["summary", "mixture"]
+    """The message that is more accurate within the budget."""
     rank: int
     """The given rank, or the largest that fits. 0: the class sums alone exceed the budget."""
     upload: int
-    """Bytes of the upload at that rank, with labels of usual length. An estimate for ``mixed``."""
+    """Bytes of a summary of that rank, with labels of usual length. An estimate for ``mixed``."""
+    group_size: int | None
+    """The smallest group size whose mixture fits. None: none fits, or d or the rows are unknown."""
+    mixture_upload: int | None
+    """Bytes of that mixture, an estimate."""
     download: int
     """Bytes of the head in float16, with all classes seen so far."""
     paper_rank: int
@@ -46,11 +59,13 @@ def plan(
     n_classes: int,
     rank: int | None = None,
     in_features: int | None = None,
+    n_rows: int | None = None,
+    min_group: int = 5,
     classes_seen: int | None = None,
     precision: str = "mixed",
     bits: float = DEFAULT_BITS,
 ) -> Plan:
-    """Find the largest rank that fits a byte budget, or the costs of a given rank.
+    """Find the message, and its rank or group size, for a byte budget; or the costs of a rank.
 
     Parameters
     ----------
@@ -62,6 +77,11 @@ def plan(
         The classes that one client holds in one task. Only their sums are sent.
     in_features:
         d, the width of the raw features. Adds a comparison with sending features.
+    n_rows:
+        The labelled rows that one client holds in one task. With ``in_features``, mixtures are
+        considered too.
+    min_group:
+        As for ``condense``.
     classes_seen:
         All classes that the head knows (default: ``n_classes``).
     precision, bits:
@@ -73,6 +93,9 @@ def plan(
     >>> p = fedran.plan(budget_bytes=2_000_000, out_features=8192, n_classes=20)
     >>> p.rank > 256 and p.upload <= 2_000_000, p.paper_rank
     (True, 10)
+    >>> p = fedran.plan(200_000, out_features=8192, n_classes=20, in_features=1280, n_rows=2000)
+    >>> p.message, p.group_size
+    ('mixture', 6)
     """
     precision = check_precision(precision, bits)
     _check_sizes(
@@ -81,6 +104,8 @@ def plan(
         budget_bytes=budget_bytes,
         rank=rank,
         in_features=in_features,
+        n_rows=n_rows,
+        min_group=min_group,
         classes_seen=classes_seen,
     )
     if (budget_bytes is None) == (rank is None):
@@ -96,14 +121,21 @@ def plan(
     upload = upload_bytes(M, chosen, C, precision, bits)
     seen = classes_seen or C  # the paper's C_t counts all classes so far
     per_row = None if in_features is None else 4 * in_features
+    mixture = None
+    if budget_bytes is not None and in_features is not None and n_rows is not None:
+        mixture = _smallest_groups(budget_bytes, in_features, n_rows, C, min_group, bits)
+    better = mixture is not None and chosen < MIXTURE_WORTH * (n_rows or 0)
     return Plan(
         out_features=M,
         n_classes=C,
         precision=precision,
         bits=bits,
         budget=budget_bytes,
+        message="mixture" if better or (mixture and chosen == 0) else "summary",
         rank=chosen,
         upload=upload,
+        group_size=None if mixture is None else mixture[0],
+        mixture_upload=None if mixture is None else mixture[1],
         download=head_bytes(M, seen),
         paper_rank=min(M, max(0, (budget // 8 - M * seen) // (M + 1))),
         paper_upload=8 * paper_upload_values(M, chosen, seen),
@@ -124,6 +156,17 @@ def _largest_rank(budget: int, M: int, C: int, precision: str, bits: float) -> i
         else:
             high = middle
     return low
+
+
+def _smallest_groups(
+    budget: int, d: int, n_rows: int, C: int, min_group: int, bits: float
+) -> tuple[int, int] | None:
+    """The smallest group size whose mixture fits, and its bytes; None if none does."""
+    for size in range(max(LEAST_GROUP_SIZE, min_group + 1 if min_group > 1 else 0), n_rows + 1):
+        need = mixture_bytes(d, n_rows, C, size, min_group, bits=bits)
+        if need <= budget:
+            return size, need
+    return None
 
 
 def _check_sizes(**sizes: int | None) -> None:

@@ -39,6 +39,8 @@ class Limits:
     """Bytes of all arrays that decoding allocates."""
     out_features: int = 2**17
     classes: int = 20_000
+    groups: int = 200_000
+    """Group means of a mixture."""
     label_length: int = 256
     """Characters of one string label."""
 
