@@ -41,6 +41,8 @@ def test_larger_runs_are_expected_to_take_more_memory():
     assert host("fedran", out_features=4096) > host("fedran", out_features=1024)
     assert host("exact", out_features=4096) > host("fedran", out_features=4096)
     assert host("fedncm") > memory.BASE_MEMORY
+    assert host("gh-ofl-fishermix") - host("gh-ofl-lda") == 12 * 10 * 4000 * 129
+    assert host("fedpft") > host("fedncm") + 3 * 4 * 1000 * 64
 
 
 def test_training_is_expected_to_take_weights_activations_and_replay():

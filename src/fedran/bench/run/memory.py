@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from fedran.bench.run.machine import available_memory, free_accelerator_memory
 from fedran.bench.run.runner import PreparedJob
+from fedran.methods.analytic.fedpft import FedPFT
+from fedran.methods.analytic.gh_ofl import GHOFLFisherMix
 from fedran.methods.analytic.gram_based import GramMethod
+from fedran.methods.analytic.moments import MomentMethod
 from fedran.methods.trained.training.footprint import footprint
 from fedran.methods.trained.training.method import TrainedMethod
 
@@ -26,7 +29,10 @@ class Needs:
 
 
 def estimate_needs(run: PreparedJob) -> Needs:
-    """The data, plus three (M, M) matrices and the largest client's rows, or plus a network."""
+    """The data, plus three (M, M) matrices and the largest client's rows, or plus a network.
+
+    Methods whose server draws rows hold these three times while they are put together.
+    """
     data = run.dataset
     arrays = 2 * (data.X_train.nbytes + data.X_test.nbytes)
     if isinstance(run.method, TrainedMethod):
@@ -41,8 +47,14 @@ def estimate_needs(run: PreparedJob) -> Needs:
     pooled = run.method.family == "reference"
     rows = max(sum(s) if pooled else max(s) for s in sizes)
     clients = run.stream.n_clients
-    uploads = 4 * M * M * clients if isinstance(run.method, GramMethod) else 0
-    return Needs(BASE_MEMORY + arrays + 4 * (3 * M * M + 4 * rows * M) + uploads)
+    uploads = 4 * M * M * clients if isinstance(run.method, (GramMethod, MomentMethod)) else 0
+    drawn = 0
+    if isinstance(run.method, FedPFT):
+        drawn = 12 * int(data.X_train.size)
+    elif isinstance(run.method, GHOFLFisherMix):
+        n_classes = sum(len(t.classes) for t in run.stream.tasks)
+        drawn = 12 * n_classes * run.method.rows_per_class * (run.method.directions + 1)
+    return Needs(BASE_MEMORY + arrays + 4 * (3 * M * M + 4 * rows * M) + uploads + drawn)
 
 
 def require_fit(needs: Needs, device: str | None) -> None:
