@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedran.federation.protocol.identity import Roster
-from fedran.federation.server.app import open_store
 from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
 
 
@@ -50,7 +50,7 @@ def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
     envelope = Outbox(tmp_path / "edge/state/outbox").envelope("may.sum-1")
     for edges, outcome in (({}, "refused"), ({"edge": ("ward-a", "ward-b")}, "accepted")):
         replace(roster, edges=edges).save(server.roster)
-        store = open_store(server.settings(), server.folder)
+        store = Store.open(server.settings(), server.folder)
         assert store.receive(envelope).outcome == outcome
         store.close()
 

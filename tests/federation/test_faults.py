@@ -26,7 +26,6 @@ pytest.importorskip("flwr")
 from fedran.federation.ops.flower import CONNECTION, flwr, free_port, is_listening
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
-from fedran.federation.server.app import open_store
 from fedran.federation.server.store import Store
 from helpers.made_federation import same_state
 from helpers.real_federation import Federation, federation, wait_for
@@ -85,7 +84,7 @@ def test_a_server_killed_during_a_task_reaches_the_same_state_as_an_undisturbed_
         accepted = fed.events("upload", outcome="accepted")
         assert len({(e["client"], e["task"]) for e in accepted}) == 6
         settings = fed.server.settings()
-        restored = open_store(settings, fed.server.folder)
+        restored = Store.open(settings, fed.server.folder)
         undisturbed = Store(tmp_path / "other", restored.rules, restored.roster)
         for record in restored.journal.records():
             assert undisturbed.receive(record).outcome == "accepted"

@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedran.core.errors import Refused
-from fedran.federation.server.app import open_store
 from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.store import Store
 from helpers.made_federation import D, M, Sites
 
 
@@ -27,7 +27,7 @@ def opened(here):
 
     def make(**changes):
         settings = ServerSettings("trial", D, M, **{"source": "test", **changes})
-        made.append(open_store(settings, here))
+        made.append(Store.open(settings, here))
         return made[-1]
 
     yield make

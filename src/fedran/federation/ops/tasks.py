@@ -27,6 +27,7 @@ from fedran.federation.server.events import EventLog
 from fedran.federation.server.head import ValidationSet
 from fedran.federation.server.round import Quorum
 from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.store import Store
 from fedran.federation.site.settings import local_sites
 from fedran.wire.files import write_atomically
 
@@ -195,11 +196,9 @@ def _finish(
 
 def accept_upload(paths: ServerPaths, client: str, task: str) -> Receipt:
     """Accept an upload from quarantine; a running server then sends a new head to all sites."""
-    from fedran.federation.server.app import open_store  # imports Flower, which takes seconds
-
     with (
         locked(paths.state, 60.0, task=task),
-        closing(open_store(paths.settings(), paths.folder)) as store,
+        closing(Store.open(paths.settings(), paths.folder)) as store,
     ):
         receipt = store.accept(client, task)
         # No node has the new classifier yet: the server's next update sends it to all.

@@ -16,7 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.identity import Roster, check_task
+from fedran.federation.protocol.identity import check_task
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.settings import load_settings
@@ -24,8 +24,6 @@ from fedran.federation.server.head import ValidationSet
 from fedran.federation.server.round import Round
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.server.store import Store
-from fedran.federation.server.validation import Rules
-from fedran.wire.validation import Limits
 
 VARIABLE = "FEDRAN_SERVER"
 LOCK_TIMEOUT = 600.0
@@ -48,23 +46,10 @@ def main(grid: Grid, context: Context) -> None:
             check_task(task)
         with (
             locked(folder / settings.state, LOCK_TIMEOUT, task=task),
-            closing(open_store(settings, folder)) as store,
+            closing(Store.open(settings, folder)) as store,
         ):
             validation = ValidationSet.load(settings, folder)
             Round(grid, settings, store, validation, ServerPaths(folder).node_owners).run(task)
     except Exception as reason:
         log.exception("the run failed: %s", reason)
         raise
-
-
-def open_store(settings: ServerSettings, folder: Path) -> Store:
-    """The store of a server. The caller holds the lock of its folder while it is open."""
-    rules = Rules(
-        settings.federation,
-        settings.offer("any").features().fingerprint,
-        settings.out_features,
-        max_classes=settings.max_classes,
-        limits=Limits(message=settings.largest_upload),
-    )
-    roster = Roster.load(folder / settings.roster)
-    return Store(folder / settings.state, rules, roster, settings.snapshot_every)

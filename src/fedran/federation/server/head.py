@@ -39,7 +39,7 @@ class ValidationSet:
             expected = f"features (n, {width}), as `in_features` says"
             raise Refused(settings.validation, expected, f"{rows.X.dtype} {rows.X.shape}")
         require_finite(rows.X, settings.validation)
-        return cls(rows, settings.offer("any").features())
+        return cls(rows, settings.features())
 
     def accuracy(self, head: Head) -> float | None:
         """Accuracy on the rows whose class the head knows; None if there are none."""

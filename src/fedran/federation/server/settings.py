@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from fedran.core.features import RandomFeatures
 from fedran.core.ids import check_id
 from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, Offer, check_source
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
@@ -66,6 +67,10 @@ class ServerSettings(Settings):
                 f"largest_upload must be at least {least:,} (budget_bytes and {ENVELOPE_BYTES:,}), "
                 f"got {self.largest_upload}"
             )
+
+    def features(self) -> RandomFeatures:
+        """The feature map that every offer describes."""
+        return self.offer("any").features()
 
     def offer(self, task: str, earlier: Sequence[str] = ()) -> Offer:
         """The offer of a task, with the earlier tasks that a site may have missed."""

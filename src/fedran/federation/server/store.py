@@ -21,6 +21,7 @@ from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.journal import Journal, StoreDamaged
+from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.validation import (
     Rules,
     check_fingerprint,
@@ -30,7 +31,7 @@ from fedran.federation.server.validation import (
 )
 from fedran.wire.codec import decode
 from fedran.wire.files import load, save, write_atomically
-from fedran.wire.validation import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS, Limits
 
 log = logging.getLogger(__name__)
 UNUSUAL = 100.0
@@ -83,6 +84,19 @@ class Store:
         except BaseException:
             self.journal.close()
             raise
+
+    @classmethod
+    def open(cls, settings: ServerSettings, folder: Path) -> Store:
+        """The store of the server in ``folder``. The caller holds the lock of the state folder."""
+        rules = Rules(
+            settings.federation,
+            settings.features().fingerprint,
+            settings.out_features,
+            max_classes=settings.max_classes,
+            limits=Limits(message=settings.largest_upload),
+        )
+        roster = Roster.load(folder / settings.roster)
+        return cls(folder / settings.state, rules, roster, settings.snapshot_every)
 
     @property
     def aggregator(self) -> Aggregator:
