@@ -1,8 +1,9 @@
-"""Access to the cells of a table of the report, and a hostile string."""
+"""Access to the cells of a table of the report, and hostile strings."""
 
 import re
 
 HOSTILE = "<script>alert('x')</script>\"&|*_b_*\x1b[31m\n\u202e" + "long " * 200
+LONG = "<script>alert(1)</script>\"'><img src=http://x.example/>\x1b[2J" + "w" * 3000
 
 
 def column(table, heading, group=None):

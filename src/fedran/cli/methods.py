@@ -28,9 +28,9 @@ NOTE = (
 
 
 def methods(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with all settings.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all settings.")] = False,
 ) -> None:
-    """List the methods of the benchmark: family, claims, uploads, verification."""
+    """List the methods of the benchmark with their claims, uploads and verification."""
     rows = [describe_method(key) for key in METHODS]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))

@@ -13,17 +13,25 @@ from fedran.bench.report.build import load_results, make_report
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(help="Folder with results (*.jsonl), searched recursively.")
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="Folder with results (*.jsonl). Subfolders are included."
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Output folder (default: FOLDER/report).", show_default=False),
+        typer.Option(
+            metavar="OUT", help="Folder for the page (default: FOLDER/report).", show_default=False
+        ),
     ] = None,
     open_page: Annotated[
         bool, typer.Option("--open", help="Show the page in the web browser.")
     ] = False,
 ) -> None:
-    """Write tables and figures of all results below a folder as one page that opens offline."""
+    """Write the tables and figures of all results in a folder as one HTML page.
+
+    The page opens offline.
+    """
     result = make_report(load_results(folder))
     page = result.write(folder / "report" if out is None else out)
     typer.echo(f"{page}")

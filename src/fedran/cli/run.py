@@ -19,9 +19,20 @@ from fedran.bench.run.progress import PlannedJob, RemainingTime, duration, summa
 from fedran.bench.run.sweep import DEFAULT_OUT, HOW_TO_CONTINUE, execute, list_runs
 
 
+def at_least_one(number: int) -> int:
+    """The number itself; Typer's own check would put a formula into the help text."""
+    if number < 1:
+        raise typer.BadParameter(f"expected 1 or more, got {number}")
+    return number
+
+
 def run(
-    config: Annotated[Path, typer.Argument(help="Configuration of the experiment (.toml).")],
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = DEFAULT_OUT,
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG.toml", help="Configuration of the experiment.")
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder for the results.")
+    ] = DEFAULT_OUT,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -31,20 +42,31 @@ def run(
         ),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Accelerator for methods that can use one, e.g. cuda.")
+        str | None,
+        typer.Option(metavar="DEVICE", help="Accelerator for methods that can use one, e.g. cuda."),
     ] = None,
     workers: Annotated[
-        int, typer.Option("--jobs", min=1, help="Runs side by side, as far as memory allows.")
+        int,
+        typer.Option(
+            "--jobs",
+            metavar="N",
+            callback=at_least_one,
+            help="Number of runs at the same time. Fewer run if memory is short.",
+        ),
     ] = 1,
     streams: Annotated[
-        Path | None, typer.Option(help="Folder to which the streams are written.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Also write the streams of the runs to this folder."),
     ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Open the data and list the runs without running them."),
     ] = False,
 ) -> None:
-    """Run an experiment or a sweep. Runs that are already done are skipped."""
+    """Run an experiment or a sweep. Runs that are already done are skipped.
+
+    After an interruption the same command continues.
+    """
     experiment = load_config(config, overrides or [])
     console = Console()
     if dry_run:
