@@ -95,7 +95,7 @@ one_line = Rule(lambda v: bool(v) and v.isprintable(), "text in one line")
 class Settings:
     """Base class of dataclasses whose fields are settings: validates on construction.
 
-    Subclasses with an own ``__post_init__`` call ``super().__post_init__()`` first.
+    Subclasses with their own ``__post_init__`` call ``super().__post_init__()`` first.
     """
 
     def __post_init__(self) -> None:
@@ -108,8 +108,8 @@ def from_table(
 ) -> T:
     """An instance of ``kind`` with the values of ``table``.
 
-    ``where`` names the table in errors about its keys, ``prefix`` stands before the name of a
-    setting in errors about its value.
+    ``where`` names the table in errors about its keys. ``prefix`` precedes the name of a setting
+    in errors about its value.
     """
     return kind(**check_table(kind, table, where, prefix))
 
@@ -125,8 +125,8 @@ def check_table(
 ) -> dict[str, Any]:
     """The values of ``table``, each checked against the field of ``kind`` with its name.
 
-    With ``lists`` a list stands for several values, each of which must be allowed. With
-    ``partial`` settings without a default may be missing.
+    With ``lists``, a list gives several values, and each of them is checked. With ``partial``,
+    settings without a default may be missing.
     """
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table, got {printable(table)}")
@@ -175,7 +175,7 @@ def check_value(value: Any, hint: Any, name: str) -> Any:
 
 
 def hints(kind: type[Any]) -> dict[str, Any]:
-    """Settings of a dataclass and their type hints. ``device`` is where it runs, no setting."""
+    """The settings of a dataclass and their type hints. ``device`` is not a setting."""
     resolved = get_type_hints(kind, include_extras=True)
     return {f.name: resolved[f.name] for f in fields(kind) if f.init and f.name != "device"}
 

@@ -37,7 +37,7 @@ Insecure = Annotated[
 def _require_flower() -> None:
     try:
         found = find_spec("flwr") is not None
-    except ValueError:  # the module is hidden
+    except ValueError:  # sys.modules holds a module without __spec__
         found = False
     if not found:
         raise MissingExtra("a federation needs Flower", "flower")

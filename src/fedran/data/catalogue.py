@@ -75,7 +75,7 @@ def load_images(name_or_path: str | Path) -> ImageSet:
             found = _images_in(folder)
             if found is not None:
                 return found
-        return image_folder(path)  # says what is missing
+        return image_folder(path)  # raises an error that says what is missing
     if path.is_file():
         raise ValueError(f"{path}: expected the folder that holds the images, got a file")
     raise FileNotFoundError(

@@ -83,7 +83,7 @@ def label_studies(results: Sequence[Result]) -> list[LabelStudy]:
         ]
         firsts = [next(iter(line.values())) for line in lines]
         keys = [g.key for g in firsts]
-        # Two variants with the same description are told apart by their names.
+        # Two variants with the same description are distinguished by their names.
         names = [LABEL_KEYS[g.key] if keys.count(g.key) == 1 else g.name for g in firsts]
         if lines:
             named = dict(zip(names, lines, strict=True))

@@ -128,7 +128,7 @@ class Experiment:
     study: str
     """What its runs are for, one of ``STUDIES``."""
     source: str
-    """The file it was read from, relative to the working folder where it lies there."""
+    """The file it was read from, relative to the working folder if it is inside it."""
     datasets: tuple[str, ...]
     streams: tuple[Mapping[str, Any], ...]
     """One mapping of settings per stream."""

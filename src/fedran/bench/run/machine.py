@@ -32,7 +32,7 @@ def describe_machine(device: str | None) -> str:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, with the limits of containers taken into account."""
+    """Cores that this process may use, including the limits of containers."""
     return int(joblib.cpu_count())
 
 
@@ -47,8 +47,8 @@ def threads_per_run(side_by_side: int) -> int:
 def limited_threads(n: int) -> Iterator[None]:
     """Linear algebra uses at most ``n`` threads, here and in processes that are started within.
 
-    Each library would otherwise start one thread per core in every process. Such threads wait
-    actively, so that runs side by side slow each other down far more than they share the cores.
+    Each library would otherwise start one thread per core in every process. Such threads use the
+    CPU while they wait, so runs side by side would slow each other down.
     """
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(n)))

@@ -147,7 +147,7 @@ def _serve(connection: Connection, threads: int) -> None:
 
 
 def _end_with_main_process() -> None:
-    """A process whose main process was killed would otherwise compute for nobody."""
+    """End this process after the main process was killed: nothing would receive its results."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

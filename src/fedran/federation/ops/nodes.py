@@ -30,7 +30,7 @@ class NodeRegistry:
     def update(self, *, catch_up: bool) -> None:
         """Register new keys, record nodes and runs, send the newest head to nodes without it.
 
-        A failure is logged, because the server must go on. The next update tries again.
+        A failure is only logged, so that the server continues. The next update tries again.
         """
         try:
             listed = flower.flwr(self.paths, "supernode", "list", flower.CONNECTION)["nodes"]
@@ -77,7 +77,7 @@ class NodeRegistry:
                 self._store(known)
 
     def _call(self, verb: str, argument: str, client: str, *options: str) -> dict[str, Any]:
-        """Flower's answer; empty, with a warning, if it refuses this node. Others go on."""
+        """Flower's answer; empty, with a warning, if it refuses this node."""
         try:
             return flower.flwr(self.paths, "supernode", verb, argument, flower.CONNECTION, *options)
         except flower.FlowerError as reason:

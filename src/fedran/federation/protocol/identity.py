@@ -46,7 +46,7 @@ def base_task(task: str) -> str:
 
 
 def check_task(task: object) -> str:
-    """The id of a task that a person may choose."""
+    """A task id that a user may choose. Names of forwarded sums are refused."""
     if SUM in check_id(task, "task"):
         raise Refused("task", f"an id without {SUM!r}, which marks forwarded sums", task)
     return str(task)

@@ -22,7 +22,7 @@ class Messenger:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self.unanswered: dict[str, int] = {}
-        """Message id -> node, for messages whose reply has not come."""
+        """Message id -> node, for messages without a reply so far."""
         self._attempts: dict[int, int] = {}
         self._asked_at: dict[int, float] = {}
         self._ask_from: dict[int, float] = {}
@@ -66,7 +66,7 @@ class Messenger:
         self._ask_from[node] = time.monotonic() + RETRY_SECONDS
 
     def replies(self) -> Iterator[tuple[int, Message]]:
-        """Replies that have come, with their nodes. Only one is in memory at a time."""
+        """Replies that have arrived, with their nodes. Only one is in memory at a time."""
         for message_id in list(self.unanswered):
             for reply in self.grid.pull_messages([message_id]):
                 yield self.unanswered.pop(message_id), reply

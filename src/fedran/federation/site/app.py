@@ -153,7 +153,7 @@ class Reply:
 
     @contextmanager
     def catch_errors(self) -> Iterator[None]:
-        """Report an exception of the block to the server, and go on after the block."""
+        """Report an exception of the block to the server, and continue after the block."""
         try:
             yield
         except Exception as reason:
