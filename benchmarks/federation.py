@@ -29,7 +29,7 @@ import psutil
 import fedran
 from fedran.federation.ops.background import start_federation, stop_federation
 from fedran.federation.ops.flower import free_port
-from fedran.federation.ops.scaffold import FederationOptions, make_federation
+from fedran.federation.ops.scaffold import DeclaredFeatures, FederationOptions, make_federation
 from fedran.federation.ops.tasks import run_task, simulate
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.messages import seal
@@ -146,7 +146,7 @@ class Watch(threading.Thread):
 def trial(folder, sites, made, phi):
     """A federation whose sites have their uploads ready, so that the server's work is measured."""
     address = f"127.0.0.1:{free_port()}"
-    options = FederationOptions("bench", sites, address, in_features=D, out_features=M)
+    options = FederationOptions("bench", sites, address, DeclaredFeatures(D), out_features=M)
     places = make_federation(folder, options)
     for i, place in enumerate(places):
         settings = place.settings()

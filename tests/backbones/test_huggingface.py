@@ -84,6 +84,7 @@ def test_features_equal_those_of_the_hugging_face_model(tmp_path, kind):
     assert backbone.out_features == found.shape[1]
     expected = "hf:vit/class token" if kind == "vit" else "hf:resnet/pooled"
     assert backbone.source["backbone"] == expected
+    assert backbone.nonnegative is (kind == "resnet")
     assert str(tmp_path) not in "".join(backbone.source.values())
 
 

@@ -62,6 +62,9 @@ def test_onnx_features_of_every_output_shape_and_batch(tmp_path, output, rows):
     np.testing.assert_allclose(backbone(x[:1]), backbone(x)[:1], atol=1e-6)
     assert backbone.out_features == 5
     assert backbone.source["backbone"] == "onnx"
+    assert not backbone.nonnegative
+    with pytest.raises(Refused, match="never negative"):
+        load_backbone(f"onnx:{path}", nonnegative=True)(x)
     assert backbone.weights == hashlib.sha256(path.read_bytes()).hexdigest()
 
 

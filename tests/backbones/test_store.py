@@ -1,12 +1,14 @@
 """The feature store: computed once, resumed, and safe from damage."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedran.backbones import store
 from fedran.backbones.store import extract
+from fedran.core.errors import Refused
 from fedran.data.feature_file import read_feature_file
 from helpers.toy_backbone import Pictures, expected, toy
 
@@ -34,6 +36,19 @@ def test_the_feature_file_holds_features_labels_and_their_source(tmp_path):
     assert data.seconds_per_row > 0
     assert path.parent == tmp_path
     assert json.loads(next(tmp_path.glob("*/source.json")).read_text()) == backbone.source
+
+
+def test_the_declared_sign_is_stored_and_checked_also_for_kept_features(tmp_path):
+    images = Pictures()
+    signed, _ = toy(factor=-1.0)
+    path = extract(images, signed, tmp_path, out=tmp_path / "signed.npz")
+    assert read_feature_file(path).nonnegative is False
+    with pytest.raises(Refused, match="declares features that are never negative"):
+        extract(images, replace(signed, nonnegative=True), tmp_path, out=tmp_path / "no.npz")
+    assert not (tmp_path / "no.npz").exists()
+    other, _ = toy(weights="1" * 64)
+    declared = replace(other, nonnegative=True)
+    assert read_feature_file(extract(images, declared, tmp_path)).feature_kind == "hellinger"
 
 
 def test_no_image_is_computed_twice(tmp_path):

@@ -45,6 +45,36 @@ def test_data_file_says_what_is_missing_and_where(monkeypatch, tmp_path):
     assert data_file("x.npz") == tmp_path / "x.npz"
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("cifar100-efficientnet_lite0", "hellinger"),
+        ("vtab50-efficientnet_lite0", "hellinger"),
+        ("vtab50-vit_s14", "cosine"),
+        ("cifar100-vit_ti16", "cosine"),
+        ("vtab50-vit_ti16", "cosine"),
+    ],
+)
+def test_known_feature_files_are_declared_and_checked(name, kind, folder):
+    path = folder / "features" / f"{name}.npz"
+    write(path)
+    assert load_dataset(name).feature_kind == kind
+    write(path, nonnegative=kind != "hellinger")
+    with pytest.raises(Refused, match="nonnegative: expected"):
+        load_dataset(name)
+    rows = {"train": -np.eye(2), "test": np.eye(2), "train_labels": [0, 1], "test_labels": [1, 0]}
+    np.savez(path, **rows)
+    if kind == "hellinger":
+        with pytest.raises(Refused, match="never negative"):
+            load_dataset(name)
+    else:
+        assert load_dataset(name).nonnegative is False
+
+
+def test_pixels_of_digits_are_never_negative():
+    assert digits().feature_kind == "hellinger"
+
+
 @pytest.mark.parametrize("name", [n for n in DATASETS if n not in ("digits", "cifar100")])
 def test_a_missing_dataset_says_how_to_get_it(name, folder, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"\.npz \(.{20,}\) below FEDRAN_DATA="):

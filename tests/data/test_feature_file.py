@@ -53,6 +53,37 @@ def test_missing_optional_fields_of_a_feature_file_are_none(tmp_path):
     assert read_feature_file(unknown).seconds_per_row is None
 
 
+def test_the_declared_sign_is_read_and_may_be_added_for_a_file_without_one(tmp_path):
+    path = write(tmp_path / "x.npz", nonnegative=True)
+    assert read_feature_file(path).feature_kind == "hellinger"
+    assert read_feature_file(path, nonnegative=True).nonnegative is True
+    silent = write(tmp_path / "y.npz")
+    assert read_feature_file(silent).nonnegative is None
+    assert read_feature_file(silent).feature_kind == "cosine"  # never guessed from the values
+    assert read_feature_file(silent, nonnegative=True).feature_kind == "hellinger"
+    signed = write(tmp_path / "z.npz", nonnegative=False)
+    assert read_feature_file(signed).feature_kind == "cosine"
+    with pytest.raises(Refused, match="nonnegative: expected True, as for this dataset"):
+        read_feature_file(signed, nonnegative=True)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_values_that_contradict_the_declared_sign_are_refused(part, tmp_path):
+    rows = ROWS.copy()
+    rows[1, 0] = -0.5
+    path = write(tmp_path / "x.npz", nonnegative=True, **{part: rows})
+    with pytest.raises(Refused, match=rf"{part} rows: expected values of at least 0.*-0\.5 in"):
+        read_feature_file(path)
+    signed = read_feature_file(write(path, **{part: rows}), nonnegative=False)
+    assert signed.feature_kind == "cosine"
+
+
+@pytest.mark.parametrize("bad", [1, "yes", [True], np.nan])
+def test_a_declared_sign_is_true_or_false(bad, tmp_path):
+    with pytest.raises(Refused, match="nonnegative: expected true or false"):
+        read_feature_file(write(tmp_path / "x.npz", nonnegative=bad))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_features_that_are_not_finite_are_refused(part, bad, tmp_path):

@@ -88,7 +88,7 @@ def random_features(Z, M, seed, kind="cosine", bias=False):
     H = np.zeros((len(Z), M))
     for h, z in zip(H, Z.astype(np.float64), strict=True):
         z = np.sqrt(z) if kind == "hellinger" else z
-        z = np.append(z, 1.0) if bias else z
+        z = np.append(z, np.sqrt(len(z))) if bias else z
         if kind == "relu":
             h[:] = np.maximum(z @ P.astype(np.float64), 0.0)
         elif z.any():

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedran.backbones.preprocessing import Preprocessing
 from fedran.core._linalg.arrays import require_finite
+from fedran.core.features import require_nonnegative
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +43,8 @@ class Backbone:
     """SHA-256 over the parameters, in hex."""
     preprocess: Preprocessing
     forward: Forward
+    nonnegative: bool = False
+    """Declares that no feature is ever negative, as after a ReLU. It is checked."""
     batch_size: int = SMALL_BATCH
     """Images per batch that suit the device. The features do not depend on it."""
 
@@ -66,7 +69,14 @@ class Backbone:
                 f"got {features.shape}"
             )
         require_finite(features, f"the features of {self.name}")
+        self.check_sign(features)
         return features
+
+    def check_sign(self, features: NDArray[np.float32]) -> None:
+        """Refuse features that contradict ``nonnegative``."""
+        if self.nonnegative:
+            why = "as this backbone declares features that are never negative"
+            require_nonnegative(features, f"the features of {self.name}", why)
 
 
 def hash_parameters(parameters: Mapping[str, Any]) -> str:

@@ -20,19 +20,28 @@ def load_backbone(
     size: int | None = None,
     mean: Triple | None = None,
     std: Triple | None = None,
+    nonnegative: bool | None = None,
 ) -> Backbone:
     """``"efficientnet-lite0"``, ``"hf:NAME_OR_FOLDER"`` or ``"onnx:FILE"``.
 
     ``size``, ``mean`` and ``std`` (of pixels in 0 .. 1) are for ONNX files, which do not describe
-    how images are prepared. The other models do.
+    how images are prepared; neither do they say whether features can be negative, so
+    ``nonnegative`` declares it (by default they can). The other models are known.
     """
     kind, _, rest = spec.partition(":")
     if kind == "onnx" and rest:
         return onnx_backbone(
-            rest, device, size=size, mean=mean or IMAGENET_MEAN, std=std or IMAGENET_STD
+            rest,
+            device,
+            size=size,
+            mean=mean or IMAGENET_MEAN,
+            std=std or IMAGENET_STD,
+            nonnegative=bool(nonnegative),
         )
-    if (size, mean, std) != (None, None, None):
-        raise ValueError(f"size, mean and std are for onnx:FILE, but the backbone is {spec!r}")
+    if (size, mean, std, nonnegative) != (None, None, None, None):
+        raise ValueError(
+            f"size, mean, std and nonnegative are for onnx:FILE, but the backbone is {spec!r}"
+        )
     if spec == EFFICIENTNET:
         return efficientnet_lite0(device)
     if kind == "hf" and rest:

@@ -53,6 +53,7 @@ def efficientnet_lite0(device: str | None = None, weights: str | Path | None = N
         weights=hash_parameters(parameters),
         preprocess=PREPROCESSING,
         forward=torch_forward(_Network(parameters, used_device), used_device),
+        nonnegative=True,  # it ends in a ReLU6 and a mean
         batch_size=suitable_batch(used_device),
     )
 

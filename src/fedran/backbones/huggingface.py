@@ -37,6 +37,8 @@ _UNSUPPORTED = (
     "include_top",
     "do_thumbnail",
 )
+_AFTER_RELU = ("resnet", "regnet")
+"""Model types whose pooled output is a mean of their last activation."""
 _UNCROPPED_FROM = 384
 """The image processor of ConvNeXt does not crop images of this size and more."""
 _HINT = "export the model to ONNX and use onnx:FILE"
@@ -79,6 +81,7 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
         weights=hash_parameters(used),
         preprocess=preprocess,
         forward=forward,
+        nonnegative=model.config.model_type in _AFTER_RELU and model.config.hidden_act == "relu",
         batch_size=suitable_batch(used_device),
     )
 

@@ -24,12 +24,14 @@ def onnx_backbone(
     size: int | None = None,
     mean: Triple = IMAGENET_MEAN,
     std: Triple = IMAGENET_STD,
+    nonnegative: bool = False,
 ) -> Backbone:
     """A network with one image input, float32 (n, 3, height, width), whose first output is used.
 
     The output is (n, d), (n, d, 1, 1), or (n, tokens, d), of which the first token is taken.
     ``size`` is the side of the square images, required where the file does not fix it. ``mean``
-    and ``std`` are those of pixels in 0 .. 1. Images are resized with Pillow's bicubic filter.
+    and ``std`` are those of pixels in 0 .. 1. ``nonnegative`` declares that no output is ever
+    negative, which the file does not say. Images are resized with Pillow's bicubic filter.
     """
     path = Path(path).expanduser()
     session = _session(path, device)
@@ -53,6 +55,7 @@ def onnx_backbone(
         weights=_hash(path),
         preprocess=preprocess,
         forward=forward,
+        nonnegative=nonnegative,
         batch_size=suitable_batch(device or "cpu"),
     )
 

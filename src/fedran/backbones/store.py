@@ -121,6 +121,7 @@ def extract(
     for chunk in _compute_chunks(table, backbone, batch_size, report):
         _write_chunk(chunks, chunk)
         table.fill(chunk)
+    backbone.check_sign(table.features)
     n = len(images.train)
     features: NDArray[Any] = _as_float16(table.features) if half else table.features
     arrays: dict[str, Any] = {
@@ -129,6 +130,7 @@ def extract(
         "train_labels": images.y_train,
         "test_labels": images.y_test,
         **{name: np.array(text) for name, text in backbone.source.items()},
+        "nonnegative": np.array(backbone.nonnegative),
         "seconds_per_row": np.array(table.seconds / max(table.total, 1)),
     }
     if where is not None:

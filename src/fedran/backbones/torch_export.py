@@ -48,12 +48,13 @@ def _prepare(phi: RandomFeatures) -> torch.nn.Module:
         hellinger: bool = phi.kind == "hellinger"
         unit_norm: bool = phi.kind != "relu"
         bias: bool = phi.bias
+        constant: float = phi.in_features**0.5
 
         def forward(self, Z: torch.Tensor) -> torch.Tensor:
             if self.hellinger:
                 Z = torch.sqrt(Z)
             if self.bias:
-                Z = torch.nn.functional.pad(Z, [0, 1], value=1.0)
+                Z = torch.nn.functional.pad(Z, [0, 1], value=self.constant)
             if self.unit_norm:
                 largest = torch.amax(torch.abs(Z), dim=1, keepdim=True)
                 Z = Z / torch.where(largest > 0, largest, 1.0)

@@ -21,6 +21,7 @@ from rich.progress import (
 from fedran.backbones.catalogue import load_backbone
 from fedran.backbones.store import extract
 from fedran.core.errors import printable
+from fedran.core.features import kind_for
 from fedran.data.catalogue import load_images
 from fedran.wire.sizes import human_bytes
 
@@ -53,6 +54,10 @@ def features(
         str | None, typer.Option(help="For onnx: mean of pixels in 0..1, e.g. 0.5,0.5,0.5.")
     ] = None,
     std: Annotated[str | None, typer.Option(help="For onnx: deviation of pixels in 0..1.")] = None,
+    nonnegative: Annotated[
+        bool,
+        typer.Option("--nonnegative", help="For onnx: no feature is ever negative. It is checked."),
+    ] = False,
 ) -> None:
     """Compute the features of images once and write them to a file.
 
@@ -61,7 +66,12 @@ def features(
     console = Console(stderr=True)
     images = load_images(dataset)
     network = load_backbone(
-        backbone, device, size=size, mean=_triple("mean", mean), std=_triple("std", std)
+        backbone,
+        device,
+        size=size,
+        mean=_triple("mean", mean),
+        std=_triple("std", std),
+        nonnegative=nonnegative or None,
     )
     kind = network.kind.replace(":", "-").replace("/", "-").replace(" ", "-")
     path = Path(f"{images.name}-{kind}.npz") if out is None else out
@@ -71,6 +81,8 @@ def features(
     for line in (
         f"{len(images.train)} training and {len(images.test)} test images of {images.name}",
         f"{source['backbone']}, {network.out_features} features, {source['preprocessing']}",
+        f"features {'are never negative' if network.nonnegative else 'can be negative'}: "
+        f"random features of kind {kind_for(network.nonnegative)}",
     ):
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     columns: list[Any] = [

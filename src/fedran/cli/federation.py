@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from typing import Annotated
 import typer
 
 from fedran.core.errors import MissingExtra
+from fedran.core.features import Kind
 from fedran.wire.sizes import human_bytes, parse_bytes
 
 SUMMARY = "Create, run and watch a federation of sites on Flower."
@@ -72,12 +74,45 @@ def init(
         typer.Option(help="Number of random features. Default: 8192; 1024 for the sample data."),
     ] = None,
     tasks: Annotated[int, typer.Option(help="Number of tasks in the sample data.")] = 2,
+    features: Annotated[
+        Path | None,
+        typer.Option(help="A feature file of `fedran features`, instead of --in-features."),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(help="A backbone as in `fedran features`, instead of --in-features."),
+    ] = None,
+    kind: Annotated[
+        Kind | None,
+        typer.Option(
+            help="Random features: hellinger if no feature is ever negative, cosine for any "
+            "sign, relu as in the paper. Default: what file or backbone declare, else cosine."
+        ),
+    ] = None,
 ) -> None:
     """Create a server, and sites to try it: configuration, keys, certificates."""
-    from fedran.federation.ops.scaffold import FederationOptions, make_federation
+    from fedran.federation.ops.scaffold import (
+        DeclaredFeatures,
+        FederationOptions,
+        make_federation,
+    )
 
+    given = [value for value in (in_features, features, backbone) if value is not None]
+    if len(given) > 1:
+        raise ValueError("expected one of --in-features, --features and --backbone, got several")
+    declared = None
+    if in_features is not None:
+        declared = DeclaredFeatures(in_features)
+    elif features is not None:
+        declared = DeclaredFeatures.of_file(features)
+    elif backbone is not None:
+        declared = DeclaredFeatures.of_backbone(backbone)
+    if kind is not None:
+        if declared is None:
+            raise ValueError("--kind is for the sites' own features: name --in-features as well")
+        declared = replace(declared, kind=kind)
     options = FederationOptions(
-        federation, sites, address, in_features, out_features, tasks, tuple(host or ())
+        federation, sites, address, declared, out_features, tasks, tuple(host or ())
     )
     made = make_federation(folder, options)
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
@@ -88,7 +123,7 @@ def init(
         lines += ["features are then refused."]
     lines += ["", "next:"]
     if made:
-        task = "TASK" if in_features is not None else "task-1"
+        task = "TASK" if given else "task-1"
         lines += [f"  fedran federation up {folder}          # server and sites in the background"]
         lines += [f"  fedran federation task {folder} {task} # one task: uploads, then a new head"]
         lines += [f"  fedran federation status {folder} --web"]

@@ -56,9 +56,10 @@ class RandomFeatures:
         Fixes P. It is drawn from NumPy's legacy ``RandomState``, whose stream never changes by
         NumPy's compatibility policy, so a seed gives the same map on every machine and version.
     bias:
-        Append the constant 1 to every row before it is normalised. Without it the map does not
-        see the length of a row (``"cosine"``, ``"hellinger"``) or is proportional to it
-        (``"relu"``), and a row of zeros maps to zero.
+        Append the constant sqrt(d) to every row before it is normalised: as long as a row of d
+        standardised columns is on average. Without it the map does not see the length of a row
+        (``"cosine"``, ``"hellinger"``) or is proportional to it (``"relu"``), and a row of zeros
+        maps to zero.
     source:
         Where Z comes from: a name, or a mapping such as ``{"backbone": ..., "weights": ...,
         "preprocessing": ...}``. It becomes part of the fingerprint.
@@ -197,7 +198,8 @@ source={'backbone': 'a backbone'})
         """Z as a matrix of floats; refuses values that the kind does not allow."""
         Z = as_matrix(Z, "Z", self.in_features)
         if self.kind == "hellinger":
-            require_nonnegative(Z)
+            hint = "use kind='cosine' for features of any sign"
+            require_nonnegative(Z, "Z", "as kind 'hellinger' requires", hint)
         return Z
 
     def _prepared(self, Z: Float[Array, "n d"]) -> Float32[Array, "n prepared"]:
@@ -206,7 +208,7 @@ source={'backbone': 'a backbone'})
             Z = xp.sqrt(Z)
         if self.bias:
             ones = xp.ones((Z.shape[0], 1), dtype=Z.dtype, device=device(Z))
-            Z = xp.concat([Z, ones], axis=1)
+            Z = xp.concat([Z, math.sqrt(self.in_features) * ones], axis=1)
         with np.errstate(over="ignore", invalid="ignore"):  # checked where H is used
             return cast(Z if self.kind == "relu" else unit_rows(Z), "float32")
 
@@ -256,17 +258,26 @@ def unit_rows(Z: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return Z / xp.where(norms > 0, norms, xp.ones_like(norms))
 
 
-def require_nonnegative(Z: Float[Array, "n d"]) -> None:
+def kind_for(nonnegative: bool | None) -> Kind:
+    """The kind for features that are declared never negative, or not.
+
+    >>> kind_for(True), kind_for(False), kind_for(None)
+    ('hellinger', 'cosine', 'cosine')
+    """
+    return "hellinger" if nonnegative else "cosine"
+
+
+def require_nonnegative(Z: Float[Array, "n d"], name: str, why: str, hint: str = "") -> None:
     """Refuse negative values, naming the first row that holds one and its smallest value."""
     xp = namespace(Z)
     bad = xp.any(Z < 0, axis=1)
     if bool(xp.any(bad)):
         row = int(np.argmax(to_numpy(bad)))
         raise Refused(
-            "Z",
-            "values of at least 0, as kind 'hellinger' requires",
+            name,
+            f"values of at least 0, {why}",
             f"{float(xp.min(Z[row, :]))} in row {row}",
-            hint="use kind='cosine' for features of any sign",
+            hint,
         )
 
 

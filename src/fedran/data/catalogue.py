@@ -129,6 +129,7 @@ def digits() -> Dataset:
         y[test],
         images=ArrayImages(pixels[~test]),
         test_images=ArrayImages(pixels[test]),
+        nonnegative=True,
     )
 
 
@@ -155,23 +156,35 @@ def har(path: str | Path) -> Dataset:
     mean, deviation = X[~test].mean(axis=0), X[~test].std(axis=0)
     X = (X - mean) / np.where(deviation > 0, deviation, 1.0)
     return Dataset(
-        "har-dsa19", "features", X[~test], y[~test], X[test], y[test], groups=people[~test]
+        "har-dsa19",
+        "features",
+        X[~test],
+        y[~test],
+        X[test],
+        y[test],
+        groups=people[~test],
+        nonnegative=False,
     )
 
 
-def _below_data_folder(relative: str, what: str) -> Callable[[], Dataset]:
-    return lambda: read_feature_file(data_file(relative, what))
+def _feature_file(name: str, what: str, nonnegative: bool) -> Callable[[], Dataset]:
+    """A loader of the file of this name, which need not say itself whether it has a sign."""
 
+    def load() -> Dataset:
+        return read_feature_file(data_file(f"features/{name}.npz", what), nonnegative=nonnegative)
+
+    return load
+
+
+_cifar100_lite0 = _feature_file("cifar100-efficientnet_lite0", CIFAR, nonnegative=True)
 
 DATASETS: dict[str, Callable[[], Dataset]] = {
     "digits": digits,
-    "cifar100-efficientnet_lite0": lambda: _with_images(
-        read_feature_file(data_file("features/cifar100-efficientnet_lite0.npz", CIFAR)), "cifar100"
-    ),
-    "vtab50-efficientnet_lite0": _below_data_folder("features/vtab50-efficientnet_lite0.npz", VTAB),
-    "vtab50-vit_s14": _below_data_folder("features/vtab50-vit_s14.npz", VTAB),
-    "cifar100-vit_ti16": _below_data_folder("features/cifar100-vit_ti16.npz", CIFAR),
-    "vtab50-vit_ti16": _below_data_folder("features/vtab50-vit_ti16.npz", VTAB),
+    "cifar100-efficientnet_lite0": lambda: _with_images(_cifar100_lite0(), "cifar100"),
+    "vtab50-efficientnet_lite0": _feature_file("vtab50-efficientnet_lite0", VTAB, nonnegative=True),
+    "vtab50-vit_s14": _feature_file("vtab50-vit_s14", VTAB, nonnegative=False),
+    "cifar100-vit_ti16": _feature_file("cifar100-vit_ti16", CIFAR, nonnegative=False),
+    "vtab50-vit_ti16": _feature_file("vtab50-vit_ti16", VTAB, nonnegative=False),
     "cifar100": lambda: image_dataset(load_images("cifar100")),
     "har-dsa19": lambda: har(data_file("data/har_dsa19/features.npz", DSA)),
 }

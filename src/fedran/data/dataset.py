@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedran.core.features import Kind as FeatureKind
+from fedran.core.features import kind_for, require_nonnegative
 from fedran.data.images import Images, ImageSet, stack_images
 
 Kind = Literal["features", "images"]
@@ -39,6 +41,8 @@ class Dataset:
     """How the features were made: backbone, weights (a hash), preprocessing."""
     seconds_per_row: float | None = None
     """Duration of the backbone's forward pass, measured when the features were made."""
+    nonnegative: bool | None = None
+    """Whether the features are declared never negative; None: nothing is declared."""
 
     def __post_init__(self) -> None:
         for part in ("train", "test"):
@@ -49,6 +53,9 @@ class Dataset:
                 )
             if len(X) != len(y):
                 raise ValueError(f"{self.name}: {len(X)} {part} rows but {len(y)} labels")
+            if self.nonnegative:
+                why = "as this dataset declares features that are never negative"
+                require_nonnegative(X, f"{self.name}: {part} rows", why)
         if self.X_train.shape[1:] != self.X_test.shape[1:]:
             raise ValueError(
                 f"{self.name}: training rows of shape {self.X_train.shape[1:]}, test rows of "
@@ -69,6 +76,11 @@ class Dataset:
             raise ValueError(
                 f"{self.name}: test labels without training rows: {sorted(unknown)[:5]}"
             )
+
+    @property
+    def feature_kind(self) -> FeatureKind:
+        """The kind of random features that suits the declared sign of the features."""
+        return kind_for(self.nonnegative)
 
     @cached_property
     def hash(self) -> str:
@@ -113,4 +125,5 @@ def as_images(dataset: Dataset, size: int | None = None) -> Dataset:
         X_test=stack_images(dataset.test_images, size),
         source={},
         seconds_per_row=None,
+        nonnegative=None,
     )

@@ -19,13 +19,17 @@ from fedran.data.dataset import Dataset
 SOURCE = ("backbone", "weights", "preprocessing")
 
 
-def read_feature_file(path: str | Path, name: str | None = None) -> Dataset:
+def read_feature_file(
+    path: str | Path, name: str | None = None, nonnegative: bool | None = None
+) -> Dataset:
     """The dataset in a feature file.
 
     Required arrays: ``train`` (n, d) and ``test`` (m, d) with numbers, or ``train_codes`` and
     ``test_codes`` in uint8 with ``scale`` (d,), which stand for (code / 255 * scale)^2; and
     ``train_labels`` and ``test_labels``. Optional: ``train_groups`` (natural clients),
-    ``backbone``, ``weights``, ``preprocessing`` and ``seconds_per_row``.
+    ``backbone``, ``weights``, ``preprocessing``, ``seconds_per_row`` and ``nonnegative`` (whether
+    the backbone declares features that are never negative). ``nonnegative`` declares this for a
+    file without such an array. A file that contradicts the declaration is refused.
     """
     path = Path(path)
     arrays = load_arrays(path)
@@ -34,6 +38,13 @@ def read_feature_file(path: str | Path, name: str | None = None) -> Dataset:
     seconds = arrays.get("seconds_per_row", np.array(np.nan))
     if seconds.shape != () or seconds.dtype.kind != "f" or seconds < 0:
         raise Refused(f"{path}: seconds_per_row", "one number, at least 0", seconds)
+    stored = arrays.get("nonnegative")
+    if stored is not None:
+        if stored.shape != () or stored.dtype.kind != "b":
+            raise Refused(f"{path}: nonnegative", "true or false", stored)
+        if nonnegative not in (None, bool(stored)):
+            raise Refused(f"{path}: nonnegative", f"{nonnegative}, as for this dataset", stored)
+        nonnegative = bool(stored)
     return Dataset(
         name or path.stem,
         "features",
@@ -44,6 +55,7 @@ def read_feature_file(path: str | Path, name: str | None = None) -> Dataset:
         groups=arrays.get("train_groups"),
         source={k: str(arrays[k]) for k in SOURCE if k in arrays},
         seconds_per_row=None if np.isnan(seconds) else float(seconds),
+        nonnegative=nonnegative,
     )
 
 

@@ -108,3 +108,27 @@ def test_a_method_for_images_does_not_run_on_features():
     stream = make_stream(d.y_train, n_tasks=2, n_clients=2, beta=1.0, seed=0)
     with pytest.raises(ValueError, match="takes features, but i holds images"):
         PreparedJob("fedncm", make_method("fedncm"), images, stream)
+
+
+@pytest.mark.parametrize("key", ["fedran", "fedran-margin", "exact", "send-features"])
+@pytest.mark.parametrize("declared", [True, False, None])
+def test_the_kind_of_random_features_is_the_datasets_unless_it_was_named(key, declared, dataset):
+    data = replace(dataset, X_train=abs(dataset.X_train), X_test=abs(dataset.X_test))
+    data = replace(data, nonnegative=declared)
+    stream = make_stream(data.y_train, n_tasks=1, n_clients=1, beta=1.0, seed=0)
+    chosen = PreparedJob(key, make_method(key), data, stream)
+    kind = "hellinger" if declared else "cosine"
+    assert chosen.method.params()["kind"] == kind
+    assert chosen.method.feature_map(4, seed=0).kind == kind
+    named = PreparedJob(key, make_method(key, {"kind": "relu"}), data, stream)
+    assert named.method.params()["kind"] == "relu"
+    assert named.run_id != chosen.run_id
+
+
+def test_methods_of_papers_keep_their_relu(dataset):
+    data = replace(dataset, X_train=abs(dataset.X_train), X_test=abs(dataset.X_test))
+    data = replace(data, nonnegative=True)
+    stream = make_stream(data.y_train, n_tasks=1, n_clients=1, beta=1.0, seed=0)
+    for key in ("fedran-paper", "stsa", "ranpac"):
+        job = PreparedJob(key, make_method(key), data, stream)
+        assert job.method.feature_map(4, seed=0).kind == "relu"

@@ -13,6 +13,7 @@ from fedran.core.errors import Refused
 from fedran.data.catalogue import digits
 from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment
 from fedran.federation.ops.scaffold import (
+    DeclaredFeatures,
     FederationOptions,
     make_federation,
     make_server,
@@ -22,6 +23,7 @@ from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site.settings import SitePaths, local_sites
 from fedran.federation.site.source import FolderSource
+from helpers.toy_backbone import toy
 
 SETTINGS = ServerSettings("trial", 6, 48, address="127.0.0.1:9")
 
@@ -204,23 +206,52 @@ def test_each_row_of_the_sample_data_is_at_exactly_one_site(trial):
 
 
 def test_names_of_many_sites_sort_by_their_numbers(tmp_path):
-    places = make_federation(tmp_path, FederationOptions(n_sites=10, in_features=6))
+    places = make_federation(tmp_path, FederationOptions(n_sites=10, features=DeclaredFeatures(6)))
     assert [p.folder.name for p in places] == [f"site-{i:02d}" for i in range(1, 11)]
     assert local_sites(tmp_path) == places
     assert not list(tmp_path.rglob("*.npz"))
     found = ServerPaths.find(tmp_path).settings()
     assert (found.in_features, found.source, found.validation) == (6, "", None)
+    assert found.kind == "cosine"
 
 
 def test_a_federation_without_sites_is_a_server_alone(tmp_path):
     assert (
         make_federation(
-            tmp_path, FederationOptions(n_sites=0, in_features=6, hosts=("fl.example.org",))
+            tmp_path,
+            FederationOptions(n_sites=0, features=DeclaredFeatures(6), hosts=("fl.example.org",)),
         )
         == []
     )
     assert local_sites(tmp_path) == []
     assert ServerPaths.find(tmp_path).settings().min_clients == 1
+
+
+def test_the_sample_data_are_declared_never_negative(tmp_path):
+    make_federation(tmp_path, FederationOptions(n_sites=0))
+    assert ServerPaths.find(tmp_path).settings().kind == "hellinger"
+
+
+@pytest.mark.parametrize("declared", [True, False, None])
+def test_width_kind_and_source_come_from_a_feature_file(declared, tmp_path):
+    X = np.eye(4, 3) if declared else -np.eye(4, 3)
+    arrays = {} if declared is None else {"nonnegative": declared}
+    labels = {"train_labels": [0, 1, 0, 1], "test_labels": [0, 1, 0, 1]}
+    np.savez(tmp_path / "f.npz", train=X, test=X, backbone="net", **labels, **arrays)
+    features = DeclaredFeatures.of_file(tmp_path / "f.npz")
+    make_federation(tmp_path / "trial", FederationOptions(n_sites=0, features=features))
+    found = ServerPaths.find(tmp_path / "trial").settings()
+    kind = "hellinger" if declared else "cosine"
+    assert (found.in_features, found.kind, found.source) == (3, kind, {"backbone": "net"})
+    assert found.offer("may").kind == kind
+    assert found.offer("may").features().kind == kind
+
+
+def test_width_kind_and_source_come_from_a_backbone(monkeypatch):
+    network = replace(toy()[0], nonnegative=True)
+    monkeypatch.setattr("fedran.backbones.catalogue.load_backbone", lambda spec: network)
+    expected = DeclaredFeatures(3, "hellinger", network.source)
+    assert DeclaredFeatures.of_backbone("toy") == expected
 
 
 @pytest.mark.parametrize(
@@ -233,8 +264,8 @@ def test_a_federation_without_sites_is_a_server_alone(tmp_path):
         ({"federation": "a b"}, "federation must be"),
         ({"address": "9443"}, "address must be host:port"),
         ({"out_features": 0}, "out_features must be from 1"),
-        ({"in_features": -3}, "in_features must be from 1"),
-        ({"in_features": 0}, "in_features must be from 1"),
+        ({"features": DeclaredFeatures(-3)}, "in_features must be from 1"),
+        ({"features": DeclaredFeatures(0)}, "in_features must be from 1"),
     ],
 )
 def test_wrong_options_create_no_federation(changes, words, tmp_path):

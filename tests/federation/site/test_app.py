@@ -22,7 +22,7 @@ from fedran.federation.server.validation import Rules
 from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
 from fedran.federation.site.outbox import Outbox
 
-OFFER = Offer("trial", "may", 6, 48, 0, "test", 20_000)
+OFFER = Offer("trial", "may", 6, 48, "cosine", 0, "test", 20_000)
 PHI = OFFER.features()
 
 

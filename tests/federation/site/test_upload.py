@@ -36,7 +36,7 @@ def test_the_rank_follows_from_the_budget(tmp_path):
     ranks = []
     for n, budget in enumerate((2_000, 5_000, 20_000)):
         site = site_of(tmp_path / str(n), X, y)
-        blob = site.prepare(Offer("trial", "may", 6, 48, 0, "test", budget))
+        blob = site.prepare(Offer("trial", "may", 6, 48, "cosine", 0, "test", budget))
         assert len(open_envelope(blob).upload) <= budget
         ranks.append(summary_of(blob).rank)
     assert ranks == sorted(ranks)
@@ -68,6 +68,22 @@ def test_missing_labels_are_filled_in_or_left_out(tmp_path):
     plain = summary_of(site_of(tmp_path / "b", X, half, pseudo_labels="none").prepare(OFFER))
     assert plain.accounts.n_rows == 45
     assert filled.accounts.n_rows > 60
+
+
+@pytest.mark.parametrize("work_bytes", [2**31, 2**22])
+def test_negative_features_under_hellinger_are_refused_with_the_reason(tmp_path, work_bytes):
+    X, y = rows(90)
+    offer = replace(OFFER, kind="hellinger")
+    accepted = site_of(tmp_path / "a", X, y, work_bytes=work_bytes).prepare(offer)
+    assert summary_of(accepted).fingerprint == offer.features().fingerprint
+    assert summary_of(accepted).fingerprint.fields["kind"] == "hellinger"
+    X[77, 1] = -0.625
+    site = site_of(tmp_path / "b", X, y, work_bytes=work_bytes)
+    with pytest.raises(Refused, match="declares features that are never negative") as refusal:
+        site.prepare(offer)
+    assert "kind = 'cosine' at the server" in str(refusal.value)
+    assert "0.625" not in str(refusal.value)  # the server sees no value
+    assert site.outbox.pending() == []
 
 
 def toy_backbone(**changes):
@@ -138,4 +154,4 @@ def test_an_offer_for_features_of_another_source_is_refused(tmp_path):
 
 def test_an_offer_of_another_federation_is_refused(tmp_path):
     with pytest.raises(Refused, match="federation: expected trial, got other"):
-        site_of(tmp_path, *rows()).prepare(Offer("other", "may", 6, 48, 0, "test", 20_000))
+        site_of(tmp_path, *rows()).prepare(replace(OFFER, federation="other"))

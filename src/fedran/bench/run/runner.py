@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -63,6 +63,9 @@ class PreparedJob:
                 f"{self.method.name} takes features, but {self.dataset.name} holds images: make "
                 "features with `fedran features`"
             )
+        if getattr(self.method, "kind", "") is None:  # of random features, not yet chosen
+            chosen = replace(self.method, kind=self.dataset.feature_kind)  # type: ignore[type-var]
+            object.__setattr__(self, "method", chosen)
         for t, task in enumerate(self.stream.tasks, 1):
             if not len(_rows_of(self.dataset.y_test, task.classes)):
                 raise ValueError(

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from fedran.core.features import Kind, kind_for
 from fedran.core.ids import check_id
 from fedran.data.catalogue import digits
+from fedran.data.feature_file import read_feature_file
 from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment, add_site
 from fedran.federation.ops.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.messages import FeatureSource
 from fedran.federation.protocol.settings import check_address
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site.settings import SitePaths, SiteSettings
@@ -26,6 +29,7 @@ _SERVER_COMMENTS = {
     "address": "where Flower's SuperLink listens",
     "in_features": "columns of the sites' features",
     "out_features": "random features: more are more accurate and larger",
+    "kind": "hellinger: features are never negative; cosine: features of any sign",
     "source": "what computes the features; must be the same at every site",
     "budget_bytes": "the largest upload of a site",
     "min_clients": "a task with fewer uploads at its deadline is reported as short",
@@ -48,13 +52,36 @@ memory_mib = 4096  # memory limit for the work on one task
 
 
 @dataclass(frozen=True)
+class DeclaredFeatures:
+    """What a server must know about the sites' features."""
+
+    in_features: int
+    kind: Kind = "cosine"
+    source: FeatureSource = ""
+
+    @classmethod
+    def of_file(cls, path: Path) -> DeclaredFeatures:
+        """As the feature file says, which `fedran features` wrote."""
+        data = read_feature_file(path)
+        return cls(data.X_train.shape[1], data.feature_kind, dict(data.source) or "")
+
+    @classmethod
+    def of_backbone(cls, spec: str) -> DeclaredFeatures:
+        """As the backbone says, for example ``"efficientnet-lite0"``."""
+        from fedran.backbones.catalogue import load_backbone
+
+        network = load_backbone(spec)
+        return cls(network.out_features, kind_for(network.nonnegative), network.source)
+
+
+@dataclass(frozen=True)
 class FederationOptions:
     """What a new federation on one machine consists of."""
 
     federation: str = "trial"
     n_sites: int = 2
     address: str = "127.0.0.1:9443"
-    in_features: int | None = None
+    features: DeclaredFeatures | None = None
     """None: the sites get sample data (scikit-learn's digits)."""
     out_features: int | None = None
     """None: 1024 for the sample data, 8192 otherwise."""
@@ -68,7 +95,8 @@ def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]
     """Create a server and sites in one folder, ready to run on this machine."""
     if not 0 <= options.n_sites <= MAX_SITES:
         raise ValueError(f"sites: expected from 0 to {MAX_SITES}, got {options.n_sites}")
-    sample = options.in_features is None
+    sample = options.features is None
+    features = options.features or DeclaredFeatures(64, "hellinger", "pixels of digits")
     if sample and not 1 <= options.tasks <= 10:
         raise ValueError(f"tasks: expected from 1 to 10 (ten digits), got {options.tasks}")
     out_features = options.out_features
@@ -76,9 +104,10 @@ def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]
         out_features = 1024 if sample else ServerSettings.out_features
     settings = ServerSettings(
         options.federation,
-        64 if options.in_features is None else options.in_features,
+        features.in_features,
         out_features,
-        source="pixels of digits" if sample else "",
+        features.kind,
+        source=features.source,
         budget_bytes=500_000 if sample else ServerSettings.budget_bytes,
         min_clients=max(1, options.n_sites // 2),
         deadline=300.0 if options.n_sites else ServerSettings.deadline,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures
+from fedran.core.features import KINDS, Kind, RandomFeatures
 from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.wire.container import pack, unpack
@@ -37,6 +37,7 @@ class Offer:
     task: str
     in_features: int
     out_features: int
+    kind: Kind
     seed: int
     source: FeatureSource
     """Part of the fingerprint."""
@@ -57,6 +58,7 @@ class Offer:
             check_id(header.text("task", 64), "task"),
             header.integer("in_features", 1, MAX_WIDTH),
             header.integer("out_features", 1, MAX_WIDTH),
+            check_kind(header.get("kind")),
             header.integer("seed", 0, 2**32 - 1),
             check_source(header.get("source")),
             header.integer("budget_bytes", 1024, MAX_BUDGET),
@@ -70,7 +72,7 @@ class Offer:
     def features(self) -> RandomFeatures:
         """The feature map."""
         return RandomFeatures(
-            self.in_features, self.out_features, seed=self.seed, source=self.source
+            self.in_features, self.out_features, self.kind, self.seed, source=self.source
         )
 
     def require(self, federation: str, source: FeatureSource | None) -> None:
@@ -79,6 +81,18 @@ class Offer:
             raise Refused("federation", federation, self.federation)
         if source is not None:
             require_same_source(source, self.source)
+
+
+def check_kind(given: object) -> Kind:
+    """A kind of random features; anything else is refused.
+
+    >>> check_kind("cosine")
+    'cosine'
+    """
+    for kind in KINDS:
+        if given == kind:
+            return kind
+    raise Refused("kind", f"one of {', '.join(KINDS)}", given)
 
 
 def check_source(given: object) -> FeatureSource:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from fedran.core.features import RandomFeatures
+from fedran.core.features import Kind, RandomFeatures
 from fedran.core.ids import check_id
 from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, Offer, check_source
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
@@ -28,6 +28,10 @@ class ServerSettings(Settings):
     """Columns of the sites' features."""
     out_features: Annotated[int, between(1, MAX_WIDTH)] = 8192
     """Random features M."""
+    kind: Kind = "cosine"
+    """Kind of the random features: `hellinger` for features that are never negative, `cosine` for
+    features of any sign, `relu` as in the FedRAN paper. With `hellinger`, a site whose features
+    hold a negative value is refused."""
     seed: Annotated[int, between(0, 2**32 - 1)] = 0
     """Seed of the random features."""
     source: str | dict[str, Any] = ""
@@ -79,6 +83,7 @@ class ServerSettings(Settings):
             check_id(task, "task"),
             self.in_features,
             self.out_features,
+            self.kind,
             self.seed,
             self.source,
             self.budget_bytes,

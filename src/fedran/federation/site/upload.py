@@ -140,14 +140,14 @@ class Site:
         return streaming.finish()
 
     def _extractor(self, data: Rows, offer: Offer) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """The function from rows of the data to features (n, d)."""
+        """The function from rows of the data to features (n, d) that the offer's kind allows."""
         if not data.is_images:
-            return lambda X: X
+            return lambda X: checked_sign(X, offer)
         if self.backbone is None:
             raise Refused("rows", "features, as this site has no backbone", "images")
         network = self.backbone()
         require_same_source(network.source, offer.source)
-        return lambda images: extract(network, images)
+        return lambda images: checked_sign(extract(network, images), offer)
 
     def _with_pseudo_labels(
         self, H: Callable[[NDArray[np.int64]], NDArray[Any]], y: list[Any], capacity: int, task: str
@@ -197,6 +197,22 @@ def extract(network: Backbone, images: NDArray[np.uint8]) -> NDArray[np.float32]
     for start in range(0, len(images), network.batch_size):
         rows = slice(start, start + network.batch_size)
         features[rows] = network(np.stack([network.preprocess(image) for image in images[rows]]))
+    return features
+
+
+def checked_sign(features: NDArray[Any], offer: Offer) -> NDArray[Any]:
+    """The features; refused if they contradict the kind that the federation declares.
+
+    The reason goes to the server, so it names no value.
+    """
+    if offer.kind == "hellinger" and np.min(features, initial=0) < 0:
+        raise Refused(
+            "features",
+            "values of at least 0, because the server declares features that are never negative "
+            "(kind 'hellinger')",
+            "negative values at this site",
+            hint="use the server's backbone here, or set kind = 'cosine' at the server",
+        )
     return features
 
 
