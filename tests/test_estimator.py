@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import load_iris, make_blobs
+from sklearn.datasets import load_iris, make_blobs, make_circles
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -22,6 +22,8 @@ M = 96
     [
         FedRANClassifier(out_features=64),
         FedRANClassifier(out_features=64, rank=0.999, ridge=fedran.Ridge.relative(0.01)),
+        FedRANClassifier(out_features=64, kind="relu", bias=False),
+        FedRANClassifier(out_features=64, kind="hellinger"),
     ]
 )
 def test_scikit_learn_conventions(estimator, check):
@@ -127,6 +129,8 @@ def test_a_sum_keeps_feature_names():
         ({"out_features": 32}, 6, "M is 96 here and 32 there"),
         ({}, 5, "d is 6 here and 5 there"),
         ({"random_state": None}, 6, "seed is 0 here"),
+        ({"kind": "relu"}, 6, 'kind is "cosine" here and "relu" there'),
+        ({"bias": False}, 6, "bias is true here and false there"),
     ],
 )
 def test_other_features_are_not_added(blobs, options, width, named):
@@ -265,6 +269,8 @@ def test_random_states(blobs):
         ({"ridge": 0.0}, "ridge"),
         ({"ridge": -1.0}, "ridge"),
         ({"random_state": -1}, "seed"),
+        ({"kind": "tanh"}, "kind must be one of"),
+        ({"bias": 1}, "bias must be"),
     ],
 )
 def test_parameters_are_checked_in_fit(blobs, options, named):
@@ -291,11 +297,36 @@ def test_rows_that_are_not_finite_are_refused(blobs, bad):
 def test_rows_beyond_the_range_of_float32_are_refused(blobs):
     """Finite rows whose squares are not: an error, never a model of NaN."""
     X, y, X_test, _ = blobs
-    clf = model().fit(X, y)
+    clf = model(kind="relu").fit(X, y)
     before = clf.predict(X_test)
     with pytest.raises(ValueError, match=r"scale|range|large|infinit"):
         clf.partial_fit(X * 1e25, y)
     np.testing.assert_array_equal(clf.predict(X_test), before)
+
+
+def test_rows_of_unit_norm_have_no_range(blobs):
+    X, y, X_test, _ = blobs
+    for factor in (1e-200, 1e200):
+        scaled = model(bias=False).fit(X * factor, y)
+        assert_same_model(scaled, model(bias=False).fit(X, y), X_test)
+
+
+def test_hellinger_refuses_negative_rows_and_keeps_what_it_learned(blobs):
+    X, y, X_test, _ = blobs
+    clf = model(kind="hellinger").fit(np.abs(X), y)
+    before = clf.predict(np.abs(X_test))
+    for learn in (clf.partial_fit, clf.fit):
+        with pytest.raises(ValueError, match=r"Negative values in data: -.* in row 0; use kind="):
+            learn(X, y)
+    with pytest.raises(fedran.Refused, match="at least 0, as kind 'hellinger' requires"):
+        clf.predict(X_test)
+    np.testing.assert_array_equal(clf.predict(np.abs(X_test)), before)
+
+
+def test_a_constant_separates_a_disc_from_its_ring():
+    X, y = make_circles(400, noise=0.05, factor=0.5, random_state=0)
+    assert model(bias=False).fit(X[:200], y[:200]).score(X[200:], y[200:]) < 0.7
+    assert model().fit(X[:200], y[:200]).score(X[200:], y[200:]) > 0.98
 
 
 def test_a_refused_batch_leaves_no_trace(blobs):

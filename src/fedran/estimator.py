@@ -13,8 +13,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedran.core._linalg.truncation import check_rank
 from fedran.core.aggregator import FLOAT32_ENERGY, Aggregator
+from fedran.core.errors import Refused
 from fedran.core.exact import ExactSum
-from fedran.core.features import RandomFeatures
+from fedran.core.features import Kind, RandomFeatures
 from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
 from fedran.core.labels import encode_labels, label_array
@@ -30,7 +31,13 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     out_features:
-        M, the number of random features relu(X P).
+        M, the number of random features.
+    kind:
+        ``"cosine"``, ``"hellinger"`` (X must not be negative) or ``"relu"``, as in
+        ``RandomFeatures``.
+    bias:
+        Whether a constant is appended to every row. Without it the model cannot use the length of
+        a row, for example to separate a disc from the ring around it.
     rank:
         None for the exact Gram. An int or a share of the energy in (0, 1] solves from the
         leading part only, as a federation with such uploads would.
@@ -38,6 +45,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         None for the default rule, a number for an absolute lambda, or a ``fedran.Ridge``.
     random_state:
         Seed of P. Models can be added only if it is the same int in both.
+        Their ``out_features``, ``kind`` and ``bias`` must agree too.
 
     Attributes
     ----------
@@ -55,8 +63,10 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ``fit`` takes n M (2 d + M) operations in blocks. It needs 4 M^2 bytes of state, never holds
     the (n, M) random features at once, and keeps no training row. Labels are ints or strs; bools
     and integral floats become ints. ``partial_fit`` may add new classes at any time. The model
-    does not depend on how the rows are split into batches, except for float32 rounding. Scale X
-    first (for example with ``StandardScaler``) when its columns have different units.
+    does not depend on how the rows are split into batches, except for float32 rounding.
+
+    Scale X first with ``StandardScaler``: the random features mix all columns, so a column with
+    large values hides the others, and the constant of ``bias`` suits columns of variance 1.
 
     Examples
     --------
@@ -71,11 +81,15 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         out_features: int = 2048,
+        kind: Kind = "cosine",
+        bias: bool = True,
         rank: int | float | None = None,
         ridge: Ridge | float | None = None,
         random_state: int | None = 0,
     ) -> None:
         self.out_features = out_features
+        self.kind = kind
+        self.bias = bias
         self.rank = rank
         self.ridge = ridge
         self.random_state = random_state
@@ -108,26 +122,29 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Ridge.parse(self.ridge)
         labels, codes = encode_labels(y, len(X))
         phi = self._new_map(X.shape[1]) if fresh else self.phi_
-        # A float32 Gram of such rows would overflow or vanish: refuse before learning anything.
-        with np.errstate(over="ignore"):
-            energy = float(np.einsum("ij,ij", X, X)) * phi.out_features
-        low, high = FLOAT32_ENERGY
-        if not low < energy < high and np.any(X):
-            raise ValueError(
-                f"X has an energy of about {energy:.3g}; expected {low:g} to {high:g}: rescale "
-                "it, for example with StandardScaler"
-            )
+        if phi.kind == "relu":
+            _require_energy(X, phi.out_features)
+        try:
+            mapped = phi.blocks(X)
+        except Refused as reason:  # in the words that scikit-learn's checks look for
+            raise ValueError(f"Negative values in data: {reason.got}; {reason.hint}") from None
         if fresh:
             self.phi_: RandomFeatures = phi
             self._learned = ExactSum(phi.out_features, stack=False)
-        self._learned.add_rows(self.phi_.blocks(X), labels, codes)
+        self._learned.add_rows(mapped, labels, codes)
         self._forget_head()
 
     def _new_map(self, in_features: int) -> RandomFeatures:
         seed = self.random_state
         if not isinstance(seed, (int, np.integer)):
             seed = int(check_random_state(seed).randint(SEED_RANGE))
-        return RandomFeatures(in_features, self.out_features, seed=seed)
+        return RandomFeatures(in_features, self.out_features, self.kind, seed, self.bias)
+
+    def __sklearn_tags__(self) -> Any:
+        """Tells scikit-learn which X is accepted."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = self.kind == "hellinger"
+        return tags
 
     def _forget_head(self) -> None:
         self.classes_ = label_array(self._learned.class_sums.classes)
@@ -198,3 +215,15 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         merged._learned.add_sum(other._learned)
         merged._forget_head()
         return merged
+
+
+def _require_energy(X: NDArray[Any], out_features: int) -> None:
+    """ValueError if a float32 Gram of relu features of these rows would overflow or vanish."""
+    with np.errstate(over="ignore"):
+        energy = float(np.einsum("ij,ij", X, X)) * out_features
+    low, high = FLOAT32_ENERGY
+    if not low < energy < high and np.any(X):
+        raise ValueError(
+            f"X has an energy of about {energy:.3g}; expected {low:g} to {high:g}: rescale it, "
+            "for example with StandardScaler"
+        )

@@ -11,7 +11,7 @@ from fedran.federation.server.store import Store
 from fedran.federation.server.validation import Rules
 
 M, D = 48, 6
-PHI = fedran.RandomFeatures(D, M, seed=0, source="test")
+PHI = fedran.RandomFeatures(D, M, "relu", seed=0, source="test")
 RULES = Rules("trial", PHI.fingerprint, M)
 
 

@@ -12,7 +12,7 @@ from fedran.federation.protocol.rows import Rows
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.upload import Site
 
-OFFER = Offer("trial", "may", 6, 48, "cosine", 0, "test", 20_000)
+OFFER = Offer("trial", "may", 6, 48, "relu", 0, "test", 20_000)
 
 
 def rows(n=60, classes=3, seed=0):

@@ -60,7 +60,7 @@ def test_forward_sums_new_uploads_and_reports_files(sites, site_folder, server, 
 
 
 def test_forward_refuses_uploads_for_other_features_than_the_last_offer(sites, site_folder, capsys):
-    offer = Offer("trial", "may", 6, M, "cosine", 9, "test", 20_000)
+    offer = Offer("trial", "may", 6, M, "relu", 9, "test", 20_000)
     (site_folder / "state").mkdir()
     (site_folder / "state" / "offer.json").write_text(json.dumps(offer.fields()))
     (site_folder / "inbox" / "one.envelope").write_bytes(*uploads(sites, "site-1"))

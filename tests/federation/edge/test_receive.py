@@ -58,7 +58,7 @@ def test_an_edge_counts_duplicates_once_and_refuses_conflicts(sites, opened):
 
 
 def test_an_edge_refuses_uploads_of_another_feature_map(sites, opened):
-    other = fedran.RandomFeatures(6, 40, seed=1, source="test")
+    other = fedran.RandomFeatures(6, 40, "relu", seed=1, source="test")
     strange = sites.envelope(
         "site-2", "may", upload(1, phi=other), fingerprint=other.fingerprint.hash
     )

@@ -39,7 +39,7 @@ def server(sites, short_waits, tmp_path):
     made = []
 
     def run(task, nodes, deadline=0.2, owners=(), **changes):
-        settings = ServerSettings("trial", D, M, **{"source": "test", **changes})
+        settings = ServerSettings("trial", D, M, "relu", **{"source": "test", **changes})
         # Shorter than a file may say: most of these tests wait for it.
         object.__setattr__(settings, "deadline", deadline)
         if not made:

@@ -26,7 +26,7 @@ def opened(here):
     made = []
 
     def make(**changes):
-        settings = ServerSettings("trial", D, M, **{"source": "test", **changes})
+        settings = ServerSettings("trial", D, M, "relu", **{"source": "test", **changes})
         made.append(Store.open(settings, here))
         return made[-1]
 

@@ -125,7 +125,7 @@ def test_a_round_with_a_full_disk_acknowledges_nothing(server, sites, monkeypatc
 
 
 def test_an_upload_of_another_feature_map_is_refused(server, sites):
-    other = fedran.RandomFeatures(D, M, seed=1, source="test")
+    other = fedran.RandomFeatures(D, M, "relu", seed=1, source="test")
     blob = sites.envelope("site-1", "may", upload(1, phi=other), fingerprint=other.fingerprint.hash)
     nodes = {11: Site("site-1", blob)}
     assert server("may", nodes) == "short"

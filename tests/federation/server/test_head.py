@@ -11,7 +11,7 @@ from fedran.federation.server.head import ValidationSet
 from fedran.federation.server.settings import ServerSettings
 from helpers.made_federation import D, M, Sites, upload
 
-SETTINGS = ServerSettings("trial", D, M, source="test")
+SETTINGS = ServerSettings("trial", D, M, "relu", source="test")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def head():
 def rows(here, labels, **arrays):
     X = np.random.default_rng(0).random((len(labels), D))
     np.savez(here / "v.npz", **{"features": X, "labels": np.array(labels), **arrays})
-    settings = ServerSettings("trial", D, M, source="test", validation="v.npz")
+    settings = ServerSettings("trial", D, M, "relu", source="test", validation="v.npz")
     return ValidationSet.load(settings, here)
 
 
@@ -60,7 +60,7 @@ def test_accuracy_is_none_without_rows_of_known_classes(labels, here):
 
 
 def test_a_damaged_validation_file_is_refused_in_one_sentence(here):
-    settings = ServerSettings("trial", D, M, validation="v.npz")
+    settings = ServerSettings("trial", D, M, "relu", validation="v.npz")
     for text in (None, b"", b"PK nonsense"):
         if text is not None:
             (here / "v.npz").write_bytes(text)
@@ -72,7 +72,7 @@ def test_a_damaged_validation_file_is_refused_in_one_sentence(here):
 def test_a_validation_file_with_pickled_objects_is_refused(here):
     np.savez(here / "v.npz", features=np.array([[{}]], dtype=object), labels=np.array([1]))
     with pytest.raises(Refused, match=r"v\.npz: expected an \.npz file"):
-        ValidationSet.load(ServerSettings("trial", D, M, validation="v.npz"), here)
+        ValidationSet.load(ServerSettings("trial", D, M, "relu", validation="v.npz"), here)
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_validation_rows_of_the_wrong_shape_are_refused(arrays, here):
     file = {"labels": np.array(["cat", "dog"]), **({"features": X} if X is not None else arrays)}
     np.savez(here / "v.npz", **file)
     with pytest.raises(ValueError, match=r"v\.npz"):
-        ValidationSet.load(ServerSettings("trial", D, M, source="test", validation="v.npz"), here)
+        ValidationSet.load(ServerSettings("trial", D, M, "relu", source="test", validation="v.npz"), here)

@@ -24,7 +24,7 @@ def store(sites, tmp_path):
     found.close()
 
 
-OTHER = fedran.RandomFeatures(D, M, seed=1, source="test")
+OTHER = fedran.RandomFeatures(D, M, "relu", seed=1, source="test")
 CASES = {
     Code.ACCEPTED: ("site-1", "may", {}),
     Code.DUPLICATE: ("site-2", "may", {"data": upload(1)}),

@@ -22,7 +22,7 @@ from fedran.federation.server.validation import Rules
 from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
 from fedran.federation.site.outbox import Outbox
 
-OFFER = Offer("trial", "may", 6, 48, "cosine", 0, "test", 20_000)
+OFFER = Offer("trial", "may", 6, 48, "relu", 0, "test", 20_000)
 PHI = OFFER.features()
 
 
@@ -235,7 +235,7 @@ def test_a_wrong_head_leaves_the_old_one(place, caplog):
     call(answer_offer, asked())
     good = head_for()
     call(receive_results, message_content({}, {"head": good}))
-    other = fedran.RandomFeatures(6, 48, seed=1, source="test")
+    other = fedran.RandomFeatures(6, 48, "relu", seed=1, source="test")
     summary = open_envelope(place.outbox.envelope("may")).upload
     for bad, words in (
         (good[:-5], "message: expected"),

@@ -36,7 +36,7 @@ def test_the_rank_follows_from_the_budget(tmp_path):
     ranks = []
     for n, budget in enumerate((2_000, 5_000, 20_000)):
         site = site_of(tmp_path / str(n), X, y)
-        blob = site.prepare(Offer("trial", "may", 6, 48, "cosine", 0, "test", budget))
+        blob = site.prepare(Offer("trial", "may", 6, 48, "relu", 0, "test", budget))
         assert len(open_envelope(blob).upload) <= budget
         ranks.append(summary_of(blob).rank)
     assert ranks == sorted(ranks)

@@ -29,7 +29,7 @@ from fedran.federation.site.worker import (
 )
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the federation runs on Linux")
-OFFER = Offer("trial", "may", 6, 48, "cosine", 0, "test", 20_000)
+OFFER = Offer("trial", "may", 6, 48, "relu", 0, "test", 20_000)
 HEAD = """
 import os, signal, subprocess, sys, threading, time
 import numpy as np
