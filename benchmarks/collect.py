@@ -133,6 +133,7 @@ BENCHMARKS = {
     "precision": "Accuracy by number of bits per value.",
     "federation": "Time, disk and memory of a federation server.",
     "edge": "Accuracy and bytes when edge servers add uploads before they forward them.",
+    "tabular": "The scikit-learn estimator on small tabular sets, beside other classifiers.",
 }
 """Tables that scripts in benchmarks/ write to results/*.md, and what they show."""
 

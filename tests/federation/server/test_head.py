@@ -1,5 +1,7 @@
 """The validation set on which new heads are tested."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -88,4 +90,4 @@ def test_validation_rows_of_the_wrong_shape_are_refused(arrays, here):
     file = {"labels": np.array(["cat", "dog"]), **({"features": X} if X is not None else arrays)}
     np.savez(here / "v.npz", **file)
     with pytest.raises(ValueError, match=r"v\.npz"):
-        ValidationSet.load(ServerSettings("trial", D, M, "relu", source="test", validation="v.npz"), here)
+        ValidationSet.load(replace(SETTINGS, validation="v.npz"), here)
