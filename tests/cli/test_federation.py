@@ -4,6 +4,7 @@ import os
 import re
 import socket
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -55,6 +56,38 @@ def test_init_prints_what_it_created_and_the_next_commands(call, tmp_path):
     assert sorted(p.name for p in (tmp_path / "t").iterdir()) == ["server", "sites"]
     assert (tmp_path / "t" / "sites" / "site-1" / "data" / "task-2.npz").is_file()
     assert max(map(len, out.splitlines())) <= 80
+
+
+def kind_of(folder):
+    return re.search(r'^kind = "(\w+)"', (folder / "server" / "server.toml").read_text(), re.M)[1]
+
+
+def test_init_takes_the_kind_from_a_feature_file_or_from_the_option(call, tmp_path):
+    X, y = np.eye(3), [0, 1, 0]
+    arrays = {"train": X, "test": X, "train_labels": y, "test_labels": y, "nonnegative": True}
+    np.savez(tmp_path / "f.npz", **arrays, backbone="net")
+    assert call("init", "a", "--sites", 0, "--features", "f.npz")[0] == 0
+    text = (tmp_path / "a" / "server" / "server.toml").read_text()
+    assert kind_of(tmp_path / "a") == "hellinger"
+    assert "in_features = 3" in text
+    assert 'source = {"backbone" = "net"}' in text
+    for options, kind in [
+        (["--features", "f.npz", "--kind", "cosine"], "cosine"),
+        (["--in-features", 6], "cosine"),
+        (["--in-features", 6, "--kind", "relu"], "relu"),
+    ]:
+        name = f"t{len(list(tmp_path.iterdir()))}"
+        assert call("init", name, "--sites", 0, *options)[0] == 0
+        assert kind_of(tmp_path / name) == kind
+
+
+def test_init_wants_one_description_of_the_features(call, tmp_path):
+    both = ("--in-features", 6, "--features", "f.npz")
+    refused(call("init", "t", *both), "one of --in-features, --features and --backbone")
+    refused(call("init", "t", "--kind", "relu"), "name them with --in-features")
+    refused(call("init", "t", "--features", "f.npz"), "f.npz does not exist")
+    assert call("init", "t", "--in-features", 6, "--kind", "tanh")[0] == 2
+    assert not (tmp_path / "t").exists()
 
 
 def test_init_without_sites_creates_a_server_alone(call, tmp_path):

@@ -109,7 +109,7 @@ def init(
         declared = DeclaredFeatures.of_backbone(backbone)
     if kind is not None:
         if declared is None:
-            raise ValueError("--kind is for the sites' own features: name --in-features as well")
+            raise ValueError("--kind is for the sites' own features: name them with --in-features")
         declared = replace(declared, kind=kind)
     options = FederationOptions(
         federation, sites, address, declared, out_features, tasks, tuple(host or ())
