@@ -7,21 +7,21 @@ from dataclasses import dataclass, fields, replace
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What is known about the error of a factor F against the exact Gram G = H'H.
+    """What is known about the error of a summary's Gram G~ against the exact Gram G = H'H.
 
-    ``+`` adds the fields or takes their maximum, as each comment says. The error bounds cover
-    truncation and quantisation. Floating-point rounding (unit roundoff times the norm of G)
-    comes on top.
+    G~ is F F', plus the between-class part where the summary is class-centred. ``+`` adds the
+    fields or takes their maximum, as each comment says. The error bounds cover truncation and
+    quantisation. Floating-point rounding (unit roundoff times the norm of G) comes on top.
     """
 
     n_rows: int = 0
-    """Rows of H in the factor (labelled or not). Adds."""
+    """Rows of H that are described (labelled or not). Adds."""
     energy: float = 0.0
     """||H||_F^2, before any loss. Adds."""
     cut: float = 0.0
     """Trace discarded by truncation, at clients and in merges; the ridge depends on it. Adds."""
     eps_G: float = 0.0
-    """Bound on ||G - FF'||_2, truncation and quantisation. Adds (triangle inequality)."""
+    """Bound on ||G - G~||_2, truncation and quantisation. Adds (triangle inequality)."""
     eps_G_fro: float = 0.0
     """The same in the Frobenius norm. Adds."""
     eps_quant: float = 0.0
@@ -34,6 +34,8 @@ class Accounts:
     """Largest share of the trace that any merge truncated (eta_merge). Maximum."""
     merges: int = 0
     """Largest number of truncating merges of any client's summary (L_t). Maximum."""
+    mixture_rows: int = 0
+    """Rows that mixtures describe, for which no bound on the error of the Gram exists. Adds."""
 
     def __add__(self, other: Accounts) -> Accounts:
         combine = {

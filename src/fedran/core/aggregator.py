@@ -8,10 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from fedran.core._linalg.arrays import Array, Float, to_device, to_numpy
+from fedran.core._linalg.arrays import Array, Float, to_device
 from fedran.core.accounts import Accounts
 from fedran.core.bounds import GramBounds, gram_bounds
-from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.exact import ExactSum
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
@@ -171,6 +170,8 @@ class Aggregator:
             raise Refused("out_features", str(self.out_features), summary.out_features)
         if self.fingerprint is not None or self._absorbed:
             require_same(self.fingerprint, summary.fingerprint, "aggregator and summary")
+        if isinstance(self._sum, TruncatedSum):
+            self._sum.check(summary)
         summary.validate()
         energy = self.accounts.energy + summary.accounts.energy
         low, high = FLOAT32_ENERGY
@@ -224,20 +225,12 @@ class Aggregator:
         The arrays are not copied, because a copy of the Gram would double the memory. Write or
         copy them before absorbing more, and hold ``lock`` where other threads are active.
         """
-        extra, arrays = self._sum.state()
-        arrays["class_sums"] = np.ascontiguousarray(to_numpy(self._sum.class_sums.sums).T)
-        # A truncated sum keeps the accounts of its two factors among the plain values.
-        accounts = self.accounts if isinstance(self._sum, ExactSum) else Accounts()
-        return AggregatorState(arrays, accounts, self.counts, self.absorbed, extra)
+        values, arrays = self._sum.state()
+        return AggregatorState(values, arrays, self.absorbed)
 
     def restore(self, state: AggregatorState) -> None:
         """Take over a state. The aggregator must be new and have the same parameters."""
-        self._sum.restore(state.extra, state.arrays)
-        rows = to_device(state.arrays["class_sums"], self.device)
-        sums = ClassSums(tuple(state.counts), rows.T, tuple(state.counts.values()))
-        self._sum.class_sums = sums
-        if isinstance(self._sum, ExactSum):
-            self._sum.accounts = state.accounts
+        self._sum.restore(state.values, state.arrays)
         self._absorbed = dict(state.absorbed)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -257,10 +250,8 @@ class Aggregator:
 
 @dataclass(frozen=True)
 class AggregatorState:
-    """The content of an aggregator: arrays, accounts, rows per class, digests, plain values."""
+    """The content of an aggregator: plain values and arrays of its sum, digests of uploads."""
 
+    values: dict[str, Any]
     arrays: dict[str, Any]
-    accounts: Accounts
-    counts: dict[Label, int]
     absorbed: dict[Key, str]
-    extra: dict[str, Any]

@@ -8,6 +8,7 @@ it certifies no row, and without truncation in float32 or float64 it is tight.
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from fedran.core.accounts import Accounts
 
 @dataclass(frozen=True, slots=True)
 class GramBounds:
-    """Bounds on G - FF' for everything absorbed."""
+    """Bounds on G - G~ for everything absorbed; infinite where mixtures were absorbed."""
 
     spectral: float
     """Theorem 1: sum of the first discarded eigenvalues, plus quantisation."""
@@ -35,6 +36,8 @@ class GramBounds:
 
 def gram_bounds(accounts: Accounts) -> GramBounds:
     """Theorem 1, its Frobenius and trace forms, and the relative-tail corollary."""
+    if accounts.mixture_rows:
+        return GramBounds(*(math.inf,) * 4)
     share = accounts.eta_loc + accounts.eta_merge * accounts.merges
     return GramBounds(
         spectral=accounts.eps_G,
@@ -52,7 +55,10 @@ def weight_bound(
     It follows from ``(G + lambda I)(W - W*) = (G - G~) W - R + (B~ - B)``, where G~ and B~ are
     the stored approximations and the inverse of the left matrix has norm at most 1/lambda. It
     uses the solved W instead of the crude bound ``||B|| / lambda``. All norms are Frobenius norms.
+    Where mixtures were absorbed no bound exists, and the result is the largest float.
     """
+    if accounts.mixture_rows:
+        return sys.float_info.max
     bound = (accounts.eps_G * norm_W + accounts.eps_B + residual + outside) / lam
     return min(bound, sys.float_info.max)  # where it overflows: still true, and it can be stored
 
@@ -61,6 +67,8 @@ def paper_weight_bound(
     accounts: Accounts, lam: float, norm_B: float, outside: float = 0.0
 ) -> float:
     """Theorem 2 as printed: ``eps_G ||B|| / lambda^2 + ||(I - VV')B|| / lambda``."""
+    if accounts.mixture_rows:
+        return sys.float_info.max
     bound = accounts.eps_G / lam * norm_B / lam + outside / lam
     return min(bound, sys.float_info.max)
 

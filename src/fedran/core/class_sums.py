@@ -92,8 +92,49 @@ class ClassSums:
 
     @property
     def means(self) -> Float64[Array, "M C"]:
-        """The class means, (M, C)."""
-        return self.sums / like(np.asarray(self.counts, dtype=np.float64), self.sums)
+        """The class means, (M, C); zero for a class without rows."""
+        return self.sums / like(np.maximum(self.counts, 1.0), self.sums)
+
+    @property
+    def scaled(self) -> Float64[Array, "M C"]:
+        """b_c / sqrt(n_c), (M, C): columns whose Gram is the between-class part of H'H."""
+        return self.sums / like(np.sqrt(np.maximum(self.counts, 1.0)), self.sums)
+
+    @property
+    def energy(self) -> float:
+        """sum_c ||b_c||^2 / n_c: the energy of the rows if each were its class mean."""
+        columns = self.scaled
+        return float(namespace(columns).sum(columns * columns)) if len(self) else 0.0
+
+    def residuals(
+        self, H: Float[Array, "n M"], codes: Int64[NDArray[Any], " n"]
+    ) -> Float[Array, "n M"]:
+        """The rows of H minus the means of their classes, a new array in the dtype of H.
+
+        Row i has the class number ``codes[i]``. A row whose code is MISSING stays as it is.
+        """
+        xp = namespace(H)
+        rows = xp.concat([self.means.T, like(np.zeros((1, self.out_features)), self.sums)], axis=0)
+        of_row = np.where(codes == MISSING, len(self), codes)
+        if isinstance(H, np.ndarray):
+            result = np.take(rows.astype(H.dtype), of_row, axis=0)
+            with np.errstate(over="ignore", invalid="ignore"):  # the factorisation tells
+                return np.subtract(H, result, out=result)
+        return H - xp.astype(rows, H.dtype)[like(of_row, H)]
+
+    def differences(self, other: ClassSums) -> Float64[Array, "M shared"]:
+        """Columns sqrt(n m / (n + m)) (mean - other mean), one per class that both hold.
+
+        By Chan's formula, the Gram of the residuals of all rows is the sum of the Grams of both
+        sets of residuals and the Gram of these columns.
+        """
+        held = {c: i for i, c in enumerate(other.classes) if other.counts[i]}
+        mine = [i for i, c in enumerate(self.classes) if c in held and self.counts[i]]
+        theirs = [held[self.classes[i]] for i in mine]
+        n = np.asarray([self.counts[i] for i in mine], dtype=np.float64)
+        m = np.asarray([other.counts[i] for i in theirs], dtype=np.float64)
+        gap = self.means[:, mine] - like(other.means, self.sums)[:, theirs]
+        return gap * like(np.sqrt(n * m / np.maximum(n + m, 1.0)), self.sums)
 
     def __len__(self) -> int:
         return len(self.classes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -32,13 +32,14 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head, make_head
 from fedran.core.labels import Label
 from fedran.core.ridge import Ridge, solve_gram, solve_stack
-from fedran.core.summary import Summary
+from fedran.core.summarize import share_of_rest, without_rounding
+from fedran.core.summary import Center, Summary, check_center
 
 Form = Literal["stack", "gram"]
 
 
 class ExactSum:
-    """G = sum of F F', B and the accounts of everything added, never truncated.
+    """The Gram G, the class sums B and the accounts of everything added, never truncated.
 
     While the factors side by side are at most M/4 wide they are kept as they are: adding is a
     copy, and a solve costs w^2 M in float64. Beyond that width, factorising an (M, M) matrix is
@@ -95,7 +96,7 @@ class ExactSum:
     def add_summary(self, summary: Summary) -> None:
         """Add what a summary describes."""
         with self._lock:
-            self.add_factor(summary.factor)
+            self.add_factor(summary.gram_factor())
             self.class_sums += summary.sums
             self.accounts += summary.accounts
 
@@ -171,15 +172,27 @@ class ExactSum:
                 solution = solve_gram(self._gram, sums.sums, lam)
         return make_head(solution, sums.sums, lam, accounts, sums.classes, fingerprint)
 
-    def summary(self, rank: int | float | None, fingerprint: Fingerprint | None) -> Summary:
+    def summary(
+        self,
+        rank: int | float | None,
+        fingerprint: Fingerprint | None,
+        center: Center | None = "class",
+    ) -> Summary:
         """A summary of the given rank of everything added."""
-        rank = check_rank(rank)
+        rank, center = check_rank(rank), check_center(center)
         with self._lock:
-            result = leading_of_gram(self.gram(), rank)
-            sums, accounts = self.class_sums, self.accounts
+            G, sums, accounts = self.gram(), self.class_sums, self.accounts
+        between = 0.0
+        if center == "class":
+            G, between = add_outer(G, cast(sums.scaled, self.dtype), -1.0), sums.energy
+            G = symmetric(G)
+        if isinstance(rank, float):
+            rank = share_of_rest(rank, accounts.energy - between, between)
+        result = leading_of_gram(G, rank)
         own = replace(sums, sums=namespace(sums.sums).asarray(sums.sums, copy=True))
         accounts = accounts.after_local_cut(result.loss)
-        return Summary(result.factor, own, accounts, fingerprint, route=result.route)
+        factor = without_rounding(result.factor, own, accounts, center)
+        return Summary(factor, own, accounts, fingerprint, center, route=result.route)
 
     def gram(self) -> Float[Array, "M M"]:
         """G, a symmetric (M, M) copy."""
@@ -192,14 +205,25 @@ class ExactSum:
             return pack_lower(self._as_gram())
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Plain values and arrays of the Gram, for ``restore``. The arrays are not copied."""
+        """Plain values and arrays, for ``restore``. The arrays are not copied."""
         held = self._factor() if self._gram is None else self._gram
-        return {"form": self.form, "width": self.width}, {self.form: to_numpy(held)}
+        values = {
+            "form": self.form,
+            "width": self.width,
+            "accounts": asdict(self.accounts),
+            "classes": list(self.class_sums.classes),
+            "counts": list(self.class_sums.counts),
+        }
+        sums = np.ascontiguousarray(to_numpy(self.class_sums.sums).T)
+        return values, {self.form: to_numpy(held), "class_sums": sums}
 
     def restore(self, values: dict[str, Any], arrays: dict[str, Any]) -> None:
-        """Replace the Gram by what ``state`` returned."""
+        """Replace everything by what ``state`` returned."""
         array = arrays[values["form"]]
         self.width = values["width"]
+        self.accounts = Accounts(**values["accounts"])
+        rows = to_device(arrays["class_sums"], self.device)
+        self.class_sums = ClassSums(tuple(values["classes"]), rows.T, tuple(values["counts"]))
         if values["form"] == "stack":
             self._stack = [to_device(array, self.device, self.dtype)] if array.shape[1] else []
         else:

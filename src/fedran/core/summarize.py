@@ -13,17 +13,19 @@ from fedran.core._linalg.arrays import (
     Int64,
     as_matrix,
     cast,
+    eps,
     is_numpy_array,
     like,
     namespace,
     require_finite,
+    to_numpy,
 )
 from fedran.core._linalg.truncation import check_rank, leading
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import SUM_BLOCK, ClassSums
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import MISSING, Label, encode_labels
-from fedran.core.summary import Summary
+from fedran.core.summary import Center, Summary, check_center
 
 Unlabelled = Literal["drop", "factor"]
 
@@ -33,13 +35,16 @@ def summarize(
     y: Any,
     rank: int | float | None = 256,
     *,
+    center: Center | None = "class",
     fingerprint: Fingerprint | None = None,
     unlabelled: Unlabelled = "drop",
 ) -> Summary:
     r"""Summarize random features H (n, M) and their labels as one ``Summary``.
 
-    ``F = V_r diag(sigma_r)`` with ``H = U diag(sigma) V'``, and ``b_c``, the sum of the rows of
-    class c, for the classes that occur.
+    It holds b_c, the sum of the rows of class c, for the classes that occur, and the factor
+    ``F = V_r diag(sigma_r)`` of the rows minus their class means, ``U diag(sigma) V'``. The class
+    sums are needed anyway, so the between-class part of H'H costs nothing, and all r columns
+    describe what the sums do not.
 
     Parameters
     ----------
@@ -49,48 +54,55 @@ def summarize(
         n labels, int or str; None or NaN where there is none.
     rank:
         Columns to keep (int), share of the energy to keep (float in (0, 1]), or None for all.
+    center:
+        ``"class"``, or None to factorise H itself as the paper does.
     fingerprint:
         Of the features, normally ``phi.fingerprint``.
     unlabelled:
-        Rows without a label are left out (``"drop"``), or they count in the factor, the energy
-        and ``n_rows`` but in no class (``"factor"``).
+        Rows without a label are left out (``"drop"``), or they count in the factor (nothing is
+        subtracted from them), the energy and ``n_rows`` but in no class (``"factor"``).
 
     Notes
     -----
-    Cost for n <= M: n^2 M + 4/3 n^3 + 2 n M r operations, and n^2 + M r numbers beside H.
+    Cost for n <= M: n^2 M + 4/3 n^3 + 2 n M r operations, and n^2 + M r numbers beside H and its
+    centred copy.
 
     Examples
     --------
     >>> import numpy as np
-    >>> s = summarize(np.eye(3), ["a", "b", "a"], rank=3)
-    >>> s.sigma.tolist(), s.class_sums.T.tolist()
-    ([1.0, 1.0, 1.0], [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    >>> s = summarize([[3.0, 0.0], [1.0, 0.0], [0.0, 5.0]], ["a", "a", "b"], rank=2)
+    >>> s.class_sums.T.tolist(), abs(s.factor).round(6).tolist()
+    ([[4.0, 0.0], [0.0, 5.0]], [[1.414214], [0.0]])
+    >>> s.gram().round(6).tolist()
+    [[10.0, 0.0], [0.0, 25.0]]
     """
-    rank = check_rank(rank)
+    rank, center = check_rank(rank), check_center(center)
     given = as_matrix(H, "H")
     H, classes, codes = _rows_in_use(given, y, unlabelled)
+    sums = ClassSums.from_codes(H, classes, codes)
+    rows = H if center is None else sums.residuals(H, codes)
+    between = 0.0 if center is None else sums.energy
+    if isinstance(rank, float):
+        rank = share_of_rest(rank, _energy(rows, SUM_BLOCK), between)
     try:
-        result = leading(H.T, rank, "H")
+        result = leading(rows.T, rank, "H")
     except ValueError:
         require_finite(given, "H")  # names the row by its number in the input
         raise
-    start = Accounts(n_rows=int(H.shape[0]), energy=result.energy)
-    return Summary(
-        result.factor,
-        ClassSums.from_codes(H, classes, codes),
-        start.after_local_cut(result.loss),
-        fingerprint,
-        route=result.route,
-    )
+    start = Accounts(n_rows=int(H.shape[0]), energy=result.energy + between)
+    accounts = start.after_local_cut(result.loss)
+    factor = without_rounding(result.factor, sums, accounts, center)
+    return Summary(factor, sums, accounts, fingerprint, center, route=result.route)
 
 
 class Summarizer:
     r"""Builds a summary from batches of rows under a memory limit.
 
-    Rows are collected. When they reach the limit they are compressed to the leading half (or to M
-    columns, without loss, where that fits), which is again a factor of the same Gram. So
-    ``||G - FF'||_2 <= accounts.eps_G`` always holds, and ``finish()`` agrees with ``summarize``
-    within the sum of both error bounds.
+    Rows are collected, minus the class means of their batch; where a class was seen before, one
+    more row corrects for the difference of the means (Chan's formula). When they reach the limit
+    they are compressed to the leading half (or to M columns, without loss, where that fits),
+    which is again a factor of the same Gram. So the error of the Gram is at most
+    ``accounts.eps_G``, and ``finish()`` agrees with ``summarize`` within the sum of both bounds.
 
     ``max_bytes`` limits the memory besides the given batch (and a copy of it where rows without
     a label are left out) and the class sums, 8 M bytes per class.
@@ -110,12 +122,14 @@ class Summarizer:
         out_features: int,
         rank: int | float | None = 256,
         *,
+        center: Center | None = "class",
         fingerprint: Fingerprint | None = None,
         unlabelled: Unlabelled = "drop",
         max_bytes: int = 512 * 2**20,
     ) -> None:
         self.out_features = out_features
         self.rank = check_rank(rank)
+        self.center = check_center(center)
         self.fingerprint = fingerprint
         self.unlabelled: Unlabelled = unlabelled
         # Compressing w rows takes 3 row buffers of 8 w M bytes and 6 square ones of 8 w^2 bytes.
@@ -132,7 +146,7 @@ class Summarizer:
         self._pieces: list[Float[Array, "_ M"]] = []
         self._held = 0
         self._accounts = Accounts()
-        self._sums: ClassSums | None = None
+        self._sums = ClassSums.empty(out_features)
         self._compressions = 0
 
     def update(self, H: ArrayLike | Array, y: Any) -> None:
@@ -141,25 +155,38 @@ class Summarizer:
         if self._pieces:
             given = like(given, self._pieces[0])
         H, classes, codes = _rows_in_use(given, y, self.unlabelled)
+        if self.center and 2 * len(classes) >= self.capacity:
+            raise ValueError(
+                f"a batch of {len(classes)} classes needs room for {2 * len(classes) + 1} rows, "
+                f"and max_bytes allows {self.capacity}: raise max_bytes or sort the rows by class"
+            )
         xp = namespace(H)
         block = max(1, min(SUM_BLOCK, self.capacity // 8))
-        blocks = (cast(H[i : i + block], "float64") for i in range(0, H.shape[0], block))
-        energy = sum(float(xp.sum(part**2)) for part in blocks)
+        energy = _energy(H, block)
         if not np.isfinite(energy) or (energy == 0.0 and bool(xp.any(H != 0))):
             require_finite(given, "H")
             raise ValueError("H has squares out of the range of float64; rescale the features")
-        sums = ClassSums.from_codes(H, classes, codes, block)
-        self._sums = sums if self._sums is None else self._sums + sums
+        if not self._pieces:
+            self._sums = ClassSums((), like(np.zeros((self.out_features, 0)), H), ())
         self._accounts += Accounts(n_rows=int(H.shape[0]), energy=energy)
-        start = 0
+        start, corrections = 0, len(classes) if self.center else 0
         while start < H.shape[0]:
-            if self._held >= self.capacity:
+            if self._held + corrections >= self.capacity:
                 self._compress()
-            part = H[start : start + self.capacity - self._held]
-            # The caller may reuse its buffer for the next batch.
-            self._pieces.append(xp.asarray(part, copy=True))
-            self._held += int(part.shape[0])
+            rows = slice(start, start + self.capacity - self._held - corrections)
+            part, of_part = H[rows], codes[rows]
+            sums = ClassSums.from_codes(part, classes, of_part, block)
+            if self.center:
+                self._keep(xp.astype(self._sums.differences(sums).T, H.dtype))
+                self._keep(sums.residuals(part, of_part))
+            else:  # a copy: the caller may reuse its buffer for the next batch
+                self._keep(xp.asarray(part, copy=True))
+            self._sums = self._sums + sums
             start += int(part.shape[0])
+
+    def _keep(self, rows: Float[Array, "_ M"]) -> None:
+        self._pieces.append(rows)
+        self._held += int(rows.shape[0])
 
     def _compress(self) -> None:
         keep = self.out_features if self.capacity >= 2 * self.out_features else self.capacity // 2
@@ -180,23 +207,53 @@ class Summarizer:
     def finish(self) -> Summary:
         """The summary of everything so far; more batches may follow."""
         rank, energy, cut = self.rank, self._accounts.energy, self._accounts.cut
-        if isinstance(rank, float) and cut > 0:
-            # A share of all energy is a larger share of the energy that compressions left.
+        if isinstance(rank, float):
+            between = self._sums.energy if self.center else 0.0
+            left = energy - cut - between
             if rank * energy > (energy - cut) * (1 + 1e-9):
                 raise ValueError(
                     f"rank={rank} asks for more energy than is left after compressing to the "
                     f"{self.capacity} rows that max_bytes allows ({1 - cut / energy:.1%}); "
                     "raise max_bytes"
                 )
-            rank = min(1.0, rank * energy / (energy - cut))
+            rank = share_of_rest(rank, left, between, cut)
         result = leading(self._stack(), rank, "H")
-        return Summary(
-            result.factor,
-            ClassSums.empty(self.out_features) if self._sums is None else self._sums,
-            self._accounts.after_local_cut(result.loss),
-            self.fingerprint,
-            route=f"{result.route}; {self._compressions} compressions",
-        )
+        accounts = self._accounts.after_local_cut(result.loss)
+        factor = without_rounding(result.factor, self._sums, accounts, self.center)
+        route = f"{result.route}; {self._compressions} compressions"
+        return Summary(factor, self._sums, accounts, self.fingerprint, self.center, route=route)
+
+
+def _energy(H: Float[Array, "n M"], block: int) -> float:
+    """||H||_F^2 in float64, ``block`` rows at a time."""
+    blocks = (cast(H[i : i + block], "float64") for i in range(0, H.shape[0], block))
+    return sum(float(namespace(part).sum(part**2)) for part in blocks)
+
+
+def share_of_rest(share: float, rest: float, known: float, lost: float = 0.0) -> float:
+    """The share of ``rest`` to keep so that, with ``known``, the share of all energy is kept.
+
+    All energy is ``rest + known + lost``. A share must be positive: the smallest one keeps a
+    single column.
+    """
+    wanted = share * (rest + known + lost) - known
+    return min(1.0, max(wanted / rest, np.finfo(np.float64).tiny)) if rest > 0 else 1.0
+
+
+def without_rounding(
+    factor: Float[Array, "M r"], sums: ClassSums, accounts: Accounts, center: Center | None
+) -> Float[Array, "M k"]:
+    """The factor without columns that only rounding of the class means can have made.
+
+    n labelled rows minus the means of C classes span at most n - C directions.
+    """
+    if center is None or not factor.shape[1]:
+        return factor
+    xp = namespace(factor)
+    squares = to_numpy(xp.sum(cast(factor, "float64") ** 2, axis=0))
+    floor = (8 * eps(factor)) ** 2 * accounts.energy
+    most = accounts.n_rows - len(sums)
+    return factor[:, : min(most, int(np.count_nonzero(squares > floor)))]
 
 
 def _rows_in_use(

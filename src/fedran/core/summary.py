@@ -27,11 +27,14 @@ from fedran.core._linalg.truncation import check_rank, leading, leading_qr, squa
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
+from fedran.core.features import largest_row_norm
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.labels import Label
 
+Center = Literal["class"]
 ENERGY_SLACK = 1e-4
 """Relative tolerance for rounding in the checks of factor and class sums against the energy."""
+SAME_CENTER = "summaries add only if they were made with the same center"
 SUMS_SLACK = 0.1
 """Largest error of the class sums that a summary may state, relative to their largest norm."""
 
@@ -40,9 +43,11 @@ SUMS_SLACK = 0.1
 class Summary:
     r"""Factor, class sums and accounts of some rows H (n, M) with labels.
 
-    Summaries form a commutative monoid: ``a + b`` describes the rows of both, exactly. The Gram
-    ``G = H'H`` is stored as a factor, ``F F' ~ G``. Nothing assumes that the columns of F are
-    orthogonal.
+    Summaries form a commutative monoid: ``a + b`` describes the rows of both, exactly. With
+    ``center="class"`` the factor describes the rows minus their class means, so that the Gram
+    ``G = H'H`` is ``F F' + sum_c b_c b_c' / n_c`` with class sums b_c and counts n_c. With
+    ``center=None``, the form of the paper, it is ``F F'``. Nothing assumes that the columns of F
+    are orthogonal.
 
     >>> import numpy as np, fedran
     >>> H = np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 1.0]])
@@ -53,13 +58,16 @@ class Summary:
     """
 
     factor: Float[Array, "M r"]
-    """F, (M, r). Under ``+`` side by side; reduced to M columns without loss when wider."""
+    """F, (M, r). Under ``+`` side by side, with one more column per shared class if centred
+    (Chan's formula); reduced to M columns without loss when wider."""
     sums: ClassSums
     """Sum and number of the labelled rows of each class that occurs. Under ``+`` added by label."""
     accounts: Accounts
     """Rows, energy and error bounds. Under ``+`` see ``Accounts``."""
     fingerprint: Fingerprint | None = None
     """The feature map. Must be equal under ``+``."""
+    center: Center | None = "class"
+    """What was subtracted from the rows before the factor was made. Must be equal under ``+``."""
     route: str = field(default="", repr=False)
     """How the factor was computed, fallbacks included."""
     digest: str | None = field(default=None, repr=False)
@@ -67,6 +75,7 @@ class Summary:
 
     def __post_init__(self) -> None:
         check_fingerprint(self.fingerprint)
+        check_center(self.center)
         if self.factor.ndim != 2:
             raise Refused("factor", "a matrix (M, r)", f"shape {tuple(self.factor.shape)}")
         if self.sums.out_features != self.out_features:
@@ -115,7 +124,8 @@ class Summary:
     def __repr__(self) -> str:
         return (
             f"Summary(M={self.out_features}, rank={self.rank}, rows={self.accounts.n_rows}, "
-            f"classes={len(self.classes)}, cut={self.accounts.cut_fraction:.3g})"
+            f"classes={len(self.classes)}, cut={self.accounts.cut_fraction:.3g}, "
+            f"center={self.center!r})"
         )
 
     def __add__(self, other: object) -> Summary:
@@ -124,8 +134,13 @@ class Summary:
         if self.out_features != other.out_features:
             raise Refused("out_features", str(self.out_features), other.out_features)
         require_same(self.fingerprint, other.fingerprint, "both summaries")
+        if self.center != other.center:
+            raise Refused("center", repr(self.center), repr(other.center), hint=SAME_CENTER)
         xp = namespace(self.factor)
-        factor = xp.concat([self.factor, like(other.factor, self.factor)], axis=1)
+        parts = [self.factor, like(other.factor, self.factor)]
+        if self.center == "class":
+            parts.append(xp.astype(self.sums.differences(other.sums), self.factor.dtype))
+        factor = xp.concat(parts, axis=1)
         if factor.shape[1] > self.out_features:
             factor = square_factor(factor)
         return Summary(
@@ -133,6 +148,7 @@ class Summary:
             self.sums + other.sums,
             self.accounts + other.accounts,
             self.fingerprint,
+            self.center,
             route="sum",
         )
 
@@ -163,9 +179,18 @@ class Summary:
             digest=None,
         )
 
+    def gram_factor(self) -> Float[Array, "M w"]:
+        """Columns whose Gram approximates H'H: F, followed by b_c / sqrt(n_c) if centred."""
+        if self.center is None or not self.classes:
+            return self.factor
+        xp = namespace(self.factor)
+        between = xp.astype(like(self.sums.scaled, self.factor), self.factor.dtype)
+        return xp.concat([self.factor, between], axis=1)
+
     def gram(self) -> Float[Array, "M M"]:
-        """F F', the dense (M, M) approximation of H'H, for small M."""
-        return self.factor @ self.factor.T
+        """The dense (M, M) approximation of H'H, for small M."""
+        columns = self.gram_factor()
+        return columns @ columns.T
 
     def to(self, device: str | None) -> Summary:
         """The same summary on a torch device, or in NumPy when ``device`` is None."""
@@ -174,9 +199,11 @@ class Summary:
     def validate(self) -> Summary:
         """Check that the numbers can describe real rows; returns self or raises Refused.
 
-        All values are finite, counts are positive and add up to at most ``n_rows``,
-        ||F||^2 + cut = energy, cut <= M eps_G, and by Cauchy-Schwarz
-        sum_c ||b_c||^2 / n_c <= energy.
+        All values are finite, counts are positive and add up to at most ``n_rows``, a centred
+        factor has at most ``n_rows`` minus the number of classes columns, cut <= M eps_G, and
+        ||F||^2 + cut = energy, where a centred summary adds sum_c ||b_c||^2 / n_c on the left.
+        Without centring that sum is at most the energy (Cauchy-Schwarz). Where the feature map
+        bounds the norm of a row by R, energy <= n_rows R^2 and ||b_c|| <= n_c R.
         """
         acc = self.accounts
         for name in acc.__dataclass_fields__:
@@ -185,48 +212,67 @@ class Summary:
                 raise Refused(f"accounts.{name}", "a finite number, at least 0", value)
         if acc.n_rows == 0 and acc.energy > 0:
             raise Refused("accounts.energy", "0 where n_rows is 0", acc.energy)
+        if acc.mixture_rows:
+            raise Refused("accounts.mixture_rows", "0 in a summary", acc.mixture_rows)
         if any(n < 1 for n in self.counts):
             raise Refused("counts", "at least one row for every class listed", min(self.counts))
-        if self.rank > acc.n_rows:
-            raise Refused("rank", f"at most n_rows = {acc.n_rows}", self.rank)
         if sum(self.counts) > acc.n_rows:
             raise Refused("counts", f"at most n_rows = {acc.n_rows} in all", sum(self.counts))
-        with np.errstate(over="ignore", invalid="ignore"):
-            held = float(np.sum(self.sigma**2))
-        if not math.isfinite(held):
-            raise Refused("factor", "finite values", "NaN or infinity")
-        if abs(held + acc.cut - acc.energy) > ENERGY_SLACK * acc.energy:
-            raise Refused(
-                "accounts.energy", f"||F||^2 + cut = {held + acc.cut:.6g}", f"{acc.energy:.6g}"
-            )
+        free = acc.n_rows - (len(self.classes) if self.center else 0)
+        if self.rank > free:
+            what = "n_rows - classes" if self.center else "n_rows"
+            raise Refused("rank", f"at most {what} = {free}", self.rank)
+        self._validate_energy()
         if max(acc.eta_loc, acc.eta_merge) > 1 + ENERGY_SLACK:
             raise Refused("accounts", "eta_loc and eta_merge of at most 1", "larger shares")
         least = (acc.cut - ENERGY_SLACK * acc.energy) / self.out_features
         if acc.eps_G < least:
             raise Refused("accounts.eps_G", f"at least cut / M = {least:.6g}", acc.eps_G)
-        self._validate_sums()
         return self
 
-    def _validate_sums(self) -> None:
-        if not self.counts:
-            return
+    def _validate_energy(self) -> None:
+        """The checks of the factor and the class sums against the energy and the counts."""
         acc = self.accounts
+        counts = np.maximum(self.counts, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):
+            held = float(np.sum(self.sigma**2))
             norms = np.linalg.norm(to_numpy(self.class_sums), axis=0)
+            between = float(np.sum(norms**2 / counts))
+            least = float(np.sum(np.maximum(norms - acc.eps_B, 0.0) ** 2 / counts))
+        if not math.isfinite(held):
+            raise Refused("factor", "finite values", "NaN or infinity")
         if not np.all(np.isfinite(norms)):
             raise Refused("class_sums", "finite values", "NaN, infinity or beyond float64")
         # ||B||_F^2 <= labelled rows * energy; no rounding that we do loses a tenth of that.
         allowed = SUMS_SLACK * math.sqrt(sum(self.counts) * acc.energy)
         if acc.eps_B > allowed:
             raise Refused("accounts.eps_B", f"at most {allowed:.6g}", acc.eps_B)
-        counts = np.asarray(self.counts, dtype=np.float64)
-        with np.errstate(over="ignore"):
-            least = float(np.sum(np.maximum(norms - acc.eps_B, 0.0) ** 2 / counts))
-        if least > self.accounts.energy * (1 + ENERGY_SLACK):
+        if least > acc.energy * (1 + ENERGY_SLACK):
             raise Refused(
                 "class_sums",
-                f"sums that energy {self.accounts.energy:.6g} and the counts allow",
+                f"sums that energy {acc.energy:.6g} and the counts allow",
                 f"sums that need {least:.6g}",
+            )
+        total, parts = held + acc.cut, "||F||^2 + cut"
+        if self.center:  # the wire format keeps ||b_c||, whatever the precision
+            total, parts = total + between, f"{parts} + sum_c ||b_c||^2 / n_c"
+        if not abs(total - acc.energy) <= ENERGY_SLACK * acc.energy:
+            raise Refused("accounts.energy", f"{parts} = {total:.6g}", f"{acc.energy:.6g}")
+        largest = None if self.fingerprint is None else largest_row_norm(self.fingerprint)
+        if largest is None:
+            return
+        if acc.energy > acc.n_rows * largest**2 * (1 + ENERGY_SLACK):
+            raise Refused(
+                "accounts.energy",
+                f"at most {largest**2:.6g} per row for this feature map",
+                f"{acc.mean_row_energy:.6g}",
+            )
+        if np.any(norms > counts * largest * (1 + ENERGY_SLACK) + acc.eps_B):
+            label = self.classes[int(np.argmax(norms / counts))]
+            raise Refused(
+                "class_sums",
+                f"a norm of at most n_c {largest:.6g} for this feature map",
+                f"{np.max(norms / counts):.6g} per row of class {label!r}",
             )
 
     def content_digest(self) -> str:
@@ -237,9 +283,18 @@ class Summary:
         for array in (self.factor, self.class_sums):
             # Row-major first, so that equal values have equal hashes whatever their layout.
             sha.update(np.ascontiguousarray(to_numpy(array)).data)
-        fields = (self.classes, self.counts, self.accounts, self.fingerprint)
+        fields = (self.classes, self.counts, self.accounts, self.fingerprint, self.center)
         sha.update(repr(fields).encode())
         return sha.hexdigest()
+
+
+def check_center(center: object) -> Center | None:
+    """``center`` if it is "class" or None; ValueError otherwise."""
+    if center is None:
+        return None
+    if center != "class":
+        raise ValueError(f"center must be 'class' or None, got {center!r}")
+    return "class"
 
 
 def combine(summaries: Iterable[Summary], rank: int | float | None = None) -> Summary:
@@ -247,7 +302,8 @@ def combine(summaries: Iterable[Summary], rank: int | float | None = None) -> Su
 
     With factors F_i (M, r_i) side by side, ``A = [F_1 .. F_n]`` (M, w), the sum of the Grams is
     ``A A' = sum_i F_i F_i'``; the result holds ``F = A U_k``, with U_k the leading eigenvectors
-    of the small ``A'A`` (w, w), so that ``F F' = T_k(A A')``. Class sums add by label, accounts
+    of the small ``A'A`` (w, w), so that ``F F' = T_k(A A')``. Centred summaries add one column to
+    A per class and summary that shares it with an earlier one. Class sums add by label, accounts
     as ``Accounts`` says.
 
     Parameters
@@ -278,10 +334,12 @@ def combine(summaries: Iterable[Summary], rank: int | float | None = None) -> Su
     parts, rank = list(summaries), check_rank(rank)
     if not parts:
         raise ValueError("combine takes at least one summary, got none")
-    # Without their columns they add at no cost, with every check and rule of ``+``.
+    # Without their columns they add at little cost, with every check and rule of ``+``. The
+    # factor of this sum holds what Chan's formula adds for shared classes.
     total = reduce(add, (replace(s, factor=s.factor[:, :0]) for s in parts))
     first = parts[0].factor
-    stack = namespace(first).concat([like(s.factor, first) for s in parts], axis=1)
+    columns = [*(like(s.factor, first) for s in parts), total.factor]
+    stack = namespace(first).concat(columns, axis=1)
     if isinstance(rank, int) and rank >= min(stack.shape):
         rank = None
     result = leading(stack, rank, "the stacked factors")

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, Literal, NamedTuple
+from dataclasses import asdict, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Array, Float, contiguous, namespace, to_device, to_numpy
+from fedran.core._linalg.arrays import Array, Float, contiguous, to_device, to_numpy
 from fedran.core._linalg.blas import gram
-from fedran.core._linalg.truncation import leading, leading_qr, square_factor
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
-from fedran.core.errors import positive_integer
+from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head, make_head
 from fedran.core.ridge import Ridge, solve_stack, solve_subspace
-from fedran.core.summary import Summary
+from fedran.core.summary import SAME_CENTER, Center, Summary
 
 Order = Literal["flat", "paper"]
 Complement = Literal["keep", "drop"]
-
-
-class Part(NamedTuple):
-    """A factor F (M, w) and the accounts of what it describes."""
-
-    factor: Float[Array, "M w"]
-    accounts: Accounts
 
 
 class TruncatedSum:
@@ -38,8 +30,9 @@ class TruncatedSum:
     paper). ``order="flat"``: the factors of a task wait side by side (without loss, at most M
     columns), and closing the task truncates everything once: fewer cuts, less work.
 
-    A new task id closes the open task. A summary for a closed task is late: it is merged into
-    the global factor at once.
+    The factors describe what those of the summaries describe: rows minus their class means, or
+    the rows themselves. A new task id closes the open task. A summary for a closed task is late:
+    it is merged into the global factor at once.
     """
 
     def __init__(
@@ -48,46 +41,58 @@ class TruncatedSum:
         self.rank = positive_integer(rank, "server_rank", or_none=" or None")
         self.out_features, self.order = out_features, order
         self.dtype, self.device = dtype, device
-        self.class_sums = ClassSums.empty(out_features, device)
         self.open_task: str | None = None
         self.closed: set[str] = set()
-        nothing = contiguous(to_device(np.zeros((out_features, 0)), device, dtype))
-        self._empty = self._past = self._open = Part(nothing, Accounts())
-        self.accounts = Accounts()
+        self._past = self._open = self._nothing("class")
+
+    @property
+    def class_sums(self) -> ClassSums:
+        """Class sums of the global factor and the open task together."""
+        return self._past.sums + self._open.sums
+
+    @property
+    def accounts(self) -> Accounts:
         """Accounts of the global factor and the open task together."""
+        return self._past.accounts + self._open.accounts
 
     @property
     def width(self) -> int:
         """Columns of the global factor and of the open task together."""
-        return int(self._past.factor.shape[1] + self._open.factor.shape[1])
+        return self._past.rank + self._open.rank
+
+    def check(self, summary: Summary) -> None:
+        """Refuse a summary that cannot be merged with what is held."""
+        held = self._past.accounts.n_rows + self._open.accounts.n_rows
+        if held and summary.center != self._open.center:
+            got = repr(summary.center)
+            raise Refused("center", repr(self._open.center), got, hint=SAME_CENTER)
 
     def add_summary(self, summary: Summary, task: str) -> None:
         """Merge a summary into its task, or into the global factor when the task is closed."""
+        self.check(summary)
         factor = contiguous(to_device(summary.factor, self.device, self.dtype))
-        arrival = Part(factor, summary.accounts)
+        sums, center = summary.sums.to(self.device), summary.center
+        arrival = Summary(factor, sums, summary.accounts, center=center)
         if task in self.closed:
             self._past = self._merge(self._past, arrival, truncate=True)
-        else:
-            opening = task != self.open_task
-            past = self.as_if_closed() if opening else self._past
-            before = self._empty if opening else self._open
-            merged = self._merge(before, arrival, truncate=self.order == "paper")
-            # Nothing changes before this line, so that a failed merge leaves the state as it was.
-            if opening and self.open_task is not None:
-                self.closed.add(self.open_task)
-            self._past, self._open, self.open_task = past, merged, task
-        self.class_sums += summary.sums
-        self.accounts = self._past.accounts + self._open.accounts
+            return
+        opening = task != self.open_task
+        past = self.as_if_closed() if opening else self._past
+        before = self._nothing(center) if opening else self._open
+        merged = self._merge(before, arrival, truncate=self.order == "paper")
+        # Nothing changes before this line, so that a failed merge leaves the state as it was.
+        if opening and self.open_task is not None:
+            self.closed.add(self.open_task)
+        self._past, self._open, self.open_task = past, merged, task
 
     def close_task(self) -> None:
         """Merge the open task into the global factor."""
         if self.open_task is not None:
-            self._past, self._open = self.as_if_closed(), self._empty
+            self._past, self._open = self.as_if_closed(), self._nothing(self._open.center)
             self.closed.add(self.open_task)
             self.open_task = None
-            self.accounts = self._past.accounts
 
-    def as_if_closed(self) -> Part:
+    def as_if_closed(self) -> Summary:
         """The global factor as it would be if the open task were closed now."""
         if self.open_task is None:
             return self._past
@@ -100,53 +105,63 @@ class TruncatedSum:
         complement: Complement = "keep",
     ) -> Head:
         """The head of everything added; ``"drop"`` makes it zero outside the factor's span."""
-        (factor, accounts), sums = self.as_if_closed(), self.class_sums
-        lam = Ridge.parse(ridge).value(accounts)
+        total = self.as_if_closed()
+        lam = Ridge.parse(ridge).value(total.accounts)
         solver = solve_subspace if complement == "drop" else solve_stack
-        solution = solver(factor, sums.sums, lam)
-        return make_head(solution, sums.sums, lam, accounts, sums.classes, fingerprint)
+        solution = solver(total.gram_factor(), total.class_sums, lam)
+        return make_head(
+            solution, total.class_sums, lam, total.accounts, total.classes, fingerprint
+        )
 
     def gram(self) -> Float[Array, "M M"]:
-        """F F' of the global factor as if the open task were closed, (M, M)."""
-        return gram(self.as_if_closed().factor.T)
+        """The (M, M) Gram as if the open task were closed."""
+        return gram(self.as_if_closed().gram_factor().T)
 
-    def _merge(self, a: Part, b: Part, truncate: bool) -> Part:
-        """[F_a F_b], truncated to the rank, or else to M columns without loss."""
-        parts = [p.factor for p in (a, b) if p.factor.shape[1]]
-        accounts = a.accounts + b.accounts
-        if not parts:
-            return Part(b.factor, accounts)
-        factor = parts[0] if len(parts) == 1 else namespace(parts[0]).concat(parts, axis=1)
-        if truncate and factor.shape[1] > self.rank:
-            if self.order == "paper":
-                result = leading_qr(factor, self.rank)
-            else:
-                result = leading(factor, self.rank, "the merged factor")
-            return Part(contiguous(result.factor), accounts.after_merge_cut(result.loss))
-        if factor.shape[1] > self.out_features:
-            factor = square_factor(factor)
-        return Part(contiguous(factor), accounts)
+    def _nothing(self, center: Center | None) -> Summary:
+        """A summary of no rows."""
+        factor = to_device(np.zeros((self.out_features, 0)), self.device, self.dtype)
+        sums = ClassSums.empty(self.out_features, self.device)
+        return Summary(contiguous(factor), sums, Accounts(), center=center)
+
+    def _merge(self, a: Summary, b: Summary, truncate: bool) -> Summary:
+        """a + b, truncated to the rank, or else to M columns without loss."""
+        total = b if not a.accounts.n_rows else a + b
+        if truncate and total.rank > self.rank:
+            total = total.truncate(self.rank, "qr" if self.order == "paper" else "gram")
+        return replace(total, factor=contiguous(total.factor))
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Plain values and arrays of the factors, for ``restore``. The arrays are not copied."""
-        values = {
+        """Plain values and arrays, for ``restore``. The arrays are not copied."""
+        values: dict[str, Any] = {
             "open_task": self.open_task,
             "closed": sorted(self.closed),
-            "past_accounts": asdict(self._past.accounts),
-            "open_accounts": asdict(self._open.accounts),
+            "center": self._open.center,
         }
-        past, open_ = to_numpy(self._past.factor), to_numpy(self._open.factor)
-        return values, {"past": past, "open": open_}
+        arrays = {}
+        for name, part in (("past", self._past), ("open", self._open)):
+            values[name] = {
+                "accounts": asdict(part.accounts),
+                "classes": list(part.classes),
+                "counts": list(part.counts),
+            }
+            arrays[name] = to_numpy(part.factor)
+            arrays[f"{name}_sums"] = np.ascontiguousarray(to_numpy(part.class_sums).T)
+        return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, Any]) -> None:
-        """Replace the factors by what ``state`` returned."""
+        """Replace everything by what ``state`` returned."""
         self.open_task = values["open_task"]
         self.closed = set(values["closed"])
         self._past, self._open = (
-            Part(
+            Summary(
                 contiguous(to_device(arrays[name], self.device, self.dtype)),
-                Accounts(**values[f"{name}_accounts"]),
+                ClassSums(
+                    tuple(values[name]["classes"]),
+                    to_device(arrays[f"{name}_sums"], self.device).T,
+                    tuple(values[name]["counts"]),
+                ),
+                Accounts(**values[name]["accounts"]),
+                center=values["center"],
             )
             for name in ("past", "open")
         )
-        self.accounts = self._past.accounts + self._open.accounts

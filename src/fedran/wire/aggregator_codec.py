@@ -32,11 +32,8 @@ def encode_aggregator(aggregator: Aggregator) -> bytes:
             "order": aggregator.order,
             "dtype": aggregator.dtype,
             "fingerprint": dict(fingerprint.fields) if fingerprint else None,
-            "classes": list(state.counts),
-            "counts": list(state.counts.values()),
-            "accounts": asdict(state.accounts),
             "ledger": [[client, task, digest] for (client, task), digest in state.absorbed.items()],
-            "state": state.extra,
+            "state": state.values,
         }
         return pack("aggregator", header, tensors)
 
@@ -60,14 +57,9 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
         dtype=dtype,
         device=device,
     )
-    classes = header.labels("classes", limits)
-    counts = header.integers("counts", len(classes), 1)
     section, stored = header.section("state"), "F32" if dtype == "float32" else "F64"
-    if rank is None:
-        extra, arrays = _read_exact(message, section, M, stored)
-    else:
-        extra, arrays = _read_ranked(message, section, M, stored, limits)
-    arrays["class_sums"] = message.tensor("class_sums", "F64", (len(classes), M))
+    read = _read_exact if rank is None else _read_truncated
+    values, arrays = read(message, section, M, stored, limits)
     message.only(*arrays)
     for name, array in arrays.items():
         if not np.all(np.isfinite(array)):
@@ -79,33 +71,46 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
         if not (isinstance(row, list) and len(row) == 3 and isinstance(row[2], str)):
             raise Refused("ledger", "rows of client, task, digest", row)
         ledger[check_id(row[0], "ledger"), check_id(row[1], "ledger")] = row[2]
-    accounts = header.accounts("accounts", totals=True)
-    counted = dict(zip(classes, counts, strict=True))
-    aggregator.restore(AggregatorState(arrays, accounts, counted, ledger, extra))
+    aggregator.restore(AggregatorState(values, arrays, ledger))
     return aggregator
 
 
 def _read_exact(
-    message: Container, section: Header, M: int, dtype: str
+    message: Container, section: Header, M: int, dtype: str, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     form = section.one_of("form", "stack", "gram")
     width = section.integer("width")
     shape = (M, width) if form == "stack" else (M * (M + 1) // 2,)
-    return {"form": form, "width": width}, {form: message.tensor(form, dtype, shape)}
+    totals = _read_totals(section, limits)
+    sums = message.tensor("class_sums", "F64", (len(totals["classes"]), M))
+    arrays = {form: message.tensor(form, dtype, shape), "class_sums": sums}
+    return {"form": form, "width": width, **totals}, arrays
 
 
-def _read_ranked(
+def _read_truncated(
     message: Container, section: Header, M: int, dtype: str, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    held = {}
-    for name in ("past", "open"):
-        columns = message.tensors[name].shape[-1:] if name in message.tensors else ()
-        held[name] = message.tensor(name, dtype, (M, *columns))
     open_task = section.optional_text("open_task", 64)
-    extra = {
+    values: dict[str, Any] = {
         "open_task": None if open_task is None else check_id(open_task, "open_task"),
         "closed": [check_id(t, "closed") for t in section.items("closed", limits.classes)],
-        "past_accounts": asdict(section.accounts("past_accounts", totals=True)),
-        "open_accounts": asdict(section.accounts("open_accounts", totals=True)),
+        "center": None if section.get("center") is None else section.one_of("center", "class"),
     }
-    return extra, held
+    arrays = {}
+    for name in ("past", "open"):
+        values[name] = totals = _read_totals(section.section(name), limits)
+        columns = message.tensors[name].shape[-1:] if name in message.tensors else ()
+        arrays[name] = message.tensor(name, dtype, (M, *columns))
+        shape = (len(totals["classes"]), M)
+        arrays[f"{name}_sums"] = message.tensor(f"{name}_sums", "F64", shape)
+    return values, arrays
+
+
+def _read_totals(section: Header, limits: Limits) -> dict[str, Any]:
+    """Classes, rows per class and accounts of an exact sum or of one part of a truncated one."""
+    classes = section.labels("classes", limits)
+    return {
+        "classes": list(classes),
+        "counts": section.integers("counts", len(classes), 1),
+        "accounts": asdict(section.accounts("accounts", totals=True)),
+    }

@@ -21,7 +21,7 @@ from fedran.core.errors import Refused
 from fedran.wire.validation import Header, Limits
 
 FORMAT = "fedran"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 2, 0
 DAMAGED = "not a fedran file, or a damaged one"
 LARGEST_DIMENSION = 2**40
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -151,9 +151,13 @@ def unpack(blob: bytes, limits: Limits) -> Container:
     version = header.text("version", 16)
     if not re.fullmatch(r"[0-9]+\.[0-9]+", version):
         raise Refused("version", "major.minor", version)
-    if int(version.partition(".")[0]) > MAJOR:
-        hint = "update fedran to read this file"
-        raise Refused("version", f"at most {MAJOR}.x", version, hint=hint)
+    major = int(version.partition(".")[0])
+    if major != MAJOR:
+        newer, older = (
+            "update fedran to read it",
+            "it was written by an older fedran: make it again",
+        )
+        raise Refused("version", f"{MAJOR}.x", version, hint=newer if major > MAJOR else older)
     digest = hashlib.sha256(blob).hexdigest()
     return Container(header.text("kind", 32), header, tensors, digest, len(blob), length)
 

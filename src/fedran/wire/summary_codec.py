@@ -2,7 +2,8 @@
 
 The factor F = V diag(sigma) is sent as its singular values in float64 and its directions, the
 columns of V, as rows of few bits. A decoder scales each direction to length 1, so a message
-cannot state a wrong length, and ||F||^2 is the sum of sigma^2 at every precision.
+cannot state a wrong length, and ||F||^2 is the sum of sigma^2 at every precision. Class sums are
+sent in the same way, as norms and directions, so that sum_c ||b_c||^2 / n_c does not change.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from numpy.typing import NDArray
 
 from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
-from fedran.core.summary import Summary
+from fedran.core.summary import Center, Summary
 from fedran.wire.container import Container, pack
 from fedran.wire.quantisation import (
     MAX_BITS,
     MIN_BITS,
     allocate_bits,
+    allocate_sum_bits,
     pack_codes,
     quantise,
     unpack_codes,
@@ -31,10 +33,11 @@ from fedran.wire.validation import MAX_ENERGY, Limits
 
 Precision = Literal["float64", "float32", "float16", "int8", "mixed"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-SUM_BITS = 12
-"""Bits per value of the class sums under ``mixed``: as accurate as 14 (results/precision.md)."""
-EXACT_ERROR_RANK = 512
-"""Up to this rank the quantisation error is computed exactly; above it, it is bounded by norms."""
+RESERVED = ("weights", "scaler", "histograms")
+"""Header fields that are null in version 2.0: weights per class beside the integer counts,
+statistics of a common scaler, histograms of scores."""
+EXACT_ERROR_COLUMNS = 640
+"""Up to this number of columns (rank and classes) the quantisation error is computed exactly; above it, it is bounded by norms."""
 FLOAT32_SIGMA = (1e-18, 1.8e19)
 """Largest singular values whose factor and its squares float32 can hold."""
 TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-3, "int8": 0.25, "mixed": 0.5}
@@ -43,9 +46,9 @@ TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-3, "int8": 0.25, "m
 _DTYPE = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}
 _TENSOR = {"float64": "F64", "float32": "F32", "float16": "F16", "int8": "I8"}
 _EXTRA_TENSORS = {
-    "float16": ("sums_scale",),
-    "int8": ("sums_scale",),
-    "mixed": ("directions_bits", "sums_scale"),
+    "float16": ("sums_norm",),
+    "int8": ("sums_norm",),
+    "mixed": ("directions_bits", "sums_bits", "sums_norm"),
 }
 
 
@@ -70,8 +73,14 @@ def encode_summary(summary: Summary, precision: Precision, bits: float) -> bytes
     direction_tensors, unit = _encode_directions(rows, sigma, precision, bits)
     _check_orthogonal(unit, precision)
     sums = np.ascontiguousarray(summary.class_sums.T, dtype=np.float64)
-    sum_tensors, decoded_sums = _encode_sums(sums, precision)
-    spectral, frobenius = _gram_error(rows, unit, sigma)
+    sum_tensors, decoded_sums = _encode_sums(sums, summary.counts, precision, bits)
+    columns, scale = rows.astype(np.float64), sigma[:, None]
+    F, change = columns * scale, (unit.astype(np.float64) - columns) * scale
+    if summary.center == "class":  # the between-class part of the Gram is rounded too
+        roots = np.sqrt(np.asarray(summary.counts, dtype=np.float64))[:, None]
+        F = np.concatenate([F, sums / roots])
+        change = np.concatenate([change, (decoded_sums - sums) / roots])
+    spectral, frobenius = _gram_error(F, change)
     accounts = summary.accounts.after_quantisation(
         spectral, frobenius, float(np.linalg.norm(sums - decoded_sums))
     )
@@ -79,10 +88,12 @@ def encode_summary(summary: Summary, precision: Precision, bits: float) -> bytes
         "precision": precision,
         "out_features": summary.out_features,
         "rank": len(sigma),
+        "center": summary.center,
         "classes": list(summary.classes),
         "counts": list(summary.counts),
         "accounts": asdict(accounts),
         "fingerprint": dict(summary.fingerprint.fields) if summary.fingerprint else None,
+        **dict.fromkeys(RESERVED),
     }
     return pack("summary", header, {"sigma": sigma, **direction_tensors, **sum_tensors})
 
@@ -93,6 +104,13 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
     precision = header.one_of("precision", *PRECISIONS)
     M = header.integer("out_features", 1, limits.out_features)
     r = header.integer("rank", 0, M)
+    center: Center | None = None
+    if header.get("center") is not None:
+        header.one_of("center", "class")
+        center = "class"
+    for name in RESERVED:
+        if header.get(name) is not None:
+            raise Refused(name, "null", "a value", hint="update fedran to read this message")
     classes = header.labels("classes", limits)
     counts = tuple(header.integers("counts", len(classes), 1))
     accounts = header.accounts("accounts")
@@ -117,7 +135,7 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
     _check_orthogonal(unit, precision)
     unit *= sigma[:, None].astype(unit.dtype)
     class_sums = ClassSums(classes, sums.T, counts)
-    summary = Summary(unit.T, class_sums, accounts, fingerprint, "decoded", message.digest)
+    summary = Summary(unit.T, class_sums, accounts, fingerprint, center, "decoded", message.digest)
     return summary.validate()
 
 
@@ -200,24 +218,26 @@ def _unit_rows(stored: NDArray[Any]) -> NDArray[Any]:
 
 
 def _encode_sums(
-    sums: NDArray[np.float64], precision: Precision
+    sums: NDArray[np.float64], counts: tuple[int, ...], precision: Precision, bits: float
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.float64]]:
     """The tensors of the class sums (C, M), and the float64 rows that a decoder makes from them."""
     if precision in ("float64", "float32"):
         with np.errstate(over="ignore"):
-            stored = sums.astype(_DTYPE[precision])
+            stored: NDArray[Any] = sums.astype(_DTYPE[precision])
         if not np.all(np.isfinite(stored)):
             raise ValueError("class sums exceed the range of float32; use precision='float64'")
         return {"sums": stored}, stored.astype(np.float64)
+    norms = np.linalg.norm(sums, axis=1)
     if precision == "mixed":
-        widths = np.full(len(sums), SUM_BITS, dtype=np.uint8)
-        codes, scale = quantise(sums, widths)
-        stream = np.frombuffer(pack_codes(codes, widths), dtype=np.uint8)
-        return {"sums": stream, "sums_scale": scale}, codes * scale[:, None]
-    peaks = np.max(np.abs(sums), axis=1, initial=0.0)
-    scale = np.where(peaks > 0, peaks, 1.0)
-    stored = (sums / scale[:, None]).astype("<f2")
-    return {"sums": stored, "sums_scale": scale}, stored.astype(np.float64) * scale[:, None]
+        widths = allocate_sum_bits(counts, bits)
+        stored, _ = quantise(sums, widths)
+        stream = np.frombuffer(pack_codes(stored, widths), dtype=np.uint8)
+        tensors: dict[str, NDArray[Any]] = {"sums": stream, "sums_bits": widths}
+    else:
+        peaks = np.max(np.abs(sums), axis=1, initial=0.0)
+        stored = (sums / np.where(peaks > 0, peaks, 1.0)[:, None]).astype("<f2")
+        tensors = {"sums": stored}
+    return {**tensors, "sums_norm": norms}, _rows_of_norm(stored, norms)
 
 
 def _decode_sums(message: Container, precision: str, C: int, M: int) -> NDArray[np.float64]:
@@ -225,38 +245,45 @@ def _decode_sums(message: Container, precision: str, C: int, M: int) -> NDArray[
     if precision in ("float64", "float32"):
         sums = message.tensor("sums", _TENSOR[precision], (C, M)).astype(np.float64)
     else:
-        scale = message.tensor("sums_scale", "F64", (C,))
-        if not np.all(np.isfinite(scale)) or np.any(scale <= 0):
-            raise Refused("sums_scale", "finite, positive values", scale[:8].tolist())
+        norms = message.tensor("sums_norm", "F64", (C,))
+        if not np.all(np.isfinite(norms)) or np.any(norms < 0):
+            raise Refused("sums_norm", "finite values, at least 0", norms[:8].tolist())
         if precision == "mixed":
-            widths = np.full(C, SUM_BITS, dtype=np.uint8)
+            widths = message.tensor("sums_bits", "U8", (C,))
             stored: NDArray[Any] = unpack_codes(message.stream("sums"), widths, M, "sums")
         else:
             stored = message.tensor("sums", "F16", (C, M))
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums = stored.astype(np.float64) * scale[:, None]
+        sums = _rows_of_norm(stored, norms)
     if not np.all(np.isfinite(sums)):
         raise Refused("sums", "finite values", "NaN or infinity")
     return sums
 
 
-def _gram_error(
-    rows: NDArray[Any], unit: NDArray[Any], sigma: NDArray[np.float64]
-) -> tuple[float, float]:
-    """||FF' - F^F^'|| in the spectral and Frobenius norms, for F^ = F + D.
+def _rows_of_norm(stored: NDArray[Any], norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows scaled to the given norms, float64. A row is zero if and only if its norm is."""
+    rows = stored.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.sqrt(np.sum(rows * rows, axis=1))
+    if np.any((lengths > 0) != (norms > 0)):
+        raise Refused("sums", "rows that are zero where sums_norm is 0, and only there", "others")
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows *= (norms / np.where(lengths > 0, lengths, 1.0))[:, None]
+    return rows
 
-    The difference is A C A' with A = [F D] and C = [[0 I] [I I]], so both norms are those of the
-    (2r, 2r) matrix R C R' for any R with R'R = A'A. Above EXACT_ERROR_RANK, 2 ||F||_2 ||D||_F +
-    ||D||_F^2 bounds both.
+
+def _gram_error(F: NDArray[np.float64], D: NDArray[np.float64]) -> tuple[float, float]:
+    """||F'F - (F + D)'(F + D)|| in the spectral and Frobenius norms, for rows F and D (w, M).
+
+    The difference is A'CA with A = [F; D] and C = [[0 I] [I I]], so both norms are those of the
+    (2w, 2w) matrix R C R' for any R with R'R = A A'. Above EXACT_ERROR_COLUMNS,
+    2 ||F||_F ||D||_F + ||D||_F^2 bounds both.
     """
-    r = len(sigma)
-    if r == 0:
+    w = len(F)
+    if w == 0:
         return 0.0, 0.0
-    F = rows.astype(np.float64) * sigma[:, None]
-    D = unit.astype(np.float64) * sigma[:, None] - F
-    if r > EXACT_ERROR_RANK:
+    if w > EXACT_ERROR_COLUMNS:
         size = float(np.linalg.norm(D))
-        bound = 2 * float(sigma[0]) * size + size**2
+        bound = 2 * float(np.linalg.norm(F)) * size + size**2
         return bound, bound
     A = np.concatenate([F, D])
     try:
@@ -266,8 +293,8 @@ def _gram_error(
     except np.linalg.LinAlgError:
         well_conditioned = False
     if not well_conditioned:
-        R = scipy.linalg.qr(A.T, mode="r", check_finite=False)[0][: 2 * r]
-    eye = np.eye(r)
-    C = np.block([[np.zeros((r, r)), eye], [eye, eye]])
+        R = scipy.linalg.qr(A.T, mode="r", check_finite=False)[0][: 2 * w]
+    eye = np.eye(w)
+    C = np.block([[np.zeros((w, w)), eye], [eye, eye]])
     errors = scipy.linalg.eigvalsh(R @ C @ R.T, check_finite=False)
     return float(np.max(np.abs(errors))), float(np.linalg.norm(errors))
