@@ -48,7 +48,7 @@ class PaperPreset:
 
     def summarize(self, H: ArrayLike, y: object, fingerprint: Fingerprint | None = None) -> Summary:
         """A client's summary at the paper's rank."""
-        return summarize(H, y, self.rank, fingerprint=fingerprint)
+        return summarize(H, y, self.rank, center=None, fingerprint=fingerprint)
 
     def aggregator(self) -> Aggregator:
         """A server that merges as in Algorithm 1: client after client, then into the past."""

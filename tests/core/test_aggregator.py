@@ -35,12 +35,7 @@ def snapshot(agg):
 
 def assert_unchanged(agg, before):
     now = agg.state()
-    assert (now.accounts, now.counts, now.absorbed, now.extra) == (
-        before.accounts,
-        before.counts,
-        before.absorbed,
-        before.extra,
-    )
+    assert (now.values, now.absorbed) == (before.values, before.absorbed)
     assert now.arrays.keys() == before.arrays.keys()
     for name, array in before.arrays.items():
         valid = np.tril if name == "gram" else np.asarray
@@ -313,12 +308,15 @@ class TestSolving:
         with pytest.raises(ValueError, match="'keep' or 'drop'"):
             agg.solve(complement="half")
 
-    def test_the_dropped_head_lies_in_the_retained_subspace(self):
+    @pytest.mark.parametrize("center", ["class", None])
+    def test_the_dropped_head_lies_in_the_retained_subspace(self, center):
         agg = Aggregator(8, 3, dtype="float64")
-        agg.absorb(summary(), client="c", task="t")
+        agg.absorb(summary(center=center), client="c", task="t")
         head = agg.solve(1.0, complement="drop")
         agg.close_task()
-        V = np.linalg.qr(agg.state().arrays["past"])[0]
+        held = agg.state().arrays
+        columns = [held["past"], held["past_sums"].T] if center else [held["past"]]
+        V = np.linalg.qr(np.concatenate(columns, axis=1))[0]
         np.testing.assert_allclose(V @ (V.T @ head.weights), head.weights, atol=1e-6)
         assert head.diagnosis.route == "subspace"
 
@@ -378,10 +376,31 @@ def test_the_dtype_must_be_known():
         Aggregator(8, dtype="float16")
 
 
+def test_a_rank_bounded_state_takes_centred_or_uncentred_summaries_but_not_both():
+    agg = Aggregator(8, 3)
+    agg.absorb(summarize(np.zeros((0, 8)), []), client="empty", task="t")
+    agg.absorb(summary(center=None), client="c", task="t")
+    before = snapshot(agg)
+    with pytest.raises(Refused, match="center: expected None, got 'class'"):
+        agg.absorb(summary(1), client="d", task="t")
+    assert_unchanged(agg, before)
+    agg.absorb(summary(1, center=None), client="d", task="u")
+
+
+def test_an_exact_sum_takes_centred_and_uncentred_summaries():
+    H = features(np.random.default_rng(0), 12, 8)
+    y = [0, 1, "a"] * 4
+    agg = Aggregator(8, dtype="float64")
+    agg.absorb(summarize(H[:6], y[:6], None), client="c", task="t")
+    agg.absorb(summarize(H[6:], y[6:], None, center=None), client="d", task="t")
+    full = ridge(H, y, agg.classes, 1.0)
+    np.testing.assert_allclose(agg.solve(1.0).weights, full, rtol=1e-5, atol=1e-6)
+
+
 def test_rank_bounds_and_print_follow_the_state():
     agg = Aggregator(8)
     assert agg.rank == 0
-    agg.absorb(summary(rank=2), client="c", task="t")
+    agg.absorb(summary(rank=2, center=None), client="c", task="t")
     assert agg.rank == 2
     assert agg.bounds.spectral == agg.accounts.eps_G > 0
     agg.absorb(summary(1), client="d", task="t")

@@ -139,7 +139,7 @@ def test_the_bound_covers_quantised_factors_and_sums(seed, noise, lam):
 @pytest.mark.parametrize("complement", ["keep", "drop"])
 def test_our_form_is_attained(complement):
     """One direction is cut and holds all of B: for lambda >> eps_G the bound is an equality."""
-    s = summarize(np.diag([3.0, 1.0]), [None, 0], 1, unlabelled="factor")
+    s = summarize(np.diag([3.0, 1.0]), [None, 0], 1, center=None, unlabelled="factor")
     agg = Aggregator(2, 1, dtype="float64")
     agg.absorb(s, client="c", task="t")
     lam = 1000.0

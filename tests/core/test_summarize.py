@@ -10,6 +10,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.summarize import Summarizer, summarize
 from helpers.reference import ROUNDING, best_rank, features, frobenius, onehot, quick, spectral
 
+centers = st.sampled_from(["class", None])
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(0, 2**32 - 1))
 
 
@@ -19,36 +20,37 @@ def rows(n, M, seed=0, decay=0.1):
 
 
 @quick
-@given(sizes, st.integers(1, 25))
-def test_a_summary_is_the_truncated_svd_and_the_sums_of_each_class(size, rank):
+@given(sizes, st.integers(1, 25), centers)
+def test_the_factor_is_the_truncated_svd_of_the_rows_minus_their_class_means(size, rank, center):
     H, y = rows(*size)
-    s = summarize(H, y, rank)
+    s = summarize(H, y, rank, center=center)
     G = H.T @ H
-    expected, values = best_rank(G, rank)
+    Y = onehot(y, s.classes)
+    between = H.T @ Y @ np.diag(1 / Y.sum(axis=0)) @ Y.T @ H if center else 0 * G
+    _, values = best_rank(G - between, rank)
     room = ROUNDING * s.accounts.energy
     rest = values[rank:]
     assert spectral(G - s.gram()) == pytest.approx(rest[0] if rest.size else 0, abs=room)
     assert frobenius(G - s.gram()) == pytest.approx(np.linalg.norm(rest), abs=room)
-    assert frobenius(s.gram()) == pytest.approx(frobenius(expected), abs=room)
     singular = np.sqrt(values[: s.rank])
-    np.testing.assert_allclose(s.sigma, singular, atol=1e-6 * singular[0])
+    np.testing.assert_allclose(s.sigma, singular, atol=1e-6 * np.sqrt(s.accounts.energy))
     assert s.accounts.eps_G == pytest.approx(rest[0] if rest.size else 0, abs=room)
     assert s.accounts.eps_G_fro == pytest.approx(np.linalg.norm(rest), abs=room)
     assert s.accounts.cut == pytest.approx(rest.sum(), abs=room)
     assert s.accounts.eta_loc == s.accounts.cut_fraction
-    np.testing.assert_allclose(s.class_sums, H.T @ onehot(y, s.classes), atol=1e-9)
+    np.testing.assert_allclose(s.class_sums, H.T @ Y, atol=1e-9)
     assert s.class_sums.dtype == np.float64
 
 
 @quick
-@given(sizes, st.sampled_from([1, 3, 0.9, 0.5, None]))
-def test_float32_and_tensors_agree_with_float64(size, rank):
+@given(sizes, st.sampled_from([1, 3, 0.9, 0.5, None]), centers)
+def test_float32_and_tensors_agree_with_float64(size, rank, center):
     H, y = rows(*size)
     H = H.astype(np.float32).astype(np.float64)
-    s = summarize(H, y, rank)
+    s = summarize(H, y, rank, center=center)
     for kind in (np.float32, torch.float32, torch.float64):
         X = H.astype(kind) if kind is np.float32 else torch.as_tensor(H).to(kind)
-        other = summarize(X, y, rank)
+        other = summarize(X, y, rank, center=center)
         assert other.factor.dtype == X.dtype
         single = kind is not torch.float64
         room = (1e-4 if single else ROUNDING) * s.accounts.energy
@@ -61,9 +63,9 @@ def test_float32_and_tensors_agree_with_float64(size, rank):
 
 
 @quick
-@given(sizes, st.floats(0.05, 1.0))
-def test_an_energy_share_is_kept(size, share):
-    s = summarize(*rows(*size), share)
+@given(sizes, st.floats(0.05, 1.0), centers)
+def test_an_energy_share_is_kept(size, share, center):
+    s = summarize(*rows(*size), share, center=center)
     assert 1 - s.accounts.cut_fraction >= share - 1e-9
 
 
@@ -170,6 +172,8 @@ def test_wrong_arguments_are_refused():
         summarize(np.eye(3), [0, 1, 2], unlabelled="keep")
     with pytest.raises(ValueError, match="rank must be"):
         summarize(np.eye(3), [0, 1, 2], rank=0)
+    with pytest.raises(ValueError, match="center must be 'class' or None, got 'mean'"):
+        summarize(np.eye(3), [0, 1, 2], center="mean")
     with pytest.raises(ValueError, match="3 rows, 2 labels"):
         summarize(np.eye(3), [0, 1])
     with pytest.raises(ValueError, match="H must be a matrix"):
@@ -190,24 +194,25 @@ class TestSummarizer:
     @given(
         sizes,
         st.lists(st.integers(1, 15), min_size=1, max_size=6),
-        st.integers(2, 12),
+        st.integers(7, 16),
         st.integers(1, 20),
         st.sampled_from([np.asarray, torch.as_tensor]),
+        centers,
     )
     def test_streaming_agrees_with_summarize_within_the_accounts(
-        self, size, cuts, capacity, rank, kind
+        self, size, cuts, capacity, rank, kind, center
     ):
         H, y = rows(*size)
         M = H.shape[1]
         rank = min(rank, capacity // 2)
         need = 24 * M * capacity + 48 * capacity**2
-        streaming = Summarizer(M, rank, max_bytes=need)
+        streaming = Summarizer(M, rank, center=center, max_bytes=need)
         assert streaming.capacity == capacity
         start = 0
         for n in [*cuts, len(H)]:
             streaming.update(kind(H[start : start + n]), y[start : start + n])
             start += n
-        s, once = streaming.finish().to(None), summarize(H, y, rank)
+        s, once = streaming.finish().to(None), summarize(H, y, rank, center=center)
         room = ROUNDING * once.accounts.energy
         error = H.T @ H - s.gram()
         assert spectral(error) <= s.accounts.eps_G + room
@@ -289,10 +294,16 @@ class TestSummarizer:
         assert streaming.finish().content_digest() == before
 
     def test_zero_rows_pass_through_a_compression(self):
-        streaming = Summarizer(3, 1, max_bytes=24 * 3 * 2 + 48 * 4)
+        streaming = Summarizer(3, 1, max_bytes=24 * 3 * 3 + 48 * 9)
         streaming.update(np.zeros((7, 3)), [0] * 7)
         s = streaming.finish()
         assert (s.rank, s.accounts.n_rows, s.counts) == (0, 7, (7,))
+
+    def test_a_batch_of_more_classes_than_the_memory_can_center_is_refused(self):
+        streaming = Summarizer(3, 1, max_bytes=24 * 3 * 4 + 48 * 16)
+        with pytest.raises(ValueError, match=r"2 classes needs room for 5 rows.* allows 4"):
+            streaming.update(np.eye(3), [0, 1, 1])
+        assert streaming.finish().accounts.n_rows == 0
 
     def test_unlabelled_rows_follow_the_same_rule(self):
         streaming = Summarizer(3, 3, unlabelled="factor")

