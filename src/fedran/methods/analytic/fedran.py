@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fedran.core._linalg.arrays import Array, to_device
 from fedran.core.features import RandomFeatures
 from fedran.core.pseudo_labels import PseudoLabels
 from fedran.core.summarize import summarize
+from fedran.core.summary import Center
 from fedran.methods.analytic.aggregator_based import AggregatorMethod, ExactAggregatorMethod
 from fedran.methods.analytic.base import OptionalKind, OptionalPositive, Width
 from fedran.methods.protocol import Claims, ClientData
@@ -35,6 +36,7 @@ class SummaryMethod(AggregatorMethod, ABC):
     rank: int
     precision: Precision
     bits: float
+    center: ClassVar[Center | None] = "class"
 
     def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels | None:
         """Labels for rows without one; None: such rows are left out."""
@@ -57,7 +59,7 @@ class SummaryMethod(AggregatorMethod, ABC):
         H = phi(Z)
         pseudo = self.pseudo_labels(Z, H, data.y)
         y = data.y if pseudo is None else pseudo.labels
-        summary = summarize(H, y, self.rank, fingerprint=phi.fingerprint)
+        summary = summarize(H, y, self.rank, center=self.center, fingerprint=phi.fingerprint)
         return ClientState(phi, pseudo), encode(summary, self.precision, bits=self.bits)
 
 

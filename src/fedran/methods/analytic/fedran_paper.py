@@ -32,6 +32,7 @@ class FedRANPaper(SummaryMethod):
 
     name = "FedRAN-paper"
     kind = "relu"
+    center = None
     claims = Claims()
     verified = "partly: algorithm and bounds tested; the paper's backbone and weights are not here"
 

@@ -1,0 +1,263 @@
+"""Choose the ridge rule, bits and group sizes on held-out training rows: results/constants.md.
+
+    FEDRAN_DATA=... python benchmarks/choose_constants.py measure [--device cuda] [--only TEXT]
+    python benchmarks/choose_constants.py fit
+
+A fifth of the training rows of every class is held out, and the streams are made of the rest. Test
+rows are never read. ``measure`` runs a federation per case and writes, after every task, the
+accuracy on the held-out rows of all classes seen for each ridge of a grid, to
+results/constants.jsonl. ``fit`` compares rules for the ridge by their regret: how much accuracy a
+rule loses against the best ridge of the grid, averaged over tasks and cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+import fedran
+from fedran.core._linalg.arrays import to_device
+from fedran.core.ridge import Ridge
+from fedran.data.catalogue import load_dataset
+from fedran.data.stream import make_stream
+from fedran.wire import quantisation
+
+RESULTS = Path(__file__).parent.parent / "results"
+RHOS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9)
+STREAM_SEEDS = (101, 202)
+"""None of the seeds of the reported streams."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One federation: a dataset, a split, and the message that its clients send."""
+
+    dataset: str
+    kind: str
+    tasks: int
+    clients: int
+    beta: float
+    out_features: int = 8192
+    rank: int | None = None
+    bits: float = 5.0
+    sum_extra: float = 1.0
+    group_size: int | None = None
+    min_group: int = 1
+    directions: int = 16
+
+    @property
+    def message(self) -> str:
+        """What the clients send, in a few words."""
+        if self.rank is not None:
+            return f"r={self.rank}, {self.bits:g} bits, sums +{self.sum_extra:g}"
+        return f"groups of {self.group_size}, at least {self.min_group}, q={self.directions}"
+
+
+def cases() -> list[Case]:
+    """Every case, the cheap ones first."""
+    cnn, vit, vtab = (
+        "cifar100-efficientnet_lite0",
+        "cifar100-vit_ti16",
+        "vtab50-efficientnet_lite0",
+    )
+    digits = ("digits", "hellinger", 5, 5, 0.5, 2048)
+    small = (vtab, "hellinger", 5, 5, 0.1)
+    few, even = (cnn, "hellinger", 5, 5, 0.1), (cnn, "hellinger", 5, 5, 1.0)
+    many, middle = (cnn, "hellinger", 5, 100, 0.5), (cnn, "hellinger", 5, 20, 0.3)
+    signed = (vit, "cosine", 10, 5, 0.1)
+    made = [Case(*digits, rank=r) for r in (8, 32)]
+    made += [Case(*small, rank=r) for r in (16, 64)]
+    made += [Case(*few, rank=r) for r in (16, 64, 128, 256)]
+    made += [Case(*even, rank=r) for r in (64, 256)]
+    made += [Case(*signed, rank=r) for r in (32, 128)]
+    made += [Case(*middle, rank=r) for r in (16, 64)]
+    made += [Case(*many, rank=r) for r in (2, 8, 32)]
+    made += [Case(*few, rank=256, bits=b) for b in (3.0, 3.5, 4.0, 6.0, 8.0)]
+    made += [Case(*few, rank=256, sum_extra=e) for e in (-1.0, 0.0, 3.0, 6.0)]
+    made += [Case(*many, rank=8, sum_extra=e) for e in (-1.0, 0.0, 3.0, 6.0)]
+    wide = {"out_features": 16384}
+    made += [
+        Case(*few, **wide, group_size=g, min_group=m)
+        for g, m in ((5, 1), (6, 5), (10, 5), (20, 10))
+    ]
+    made += [Case(*many, **wide, group_size=g, min_group=1) for g in (3, 5)]
+    made += [Case(*signed, **wide, group_size=6, min_group=5)]
+    made += [Case(*small, **wide, group_size=5, min_group=1)]
+    return made
+
+
+def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor) -> dict:
+    """Run one case; accuracy per task and ridge, with what the rules may use."""
+    data = load_dataset(case.dataset)
+    train, held_out = split(data.y_train)
+    stream = make_stream(
+        data.y_train[train], n_tasks=case.tasks, n_clients=case.clients, beta=case.beta, seed=seed
+    )
+    X, y = data.X_train[train].astype(np.float32), data.y_train[train]
+    phi = fedran.RandomFeatures(X.shape[1], case.out_features, kind=case.kind, seed=seed)
+    agg = fedran.Aggregator(case.out_features, fingerprint=phi.fingerprint, device=device)
+    quantisation.SUM_EXTRA_BITS = case.sum_extra
+    largest, tasks, start = 0, [], time.perf_counter()
+
+    def upload(rows: np.ndarray) -> bytes:
+        if case.group_size is not None:
+            sizes = {"group_size": case.group_size, "min_group": case.min_group}
+            return fedran.encode(
+                fedran.condense(X[rows], y[rows], phi, directions=case.directions, **sizes)
+            )
+        H = phi(to_device(X[rows], device))
+        summary = fedran.summarize(H, y[rows], case.rank, fingerprint=phi.fingerprint)
+        return fedran.encode(summary, bits=case.bits)
+
+    for t, task in enumerate(stream.tasks):
+        present = [rows for rows in task.rows if len(rows)]
+        for k, blob in enumerate(pool.map(upload, present)):
+            largest = max(largest, len(blob))
+            agg.absorb(fedran.decode(blob), client=f"c{k}", task=f"t{t}")
+        rows = held_out[np.isin(data.y_train[held_out], stream.seen(t))]
+        Z, truth = to_device(data.X_train[rows].astype(np.float32), device), data.y_train[rows]
+        accuracy = {}
+        for rho in RHOS:
+            head = agg.solve(Ridge.relative(rho))
+            right = sum(
+                int((head.predict(H) == truth[part]).sum()) for part, H in phi.blocks(Z, 2**30)
+            )
+            accuracy[rho] = round(100 * right / len(rows), 3)
+        acc = agg.accounts
+        tasks.append(
+            {
+                "f": acc.cut_fraction,
+                "rows": acc.n_rows,
+                "uploads": len(agg.absorbed),
+                "accuracy": list(accuracy.values()),
+            }
+        )
+    return {
+        **asdict(case),
+        "seed": seed,
+        "mib": round(largest / 2**20, 4),
+        "seconds": round(time.perf_counter() - start, 1),
+        "rhos": list(RHOS),
+        "tasks": tasks,
+    }
+
+
+def split(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows for the streams, and a fifth of the rows of every class, held out."""
+    rng = np.random.default_rng(0)
+    held_out = np.concatenate(
+        [rng.permutation(np.flatnonzero(y == c))[: int((y == c).sum()) // 5] for c in np.unique(y)]
+    )
+    return np.setdiff1d(np.arange(len(y)), held_out), np.sort(held_out)
+
+
+def at(run: dict, task: dict, rho: float) -> float:
+    """The accuracy at any ridge, linear in log rho between the points of the grid."""
+    return float(np.interp(math.log(rho), np.log(run["rhos"]), task["accuracy"]))
+
+
+def rules() -> dict[str, object]:
+    """Candidate rules: rho from the cut share f and the rows per upload n."""
+    made: dict[str, object] = {}
+    for base in (0.01, 0.02, 0.03, 0.05):
+        for a in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0):
+            made[f"{base:g} + {a:g} f"] = lambda f, n, b=base, a=a: b + a * f
+        for a in (0.1, 0.2, 0.3, 0.4, 0.5, 0.7):
+            made[f"{base:g} + {a:g} sqrt(f)"] = lambda f, n, b=base, a=a: b + a * math.sqrt(f)
+        for a in (0.02, 0.03, 0.05, 0.07, 0.1, 0.15):
+            made[f"{base:g} + {a:g} f sqrt(n)"] = lambda f, n, b=base, a=a: b + a * f * math.sqrt(n)
+        for a in (0.1, 0.2, 0.3, 0.4, 0.6):
+            made[f"{base:g} + {a:g} f n^(1/4)"] = lambda f, n, b=base, a=a: b + a * f * n**0.25
+            made[f"{base:g} + {a:g} f log2(n)"] = lambda f, n, b=base, a=a: b + a * f * math.log2(n)
+    return made
+
+
+def regret(run: dict, rule) -> float:
+    """Mean over tasks of the accuracy lost against the best ridge of the grid."""
+    lost = [
+        max(t["accuracy"]) - at(run, t, rule(t["f"], max(1.0, t["rows"] / t["uploads"])))
+        for t in run["tasks"]
+    ]
+    return float(np.mean(lost))
+
+
+def fit(runs: list[dict]) -> str:
+    """The report as Markdown."""
+    lines = [
+        "# Constants chosen on held-out training rows",
+        "",
+        "Written by `python benchmarks/choose_constants.py fit` from results/constants.jsonl. A",
+        "fifth of the training rows of each class is held out; no test row is read. Accuracies",
+        f"are means over {len(STREAM_SEEDS)} streams.",
+    ]
+    for title, chosen in (
+        ("Ridge for summaries", [r for r in runs if r["rank"] and (r["bits"], r["sum_extra"]) == (5.0, 1.0)]),
+        ("Ridge for mixtures", [r for r in runs if r["group_size"]]),
+    ):
+        scored = sorted(
+            (np.mean(lost), np.max(lost), name)
+            for name, rule in rules().items()
+            if (lost := [regret(r, rule) for r in chosen])
+        )
+        lines += ["", f"## {title}: {len(chosen)} runs", ""]
+        lines += ["| rule for rho | mean regret | largest regret of a run |", "|---|---:|---:|"]
+        lines += [f"| {name} | {mean:.3f} | {worst:.2f} |" for mean, worst, name in scored[:15]]
+    lines += ["", "## Every case at its best fixed ridge, and what the ridge costs", ""]
+    lines += [
+        "| dataset | tasks, clients, beta | M | message | MiB | f | A_avg / A_T at the best rho | best rho |",
+        "|---|---|---:|---|---:|---:|---:|---:|",
+    ]
+    groups: dict[str, list[dict]] = {}
+    for run in runs:
+        key = json.dumps({k: v for k, v in run.items() if k in Case.__dataclass_fields__})
+        groups.setdefault(key, []).append(run)
+    for key, same in groups.items():
+        case = Case(**json.loads(key))
+        table = np.array([[t["accuracy"] for t in run["tasks"]] for run in same])
+        best = int(table.mean(axis=(0, 1)).argmax())
+        f = np.mean([run["tasks"][-1]["f"] for run in same])
+        lines.append(
+            f"| {case.dataset} | {case.tasks}, {case.clients}, {case.beta:g} | {case.out_features} "
+            f"| {case.message} | {max(r['mib'] for r in same):.3f} | {f:.3f} "
+            f"| {table[..., best].mean():.2f} / {table[:, -1, best].mean():.2f} | {RHOS[best]:g} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("step", choices=["measure", "fit"])
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--only", default="", help="cases whose description contains this text")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=RESULTS / "constants.jsonl")
+    args = parser.parse_args()
+    lines = args.out.read_text().splitlines() if args.out.exists() else []
+    runs = [json.loads(line) for line in lines]
+    if args.step == "fit":
+        (RESULTS / "constants.md").write_text(fit(runs))
+        return
+    done = {(json.dumps({k: r[k] for k in Case.__dataclass_fields__}), r["seed"]) for r in runs}
+    with ThreadPoolExecutor(args.threads) as pool:
+        for seed in STREAM_SEEDS:
+            for case in cases():
+                key = json.dumps(asdict(case))
+                if (key, seed) in done or args.only not in f"{case.dataset} {case.message}":
+                    continue
+                result = measure(case, seed, args.device, pool)
+                with args.out.open("a") as out:
+                    out.write(json.dumps(result) + "\n")
+                best = max(map(max, (t["accuracy"] for t in result["tasks"])))
+                print(seed, case, result["mib"], best, result["seconds"], flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
