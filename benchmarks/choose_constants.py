@@ -199,7 +199,10 @@ def fit(runs: list[dict]) -> str:
         f"are means over {len(STREAM_SEEDS)} streams.",
     ]
     for title, chosen in (
-        ("Ridge for summaries", [r for r in runs if r["rank"] and (r["bits"], r["sum_extra"]) == (5.0, 1.0)]),
+        (
+            "Ridge for summaries",
+            [r for r in runs if r["rank"] and (r["bits"], r["sum_extra"]) == (5.0, 1.0)],
+        ),
         ("Ridge for mixtures", [r for r in runs if r["group_size"]]),
     ):
         scored = sorted(

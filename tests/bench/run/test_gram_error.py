@@ -23,7 +23,7 @@ def test_the_gram_error_is_zero_for_exact_and_falls_with_the_rank(dataset, strea
     by_rank = [errors("fedran", rank=r, precision="float64") for r in (1, 2, 4, 8, 48)]
     for lower, higher in pairwise(by_rank):
         assert all(a > b for a, b in zip(lower, higher, strict=True))
-    assert by_rank[0][0] > 0.005
+    assert by_rank[0][0] > 0.001
     assert by_rank[-1] == pytest.approx([0.0] * 3, abs=1e-5)
 
 
@@ -36,6 +36,11 @@ def test_the_gram_error_equals_its_definition(dataset, stream):
         for k, rows in enumerate(task.rows):
             H = phi(dataset.X_train[rows][task.has_label(k)]).astype(np.float64)
             exact += H.T @ H
+            labels = dataset.y_train[rows][task.has_label(k)]
+            for c in np.unique(labels):
+                mean = H[labels == c].mean(axis=0)
+                low += (labels == c).sum() * np.outer(mean, mean)
+                H[labels == c] -= mean
             _, s, V = np.linalg.svd(H, full_matrices=False)
             low += (V[:2].T * s[:2] ** 2) @ V[:2]
         expected = np.linalg.norm(low - exact) / np.linalg.norm(exact)
