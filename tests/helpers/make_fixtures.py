@@ -1,7 +1,8 @@
-"""Regenerate the golden messages: PYTHONPATH=tests python -m helpers.make_fixtures
+"""Regenerate the golden messages: PYTHONPATH=src:tests python -m helpers.make_fixtures
 
 Only for a new version of the format, because the files pin the output of older versions. The
-numbers are chosen so that the float forms are exact on every machine.
+numbers are chosen so that the float forms are exact on every machine: powers of two where
+something is divided or rounded.
 """
 
 import numpy as np
@@ -12,7 +13,8 @@ from helpers.wire_messages import FIXTURES, PRECISIONS, to_text
 
 PRINT = fedran.Fingerprint.of(backbone="golden", d=3, seed=7, scaled=True, note=None, gain=0.5)
 CLASSES = (-3, 12, "ant", "été")
-COUNTS = (4, 2, 1, 1)
+COUNTS = (4, 4, 1, 1)
+BITS = 7.0
 
 
 def float_factor() -> np.ndarray:
@@ -34,24 +36,25 @@ def coded_factor() -> np.ndarray:
 
 
 def class_sums(M: int) -> np.ndarray:
-    """(M, 4): columns that count up and down in halves, one of them zero."""
-    steps = np.arange(M) / 2
-    return np.stack([steps, 1 - steps, np.zeros(M), np.full(M, -0.25)], axis=1)
+    """(M, 4): columns that count in halves, alternate, vanish and are constant."""
+    k = np.arange(M)
+    columns = [(k - 8) / 2, np.where(k % 2, 2.0, -1.0), np.zeros(M), np.full(M, -0.25)]
+    return np.stack(columns, axis=1)
 
 
-def golden_summary(precision: str) -> fedran.Summary:
+def between(M: int) -> float:
+    """sum_c ||b_c||^2 / n_c of these sums: 32.5 for M = 16, 16.5625 for M = 6."""
+    return float(np.sum(class_sums(M) ** 2 / COUNTS))
+
+
+def golden_summary(precision: str, center: str | None = "class") -> fedran.Summary:
     F = coded_factor() if precision in ("int8", "mixed") else float_factor()
-    held = float(np.sum(F**2))
+    energy = float(np.sum(F**2)) + 64.0 + (between(len(F)) if center else 0.0)
     accounts = fedran.Accounts(
-        n_rows=9,
-        energy=held + 64.0,
-        cut=64.0,
-        eps_G=48.0,
-        eps_G_fro=56.0,
-        eta_loc=64.0 / (held + 64.0),
+        n_rows=11, energy=energy, cut=64.0, eps_G=48.0, eps_G_fro=56.0, eta_loc=64.0 / energy
     )
     sums = ClassSums(CLASSES, class_sums(len(F)), COUNTS)
-    return fedran.Summary(F, sums, accounts, PRINT)
+    return fedran.Summary(F, sums, accounts, PRINT, center)
 
 
 def golden_head() -> fedran.Head:
@@ -61,9 +64,10 @@ def golden_head() -> fedran.Head:
 
 
 def golden_aggregator(form: str) -> fedran.Aggregator:
-    """``stack``: one upload; ``gram``: two; ``ranked``: a closed task and an open one."""
+    """``stack``: one upload, uncentred; ``gram``: two; ``ranked``: a closed and an open task."""
     agg = fedran.Aggregator(16, 4 if form == "ranked" else None)
-    agg.absorb(fedran.decode(fedran.encode(golden_summary("float32"), "float32")), **WHO[0])
+    first = golden_summary("float32", None if form == "stack" else "class")
+    agg.absorb(fedran.decode(fedran.encode(first, "float32")), **WHO[0])
     if form != "stack":
         agg.absorb(fedran.decode(fedran.encode(golden_summary("float64"), "float64")), **WHO[1])
     return agg
@@ -73,7 +77,8 @@ WHO = [{"client": "site-1", "task": "may"}, {"client": "site-2", "task": "june.2
 
 
 def messages() -> dict[str, bytes]:
-    made = {p: fedran.encode(golden_summary(p), p, bits=8.0) for p in PRECISIONS}
+    made = {p: fedran.encode(golden_summary(p), p, bits=BITS) for p in PRECISIONS}
+    made["uncentred"] = fedran.encode(golden_summary("float32", None), "float32")
     made["head"] = fedran.encode(golden_head())
     for form in ("stack", "gram", "ranked"):
         made[f"aggregator_{form}"] = fedran.encode(golden_aggregator(form))

@@ -28,6 +28,7 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1"}
 NAN, INF = float("nan"), float("inf")
 NOT_NUMBERS = [None, True, "1", [], {}, [1.0]]
 PRECISIONS = ("float64", "float32", "float16", "int8", "mixed")
+CENTERS = ("class", None)
 SMALL = fedran.Limits(
     message=2**20, header=16 * 1024, decoded=2**20, out_features=4096, classes=50, label_length=20
 )
@@ -41,8 +42,11 @@ AGGREGATORS = {
     "float64": {"dtype": "float64"},
     "flat": {"server_rank": 4},
     "paper": {"server_rank": 4, "order": "paper"},
+    "uncentred": {"server_rank": 4},
 }
 """Options of ``Aggregator`` for every form of its state."""
+CENTER_OF = {"uncentred": None}
+"""The center of the summaries that a form absorbs, where it is not "class"."""
 
 Tensor = tuple[str, list[int], bytes]
 
@@ -150,20 +154,25 @@ def put_stream(name: str, data: bytes) -> Callable[[Message], None]:
 
 
 def summary(
-    n: int = 12, M: int = 16, rank: int | None = 3, seed: int = 0, labels: tuple = (2, "ant", "bee")
+    n: int = 12,
+    M: int = 16,
+    rank: int | None = 3,
+    seed: int = 0,
+    labels: tuple = (2, "ant", "bee"),
+    center: str | None = "class",
 ) -> fedran.Summary:
     """A summary of relu features with a fingerprint."""
     rng = np.random.default_rng(seed)
     H = np.maximum(rng.standard_normal((n, M)), 0).astype(np.float32)
     y = [labels[i % len(labels)] for i in range(n)]
     print_ = fedran.Fingerprint.of(backbone="tiny", d=4, M=M, seed=0)
-    return fedran.summarize(H, y, rank=rank, fingerprint=print_)
+    return fedran.summarize(H, y, rank=rank, center=center, fingerprint=print_)
 
 
 @cache
-def encoded(precision: str = "mixed") -> bytes:
-    """The message of ``summary()``."""
-    return fedran.encode(summary(), precision)
+def encoded(precision: str = "mixed", center: str | None = "class") -> bytes:
+    """The message of ``summary(center=center)``."""
+    return fedran.encode(summary(center=center), precision)
 
 
 def solved_head(M: int = 16) -> fedran.Head:
@@ -175,10 +184,13 @@ def solved_head(M: int = 16) -> fedran.Head:
 def half_done(form: str) -> fedran.Aggregator:
     """A server after some uploads: two tasks, the last one open, decoded and local summaries."""
     agg = fedran.Aggregator(32, **AGGREGATORS[form])
+    shape: dict[str, Any] = {"n": 20, "M": 32, "center": CENTER_OF.get(form, "class")}
+    if form == "stack":  # both uploads together have at most M / 4 columns
+        shape["rank"] = 1
     for i in range(2 if form == "stack" else 5):
-        s = summary(n=20, M=32, seed=i, labels=(i, "ant"))
+        s = summary(**shape, seed=i, labels=(i, "ant"))
         if i % 2:
-            s = fedran.decode(fedran.encode(summary(n=20, M=32, seed=i)))
+            s = fedran.decode(fedran.encode(summary(**shape, seed=i)))
         agg.absorb(s, client=f"c{i}", task=f"t{i // 3}")
     return agg
 

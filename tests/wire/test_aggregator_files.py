@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 
 import fedran
-from helpers.wire_messages import AGGREGATORS, half_done, summary
+from helpers.wire_messages import AGGREGATORS, CENTER_OF, CENTERS, half_done, summary
 
 
 def upload(seed: int, precision: str = "mixed", **options) -> fedran.Summary:
     return fedran.decode(fedran.encode(summary(n=20, M=32, seed=seed, **options), precision))
 
 
-def continued(agg: fedran.Aggregator) -> tuple[bytes, bytes]:
+def continued(agg: fedran.Aggregator, form: str) -> tuple[bytes, bytes]:
     """Weights and state after a late upload, one for the open task and a new task."""
     for client, task in (("c8", "t0"), ("c9", "t1"), ("c9", "t2")):
-        agg.absorb(upload(9, "float32", labels=("new", 3)), client=client, task=task)
+        s = upload(9, "float32", labels=("new", 3), center=CENTER_OF.get(form, "class"))
+        agg.absorb(s, client=client, task=task)
     agg.close_task()
     return agg.solve().weights.tobytes(), fedran.encode(agg)
 
@@ -30,14 +31,14 @@ def test_a_loaded_aggregator_continues_bit_for_bit(form, tmp_path):
     assert type(loaded) is fedran.Aggregator
     assert fedran.encode(loaded) == fedran.encode(agg)
     assert loaded.solve().weights.tobytes() == agg.solve().weights.tobytes()
-    assert continued(loaded) == continued(agg)
+    assert continued(loaded, form) == continued(agg, form)
 
 
 @pytest.mark.parametrize("form", AGGREGATORS)
 def test_saving_an_aggregator_does_not_change_it(form, tmp_path):
     saved, never_saved = half_done(form), half_done(form)
     fedran.save(saved, tmp_path / "a")
-    assert continued(saved) == continued(never_saved)
+    assert continued(saved, form) == continued(never_saved, form)
 
 
 @pytest.mark.parametrize("form", AGGREGATORS)
@@ -49,14 +50,35 @@ def test_a_loaded_aggregator_has_every_attribute_and_knows_its_uploads(form, tmp
         assert getattr(loaded, name) == getattr(agg, name)
     for name in ("counts", "accounts", "absorbed", "rank", "bounds"):
         assert getattr(loaded, name) == getattr(agg, name)
-    assert not loaded.absorb(upload(1), client="c1", task="t0")
+    rank, center = 1 if form == "stack" else 3, CENTER_OF.get(form, "class")
+    assert not loaded.absorb(upload(1, rank=rank, center=center), client="c1", task="t0")
+
+
+@pytest.mark.parametrize("form", AGGREGATORS)
+def test_the_state_that_is_tested_has_the_named_form(form):
+    agg = half_done(form)
+    values = agg.state().values
+    if agg.server_rank is None:
+        assert values["form"] == ("stack" if form == "stack" else "gram")
+    else:
+        assert values["center"] == CENTER_OF.get(form, "class")
+
+
+@pytest.mark.parametrize("center", CENTERS)
+def test_a_loaded_rank_bounded_state_keeps_refusing_the_other_center(center, tmp_path):
+    agg = fedran.Aggregator(32, 4)
+    agg.absorb(upload(0, center=center), client="a", task="t")
+    fedran.save(agg, tmp_path / "a")
+    loaded = fedran.load(tmp_path / "a")
+    with pytest.raises(fedran.Refused, match="center: expected"):
+        loaded.absorb(upload(1, center=None if center else "class"), client="b", task="t")
 
 
 @pytest.mark.parametrize("form", AGGREGATORS)
 def test_an_empty_aggregator_is_saved_and_loaded(form, tmp_path):
     agg = fedran.Aggregator(32, **AGGREGATORS[form])
     fedran.save(agg, tmp_path / "a")
-    assert continued(fedran.load(tmp_path / "a")) == continued(agg)
+    assert continued(fedran.load(tmp_path / "a"), form) == continued(agg, form)
 
 
 @pytest.mark.parametrize("field", ["eps_G", "eps_G_fro", "eps_quant"])

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import fedran
 from helpers.wire_messages import (
+    CENTERS,
     PRECISIONS,
     SMALL,
     Message,
@@ -26,7 +28,7 @@ from helpers.wire_messages import (
 
 @cache
 def tiny() -> bytes:
-    s = fedran.summarize(np.array([[1.0, 2.0], [2.0, 0.5]]), ["a", 3], rank=2)
+    s = fedran.summarize(np.array([[1.0, 2.0], [2.0, 0.5], [2.0, 3.5]]), ["a", 3, "a"], rank=2)
     return fedran.encode(s)
 
 
@@ -46,9 +48,11 @@ def flipped(blob: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.parametrize("center", CENTERS)
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_message_built_by_hand_equals_the_encoder(precision):
-    assert Message.of(encoded(precision)).bytes() == encoded(precision)
+def test_a_message_built_by_hand_equals_the_encoder(precision, center):
+    blob = encoded(precision, center)
+    assert Message.of(blob).bytes() == blob
 
 
 def test_every_bit_flip_of_a_tiny_message_is_refused():
@@ -56,9 +60,10 @@ def test_every_bit_flip_of_a_tiny_message_is_refused():
     assert accepted == []
 
 
+@pytest.mark.parametrize("center", CENTERS)
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_bit_flips_of_a_larger_message_are_refused(precision):
-    blob = fedran.encode(summary(n=80, M=64, rank=20), precision)
+def test_bit_flips_of_a_larger_message_are_refused(precision, center):
+    blob = fedran.encode(summary(n=80, M=64, rank=20, center=center), precision)
     bits = random.Random(0).sample(range(8 * len(blob)), 500)
     assert all(is_refused(flipped(blob, bit)) for bit in bits)
 
@@ -91,6 +96,7 @@ JSON = st.recursive(
 )
 ACCOUNTS = [f"accounts.{name}" for name in fedran.Accounts.__dataclass_fields__]
 PATHS = [*ACCOUNTS, "version", "kind", "precision", "out_features", "rank", "classes", "counts"]
+PATHS += ["center", "weights", "scaler", "histograms", "fingerprint"]
 
 
 @settings(max_examples=300, deadline=None)
@@ -106,10 +112,16 @@ STATES = ["aggregator_stack", "aggregator_gram", "aggregator_ranked"]
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), name=st.sampled_from(["head", *STATES]), value=JSON)
 def test_any_json_in_any_field_of_a_head_or_aggregator_is_read_or_refused(data, name, value):
-    message = Message.of(fixture(name))
-    inner = [(key, f) for key in message.fields if isinstance(f := message.fields[key], dict)]
-    paths = [*message.fields, *(f"{key}.{n}" for key, section in inner for n in section)]
+    paths = list(dotted(Message.of(fixture(name)).fields))
     is_refused(tampered(fixture(name), set_field(data.draw(st.sampled_from(paths)), value)))
+
+
+def dotted(fields: dict, path: str = "") -> Iterator[str]:
+    """The dotted paths of all fields, nested ones included."""
+    for key, value in fields.items():
+        yield path + key
+        if isinstance(value, dict):
+            yield from dotted(value, f"{path}{key}.")
 
 
 @pytest.mark.parametrize("name", STATES)

@@ -19,7 +19,7 @@ def described(name: str, tmp_path) -> dict:
     return {"title": found.title, **found.sections}
 
 
-@pytest.mark.parametrize(("name", "width"), [("mixed", "8.00 bits"), ("float32", "fixed width")])
+@pytest.mark.parametrize(("name", "width"), [("mixed", "7.00 bits"), ("float32", "fixed width")])
 def test_an_upload_is_described(name, width, tmp_path):
     said = described(name, tmp_path)
     assert "upload" in said["title"]
@@ -27,11 +27,28 @@ def test_an_upload_is_described(name, width, tmp_path):
     assert said["file"]["sha256"] == fedran.decode(fixture(name)).digest
     assert said["content"]["precision"].startswith(name)
     assert width in said["content"]["precision"]
-    assert said["content"]["classes"] == "4: -3 (4), 12 (2), ant (1), été (1)"
-    assert (said["content"]["rank"], said["content"]["rows"]) == (3, 9)
-    assert said["content"]["labelled rows"] == 8
+    assert said["content"]["classes"] == "4: -3 (4), 12 (4), ant (1), été (1)"
+    assert (said["content"]["rank"], said["content"]["rows"]) == (3, 11)
+    assert said["content"]["labelled rows"] == 10
+    assert said["file"]["format version"] == "2.0"
     assert said["accounts"]["cut"].startswith("64 (")
     assert said["fingerprint"]["backbone"] == "golden"
+
+
+@pytest.mark.parametrize(
+    ("name", "center"),
+    [
+        ("float32", "class: rows minus class means"),
+        ("uncentred", "none: the rows themselves"),
+        ("aggregator_ranked", "class: rows minus class means"),
+    ],
+)
+def test_the_description_states_the_center(name, center, tmp_path):
+    assert described(name, tmp_path)["content"]["center"] == center
+
+
+def test_an_exact_sum_has_no_center(tmp_path):
+    assert "center" not in described("aggregator_gram", tmp_path)["content"]
 
 
 def test_a_head_is_described(tmp_path):

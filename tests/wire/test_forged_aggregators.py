@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedran
-from helpers.wire_messages import AGGREGATORS, half_done, set_field, summary, tampered
+from helpers.wire_messages import AGGREGATORS, CENTERS, half_done, set_field, summary, tampered
 
 
 @pytest.mark.parametrize("form", AGGREGATORS)
@@ -20,14 +20,15 @@ def test_a_damaged_file_of_an_aggregator_is_refused_by_name(form, tmp_path):
             fedran.load(path)
 
 
+@pytest.mark.parametrize("center", CENTERS)
 @pytest.mark.parametrize("form", ["stack", "float64", "flat", "paper"])
-def test_uploads_whose_sum_overflows_cannot_spoil_the_state(form, tmp_path):
+def test_uploads_whose_sum_overflows_cannot_spoil_the_state(form, center, tmp_path):
     """Each fits float32, their Gram does not: refused, or the state stays finite and loadable."""
     agg = fedran.Aggregator(8, **AGGREGATORS[form])
     H = np.zeros((3, 8))
     H[:, 0] = 1.5e18
     for i in range(4):
-        blob = fedran.encode(fedran.summarize(H, [i] * 3), "float32")
+        blob = fedran.encode(fedran.summarize(H, [i] * 3, center=center), "float32")
         try:
             agg.absorb(fedran.decode(blob), client=f"c{i}", task="t")
         except fedran.Refused:
@@ -67,14 +68,20 @@ STATE_DAMAGE = {
     "ledger id": ("ledger", [["a b", "c", "d"]], "ledger"),
     "ledger digest": ("ledger", [["a", "c", 3]], "ledger"),
     "form": ("state.form", "cube", "state.form"),
-    "width": ("state.width", 7, "stack"),
+    "width": ("state.width", 6, "stack"),
     "dtype": ("dtype", "float16", "dtype"),
     "other dtype": ("dtype", "float64", "stack"),
     "order": ("order", "random", "order"),
     "rank": ("server_rank", 0, "server_rank"),
     "kind": ("kind", "summary", "kind: expected aggregator, got summary"),
-    "counts": ("counts", [1], "counts"),
-    "accounts": ("accounts.energy", -1.0, "accounts.energy"),
+    "counts": ("state.counts", [1], "state.counts"),
+    "count of 0": ("state.counts", [0, 1, 1, 1, 1], "state.counts"),
+    "classes": ("state.classes", ["ant", 0, 1, 2, "bee"], "state.classes"),
+    "fewer classes": ("state.classes", ["ant"], "state.counts"),
+    "accounts": ("state.accounts.energy", -1.0, "state.accounts.energy"),
+    "rows of mixtures": ("state.accounts.mixture_rows", 1.5, "state.accounts.mixture_rows"),
+    "no state": ("state", None, "state"),
+    "older version": ("version", "1.0", "older fedran"),
 }
 
 
@@ -95,13 +102,23 @@ RANKED_DAMAGE = {
     "open task": (lambda m: m.fields["state"].update(open_task="a b"), "open_task"),
     "closed": (lambda m: m.fields["state"].update(closed=[3]), "closed"),
     "closed no list": (lambda m: m.fields["state"].update(closed="t0"), "closed"),
-    "accounts": (lambda m: m.fields["state"].pop("past_accounts"), "past_accounts"),
+    "accounts": (lambda m: m.fields["state"]["past"].pop("accounts"), "state.past.accounts"),
+    "open counts": (lambda m: m.fields["state"]["open"].update(counts=[]), "state.open.counts"),
+    "open classes": (lambda m: m.fields["state"]["open"].update(classes=None), "open.classes"),
+    "no open part": (lambda m: m.fields["state"].pop("open"), "state.open"),
+    "center": (lambda m: m.fields["state"].update(center="task"), "state.center"),
+    "center no text": (lambda m: m.fields["state"].update(center=1), "state.center"),
+    "no center": (lambda m: m.fields["state"].pop("center"), "state.center"),
+    "sums gone": (lambda m: m.tensors.pop("past_sums"), "past_sums"),
+    "sums of fewer classes": (lambda m: m.put("open_sums", np.zeros((1, 32))), "open_sums"),
+    "sums NaN": (lambda m: m.put("past_sums", m.array("past_sums") * np.nan), "past_sums"),
 }
 
 
+@pytest.mark.parametrize("form", ["flat", "uncentred"])
 @pytest.mark.parametrize("case", RANKED_DAMAGE)
-def test_a_forged_rank_bounded_state_is_refused(case, tmp_path):
+def test_a_forged_rank_bounded_state_is_refused(case, form, tmp_path):
     change, named = RANKED_DAMAGE[case]
-    (tmp_path / "x").write_bytes(tampered(fedran.encode(half_done("flat")), change))
+    (tmp_path / "x").write_bytes(tampered(fedran.encode(half_done(form)), change))
     with pytest.raises(fedran.Refused, match=named):
         fedran.load(tmp_path / "x")

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import fedran
+from fedran.wire.summary_codec import RESERVED
 from helpers.wire_messages import (
+    CENTERS,
     INF,
     NAN,
     NOT_NUMBERS,
@@ -23,6 +25,7 @@ from helpers.wire_messages import (
 
 ACCOUNTS = [f"accounts.{name}" for name in fedran.Accounts.__dataclass_fields__]
 REQUIRED = ["version", "format", "kind", "precision", "out_features", "rank", "classes", "counts"]
+NULLABLE = ["center", "fingerprint", *RESERVED]
 
 
 @pytest.mark.parametrize("path", ACCOUNTS)
@@ -41,12 +44,15 @@ def test_accounts_that_overflow_to_infinity_are_refused(path):
     assert_refused(message.bytes(), path)
 
 
-@pytest.mark.parametrize("path", [*ACCOUNTS, *REQUIRED, "accounts", "fingerprint"])
+@pytest.mark.parametrize("path", [*ACCOUNTS, *REQUIRED, "accounts", *NULLABLE])
 def test_a_missing_field_is_refused(path):
     assert_refused(tampered(encoded(), drop_field(path)), path)
 
 
-@pytest.mark.parametrize("path", ["out_features", "rank", "accounts.n_rows", "accounts.merges"])
+COUNTED = ["accounts.n_rows", "accounts.merges", "accounts.mixture_rows"]
+
+
+@pytest.mark.parametrize("path", ["out_features", "rank", *COUNTED])
 def test_integers_must_be_integers(path):
     for value in (1.0, 2**63, -1, *NOT_NUMBERS):
         assert_refused(tampered(encoded(), set_field(path, value)), path)
@@ -87,17 +93,25 @@ FIELDS = {
     "other precision": ("precision", "int4", "precision"),
     "precision of another layout": ("precision", "float32", "directions"),
     "precision no text": ("precision", 32, "precision"),
-    "energy too small": ("accounts.energy", 1.0, "accounts.energy"),
-    "energy of 0": ("accounts.energy", 0.0, "accounts.energy"),
+    "center of the task": ("center", "task", "center"),
+    "center no text": ("center", True, "center"),
+    "center a list": ("center", ["class"], "center"),
+    "center empty": ("center", "", "center"),
+    "energy a little too small": ("accounts.energy", 86.0, "accounts.energy"),
+    "energy a little too large": ("accounts.energy", 87.0, "accounts.energy"),
+    "energy too small": ("accounts.energy", 1.0, "energy 1 "),
+    "energy of 0": ("accounts.energy", 0.0, "energy 0 "),
     "energy too large": ("accounts.energy", 1e9, "accounts.energy"),
     "energy beyond squares": ("accounts.energy", 1e300, "accounts.energy"),
     "cut that does not fit": ("accounts.cut", 1e9, "accounts.energy"),
-    "newer major": ("version", "2.0", "version"),
+    "rows of a mixture": ("accounts.mixture_rows", 1, "accounts.mixture_rows"),
+    "older major": ("version", "1.0", "version"),
+    "newer major": ("version", "3.0", "version"),
     "version garbage": ("version", "one", "version"),
     "version without minor": ("version", "1", "version"),
     "version of other digits": ("version", "1.²", "version"),
     "version number": ("version", 1.0, "version"),
-    "long version": ("version", "1." + "0" * 20, "version"),
+    "long version": ("version", "2." + "0" * 20, "version"),
     "negative version": ("version", "-1.0", "version"),
     "other format": ("format", "pickle", "format"),
     "head as summary": ("kind", "head", "kind"),
@@ -117,10 +131,26 @@ FIELDS = {
 }
 
 
+@pytest.mark.parametrize("center", CENTERS)
 @pytest.mark.parametrize("case", FIELDS)
-def test_a_forged_header_field_is_refused(case):
+def test_a_forged_header_field_is_refused(case, center):
     path, value, named = FIELDS[case]
-    assert_refused(tampered(encoded(), set_field(path, value)), named)
+    assert_refused(tampered(encoded(center=center), set_field(path, value)), named)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("center", CENTERS)
+def test_a_message_that_states_the_other_center_is_refused(center, precision):
+    other = None if center else "class"
+    blob = tampered(encoded(precision, center), set_field("center", other))
+    assert_refused(blob, "accounts.energy")
+
+
+@pytest.mark.parametrize("name", RESERVED)
+@pytest.mark.parametrize("value", [0, False, "", [], {}, [1.0, 2.0, 3.0], {"a": 1}])
+def test_fields_reserved_for_later_versions_must_be_null(name, value):
+    assert_refused(tampered(encoded(), set_field(name, value)), f"{name}: expected null")
+    assert_refused(tampered(encoded(), set_field(name, value)), "update fedran")
 
 
 SIGMAS = [
@@ -205,41 +235,117 @@ def test_a_forged_stream_of_directions_is_refused(case):
     assert_refused(tampered(encoded(), STREAMS[case]), "directions")
 
 
-def wide(value):
-    """Three rows of 16 codes + 32768 in the layout of the wide rows."""
+def wide(value, bits=14):
+    """Three rows of 16 wide codes: code + 32768, all high bytes, then all low bytes."""
     raw = np.full(48, value + 32768, np.uint16)
-    return (raw >> 8).astype(np.uint8).tobytes() + (raw & 255).astype(np.uint8).tobytes()
+    stream = (raw >> 8).astype(np.uint8).tobytes() + (raw & 255).astype(np.uint8).tobytes()
+
+    def change(message):
+        message.put("sums_bits", [bits] * 3)
+        put_stream("sums", stream)(message)
+
+    return change
 
 
 SUMS = {
-    "codes beyond 12 bits": put_stream("sums", wide(2048)),
-    "most negative code": put_stream("sums", wide(-32768)),
-    "too short": put_stream("sums", wide(1)[:-1]),
+    "codes beyond 7 bits": put_stream("sums", codes(64)),
+    "code -128": put_stream("sums", codes(-128)),
+    "wide codes beyond 9 bits": wide(256, bits=9),
+    "most negative wide code": wide(-32768),
+    "too short": put_stream("sums", codes(1)[:-1]),
+    "too long": put_stream("sums", codes(1, rows=4)),
     "bomb": put_stream("sums", bytes(50 * 2**20)),
-    "scale 0": put("sums_scale", [0.0, 1.0, 1.0]),
-    "scale negative": put("sums_scale", [-1.0, 1.0, 1.0]),
-    "scale NaN": put("sums_scale", [NAN, 1.0, 1.0]),
-    "scale infinite": put("sums_scale", [INF, 1.0, 1.0]),
-    "scale 1e308": put("sums_scale", [1e308, 1.0, 1.0]),
-    "scale whose squares overflow": put("sums_scale", [1e200, 1.0, 1.0]),
-    "scale too large": put("sums_scale", [1e3, 1.0, 1.0]),
-    "too few scales": put("sums_scale", [1.0]),
-    "no scales": lambda m: m.tensors.pop("sums_scale"),
+    "no zlib": put("sums", [1, 2, 3], "U8"),
+    "trailing garbage": lambda m: m.put("sums", [*m.array("sums"), 0]),
+    "bits of 0": put("sums_bits", [0, 7, 7]),
+    "bits of 1": put("sums_bits", [1, 7, 7]),
+    "bits of 15": put("sums_bits", [15, 7, 7]),
+    "bits of 255": put("sums_bits", [255, 7, 7]),
+    "bits understated": lambda m: m.put("sums_bits", m.array("sums_bits") - 1),
+    "wide rows announced": put("sums_bits", [9, 9, 9]),
+    "too few bits": put("sums_bits", [7, 7]),
+    "bits of two dimensions": put("sums_bits", [[7, 7, 7]]),
+    "no bits": lambda m: m.tensors.pop("sums_bits"),
+    "zero codes with a norm": put_stream("sums", codes(0)),
     "no sums": lambda m: m.tensors.pop("sums"),
 }
 
 
+@pytest.mark.parametrize("center", CENTERS)
 @pytest.mark.parametrize("case", SUMS)
-def test_forged_class_sums_are_refused(case):
-    assert_refused(tampered(encoded(), SUMS[case]), "sums")
+def test_forged_codes_of_class_sums_are_refused(case, center):
+    blob = encoded(center=center)
+    assert Message.of(blob).array("sums_bits").tolist() == [7, 7, 7]
+    assert_refused(tampered(blob, SUMS[case]), "sums")
+
+
+NORMS = {
+    "negative": [-1.0, 1.0, 1.0],
+    "NaN": [NAN, 1.0, 1.0],
+    "infinite": [INF, 1.0, 1.0],
+    "0 with codes": [0.0, 1.0, 1.0],
+    "-0.0 with codes": [-0.0, 1.0, 1.0],
+    "1e308": [1e308, 1.0, 1.0],
+    "squares overflow": [1e200, 1.0, 1.0],
+    "beyond float32": [1e20, 1.0, 1.0],
+    "beyond the energy": [1e3, 1.0, 1.0],
+    "too few": [1.0],
+    "two dimensions": [[1.0, 1.0, 1.0]],
+}
+
+
+@pytest.mark.parametrize("center", CENTERS)
+@pytest.mark.parametrize("precision", ["float16", "int8", "mixed"])
+@pytest.mark.parametrize("case", NORMS)
+def test_forged_norms_of_class_sums_are_refused(case, precision, center):
+    blob = encoded(precision, center)
+    assert_refused(tampered(blob, put("sums_norm", NORMS[case])), "sums")
+    assert_refused(tampered(blob, lambda m: m.tensors.pop("sums_norm")), "sums_norm")
+    assert_refused(tampered(blob, put("sums_norm", [1.0, 1.0, 1.0], "F32")), "sums_norm")
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8", "mixed"])
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_the_norms_of_centred_class_sums_must_make_up_the_energy(precision, factor):
+    def change(message):
+        message.put("sums_norm", message.array("sums_norm") * factor)
+
+    assert_refused(tampered(encoded(precision), change), "accounts.energy")
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32", "float16", "int8"])
-@pytest.mark.parametrize("value", [NAN, INF, -INF, "max", 1e4])
-def test_class_sums_must_be_finite_and_possible_for_the_energy(precision, value):
-    sums = Message.of(encoded(precision)).array("sums").copy()
+@pytest.mark.parametrize("center", CENTERS)
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 0.0])
+def test_class_sums_must_be_finite_and_zero_only_without_a_norm(precision, center, value):
+    sums = Message.of(encoded(precision, center)).array("sums").copy()
+    sums[1] = value
+    blob = tampered(encoded(precision, center), put("sums", sums))
+    stated = value == 0.0 and precision in ("float64", "float32")  # no norm contradicts it
+    if stated and center is None:
+        assert not fedran.decode(blob).class_sums[:, 1].any()
+    else:
+        assert_refused(blob, "accounts.energy" if stated else "sums")
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("center", CENTERS)
+@pytest.mark.parametrize("value", ["max", 1e4])
+def test_class_sums_must_be_possible_for_the_energy(precision, center, value):
+    sums = Message.of(encoded(precision, center)).array("sums").copy()
     sums[1] = np.finfo(sums.dtype).max if value == "max" else value
-    assert_refused(tampered(encoded(precision), put("sums", sums)), "sums")
+    assert_refused(tampered(encoded(precision, center), put("sums", sums)), "sums")
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+@pytest.mark.parametrize("value", ["max", 1e4])
+def test_stored_directions_of_class_sums_have_no_length(precision, value):
+    """A decoder takes the norm from sums_norm, so larger entries of a row mean nothing."""
+    message = Message.of(encoded(precision))
+    sums = message.array("sums").copy()
+    sums[1] = np.finfo(sums.dtype).max if value == "max" else value
+    decoded = fedran.decode(tampered(encoded(precision), put("sums", sums)))
+    norms = np.linalg.norm(decoded.class_sums, axis=0)
+    np.testing.assert_allclose(norms, message.array("sums_norm"), rtol=1e-12)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -255,32 +361,46 @@ def test_extra_missing_and_retyped_tensors_are_refused(precision):
         assert_refused(tampered(blob, lambda m, t=foreign: m.tensors.update(sigma=t)), "sigma")
 
 
-def test_a_large_eps_B_does_not_excuse_impossible_sums():
+@pytest.mark.parametrize("center", CENTERS)
+def test_a_large_eps_B_does_not_excuse_impossible_sums(center):
     """eps_B is a claim of the sender and must not widen the bound on B."""
 
     def lie(message):
         message.fields["accounts"]["eps_B"] = 1e30
-        message.put("sums_scale", [1e12, 1.0, 1.0])
+        message.put("sums_norm", [1e12, 1.0, 1.0])
 
-    assert_refused(tampered(encoded(), lie), "")
+    assert_refused(tampered(encoded(center=center), lie), "class_sums")
 
 
+@pytest.mark.parametrize("center", CENTERS)
 @pytest.mark.parametrize("rows", [0, 2])
-def test_more_directions_than_rows_are_refused(rows):
+def test_more_directions_than_rows_are_refused(rows, center):
     def lie(message):
         message.fields.update(classes=[], counts=[])
         message.fields["accounts"]["n_rows"] = rows
-        message.put("sums_scale", [])
+        message.put("sums_norm", [])
+        message.put("sums_bits", [])
         put_stream("sums", b"")(message)
 
-    assert_refused(tampered(encoded(), lie), "n_rows")
+    assert_refused(tampered(encoded(center=center), lie), "n_rows")
 
 
-def test_a_rank_of_zero_with_energy_is_refused():
+def test_more_directions_than_rows_minus_classes_are_refused():
+    """Rows minus the means of their classes span fewer directions than there are rows."""
+
+    def lie(message):
+        message.fields["accounts"]["n_rows"] = 5
+        message.fields["counts"] = [1, 1, 3]
+
+    assert_refused(tampered(encoded(), lie), "n_rows - classes")
+
+
+@pytest.mark.parametrize("center", CENTERS)
+def test_a_rank_of_zero_with_energy_is_refused(center):
     def empty(message):
         message.fields["rank"] = 0
         message.put("sigma", [])
         message.put("directions_bits", [])
         put_stream("directions", b"")(message)
 
-    assert_refused(tampered(encoded(), empty), "accounts.energy")
+    assert_refused(tampered(encoded(center=center), empty), "accounts.energy")

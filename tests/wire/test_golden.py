@@ -1,4 +1,4 @@
-"""Golden messages pin the format: files written by older versions must stay readable."""
+"""Golden messages pin the format: files of the same major version must stay readable."""
 
 import hashlib
 import json
@@ -15,6 +15,7 @@ from helpers.make_fixtures import (
     COUNTS,
     PRINT,
     WHO,
+    between,
     class_sums,
     coded_factor,
     float_factor,
@@ -34,12 +35,30 @@ def test_golden_float_summaries_decode_to_the_known_numbers(precision):
     blob = fixture(precision)
     s = fedran.decode(blob)
     np.testing.assert_array_equal(s.factor, float_factor())
-    np.testing.assert_allclose(s.class_sums, class_sums(16), rtol=0, atol=7.5 * 2**-11)
+    np.testing.assert_array_equal(s.class_sums, class_sums(16))
     assert s.sigma.tolist() == [16.0, 4.0, 1.0]
-    assert s.accounts.energy == 273.0 + 64.0
-    assert (s.accounts.n_rows, s.accounts.cut, s.accounts.eps_quant) == (9, 64.0, 0.0)
-    assert (s.accounts.eps_G, s.accounts.eps_G_fro) == (48.0, 56.0)
+    assert s.accounts.energy == 273.0 + 64.0 + 32.5
+    assert s.center == "class"
+    B = class_sums(16)
+    np.testing.assert_array_equal(s.gram(), s.factor @ s.factor.T + B / COUNTS @ B.T)
+    check_exact_accounts(s.accounts)
     check_names(s, blob)
+
+
+def test_the_golden_uncentred_summary_decodes_to_the_known_numbers():
+    s = fedran.decode(fixture("uncentred"))
+    assert s.center is None
+    np.testing.assert_array_equal(s.factor, float_factor())
+    np.testing.assert_array_equal(s.class_sums, class_sums(16))
+    np.testing.assert_array_equal(s.gram(), float_factor() @ float_factor().T)
+    assert s.accounts.energy == 273.0 + 64.0
+    check_exact_accounts(s.accounts)
+    check_names(s, fixture("uncentred"))
+
+
+def check_exact_accounts(accounts):
+    assert (accounts.n_rows, accounts.cut, accounts.eps_quant) == (11, 64.0, 0.0)
+    assert (accounts.eps_G, accounts.eps_G_fro, accounts.eps_B) == (48.0, 56.0, 0.0)
 
 
 @pytest.mark.parametrize("precision", ["int8", "mixed"])
@@ -48,14 +67,18 @@ def test_golden_int8_and_mixed_summaries_decode_to_the_known_numbers(precision):
     s = fedran.decode(blob)
     np.testing.assert_allclose(s.sigma, [112.0, 28.0, 7.0], rtol=1e-6)
     np.testing.assert_allclose(s.factor, coded_factor(), atol=1.0)
-    np.testing.assert_allclose(s.class_sums, class_sums(6), atol=2.5 / 2047)
-    assert s.accounts.energy == 112.0**2 + 28.0**2 + 7.0**2 + 64.0
+    rounding = 4 / 255 if precision == "mixed" else 4 * 2**-11
+    np.testing.assert_allclose(s.class_sums, class_sums(6), atol=rounding)
+    norms = np.linalg.norm(class_sums(6), axis=0)
+    np.testing.assert_allclose(np.linalg.norm(s.class_sums, axis=0), norms, rtol=1e-15)
+    assert s.accounts.energy == 112.0**2 + 28.0**2 + 7.0**2 + 64.0 + 16.5625
+    assert s.center == "class"
     assert 0 < s.accounts.eps_quant < 100
     check_names(s, blob)
 
 
 def check_names(s, blob):
-    assert (s.classes, s.counts) == ((-3, 12, "ant", "été"), (4, 2, 1, 1))
+    assert (s.classes, s.counts) == ((-3, 12, "ant", "été"), (4, 4, 1, 1))
     assert dict(s.fingerprint.fields) == {
         "backbone": "golden",
         "d": 3,
@@ -70,6 +93,10 @@ def check_names(s, blob):
 @pytest.mark.parametrize("precision", ["float64", "float32", "float16"])
 def test_encoding_reproduces_the_golden_float_summaries(precision):
     assert fedran.encode(golden_summary(precision), precision) == fixture(precision)
+
+
+def test_encoding_reproduces_the_golden_uncentred_summary():
+    assert fedran.encode(golden_summary("float32", None), "float32") == fixture("uncentred")
 
 
 def test_the_golden_head_decodes_to_the_known_numbers():
@@ -87,15 +114,26 @@ def test_golden_aggregators_are_read_and_written_bit_for_bit(form, tmp_path):
     path.write_bytes(fixture(f"aggregator_{form}"))
     agg = fedran.load(path)
     uploads = 1 if form == "stack" else 2
-    F = float_factor()
-    gram = {"stack": lambda a: a["stack"] @ a["stack"].T, "gram": lambda a: _full(a["gram"])}
-    read = gram.get(form, lambda a: a["past"] @ a["past"].T + a["open"] @ a["open"].T)
-    np.testing.assert_array_equal(read(agg.state().arrays), uploads * (F @ F.T))
+    F, B = float_factor(), class_sums(16)
+    arrays, values = agg.state().arrays, agg.state().values
+    if form == "stack":
+        np.testing.assert_array_equal(arrays["stack"] @ arrays["stack"].T, F @ F.T)
+    elif form == "gram":
+        np.testing.assert_array_equal(_full(arrays["gram"]), 2 * (F @ F.T + B / COUNTS @ B.T))
+    else:
+        assert (values["open_task"], values["closed"]) == ("june.2", ["may"])
+        assert values["center"] == "class"
+        for part in ("past", "open"):
+            np.testing.assert_array_equal(arrays[part] @ arrays[part].T, F @ F.T)
+            np.testing.assert_array_equal(arrays[f"{part}_sums"], B.T)
+            assert tuple(values[part]["counts"]) == COUNTS
+    if form != "ranked":
+        np.testing.assert_array_equal(arrays["class_sums"], uploads * B.T)
     assert agg.counts == {c: uploads * n for c, n in zip(CLASSES, COUNTS, strict=True)}
-    np.testing.assert_array_equal(agg.state().arrays["class_sums"], uploads * class_sums(16).T)
     assert list(agg.absorbed) == [(w["client"], w["task"]) for w in WHO[:uploads]]
-    assert agg.absorbed["site-1", "may"] == hashlib.sha256(fixture("float32")).hexdigest()
-    assert agg.accounts.energy == uploads * 337.0
+    first = fixture("uncentred" if form == "stack" else "float32")
+    assert agg.absorbed["site-1", "may"] == hashlib.sha256(first).hexdigest()
+    assert agg.accounts.energy == (337.0 if form == "stack" else 2 * (337.0 + between(16)))
     assert agg.fingerprint == PRINT
     assert fedran.encode(agg) == fixture(f"aggregator_{form}")
 
@@ -106,9 +144,11 @@ def test_the_golden_float32_summary_read_byte_by_byte():
     entries = json.loads(blob[8 : 8 + length])
     assert list(entries) == ["__metadata__", "sigma", "directions", "sums"]
     fields = json.loads(entries["__metadata__"]["fedran"])
-    assert (fields["format"], fields["version"]) == ("fedran", "1.0")
+    assert (fields["format"], fields["version"]) == ("fedran", "2.0")
     assert (fields["kind"], fields["precision"]) == ("summary", "float32")
-    assert (fields["out_features"], fields["rank"]) == (16, 3)
+    assert (fields["out_features"], fields["rank"], fields["center"]) == (16, 3, "class")
+    assert [fields[name] for name in ("weights", "scaler", "histograms")] == [None] * 3
+    assert fields["accounts"]["mixture_rows"] == 0
     body = blob[8 + length :]
     assert struct.unpack("<3d", body[:24]) == (16.0, 4.0, 1.0)
     rows = np.array(struct.unpack("<48f", body[24 : 24 + 192])).reshape(3, 16)
@@ -119,25 +159,31 @@ def test_the_golden_float32_summary_read_byte_by_byte():
 
 def test_the_golden_mixed_summary_read_byte_by_byte():
     message = Message.of(fixture("mixed"))
-    assert message.array("directions_bits").tolist() == [11, 8, 5]
+    assert message.array("directions_bits").tolist() == [10, 7, 4]
     raw = zlib.decompress(message.tensors["directions"][2])
     narrow = np.frombuffer(raw[:12], np.int8).reshape(2, 6)
     high, low = raw[12:18], raw[18:24]
     wide = [(h << 8 | lo) - 32768 for h, lo in zip(high, low, strict=True)]
     assert len(raw) == 24
-    exact = coded_factor().T / [[96], [24], [6]] * [[1023], [127], [15]]
+    exact = coded_factor().T / [[96], [24], [6]] * [[511], [63], [7]]
     np.testing.assert_allclose([wide, *narrow], exact, atol=0.5 + 1e-9)
     rows = np.array([wide, *narrow], dtype=np.float64)
     rows *= np.array([[112.0], [28.0], [7.0]]) / np.linalg.norm(rows, axis=1, keepdims=True)
     np.testing.assert_allclose(fedran.decode(fixture("mixed")).factor.T, rows, rtol=1e-6)
 
+    assert message.array("sums_bits").tolist() == [9, 9, 8, 8]
     raw = zlib.decompress(message.tensors["sums"][2])
-    codes = [(h << 8 | lo) - 32768 for h, lo in zip(raw[:24], raw[24:], strict=True)]
-    scale = message.array("sums_scale")
-    assert scale.tolist() == [2.5 / 2047, 1.5 / 2047, 1.0 / 2047, 0.25 / 2047]
-    sums = np.reshape(codes, (4, 6)) * scale[:, None]
-    np.testing.assert_array_equal(fedran.decode(fixture("mixed")).class_sums.T, sums)
-    np.testing.assert_allclose(sums.T, class_sums(6), atol=2.5 / 2047 / 2)
+    assert len(raw) == 6 * (2 + 2 * 2)
+    narrow = np.frombuffer(raw[:12], np.int8).reshape(2, 6)
+    wide = [(h << 8 | lo) - 32768 for h, lo in zip(raw[12:24], raw[24:], strict=True)]
+    codes = np.concatenate([np.reshape(wide, (2, 6)), narrow])
+    peaks, levels = np.array([4, 2, 1, 0.25]), np.array([255, 255, 127, 127])
+    np.testing.assert_allclose(codes.T, class_sums(6) / peaks * levels, atol=0.5 + 1e-9)
+    norms = message.array("sums_norm")
+    np.testing.assert_allclose(norms**2, [49.75, 15.0, 0.0, 0.375], rtol=1e-15)
+    lengths = np.linalg.norm(codes, axis=1)
+    sums = codes * (norms / np.where(lengths > 0, lengths, 1))[:, None]
+    np.testing.assert_allclose(fedran.decode(fixture("mixed")).class_sums.T, sums, rtol=1e-15)
 
 
 @pytest.mark.parametrize("name", sorted(os.listdir(FIXTURES)))

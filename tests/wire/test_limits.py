@@ -52,22 +52,43 @@ def least_decoded(blob: bytes) -> fedran.Limits:
     return fedran.Limits(decoded=high)
 
 
+def coded(level: int, signs: np.ndarray, bits: int) -> bytes:
+    """Rows of the codes +-level as a stream before compression."""
+    raw = signs.astype(np.int32) * level
+    if bits <= 8:
+        return raw.astype(np.int8).tobytes()
+    wide = (raw + 32768).astype(np.uint16)
+    return (wide >> 8).astype("u1").tobytes() + (wide & 255).astype("u1").tobytes()
+
+
 def compact(bits: int) -> bytes:
     """A legal message that is far smaller than its arrays: Hadamard rows of two codes."""
     M, r = 4096, 64
-    level = 2 ** (bits - 1) - 1
-    signs = np.tile(hadamard(r), M // r).astype(np.int32) * level
-    raw = signs.astype(np.int8) if bits <= 8 else (signs + 32768).astype(np.uint16)
-    data = raw.tobytes() if bits <= 8 else (raw >> 8).astype("u1").tobytes()
-    data += b"" if bits <= 8 else (raw & 255).astype("u1").tobytes()
+    data = coded(2 ** (bits - 1) - 1, np.tile(hadamard(r), M // r), bits)
     message = Message.of(encoded())
     message.fields.update(out_features=M, rank=r, classes=[], counts=[])
     message.fields["accounts"].update(n_rows=r, energy=float(r), cut=0.0)
     message.put("sigma", np.ones(r))
     message.put("directions_bits", np.full(r, bits))
     put_stream("directions", data)(message)
-    message.put("sums_scale", [])
+    message.put("sums_norm", [])
+    message.put("sums_bits", [])
     put_stream("sums", b"")(message)
+    return message.bytes()
+
+
+def compact_sums(bits: int) -> bytes:
+    """A legal message without directions and with class sums of two codes."""
+    M, C = 4096, 64
+    message = Message.of(encoded())
+    message.fields.update(out_features=M, rank=0, classes=list(range(C)), counts=[1] * C)
+    message.fields["accounts"].update(n_rows=C, energy=float(C), cut=0.0)
+    message.put("sigma", [])
+    message.put("directions_bits", [])
+    put_stream("directions", b"")(message)
+    message.put("sums_norm", np.ones(C))
+    message.put("sums_bits", np.full(C, bits))
+    put_stream("sums", coded(2 ** (bits - 1) - 1, np.tile(hadamard(C), M // C), bits))(message)
     return message.bytes()
 
 
@@ -77,8 +98,12 @@ def plain(precision: str) -> bytes:
 
 @pytest.mark.parametrize(
     "make",
-    [*(lambda b=b: compact(b) for b in (5, 14)), *(lambda p=p: plain(p) for p in PRECISIONS)],
-    ids=["compact 5", "compact 14", *PRECISIONS],
+    [
+        *(lambda b=b: compact(b) for b in (5, 14)),
+        *(lambda b=b: compact_sums(b) for b in (5, 14)),
+        *(lambda p=p: plain(p) for p in PRECISIONS),
+    ],
+    ids=["compact 5", "compact 14", "compact sums 5", "compact sums 14", *PRECISIONS],
 )
 def test_the_limit_on_decoded_bytes_holds(make):
     blob = make()

@@ -11,6 +11,7 @@ from fedran.wire.quantisation import (
     MAX_BITS,
     MIN_BITS,
     allocate_bits,
+    allocate_sum_bits,
     largest_code,
     pack_codes,
     quantise,
@@ -46,6 +47,13 @@ def test_bits_stay_in_range_and_follow_sigma(sigma, average):
     assert bits.min() >= MIN_BITS
     assert bits.max() <= MAX_BITS
     assert np.all(np.diff(bits.astype(int)) <= 0)
+
+
+def test_class_sums_gain_one_bit_per_fourfold_number_of_rows():
+    assert allocate_sum_bits((1, 4, 16, 64), 5).tolist() == [6, 7, 8, 9]
+    assert allocate_sum_bits((1, 2**40), 2).tolist() == [3, 14]
+    assert allocate_sum_bits((1, 4), 14).tolist() == [14, 14]
+    assert allocate_sum_bits((), 5).tolist() == []
 
 
 @settings(deadline=None)

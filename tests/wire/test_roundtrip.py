@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import fedran
 from fedran.core.class_sums import ClassSums
 from fedran.wire import summary_codec
-from helpers.wire_messages import PRECISIONS, Message, solved_head, summary
+from helpers.wire_messages import CENTERS, PRECISIONS, Message, solved_head, summary
 
 FORMS = [(p, 5.0) for p in PRECISIONS] + [("mixed", b) for b in (2.0, 3.5, 8.0, 14.0)]
 
@@ -27,8 +27,13 @@ def error_norms(a: fedran.Summary, b: fedran.Summary) -> tuple[float, float, flo
 
 
 def _gram(s: fedran.Summary) -> np.ndarray:
+    """The Gram that a summary states, in float64, class by class."""
     F = s.factor.astype(np.float64)
-    return F @ F.T
+    G = F @ F.T
+    if s.center == "class":
+        for b, n in zip(s.class_sums.T, s.counts, strict=True):
+            G += np.outer(b, b) / n
+    return G
 
 
 def round_trip(s: fedran.Summary, precision: str = "mixed", bits: float = 5.0) -> fedran.Summary:
@@ -42,16 +47,28 @@ def assert_within_accounts(before: fedran.Summary, after: fedran.Summary) -> Non
     assert spectral <= new.eps_G - old.eps_G + rounding
     assert frobenius <= new.eps_G_fro - old.eps_G_fro + rounding
     assert sums <= (new.eps_B - old.eps_B) * (1 + 1e-9) + 1e-12 * old.energy
+    assert_energy_identity(after)
+    before_norms, after_norms = (np.linalg.norm(s.class_sums, axis=0) for s in (before, after))
+    np.testing.assert_allclose(after_norms, before_norms, rtol=1e-6, atol=1e-150)
     lost = 8 * np.finfo(np.float64).eps * new.eps_G  # in the difference of two large numbers
     assert new.eps_quant - old.eps_quant == pytest.approx(new.eps_G - old.eps_G, abs=lost)
 
 
+def assert_energy_identity(s: fedran.Summary) -> None:
+    """||F||^2 + cut (+ sum_c ||b_c||^2 / n_c) = energy, by the slow way."""
+    total = float(np.sum(s.factor.astype(np.float64) ** 2)) + s.accounts.cut
+    if s.center == "class":
+        total += sum(float(b @ b) / n for b, n in zip(s.class_sums.T, s.counts, strict=True))
+    assert total == pytest.approx(s.accounts.energy, rel=1e-5, abs=1e-290)
+
+
 @pytest.mark.parametrize(("precision", "bits"), FORMS)
 @pytest.mark.parametrize("labels", [(0, 7, -3), ("x", "ant"), (2, "2", "é")])
-def test_every_field_arrives_and_only_values_are_rounded(precision, bits, labels):
-    s = summary(n=60, M=40, rank=9, labels=labels)
+@pytest.mark.parametrize("center", CENTERS)
+def test_every_field_arrives_and_only_values_are_rounded(precision, bits, labels, center):
+    s = summary(n=60, M=40, rank=9, labels=labels, center=center)
     back = round_trip(s, precision, bits)
-    assert (back.classes, back.counts) == (s.classes, s.counts)
+    assert (back.classes, back.counts, back.center) == (s.classes, s.counts, s.center)
     assert back.fingerprint == s.fingerprint
     assert back.factor.shape == s.factor.shape
     assert back.class_sums.shape == s.class_sums.shape
@@ -60,13 +77,14 @@ def test_every_field_arrives_and_only_values_are_rounded(precision, bits, labels
     for name in s.accounts.__dataclass_fields__.keys() - quantised:
         assert getattr(back.accounts, name) == getattr(s.accounts, name)
     np.testing.assert_allclose(back.sigma, s.sigma, rtol=1e-6)
-    held = float(np.sum(back.sigma**2))
-    assert held + back.accounts.cut == pytest.approx(back.accounts.energy, rel=1e-5)
+    assert_energy_identity(back)
 
 
 @pytest.mark.parametrize(("precision", "bits"), FORMS)
-def test_the_accounts_state_the_exact_error(precision, bits):
-    s = summary(n=60, M=40, rank=9)
+@pytest.mark.parametrize("center", CENTERS)
+def test_the_accounts_state_the_exact_error(precision, bits, center):
+    """With centring, eps_G also covers the rounding of the class sums."""
+    s = summary(n=60, M=40, rank=9, center=center)
     back = round_trip(s, precision, bits)
     spectral, frobenius, sums = error_norms(s, back)
     rounding = 1e-6 * s.accounts.energy
@@ -75,25 +93,51 @@ def test_the_accounts_state_the_exact_error(precision, bits):
     assert back.accounts.eps_B == pytest.approx(sums, rel=1e-6, abs=1e-12)
 
 
-def test_above_the_exact_rank_the_accounts_hold_a_bound(monkeypatch):
-    s = summary(n=60, M=40, rank=9)
+@pytest.mark.parametrize(("precision", "bits"), FORMS)
+@pytest.mark.parametrize("center", CENTERS)
+def test_the_norm_of_every_class_sum_arrives_unchanged(precision, bits, center):
+    labels = tuple(range(7))
+    s = summary(n=60, M=40, rank=9, labels=labels, center=center)
+    back = round_trip(s, precision, bits)
+    norms = [np.linalg.norm(x.class_sums, axis=0) for x in (back, s)]
+    np.testing.assert_allclose(*norms, rtol=1e-7 if precision == "float32" else 1e-14)
+    if precision not in ("float64", "float32"):
+        assert np.any(back.class_sums != s.class_sums)
+
+
+def test_rounding_of_the_class_sums_alone_enters_eps_G():
+    """One row per class leaves no residual, so the whole error is that of the sums."""
+    H = np.random.default_rng(0).standard_normal((6, 40))
+    s = fedran.summarize(H, list(range(6)))
+    back = round_trip(s, "mixed", 3.0)
+    assert (s.rank, s.accounts.eps_G) == (0, 0.0)
+    G = back.class_sums @ back.class_sums.T
+    exact = np.linalg.norm(H.T @ H - G, 2)
+    assert back.accounts.eps_G == pytest.approx(exact, rel=1e-9)
+    assert exact > 1e-3 * s.accounts.energy
+
+
+@pytest.mark.parametrize("center", CENTERS)
+def test_above_the_exact_number_of_columns_the_accounts_hold_a_bound(center, monkeypatch):
+    s = summary(n=60, M=40, rank=9, center=center)
     exact = round_trip(s).accounts
-    monkeypatch.setattr(summary_codec, "EXACT_ERROR_RANK", 8)
+    monkeypatch.setattr(summary_codec, "EXACT_ERROR_COLUMNS", 8)
     back = round_trip(s)
     assert_within_accounts(s, back)
     assert back.accounts.eps_G > exact.eps_G
     assert back.accounts.eps_G_fro > exact.eps_G_fro
 
 
-def test_finer_precisions_lose_less():
-    s = fedran.summarize(np.random.default_rng(0).random((60, 40)), [0] * 60, rank=9)
+@pytest.mark.parametrize("center", CENTERS)
+def test_finer_precisions_lose_less(center):
+    s = fedran.summarize(np.random.default_rng(0).random((60, 40)), [0] * 60, rank=9, center=center)
     forms = [("float64", 5), ("float32", 5), ("float16", 5), ("int8", 5), ("mixed", 3)]
     losses = [round_trip(s, p, b).accounts.eps_quant for p, b in forms]
     assert losses == sorted(losses)
     assert losses[0] < 1e-8 * s.accounts.energy
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     n=st.integers(0, 30),
     M=st.integers(1, 24),
@@ -102,12 +146,46 @@ def test_finer_precisions_lose_less():
     scale=st.sampled_from([1e-6, 1.0, 1e6]),
     dtype=st.sampled_from([np.float32, np.float64]),
     form=st.sampled_from(FORMS),
+    center=st.sampled_from(CENTERS),
+    unlabelled=st.booleans(),
 )
-def test_any_shape_arrives_within_its_accounts(n, M, rank, seed, scale, dtype, form):
+def test_any_shape_arrives_within_its_accounts(
+    n, M, rank, seed, scale, dtype, form, center, unlabelled
+):
     rng = np.random.default_rng(seed)
     H = (np.maximum(rng.standard_normal((n, M)), 0) * scale).astype(dtype)
-    s = fedran.summarize(H, rng.integers(0, 4, n), rank=rank)
+    y = [None if unlabelled and c == 0 else int(c) for c in rng.integers(0, 4, n)]
+    s = fedran.summarize(H, y, rank=rank, center=center, unlabelled="factor")
     assert_within_accounts(s, round_trip(s, *form))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.integers(0, 20), min_size=1, max_size=4),
+    M=st.integers(1, 16),
+    rank=st.none() | st.integers(1, 16),
+    seed=st.integers(0, 99),
+    form=st.sampled_from(FORMS),
+    center=st.sampled_from(CENTERS),
+)
+def test_sums_of_decoded_summaries_describe_all_rows(rows, M, rank, seed, form, center):
+    """The sum is valid, and its Gram is within its own eps_G of the Gram of all rows."""
+    rng = np.random.default_rng(seed)
+    parts = [(rng.standard_normal((n, M)) + 1, rng.integers(0, 3, n)) for n in rows]
+    total = sum(
+        round_trip(fedran.summarize(H, y, rank=rank, center=center), *form) for H, y in parts
+    )
+    total.validate()
+    assert_energy_identity(total)
+    exact = sum(H.T @ H for H, _ in parts)
+    rounding = 1e-6 * total.accounts.energy
+    assert np.linalg.norm(exact - _gram(total), 2) <= total.accounts.eps_G + rounding
+    sums = sum((ClassSums.from_rows(H, y) for H, y in parts), ClassSums.empty(M))
+    assert (total.classes, total.counts) == (sums.classes, sums.counts)
+    lost = np.linalg.norm(total.class_sums - sums.sums)
+    assert lost <= total.accounts.eps_B * (1 + 1e-9) + 1e-9 * np.sqrt(total.accounts.energy)
+    again = round_trip(total, *form)
+    assert_within_accounts(total, again)
 
 
 def skewed() -> fedran.Summary:
@@ -115,9 +193,8 @@ def skewed() -> fedran.Summary:
     s = summary(rank=3)
     mix = np.array([[1.0, 1.0, 0.2], [0.0, 1.0, 0.4], [0.0, 0.0, 1.0]])
     skew = (s.factor @ mix).astype(np.float64)
-    energy = float(np.sum(skew**2))
-    odd = replace(s, factor=skew, accounts=fedran.Accounts(n_rows=12, energy=energy))
-    return replace(odd, sums=replace(s.sums, sums=s.class_sums * 0.1))
+    energy = float(np.sum(skew**2)) + s.sums.energy
+    return replace(s, factor=skew, accounts=fedran.Accounts(n_rows=12, energy=energy))
 
 
 UNUSUAL = {
@@ -125,6 +202,11 @@ UNUSUAL = {
     "sum wider than M": lambda: summary(n=16, rank=None) + summary(n=16, rank=None, seed=2),
     "repeated columns": lambda: summary(rank=2) + summary(rank=2),
     "columns not orthogonal": skewed,
+    "uncentred sum": lambda: summary(seed=1, center=None) + summary(seed=2, center=None),
+    "one row per class": lambda: summary(n=5, labels=tuple("abcde")),
+    "a class sum of few large entries": lambda: fedran.summarize(
+        np.r_[100.0, np.ones(999)][None, :], ["a"]
+    ),
     "one-hot directions": lambda: fedran.summarize(
         np.diag([100.0, 10.0, 1.0, 0.01]) + 1e-4, list("aabb"), rank=None
     ),
@@ -160,13 +242,22 @@ def test_summaries_without_rows_energy_or_classes_arrive(precision, bits):
 
 
 @pytest.mark.parametrize(("precision", "bits"), FORMS)
-def test_one_row_of_one_feature_and_a_zero_class_sum_arrive(precision, bits):
-    back = round_trip(fedran.summarize(np.array([[3.0]]), ["a"]), precision, bits)
-    assert abs(float(back.factor[0, 0])) == pytest.approx(3.0)
-    assert float(back.class_sums[0, 0]) == pytest.approx(3.0, rel=1e-3)
+@pytest.mark.parametrize("center", CENTERS)
+def test_one_row_of_one_feature_and_a_zero_class_sum_arrive(precision, bits, center):
+    back = round_trip(fedran.summarize(np.array([[3.0]]), ["a"], center=center), precision, bits)
+    assert back.rank == (0 if center else 1)
+    assert float(_gram(back)[0, 0]) == pytest.approx(9.0)
+    assert float(back.class_sums[0, 0]) == pytest.approx(3.0)
     H = np.array([[1.0, 2.0], [-1.0, -2.0], [3.0, 1.0]])
-    back = round_trip(fedran.summarize(H, list("aab")), precision, bits)
+    back = round_trip(fedran.summarize(H, list("aab"), center=center), precision, bits)
     assert not back.class_sums[:, 0].any()
+
+
+@pytest.mark.parametrize(("precision", "bits"), FORMS)
+def test_a_class_sum_whose_squares_underflow_arrives(precision, bits):
+    H = np.random.default_rng(0).random((4, 5)) * [[1.0], [1.0], [1e-170], [5e-324]]
+    back = round_trip(fedran.summarize(H, list("aabc")), precision, bits)
+    assert np.all(np.abs(back.class_sums[:, 1:]) <= 1e-170)
 
 
 def test_zero_columns_are_not_sent():
@@ -191,16 +282,24 @@ def test_directions_that_share_one_large_entry_get_more_bits_or_are_refused(prec
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("scale", [1e-50, 1e-30, 1e15, 1e30])
-def test_any_scale_arrives_or_is_refused_by_the_encoder(precision, scale):
+@pytest.mark.parametrize("center", CENTERS)
+@pytest.mark.parametrize("labels", [[0, 0, 1, 1, 1], [0, 1, 2, 3, 4]], ids=["two", "one row each"])
+@pytest.mark.parametrize("scale", [1e-50, 1e-30, 1e15, 1e30, 1e45])
+def test_any_scale_arrives_or_is_refused_by_the_encoder(precision, scale, center, labels):
     """Decode accepts what encode accepts, so a client notices a bad scale before it sends."""
     H = np.random.default_rng(0).random((5, 8)) * scale
-    s = fedran.summarize(H, [0, 0, 1, 1, 1], rank=3)
+    s = fedran.summarize(H, labels, rank=3, center=center)
     try:
         blob = fedran.encode(s, precision)
     except ValueError:
+        assert not 1e-15 < scale < 1e16
         return
-    np.testing.assert_allclose(fedran.decode(blob).sigma, s.sigma, rtol=1e-6)
+    back = fedran.decode(blob)
+    np.testing.assert_allclose(back.sigma, s.sigma, rtol=1e-6)
+    assert np.all(np.isfinite(back.gram_factor()))
+    np.testing.assert_allclose(
+        np.linalg.norm(back.gram_factor()), np.linalg.norm(s.gram_factor()), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -280,9 +379,8 @@ def test_encode_refuses_options_that_the_kind_does_not_have():
 
 
 def test_sums_beyond_float32_need_float64():
-    H = np.full((1, 2), 1e15)
-    s = fedran.summarize(H, ["a"])
-    many = replace(s, sums=replace(s.sums, sums=s.class_sums * 1e25, counts=(10**60,)))
-    many = replace(many, accounts=replace(s.accounts, n_rows=10**60))
+    s = fedran.summarize(np.full((1, 2), 1e10), ["a"])
+    sums = replace(s.sums, sums=s.class_sums * 1e30, counts=(10**60,))
+    many = replace(s, sums=sums, accounts=replace(s.accounts, n_rows=10**60))
     with pytest.raises(ValueError, match="use precision='float64'"):
         fedran.encode(many, "float32")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import fedran
 from fedran.wire.sizes import head_bytes, paper_upload_values, parse_bytes, upload_bytes
-from helpers.wire_messages import PRECISIONS
+from helpers.wire_messages import CENTERS, PRECISIONS
 
 
 @pytest.fixture(scope="module", params=["pooled", "gaussian"])
@@ -25,14 +25,33 @@ def features(request):
 @pytest.mark.parametrize(
     ("precision", "bits"), [(p, 5.0) for p in PRECISIONS] + [("mixed", 4.0), ("mixed", 8.0)]
 )
-def test_predicted_upload_sizes_are_close_to_real_uploads(features, precision, bits):
+@pytest.mark.parametrize("center", CENTERS)
+def test_predicted_upload_sizes_are_close_to_real_uploads(features, precision, bits, center):
     phi, H, y = features
     for rank in (32, 128, 256):
-        s = fedran.summarize(H, y, rank=rank, fingerprint=phi.fingerprint)
+        s = fedran.summarize(H, y, rank=rank, center=center, fingerprint=phi.fingerprint)
         sent = len(fedran.encode(s, precision, bits=bits))
-        stated = upload_bytes(phi.out_features, rank, 10, precision, bits)
+        stated = upload_bytes(phi.out_features, rank, 10, precision, bits, rows_per_class=80)
         low, high = (0.85, 1.25) if precision == "mixed" else (0.92, 1.08)
         assert low * sent < stated < high * sent, f"rank {rank}"
+
+
+@pytest.mark.parametrize("rows", [3, 12, 40, 80])
+def test_predicted_sizes_follow_the_rows_per_class(features, rows):
+    """Class sums of few rows get fewer bits. At rank 4 they are most of the message."""
+    phi, H, y = features
+    few = np.concatenate([np.flatnonzero(y == c)[:rows] for c in range(10)])
+    s = fedran.summarize(H[few], y[few], rank=4, fingerprint=phi.fingerprint)
+    sent = len(fedran.encode(s))
+    stated = upload_bytes(phi.out_features, 4, 10, rows_per_class=int(np.mean(s.counts)))
+    assert 0.85 * sent < stated < 1.25 * sent
+
+
+def test_sums_of_more_rows_take_more_bytes_up_to_the_largest_width():
+    sizes = [upload_bytes(1000, 8, 5, rows_per_class=4**k) for k in range(12)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[5] < sizes[8]
+    assert sizes[8] == sizes[11]
 
 
 def test_predicted_head_sizes_are_close_to_real_heads(features):

@@ -51,7 +51,7 @@ def describe(path: str | Path) -> Description:
     elif isinstance(obj, Head):
         title, sections = _head(obj, message)
     else:
-        title, sections = _aggregator(obj)
+        title, sections = _aggregator(obj, message)
     fingerprint: Section = {"fingerprint": "none: the features are not identified"}
     if obj.fingerprint is not None:
         fingerprint = {
@@ -78,6 +78,7 @@ def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
         "precision": f"{precision} ({width})",
         "out_features M": s.out_features,
         "rank": s.rank,
+        "center": _center(s.center),
         "rows": s.accounts.n_rows,
         "labelled rows": sum(s.counts),
         "classes": _listed(dict(zip(s.classes, s.counts, strict=True))),
@@ -124,7 +125,7 @@ def _head(head: Head, message: Container) -> tuple[str, dict[str, Section]]:
     return "head: a classifier", {"content": content, "diagnosis": diagnosis}
 
 
-def _aggregator(agg: Aggregator) -> tuple[str, dict[str, Section]]:
+def _aggregator(agg: Aggregator, message: Container) -> tuple[str, dict[str, Section]]:
     clients = sorted({client for client, _ in agg.absorbed})
     tasks = sorted({task for _, task in agg.absorbed})
     rank = agg.server_rank
@@ -139,12 +140,19 @@ def _aggregator(agg: Aggregator) -> tuple[str, dict[str, Section]]:
         "rows": agg.accounts.n_rows,
         "classes": _listed(dict(agg.counts)),
     }
+    if rank is not None:
+        content["center"] = _center(message.header.section("state").get("center"))
     bounds: Section = {k.replace("_", " "): v for k, v in asdict(agg.bounds).items()}
     return "aggregator: a server's state", {
         "content": content,
         "accounts": _accounts(agg.accounts),
         "bounds on the Gram error": bounds,
     }
+
+
+def _center(center: str | None) -> str:
+    """What was subtracted from the rows before they were factorised."""
+    return "none: the rows themselves" if center is None else f"{center}: rows minus class means"
 
 
 def _accounts(accounts: Accounts) -> Section:

@@ -37,9 +37,10 @@ RESERVED = ("weights", "scaler", "histograms")
 """Header fields that are null in version 2.0: weights per class beside the integer counts,
 statistics of a common scaler, histograms of scores."""
 EXACT_ERROR_COLUMNS = 640
-"""Up to this number of columns (rank and classes) the quantisation error is computed exactly; above it, it is bounded by norms."""
+"""Up to this number of columns (rank and classes) the rounding error of the Gram is computed
+exactly. Above it, it is bounded by norms."""
 FLOAT32_SIGMA = (1e-18, 1.8e19)
-"""Largest singular values whose factor and its squares float32 can hold."""
+"""Range of the largest column of the Gram's factor, so that float32 can hold its squares."""
 TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-3, "int8": 0.25, "mixed": 0.5}
 """Largest accepted ||V'V - I||_F / sqrt(r) per precision."""
 
@@ -69,10 +70,10 @@ def encode_summary(summary: Summary, precision: Precision, bits: float) -> bytes
         # Columns of a sum of summaries are not orthogonal: rotate them. What the rotation drops
         # is zero to rounding, so the accounts of the original stay valid.
         sigma, rows = _sorted_directions(summary.truncate(None))
-    _check_range(sigma, precision)
+    sums = np.ascontiguousarray(summary.class_sums.T, dtype=np.float64)
+    _check_range(sigma, sums, summary.counts, precision)
     direction_tensors, unit = _encode_directions(rows, sigma, precision, bits)
     _check_orthogonal(unit, precision)
-    sums = np.ascontiguousarray(summary.class_sums.T, dtype=np.float64)
     sum_tensors, decoded_sums = _encode_sums(sums, summary.counts, precision, bits)
     columns, scale = rows.astype(np.float64), sigma[:, None]
     F, change = columns * scale, (unit.astype(np.float64) - columns) * scale
@@ -123,7 +124,6 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
     sigma = message.tensor("sigma", "F64", (r,))
     if not np.all(np.isfinite(sigma)) or np.any(sigma <= 0) or np.any(np.diff(sigma) > 0):
         raise Refused("sigma", "finite, positive, descending values", sigma[:8].tolist())
-    _check_range(sigma, precision)
     if precision == "mixed":
         widths = message.tensor("directions_bits", "U8", (r,))
         codes = unpack_codes(message.stream("directions"), widths, M, "directions")
@@ -132,6 +132,7 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
         unit = _unit_rows(message.tensor("directions", _TENSOR[precision], (r, M)))
     sums = _decode_sums(message, precision, len(classes), M)
     message.only("sigma", "directions", "sums", *_EXTRA_TENSORS.get(precision, ()))
+    _check_range(sigma, sums, counts, precision)
     _check_orthogonal(unit, precision)
     unit *= sigma[:, None].astype(unit.dtype)
     class_sums = ClassSums(classes, sums.T, counts)
@@ -149,14 +150,24 @@ def _sorted_directions(summary: Summary) -> tuple[NDArray[np.float64], NDArray[A
     return sigma, rows / sigma[:, None].astype(rows.dtype)
 
 
-def _check_range(sigma: NDArray[np.float64], precision: str) -> None:
-    """Refuse singular values that the factor's dtype cannot hold."""
+def _check_range(
+    sigma: NDArray[np.float64],
+    sums: NDArray[np.float64],
+    counts: tuple[int, ...],
+    precision: str,
+) -> None:
+    """Refuse singular values and columns b_c / sqrt(n_c) that the factor's dtype cannot hold."""
     low, high = (0.0, math.sqrt(MAX_ENERGY)) if precision == "float64" else FLOAT32_SIGMA
-    if sigma.size and not low < sigma[0] < high:
+    with np.errstate(over="ignore"):
+        norms = np.linalg.norm(sums, axis=1) / np.sqrt(np.asarray(counts, dtype=np.float64))
+    largest = {"sigma": np.max(sigma, initial=0.0), "sums": np.max(norms, initial=0.0)}
+    name = max(largest, key=lambda k: largest[k])
+    if largest[name] > 0 and not low < largest[name] < high:
         raise Refused(
-            "sigma",
-            f"a largest value between {low:g} and {high:g} for {precision}",
-            f"{sigma[0]:.3g}",
+            name,
+            f"a largest value of sigma and ||b_c|| / sqrt(n_c) between {low:g} and {high:g} "
+            f"for {precision}",
+            f"{largest[name]:.3g}",
             hint="rescale the features",
         )
 
@@ -228,6 +239,7 @@ def _encode_sums(
             raise ValueError("class sums exceed the range of float32; use precision='float64'")
         return {"sums": stored}, stored.astype(np.float64)
     norms = np.linalg.norm(sums, axis=1)
+    sums = np.where(norms[:, None] > 0, sums, 0.0)  # also where the squares underflow
     if precision == "mixed":
         widths = allocate_sum_bits(counts, bits)
         stored, _ = quantise(sums, widths)

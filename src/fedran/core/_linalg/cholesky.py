@@ -20,6 +20,9 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core._linalg.blas import mirror, symmetric
 
+FLOAT32_LAMBDA = 1e38
+"""A larger ridge overflows in float32 on the diagonal."""
+
 
 def solve_definite(
     K: Float[Array, "w w"], B: Float64[Array, "w C"], lam: float, fallbacks: bool = True
@@ -28,12 +31,13 @@ def solve_definite(
 
     In NumPy the lower triangle of K is read. A column-major K is factorised in its own upper
     triangle, so that no second matrix is needed; its lower triangle and diagonal are unchanged
-    afterwards. Tried in order: Cholesky in the dtype of K, Cholesky in float64, eigenvalues with
-    those below rounding set to zero. Without ``fallbacks`` the first failure is a LinAlgError,
-    for searches over lambda that skip values that do not work.
+    afterwards. Tried in order: Cholesky in the dtype of K (if it can hold lam), Cholesky in
+    float64, eigenvalues with those below rounding set to zero. Without ``fallbacks`` the first
+    failure is a LinAlgError, for searches over lambda that skip values that do not work.
     """
     tried: list[str] = []
-    for dtype in dict.fromkeys(("float32" if eps(K) > 1e-10 else "float64", "float64")):
+    single = eps(K) > 1e-10 and lam < FLOAT32_LAMBDA
+    for dtype in dict.fromkeys(("float32" if single else "float64", "float64")):
         try:
             X = _cholesky(cast(K, dtype), B, lam)
         except np.linalg.LinAlgError as reason:
