@@ -304,6 +304,17 @@ def test_forged_norms_of_class_sums_are_refused(case, precision, center):
     assert_refused(tampered(blob, put("sums_norm", [1.0, 1.0, 1.0], "F32")), "sums_norm")
 
 
+@pytest.mark.parametrize("center", CENTERS)
+@pytest.mark.parametrize("precision", ["float16", "int8", "mixed"])
+@pytest.mark.parametrize("norm", [-1.0, 1.0, 1e-300, NAN, INF])
+def test_a_class_sum_of_zeros_has_the_norm_zero(norm, precision, center):
+    H = np.array([[1.0, 2.0], [-1.0, -2.0], [3.0, 1.0]])
+    blob = fedran.encode(fedran.summarize(H, list("aab"), center=center), precision)
+    norms = Message.of(blob).array("sums_norm")
+    assert norms[0] == 0.0
+    assert_refused(tampered(blob, put("sums_norm", [norm, norms[1]])), "sums")
+
+
 @pytest.mark.parametrize("precision", ["float16", "int8", "mixed"])
 @pytest.mark.parametrize("factor", [0.99, 1.01])
 def test_the_norms_of_centred_class_sums_must_make_up_the_energy(precision, factor):
