@@ -173,7 +173,7 @@ def rules() -> dict[str, object]:
         for a in (0.1, 0.2, 0.3, 0.4, 0.5, 0.7):
             made[f"{base:g} + {a:g} sqrt(f)"] = lambda f, n, b=base, a=a: b + a * math.sqrt(f)
         for a in (0.02, 0.03, 0.05, 0.07, 0.1, 0.15):
-            made[f"{base:g} + {a:g} f sqrt(n)"] = lambda f, n, b=base, a=a: b + a * f * math.sqrt(n)
+            made[f"{base:g} + {a:g} f sqrt(n)"] = lambda f, n, b=base, a=a: b + a * f * n**0.5
         for a in (0.1, 0.2, 0.3, 0.4, 0.6):
             made[f"{base:g} + {a:g} f n^(1/4)"] = lambda f, n, b=base, a=a: b + a * f * n**0.25
             made[f"{base:g} + {a:g} f log2(n)"] = lambda f, n, b=base, a=a: b + a * f * math.log2(n)
@@ -215,7 +215,7 @@ def fit(runs: list[dict]) -> str:
         lines += [f"| {name} | {mean:.3f} | {worst:.2f} |" for mean, worst, name in scored[:15]]
     lines += ["", "## Every case at its best fixed ridge, and what the ridge costs", ""]
     lines += [
-        "| dataset | tasks, clients, beta | M | message | MiB | f | A_avg / A_T at the best rho | best rho |",
+        "| dataset | tasks, clients, beta | M | message | MiB | f | A_avg / A_T | best rho |",
         "|---|---|---:|---|---:|---:|---:|---:|",
     ]
     groups: dict[str, list[dict]] = {}

@@ -352,7 +352,7 @@ def test_a_head_whose_diagnosis_is_infinite_is_refused_by_name():
 
 
 def test_wrong_arguments_of_encode_and_decode_are_named():
-    with pytest.raises(TypeError, match="a Summary, a Head or an Aggregator, got int"):
+    with pytest.raises(TypeError, match="a Summary, a Mixture, a Head or an Aggregator, got int"):
         fedran.encode(3)
     with pytest.raises(ValueError, match=r"precision must be one of .*'bfloat16'"):
         fedran.encode(summary(), "bfloat16")
@@ -372,7 +372,7 @@ def test_wrong_arguments_of_encode_and_decode_are_named():
 
 def test_encode_refuses_options_that_the_kind_does_not_have():
     for obj in (solved_head(), fedran.Aggregator(4)):
-        with pytest.raises(ValueError, match="max_bytes applies to summaries only"):
+        with pytest.raises(ValueError, match="max_bytes applies to summaries and mixtures only"):
             fedran.encode(obj, max_bytes=10**6)
     with pytest.raises(ValueError, match="an aggregator is stored exactly"):
         fedran.encode(fedran.Aggregator(4), "float32")
