@@ -169,9 +169,9 @@ def rules() -> dict[str, object]:
     made: dict[str, object] = {}
     for base in (0.01, 0.02, 0.03, 0.05):
         for a in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0):
-            made[f"{base:g} + {a:g} f"] = lambda f, n, b=base, a=a: b + a * f
+            made[f"{base:g} + {a:g} f"] = lambda f, _, b=base, a=a: b + a * f
         for a in (0.1, 0.2, 0.3, 0.4, 0.5, 0.7):
-            made[f"{base:g} + {a:g} sqrt(f)"] = lambda f, n, b=base, a=a: b + a * math.sqrt(f)
+            made[f"{base:g} + {a:g} sqrt(f)"] = lambda f, _, b=base, a=a: b + a * f**0.5
         for a in (0.02, 0.03, 0.05, 0.07, 0.1, 0.15):
             made[f"{base:g} + {a:g} f sqrt(n)"] = lambda f, n, b=base, a=a: b + a * f * n**0.5
         for a in (0.1, 0.2, 0.3, 0.4, 0.6):

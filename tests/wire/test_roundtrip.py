@@ -364,7 +364,7 @@ def test_wrong_arguments_of_encode_and_decode_are_named():
     head = solved_head()
     with pytest.raises(ValueError, match="NaN or infinite weights"):
         fedran.encode(replace(head, weights=head.weights * np.nan))
-    with pytest.raises(TypeError, match="Summary, Head or Aggregator, got <class 'int'>"):
+    with pytest.raises(TypeError, match="Summary, Mixture, Head or Aggregator, got <class 'int'>"):
         fedran.decode(b"", int)
     with pytest.raises(TypeError, match="a message is bytes, got str"):
         fedran.decode("text")
