@@ -130,5 +130,5 @@ def require_same(mine: Fingerprint | None, theirs: Fingerprint | None, what: str
         "fingerprint",
         f"{what} to mean the same features",
         mine.differences(theirs),
-        hint="use the same backbone, preprocessing, out_features and seed everywhere",
+        hint="use the same backbone, preprocessing and RandomFeatures settings everywhere",
     )
