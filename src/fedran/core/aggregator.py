@@ -13,10 +13,12 @@ from fedran.core.accounts import Accounts
 from fedran.core.bounds import GramBounds, gram_bounds
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.exact import ExactSum
+from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.head import Head
 from fedran.core.ids import check_id
 from fedran.core.labels import Label
+from fedran.core.mixture import Mixture
 from fedran.core.ridge import Ridge
 from fedran.core.summary import Summary
 from fedran.core.truncated_sum import Complement, Order, TruncatedSum
@@ -28,7 +30,7 @@ FLOAT32_ENERGY = (1e-20, 1e37)
 
 
 class Aggregator:
-    """Adds summaries of any number of clients and tasks; solves for a head at any time.
+    """Adds messages of any number of clients and tasks; solves for a head at any time.
 
     By default the sum is exact (``ExactSum``): the server truncates nothing, so the order of
     arrival matters only to rounding, and a late client counts as much as an early one. With
@@ -95,6 +97,7 @@ class Aggregator:
         else:
             self._sum = TruncatedSum(self.out_features, server_rank, order, dtype, device)
         self._absorbed: dict[Key, str] = {}
+        self._map: RandomFeatures | None = None
         self.lock = threading.RLock()
         """Held by every method that changes or solves the state."""
 
@@ -130,32 +133,37 @@ class Aggregator:
         exact = isinstance(self._sum, ExactSum)
         return min(self._sum.width, self.out_features) if exact else self._sum.width
 
-    def absorb(self, summary: Summary, *, client: str, task: str) -> bool:
-        """Add one summary under (client, task). True if it was new, False if already known.
+    def absorb(self, message: Summary | Mixture, *, client: str, task: str) -> bool:
+        """Add one message under (client, task). True if it was new, False if already known.
 
-        Everything is checked before anything changes. A refused summary leaves the state as it
-        was.
+        Everything is checked before anything changes. A refused message leaves the state as it
+        was. A mixture is lifted to random features at the width of this aggregator, with draws
+        that follow from its digest.
         """
         with self.lock:
-            if not self.check(summary, client=client, task=task):
+            if not self.check(message, client=client, task=task):
                 return False
-            if isinstance(self._sum, TruncatedSum):
-                self._sum.add_summary(summary, task)
+            if isinstance(message, Mixture):
+                assert isinstance(self._sum, ExactSum)
+                self._sum.add_mixture(message, self._phi())
+            elif isinstance(self._sum, TruncatedSum):
+                self._sum.add_summary(message, task)
             else:
-                self._sum.add_summary(summary)
+                self._sum.add_summary(message)
             if self.fingerprint is None:
-                self.fingerprint = summary.fingerprint
-            self._absorbed[client, task] = summary.content_digest()
+                self.fingerprint = message.fingerprint
+            self._absorbed[client, task] = message.content_digest()
             return True
 
-    def check(self, summary: Summary, *, client: str, task: str) -> bool:
+    def check(self, message: Summary | Mixture, *, client: str, task: str) -> bool:
         """Return or raise what ``absorb`` would, without absorbing anything."""
-        if not isinstance(summary, Summary):
+        if not isinstance(message, (Summary, Mixture)):
             raise TypeError(
-                f"absorb takes a Summary, got {type(summary).__name__}; decode(blob) makes one"
+                f"absorb takes a Summary or a Mixture, got {type(message).__name__}; "
+                "decode(blob) makes one"
             )
         key = (check_id(client, "client"), check_id(task, "task"))
-        digest = summary.content_digest()
+        digest = message.content_digest()
         known = self._absorbed.get(key)
         if known == digest:
             return False
@@ -166,14 +174,13 @@ class Aggregator:
                 f"another one ({digest[:12]}...)",
                 hint="a client sends one message per task; use a new task id for more data",
             )
-        if summary.out_features != self.out_features:
-            raise Refused("out_features", str(self.out_features), summary.out_features)
-        if self.fingerprint is not None or self._absorbed:
-            require_same(self.fingerprint, summary.fingerprint, "aggregator and summary")
-        if isinstance(self._sum, TruncatedSum):
-            self._sum.check(summary)
-        summary.validate()
-        energy = self.accounts.energy + summary.accounts.energy
+        if isinstance(message, Mixture):
+            self._check_mixture(message)
+            energy = self.out_features * message.energy  # in expectation, and at most
+        else:
+            self._check_summary(message)
+            energy = message.accounts.energy
+        energy += self.accounts.energy
         low, high = FLOAT32_ENERGY
         if self.dtype == "float32" and energy > 0 and not low < energy < high:
             # A float32 Gram would overflow, or vanish among the subnormal numbers.
@@ -184,6 +191,47 @@ class Aggregator:
                 hint="rescale the features, or use dtype='float64'",
             )
         return True
+
+    def _check_summary(self, summary: Summary) -> None:
+        if summary.out_features != self.out_features:
+            raise Refused("out_features", str(self.out_features), summary.out_features)
+        if self.fingerprint is not None or self._absorbed:
+            require_same(self.fingerprint, summary.fingerprint, "aggregator and summary")
+        if isinstance(self._sum, TruncatedSum):
+            self._sum.check(summary)
+        summary.validate()
+
+    def _check_mixture(self, mixture: Mixture) -> None:
+        if isinstance(self._sum, TruncatedSum):
+            raise Refused(
+                "message",
+                f"a summary, as this aggregator is bounded to rank {self.server_rank}",
+                "a mixture",
+                hint="mixtures need the exact sum: leave out server_rank",
+            )
+        if self.fingerprint is None:
+            raise Refused(
+                "fingerprint",
+                "an aggregator with a feature map, to which a mixture can be lifted",
+                "one that has none",
+                hint="pass fingerprint=phi.fingerprint to Aggregator",
+            )
+        phi = self._phi()
+        require_same(phi.input_fingerprint, mixture.fingerprint, "aggregator and mixture")
+        width = phi.in_features + phi.bias
+        if mixture.parts and mixture.in_features != width:
+            raise Refused("means", f"{width} columns", mixture.in_features)
+        mixture.validate()
+
+    def _phi(self) -> RandomFeatures:
+        """The feature map of the fingerprint, made once. Its projection is drawn at first use."""
+        assert self.fingerprint is not None
+        if self._map is None or self._map.fingerprint != self.fingerprint:
+            self._map = RandomFeatures.from_fingerprint(self.fingerprint)
+        if self._map.out_features != self.out_features:
+            expected = f"M = {self.out_features}, as the aggregator has"
+            raise Refused("fingerprint", expected, self._map.out_features)
+        return self._map
 
     def close_task(self) -> None:
         """Merge the open task (``server_rank`` only; the exact sum has nothing to close)."""

@@ -20,6 +20,7 @@ from fedran.core._linalg.arrays import (
     Int64,
     cast,
     contiguous,
+    like,
     namespace,
     to_device,
     to_numpy,
@@ -27,10 +28,12 @@ from fedran.core._linalg.arrays import (
 from fedran.core._linalg.blas import add_outer, gram, pack_lower, symmetric, unpack_lower
 from fedran.core._linalg.truncation import check_rank, leading_of_gram
 from fedran.core.accounts import Accounts
-from fedran.core.class_sums import ClassSums
+from fedran.core.class_sums import ClassSums, sum_by_code
+from fedran.core.features import BLOCK_BYTES, RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head, make_head
 from fedran.core.labels import Label
+from fedran.core.mixture import Mixture
 from fedran.core.ridge import Ridge, solve_gram, solve_stack
 from fedran.core.summarize import share_of_rest, without_rounding
 from fedran.core.summary import Center, Summary, check_center
@@ -123,6 +126,27 @@ class ExactSum:
                 self.add_factor(H.T)
                 self.class_sums += ClassSums.from_codes(H, classes, codes[rows])
                 self.accounts += Accounts(n_rows=int(H.shape[0]), energy=energy)
+
+    def add_mixture(self, mixture: Mixture, phi: RandomFeatures) -> None:
+        """Add rows drawn from a mixture, mapped by ``phi`` and weighted to the real counts.
+
+        M^2 operations per drawn row, and the memory of one block beside the Gram.
+        """
+        total, energy = ClassSums.empty(self.out_features, self.device), 0.0
+        with self._lock:
+            for draw in mixture.draw(max(1, BLOCK_BYTES // (4 * self.out_features)), self.device):
+                H = to_device(phi.project(draw.rows), self.device, self.dtype)
+                xp = namespace(H)
+                root = xp.astype(like(np.sqrt(draw.weights), H), H.dtype)[:, None]
+                H *= root
+                energy += float(xp.sum(cast(xp.sum(H * H, axis=1), "float64")))
+                self.add_factor(H.T)
+                H *= root
+                sums = sum_by_code(H, draw.codes, len(draw.classes))
+                total += ClassSums(draw.classes, sums, (0,) * len(draw.classes))
+            self.class_sums += replace(total, counts=mixture.counts)
+            n = mixture.n_rows
+            self.accounts += Accounts(n_rows=n, energy=energy, mixture_rows=n)
 
     def add_packed(
         self, packed: Float[NDArray[Any], " packed"], sums: ClassSums, accounts: Accounts

@@ -23,6 +23,7 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core._linalg.kmeans import group_rows
 from fedran.core._linalg.truncation import leading
+from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint, require_same
@@ -163,6 +164,11 @@ class Mixture:
     def energy(self) -> float:
         """Sum of the squared norms of the rows that the groups describe."""
         return float(sum(part.counts @ _row_energy(part) for part in self.parts))
+
+    @property
+    def accounts(self) -> Accounts:
+        """Rows and energy before the lift. The error of the lifted Gram has no bound."""
+        return Accounts(n_rows=self.n_rows, energy=self.energy, mixture_rows=self.n_rows)
 
     @property
     def nbytes(self) -> int:
