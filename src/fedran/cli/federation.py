@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,6 +14,7 @@ from fedran.core.errors import MissingExtra
 from fedran.core.features import Kind
 from fedran.wire.sizes import human_bytes, parse_bytes
 
+MessageKind = Literal["summary", "mixture"]
 SUMMARY = "Create, run and watch a federation of sites on Flower."
 SETUP, RUN, WATCH, EDGE = "Create a federation", "Run it", "Watch it", "Edges"
 """Groups of commands on the help page."""
@@ -89,6 +90,10 @@ def init(
             "sign, relu as in the paper. Default: what file or backbone declare, else cosine."
         ),
     ] = None,
+    message: Annotated[
+        MessageKind,
+        typer.Option(help="What sites send: summary, or mixture (small, for any width)."),
+    ] = "summary",
 ) -> None:
     """Create a server, and sites to try it: configuration, keys, certificates."""
     from fedran.federation.ops.scaffold import (
@@ -112,7 +117,7 @@ def init(
             raise ValueError("--kind is for the sites' own features: name them with --in-features")
         declared = replace(declared, kind=kind)
     options = FederationOptions(
-        federation, sites, address, declared, out_features, tasks, tuple(host or ())
+        federation, sites, address, declared, out_features, tasks, tuple(host or ()), message
     )
     made = make_federation(folder, options)
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
@@ -317,6 +322,22 @@ def accept(folder: ServerFolder, client: Client, task: Task) -> None:
 
     receipt = accept_upload(ServerPaths.find(folder), client, task)
     typer.echo(f"{client}, {task}: {receipt.outcome}; a running server will send a new classifier")
+
+
+@app.command(rich_help_panel=RUN)
+def rebuild(
+    folder: ServerFolder,
+    out_features: Annotated[int, typer.Option(help="The new number of random features.")],
+) -> None:
+    """Rebuild the classifier at another width from stored mixtures, without asking the sites."""
+    from fedran.federation.ops.rebuild import rebuild as run
+    from fedran.federation.server.settings import ServerPaths
+
+    count = run(ServerPaths.find(folder), out_features)
+    typer.echo(
+        f"{count} mixtures lifted to {out_features} random features; "
+        "a running server will send the new classifier"
+    )
 
 
 @app.command(rich_help_panel=EDGE)

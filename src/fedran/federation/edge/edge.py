@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from itertools import count
+from operator import add
 from pathlib import Path
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.ids import check_id
+from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary, combine
 from fedran.federation.protocol.identity import (
     SUM,
@@ -29,9 +32,9 @@ from fedran.federation.protocol.messages import Envelope, open_envelope, seal
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.server.journal import Journal
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.validation import check_not_covered, check_sender
+from fedran.federation.server.validation import check_not_covered, check_sender, decode_upload
 from fedran.federation.site.outbox import Outbox
-from fedran.wire.codec import decode, encode
+from fedran.wire.codec import encode
 from fedran.wire.files import refusals_name_file
 from fedran.wire.plan import plan
 from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
@@ -90,14 +93,13 @@ class Edge:
         """Accepted uploads -> their digests."""
         self.covered: dict[UploadId, UploadId] = {}
         """Members of accepted sums -> the sum that contains them."""
-        self._checker: Aggregator | None = None
+        self._checker: _Checker | None = None
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.journal = Journal(self.folder / "journal")
         try:
             for envelope in self._received():
                 if self._checker is None:
-                    first = decode(envelope.upload, Summary, limits=FILE_LIMITS)
-                    self._checker = self._make_checker(first)
+                    self._checker = self._make_checker(decode_upload(envelope, FILE_LIMITS))
                 self._remember(envelope)
         except BaseException:
             self.journal.close()
@@ -121,12 +123,12 @@ class Edge:
             if self.accepted.get(key) == digest:
                 return Receipt(Code.DUPLICATE, *key, digest)
             check_not_covered(statement, self.accepted, self.covered)
-            summary = decode(envelope.upload, Summary, limits=self.rules.limits)
-            if summary.fingerprint is None or summary.fingerprint.hash != statement.fingerprint:
-                expected = "the fingerprint of the summary, as signed"
+            message = decode_upload(envelope, self.rules.limits)
+            if message.fingerprint is None or message.fingerprint.hash != statement.fingerprint:
+                expected = "the fingerprint of the message, as signed"
                 raise Refused("fingerprint", expected, statement.fingerprint)
-            checker = self._checker or self._make_checker(summary)
-            checker.check(summary, client=statement.client, task=statement.task)
+            checker = self._checker or self._make_checker(message)
+            checker.check(message, client=statement.client, task=statement.task)
         except Refused as reason:
             code = reason.code if isinstance(reason, UploadRefused) else Code.INVALID
             return Receipt(code, *key, digest, str(reason))
@@ -147,7 +149,8 @@ class Edge:
         The signed sum goes into the outbox as TASK.sum-1. Late members make a second sum,
         TASK.sum-2. Without a budget, all columns are sent in float32, and the server's state is
         the same as with the members' own uploads, to rounding. With a budget, the largest rank
-        that fits is sent in the default precision. ``without`` lists members to leave out.
+        that fits is sent in the default precision. A sum of mixtures holds the groups of all
+        members side by side, as they were sent. ``without`` lists members to leave out.
 
         Cost: that of ``combine`` and ``encode``. The factors of all members are in memory at once.
         """
@@ -157,10 +160,10 @@ class Edge:
             return None
         names = (f"{task}{SUM}{number}" for number in count(1))
         name = next(name for name in names if not self.outbox.has(name))
-        summaries = [decode(e.upload, Summary, limits=self.rules.limits) for e in chosen]
+        messages = [decode_upload(e, self.rules.limits) for e in chosen]
         covered = (k for e in chosen for k in (e.statement.key, *e.statement.members))
         envelope = seal(
-            self._encode_sum(summaries, budget_bytes),
+            _encode_sum(messages, budget_bytes),
             self.key,
             federation=self.rules.federation,
             client=self.rules.client,
@@ -201,22 +204,46 @@ class Edge:
         self.accepted[statement.key] = statement.digest
         self.covered.update(dict.fromkeys(statement.members, statement.key))
 
-    def _make_checker(self, first: Summary) -> Aggregator:
-        """An aggregator that absorbs nothing and only checks what can be added to the first."""
+    def _make_checker(self, first: Summary | Mixture) -> _Checker:
         fingerprint = self.rules.fingerprint or first.fingerprint
         require_same(fingerprint, first.fingerprint, "this site and its members")
-        return Aggregator(first.out_features, fingerprint=fingerprint)
+        return _Checker(first, fingerprint)
 
     def _received(self) -> Iterator[Envelope]:
         return (open_envelope(record, FILE_LIMITS) for record in self.journal.records())
 
-    def _encode_sum(self, summaries: list[Summary], budget: int | None) -> bytes:
-        if budget is None:
-            return encode(combine(summaries), "float32")
-        n_classes = max(1, len({c for s in summaries for c in s.classes}))
-        rank = plan(budget, out_features=summaries[0].out_features, n_classes=n_classes).rank
-        if rank < 1:
-            raise ValueError(
-                f"budget_bytes must have room for the sums of {n_classes} classes, got {budget}"
-            )
-        return encode(combine(summaries, rank), max_bytes=budget)
+
+class _Checker:
+    """Checks which messages can be added to the first one. It keeps none of them."""
+
+    def __init__(self, first: Summary | Mixture, fingerprint: Fingerprint | None) -> None:
+        self.kind = type(first)
+        if isinstance(first, Mixture):
+            # Mixtures fit any width, so an aggregator of the smallest one can check them.
+            fields = {**first.fingerprint.fields, "M": 1, "seed": 0}
+            self.aggregator = Aggregator(1, fingerprint=Fingerprint(fields))
+        else:
+            self.aggregator = Aggregator(first.out_features, fingerprint=fingerprint)
+
+    def check(self, message: Summary | Mixture, *, client: str, task: str) -> None:
+        if not isinstance(message, self.kind):
+            expected = f"a {self.kind.__name__.lower()}, as the other members sent"
+            raise Refused("message", expected, f"a {type(message).__name__.lower()}")
+        self.aggregator.check(message, client=client, task=task)
+
+
+def _encode_sum(messages: list[Summary | Mixture], budget: int | None) -> bytes:
+    """The sum of messages of one kind as bytes."""
+    mixtures = [m for m in messages if isinstance(m, Mixture)]
+    if mixtures:
+        return encode(reduce(add, mixtures), max_bytes=budget)
+    summaries = [m for m in messages if isinstance(m, Summary)]
+    if budget is None:
+        return encode(combine(summaries), "float32")
+    n_classes = max(1, len({c for s in summaries for c in s.classes}))
+    rank = plan(budget, out_features=summaries[0].out_features, n_classes=n_classes).rank
+    if rank < 1:
+        raise ValueError(
+            f"budget_bytes must have room for the sums of {n_classes} classes, got {budget}"
+        )
+    return encode(combine(summaries, rank), max_bytes=budget)

@@ -61,7 +61,7 @@ def forward(
     last_offer, fingerprint = state / "offer.json", None
     if last_offer.is_file():
         offer = Offer.read(json.loads(last_offer.read_bytes()))
-        fingerprint = offer.features().fingerprint
+        fingerprint = offer.fingerprint
     rules = EdgeRules(settings.federation, settings.client, fingerprint)
     key, members = SiteKey.load(folder / settings.key), Roster.load(folder / "members.toml")
     outbox = Outbox(state / "outbox")

@@ -17,7 +17,7 @@ from fedran.data.feature_file import read_feature_file
 from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment, add_site
 from fedran.federation.ops.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.identity import Roster, SiteKey
-from fedran.federation.protocol.messages import FeatureSource
+from fedran.federation.protocol.messages import FeatureSource, MessageKind
 from fedran.federation.protocol.settings import check_address
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site.settings import SitePaths, SiteSettings
@@ -30,6 +30,7 @@ _SERVER_COMMENTS = {
     "in_features": "columns of the sites' features",
     "out_features": "random features: more are more accurate and larger",
     "kind": "hellinger: features are never negative; cosine: features of any sign",
+    "message": "summary; or mixture, which is smaller and fits any number of random features",
     "source": "what computes the features; must be the same at every site",
     "budget_bytes": "the largest upload of a site",
     "min_clients": "a task with fewer uploads at its deadline is reported as short",
@@ -89,6 +90,8 @@ class FederationOptions:
     """Number of tasks of the sample data. Each has other classes."""
     hosts: tuple[str, ...] = ()
     """Names by which sites on other machines reach the server."""
+    message: MessageKind = "summary"
+    """What sites send."""
 
 
 def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]:
@@ -111,6 +114,7 @@ def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]
         budget_bytes=500_000 if sample else ServerSettings.budget_bytes,
         min_clients=max(1, options.n_sites // 2),
         deadline=300.0 if options.n_sites else ServerSettings.deadline,
+        message=options.message,
         validation="validation.npz" if sample else None,
         address=options.address,
     )

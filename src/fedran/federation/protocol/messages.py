@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from fedran.core.errors import Refused
 from fedran.core.features import KINDS, Kind, RandomFeatures
+from fedran.core.fingerprint import Fingerprint
 from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.wire.container import pack, unpack
@@ -21,7 +22,10 @@ MAX_WIDTH = 2**17
 MAX_SOURCE_FIELDS = 16
 MAX_EARLIER = 100
 MAX_MEMBERS = 10_000
+MAX_GROUP_SIZE = 10**6
 ENVELOPE = "envelope"
+MessageKind = Literal["summary", "mixture"]
+"""What sites send."""
 FeatureSource = str | dict[str, str]
 """What made the features: a name, or a table such as backbone, weights, preprocessing."""
 
@@ -44,6 +48,9 @@ class Offer:
     budget_bytes: int
     earlier: tuple[str, ...] = ()
     """Earlier tasks, for which a site that was offline may still have rows."""
+    message: MessageKind = "summary"
+    group_size: int = 6
+    """Rows per group of a mixture, where the budget allows it."""
 
     @classmethod
     def read(cls, fields: object) -> Offer:
@@ -63,6 +70,8 @@ class Offer:
             check_source(header.get("source")),
             header.integer("budget_bytes", 1024, MAX_BUDGET),
             tuple(check_id(task, "task") for task in earlier),
+            "mixture" if header.one_of("message", "summary", "mixture") == "mixture" else "summary",
+            header.integer("group_size", 1, MAX_GROUP_SIZE),
         )
 
     def fields(self) -> dict[str, Any]:
@@ -74,6 +83,12 @@ class Offer:
         return RandomFeatures(
             self.in_features, self.out_features, self.kind, self.seed, source=self.source
         )
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The fingerprint of uploads. That of a mixture does not name the width or the seed."""
+        phi = self.features()
+        return phi.input_fingerprint if self.message == "mixture" else phi.fingerprint
 
     def require(self, federation: str, source: FeatureSource | None) -> None:
         """Refuse an offer of another federation, or for features that this site does not have."""
@@ -139,7 +154,7 @@ class Envelope:
     statement: Statement
     signature: bytes
     upload: bytes
-    """The encoded summary."""
+    """The encoded summary or mixture."""
 
     def to_bytes(self) -> bytes:
         """The bytes that travel and are stored, about 600 more than the upload."""

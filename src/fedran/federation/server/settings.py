@@ -9,7 +9,14 @@ from typing import Annotated, Any
 
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.ids import check_id
-from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, Offer, check_source
+from fedran.federation.protocol.messages import (
+    MAX_BUDGET,
+    MAX_GROUP_SIZE,
+    MAX_WIDTH,
+    MessageKind,
+    Offer,
+    check_source,
+)
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
 from fedran.settings import Settings, between
 from fedran.wire.files import read_json_object
@@ -37,8 +44,15 @@ class ServerSettings(Settings):
     source: str | dict[str, Any] = ""
     """What makes the features: a text, or a table of texts such as `backbone`, `weights` and
     `preprocessing`. It is part of the fingerprint, so it must be the same at all sites."""
+    message: MessageKind = "summary"
+    """What sites send. `"mixture"`: group means of their features, whose size does not depend on
+    `out_features`. The server then draws rows from them and computes the random features."""
+    group_size: Annotated[int, between(1, MAX_GROUP_SIZE)] = 6
+    """Rows per group of a mixture. Sites make larger groups where the budget demands it, and no
+    group has fewer rows than their own `min_class_count`."""
     budget_bytes: Annotated[int, between(1024, MAX_BUDGET)] = 1_500_000
-    """Limit on the bytes of a site's upload. The rank of its summary follows from it."""
+    """Limit on the bytes of a site's upload. The rank of its summary, or the number of groups of
+    its mixture, follows from it."""
     min_clients: Annotated[int, between(1, 10**6)] = 1
     """A task with fewer uploads at its deadline ends as `short`."""
     deadline: Annotated[float, between(1, 365 * 86400)] = 3600.0
@@ -88,6 +102,8 @@ class ServerSettings(Settings):
             self.source,
             self.budget_bytes,
             tuple(earlier),
+            self.message,
+            self.group_size,
         )
 
 

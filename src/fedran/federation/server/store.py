@@ -15,6 +15,7 @@ from fedran.core.errors import Refused
 from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
 from fedran.core.ids import check_id
+from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import Roster, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
@@ -25,11 +26,11 @@ from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.validation import (
     Rules,
     check_fingerprint,
+    check_message,
     check_not_covered,
     check_sender,
-    check_summary,
+    decode_upload,
 )
-from fedran.wire.codec import decode
 from fedran.wire.files import load, save, write_atomically
 from fedran.wire.validation import FILE_LIMITS, Limits
 
@@ -49,12 +50,12 @@ class State:
     covered: dict[UploadId, UploadId]
     """Members of forwarded sums -> the sum that contains them."""
 
-    def absorb(self, envelope: Envelope, summary: Summary) -> None:
+    def absorb(self, envelope: Envelope, message: Summary | Mixture) -> None:
         """Add one upload."""
         statement = envelope.statement
-        self.aggregator.absorb(summary, client=statement.client, task=statement.task)
+        self.aggregator.absorb(message, client=statement.client, task=statement.task)
         self.covered.update(dict.fromkeys(statement.members, statement.key))
-        self.energies.append(_mean_energy(summary))
+        self.energies.append(_mean_energy(message))
 
 
 class Store:
@@ -94,6 +95,7 @@ class Store:
             settings.out_features,
             max_classes=settings.max_classes,
             limits=Limits(message=settings.largest_upload),
+            message=settings.message,
         )
         roster = Roster.load(folder / settings.roster)
         return cls(folder / settings.state, rules, roster, settings.snapshot_every)
@@ -130,12 +132,12 @@ class Store:
             key, digest = envelope.statement.key, envelope.statement.digest
             self._check_sender(envelope)
             event["verified"] = True
-            check_fingerprint(envelope.statement, self.rules.fingerprint)
+            check_fingerprint(envelope.statement, self.rules.upload_fingerprint)
             if self.aggregator.absorbed.get(key) == digest:
                 return Receipt(Code.DUPLICATE, *key, digest)
-            summary = self._check_content(envelope)
-            event |= _event_fields(blob, envelope, summary)
-            unusual = self._unusual(summary)
+            message = self._check_content(envelope)
+            event |= _event_fields(blob, envelope, message)
+            unusual = self._unusual(message)
             if unusual:
                 self._quarantine(envelope, blob)
                 return Receipt(Code.QUARANTINED, *key, digest, unusual)
@@ -148,7 +150,7 @@ class Store:
             log.exception("%s, %s: unexpected error while checking an upload", *key)
             reason_shown = "an error at the server; its log says more"
             return Receipt(Code.SERVER_ERROR, *key, digest, reason_shown)
-        return self._commit(envelope, blob, summary)
+        return self._commit(envelope, blob, message)
 
     def accept(self, client: str, task: str) -> Receipt:
         """Accept an upload that is in quarantine."""
@@ -163,10 +165,10 @@ class Store:
                 path.unlink()
                 return Receipt(Code.DUPLICATE, *key, digest)
             self._check_sender(envelope)
-            check_fingerprint(envelope.statement, self.rules.fingerprint)
-            summary = self._check_content(envelope)
-            receipt = self._commit(envelope, blob, summary)
-            self._record(receipt, _event_fields(blob, envelope, summary, released=True))
+            check_fingerprint(envelope.statement, self.rules.upload_fingerprint)
+            message = self._check_content(envelope)
+            receipt = self._commit(envelope, blob, message)
+            self._record(receipt, _event_fields(blob, envelope, message, released=True))
             path.unlink()
             return receipt
 
@@ -176,13 +178,13 @@ class Store:
         if self.tasks is not None and base_task(task) not in self.tasks:
             raise UploadRefused(Code.UNKNOWN_TASK, "task", "a task that this server opened", task)
 
-    def _check_content(self, envelope: Envelope) -> Summary:
+    def _check_content(self, envelope: Envelope) -> Summary | Mixture:
         check_not_covered(envelope.statement, self.aggregator.absorbed, self.state.covered)
-        return check_summary(envelope, self.rules, self.aggregator)
+        return check_message(envelope, self.rules, self.aggregator)
 
-    def _unusual(self, summary: Summary) -> str:
+    def _unusual(self, message: Summary | Mixture) -> str:
         """Why a person has to decide about the upload; empty for a usual one."""
-        mean = _mean_energy(summary)
+        mean = _mean_energy(message)
         median = statistics.median(self.state.energies) if self.state.energies else 0.0
         if median <= 0 or mean <= UNUSUAL * median:
             return ""
@@ -191,9 +193,9 @@ class Store:
             "`fedran federation accept` accepts it"
         )
 
-    def _commit(self, envelope: Envelope, blob: bytes, summary: Summary) -> Receipt:
+    def _commit(self, envelope: Envelope, blob: bytes, message: Summary | Mixture) -> Receipt:
         self.journal.append(blob)
-        self.state.absorb(envelope, summary)
+        self.state.absorb(envelope, message)
         if self.journal.count % self.snapshot_every == 0:
             try:
                 self.snapshot()
@@ -269,21 +271,24 @@ class Store:
         require_same(rules.fingerprint, state.aggregator.fingerprint, "settings and state")
         for record in self.journal.records(done):
             envelope = open_envelope(record, FILE_LIMITS)
-            state.absorb(envelope, decode(envelope.upload, Summary, limits=FILE_LIMITS))
+            state.absorb(envelope, decode_upload(envelope, FILE_LIMITS))
         return state
 
 
-def _mean_energy(summary: Summary) -> float:
-    return summary.accounts.energy / max(1, summary.accounts.n_rows)
+def _mean_energy(message: Summary | Mixture) -> float:
+    return message.accounts.energy / max(1, message.accounts.n_rows)
 
 
 def _event_fields(
-    blob: bytes, envelope: Envelope | None = None, summary: Summary | None = None, **more: bool
+    blob: bytes,
+    envelope: Envelope | None = None,
+    message: Summary | Mixture | None = None,
+    **more: bool,
 ) -> dict[str, object]:
     """The fields of an upload in the event log. Contents appear only after every check."""
     event: dict[str, object] = {"verified": True, "bytes": len(blob), "rows": None, **more}
     event |= {"classes": None, "members": len(envelope.statement.members) if envelope else 0}
-    if summary is not None:
-        event["rows"] = summary.accounts.n_rows
-        event["classes"] = list(zip(summary.classes, summary.counts, strict=True))
+    if message is not None:
+        event["rows"] = message.accounts.n_rows
+        event["classes"] = list(zip(message.classes, message.counts, strict=True))
     return event

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedran.core.aggregator import Aggregator
+from fedran.core.errors import Refused
+from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
+from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import Roster, Statement, UploadId
-from fedran.federation.protocol.messages import Envelope
+from fedran.federation.protocol.messages import Envelope, MessageKind
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.wire.codec import decode
 from fedran.wire.validation import DEFAULT_LIMITS, Limits
@@ -28,6 +31,15 @@ class Rules:
     max_classes: int = 10_000
     """Limit over all uploads together, because every class enlarges the state and the head."""
     limits: Limits = DEFAULT_LIMITS
+    message: MessageKind = "summary"
+    """The kind of every upload."""
+
+    @property
+    def upload_fingerprint(self) -> Fingerprint:
+        """The fingerprint of uploads. That of a mixture does not name the width or the seed."""
+        if self.message == "summary":
+            return self.fingerprint
+        return RandomFeatures.from_fingerprint(self.fingerprint).input_fingerprint
 
 
 def check_sender(envelope: Envelope, federation: str, roster: Roster) -> None:
@@ -75,20 +87,31 @@ def check_not_covered(
             )
 
 
-def check_summary(envelope: Envelope, rules: Rules, aggregator: Aggregator) -> Summary:
-    """The decoded summary, after every check that could refuse it. Nothing is absorbed here."""
+def decode_upload(envelope: Envelope, limits: Limits) -> Summary | Mixture:
+    """The message in an envelope, of either kind."""
+    found = decode(envelope.upload, limits=limits)
+    if not isinstance(found, (Summary, Mixture)):
+        raise Refused("upload", "a summary or a mixture", type(found).__name__)
+    return found
+
+
+def check_message(envelope: Envelope, rules: Rules, aggregator: Aggregator) -> Summary | Mixture:
+    """The decoded message, after every check that could refuse it. Nothing is absorbed here."""
     statement = envelope.statement
-    summary = decode(envelope.upload, Summary, limits=rules.limits)
+    message = decode_upload(envelope, rules.limits)
+    if isinstance(message, Mixture) != (rules.message == "mixture"):
+        got = type(message).__name__.lower()
+        raise UploadRefused(Code.INVALID, "message", f"a {rules.message}", f"a {got}")
     if rules.classes is not None:
-        unknown = [c for c in summary.classes if c not in rules.classes]
+        unknown = [c for c in message.classes if c not in rules.classes]
         if unknown:
             raise UploadRefused(Code.INVALID, "classes", "labels of this federation", unknown[:5])
-    if summary.accounts.energy <= 0:
+    if message.accounts.energy <= 0:
         expected = "rows that are not all zero"
-        raise UploadRefused(Code.INVALID, "energy", expected, summary.accounts.energy)
-    total = len({*aggregator.classes, *summary.classes})
+        raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
+    total = len({*aggregator.classes, *message.classes})
     if total > rules.max_classes:
         expected = f"at most {rules.max_classes} over all uploads"
         raise UploadRefused(Code.TOO_MANY_CLASSES, "classes", expected, total)
-    aggregator.check(summary, client=statement.client, task=statement.task)
-    return summary
+    aggregator.check(message, client=statement.client, task=statement.task)
+    return message

@@ -1,4 +1,4 @@
-"""A site's work for one task: rows become random features, a summary and a signed upload."""
+"""A site's work for one task: rows become a summary or a mixture, and a signed upload."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.labels import encode_labels
+from fedran.core.mixture import condense
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
@@ -86,15 +87,17 @@ class Site:
         found = self.outbox.envelope(offer.task)
         if found is not None:
             return found
-        summary = self.summarize(offer)
-        assert summary.fingerprint is not None
+        if offer.message == "mixture":
+            upload = self.condense(offer)
+        else:
+            upload = encode(self.summarize(offer), max_bytes=offer.budget_bytes)
         envelope = seal(
-            encode(summary, max_bytes=offer.budget_bytes),
+            upload,
             self.key,
             federation=self.federation,
             client=self.client,
             task=offer.task,
-            fingerprint=summary.fingerprint.hash,
+            fingerprint=offer.fingerprint.hash,
         )
         return self.outbox.put(envelope)
 
@@ -138,6 +141,29 @@ class Site:
             rows = kept[start : start + BATCH_ROWS]
             streaming.update(H(rows), [y[i] for i in rows])
         return streaming.finish()
+
+    def condense(self, offer: Offer) -> bytes:
+        """The encoded mixture of the task's rows, with the smallest groups that the budget allows.
+
+        No group has fewer than ``min_class_count`` rows. Random features are computed only for
+        pseudo-labels.
+        """
+        phi, data = offer.features(), self.source(offer.task)
+        Z = self._extractor(data, offer)(data.X)
+        capacity = Summarizer(phi.out_features, rank=1, max_bytes=self.work_bytes).capacity
+        y = self._with_pseudo_labels(lambda rows: phi(Z[rows]), data.y, capacity, offer.task)
+        kept = rows_to_send(y, self.min_class_count, offer.task)
+        labels, size = [y[i] for i in kept], offer.group_size
+        while True:
+            mixture = condense(Z[kept], labels, phi, size, self.min_class_count)
+            blob = encode(mixture)
+            if len(blob) <= offer.budget_bytes:
+                return blob
+            if mixture.n_groups == len(mixture.classes):
+                expected = f"room for one mean of each of {mixture.n_groups} classes"
+                raise Refused("budget_bytes", expected, offer.budget_bytes)
+            size = 1 + size * len(blob) // offer.budget_bytes
+            log.info("task %s: groups of about %d rows, to fit the budget", offer.task, size)
 
     def _extractor(self, data: Rows, offer: Offer) -> Callable[[NDArray[Any]], NDArray[Any]]:
         """The function from rows of the data to features (n, d) that the offer's kind allows."""

@@ -1,0 +1,78 @@
+"""Rebuilds a server's state at another width from the mixtures in its journal."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from fedran.core.mixture import Mixture
+from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.messages import open_envelope
+from fedran.federation.server.head import ValidationSet, update_head
+from fedran.federation.server.journal import Journal
+from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.store import Store
+from fedran.federation.server.validation import decode_upload
+from fedran.wire.files import write_atomically
+from fedran.wire.validation import FILE_LIMITS
+
+
+class NotRebuildable(ValueError):
+    """The journal holds summaries, which exist only at the width at which they were made."""
+
+
+def rebuild(paths: ServerPaths, out_features: int) -> int:
+    """Change ``out_features`` of a server and lift all stored mixtures again; returns their number.
+
+    The sites are not asked. Later uploads need no change either, because a mixture does not name
+    the width. A running server hands the new classifier to all sites. After a crash at any moment,
+    the journal is complete and the settings name the old width or the new one.
+    """
+    settings = replace(paths.settings(), out_features=out_features)
+    with locked(paths.state, 60.0, task="rebuild"):
+        count = _require_mixtures(paths.state / "journal")
+        # Snapshots only save time, and those of another width are refused.
+        for snapshot in paths.state.glob("snapshot-*"):
+            snapshot.unlink()
+        _write_out_features(paths.settings_file, out_features)
+        with closing(Store.open(settings, paths.folder)) as store:
+            store.snapshot()
+            update_head(store, ValidationSet.load(settings, paths.folder), "rebuild")
+        # No node has the new classifier yet: the server's next update sends it to all.
+        served = {"head": "outdated", "nodes": []}
+        write_atomically(paths.state / "served.json", json.dumps(served).encode())
+    return count
+
+
+def _require_mixtures(path: Path) -> int:
+    """The number of uploads in a journal, all of which must be mixtures."""
+    if not path.is_file():
+        return 0
+    with closing(Journal(path)) as journal:
+        for record in journal.records():
+            envelope = open_envelope(record, FILE_LIMITS)
+            if not isinstance(decode_upload(envelope, FILE_LIMITS), Mixture):
+                client, task = envelope.statement.key
+                raise NotRebuildable(
+                    f"the journal must hold mixtures only, but the upload of {client} for {task} "
+                    "is a summary, which cannot be lifted to another width; start a new federation "
+                    "with the new out_features and ask the sites again"
+                )
+        return journal.count
+
+
+def _write_out_features(path: Path, out_features: int) -> None:
+    """Replace one setting in a TOML file. Comments and all other lines stay."""
+    text = path.read_text(encoding="utf-8")
+    line = f"out_features = {out_features}"
+    changed, found = re.subn(r"(?m)^out_features[ \t]*=[ \t]*[0-9_]+", line, text, count=1)
+    if not found:  # before the first table, where a top-level setting must be
+        changed = f"{line}\n{text}"
+    expected = {**tomllib.loads(text), "out_features": out_features}
+    if tomllib.loads(changed) != expected:
+        raise ValueError(f"{path}: write {line} into it by hand, then run rebuild again")
+    write_atomically(path, changed.encode())

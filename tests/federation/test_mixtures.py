@@ -1,0 +1,228 @@
+"""Federations of mixtures: sites, server, edges, and a rebuild at another width."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+import fedran
+from fedran.core.errors import Refused
+from fedran.federation.edge.edge import Edge, EdgeRules
+from fedran.federation.ops import rebuild as module
+from fedran.federation.ops.rebuild import NotRebuildable, rebuild
+from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.server.settings import ServerPaths, ServerSettings
+from fedran.federation.server.store import Store
+from fedran.federation.site.outbox import Outbox
+from helpers.made_federation import PHI, RULES, D, M, Sites, same_state, upload
+from helpers.made_site import OFFER, rows, site_of, summary_of
+
+MIXTURES = replace(RULES, message="mixture")
+INPUT = PHI.input_fingerprint
+
+
+def mixture(seed, classes=(0, 1), n=20):
+    rng = np.random.default_rng(seed)
+    y = [classes[i % len(classes)] for i in range(n)]
+    return fedran.encode(fedran.condense(rng.random((n, D)), y, PHI))
+
+
+@pytest.fixture(scope="module")
+def sites():
+    return Sites("site-1", "site-2", "edge")
+
+
+def envelope(sites, client, task="may", data=None):
+    data = mixture(len(client + task)) if data is None else data
+    return sites.envelope(client, task, data, fingerprint=INPUT.hash)
+
+
+def test_an_offer_of_mixtures_is_read_back_and_others_are_refused():
+    shared = {"kind": PHI.kind, "source": "test"}
+    offer = ServerSettings("trial", D, M, **shared, message="mixture", group_size=4).offer("t")
+    assert Offer.read(offer.fields()) == offer
+    assert offer.fingerprint == INPUT
+    assert replace(offer, out_features=99, seed=5).fingerprint == INPUT
+    assert replace(offer, message="summary").fingerprint == PHI.fingerprint
+    for change in ({"message": "picture"}, {"message": None}, {"group_size": 0}):
+        with pytest.raises(Refused, match=next(iter(change))):
+            Offer.read({**offer.fields(), **change})
+    with pytest.raises(ValueError, match="message"):
+        ServerSettings("trial", D, message="picture")
+
+
+def test_a_site_sends_a_mixture_and_the_server_learns_from_it(tmp_path):
+    X, y = rows(90)
+    site = site_of(tmp_path, X, y)
+    blob = site.prepare(replace(OFFER, message="mixture", group_size=3))
+    found = summary_of(blob)
+    assert isinstance(found, fedran.Mixture)
+    assert found.smallest_group >= site.min_class_count
+    assert open_envelope(blob).statement.fingerprint == INPUT.hash
+    store = Store(tmp_path / "server", MIXTURES, Roster({"site-1": site.key.public}), 3)
+    assert store.receive(blob).outcome == "accepted"
+    assert np.mean(store.solve().predict(PHI(X)) == y) > 0.9
+    store.close()
+
+
+def test_groups_grow_until_the_upload_fits(tmp_path):
+    X, y = rows(600)
+    sizes = []
+    for n, budget in enumerate((1_300, 3_000, 60_000)):
+        site = site_of(tmp_path / str(n), X, y, min_class_count=2)
+        offer = replace(OFFER, message="mixture", group_size=2, budget_bytes=budget)
+        blob = site.prepare(offer)
+        assert len(open_envelope(blob).upload) <= budget
+        sizes.append(summary_of(blob).n_groups)
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
+    site = site_of(tmp_path / "small", X, [str(i % 100) for i in range(600)])
+    with pytest.raises(Refused, match="room for one mean of each of 100 classes"):
+        site.prepare(replace(OFFER, message="mixture", budget_bytes=1024))
+
+
+def test_rare_classes_are_withheld_and_missing_labels_guessed(tmp_path):
+    X, y = rows(90)
+    y = [None if i >= 60 else "rare" if i < 3 else str(v) for i, v in enumerate(y)]
+    found = summary_of(site_of(tmp_path, X, y).prepare(replace(OFFER, message="mixture")))
+    assert found.classes == ("0", "1", "2")
+    assert found.n_rows > 60
+
+
+def test_a_server_takes_only_the_kind_that_its_settings_name(sites, tmp_path):
+    for rules, blob, right in (
+        (MIXTURES, sites.envelope("site-1", "may", upload(0)), "fingerprint"),
+        (RULES, envelope(sites, "site-1"), "fingerprint"),
+        (MIXTURES, envelope(sites, "site-1", data=upload(0)), "expected a mixture, got a summary"),
+    ):
+        store = Store(tmp_path / right / rules.message, rules, sites.roster, 3)
+        receipt = store.receive(blob)
+        assert receipt.outcome == "refused"
+        assert right in receipt.reason
+        store.close()
+
+
+def test_a_restart_replays_mixtures_bit_for_bit(sites, tmp_path):
+    whole = sites.store(tmp_path / "whole", message="mixture")
+    for n in range(5):
+        blob = envelope(sites, "site-1", f"task-{n}", mixture(n, classes=(n, n + 1)))
+        assert whole.receive(blob).outcome == "accepted"
+        broken = sites.store(tmp_path / "broken", message="mixture")
+        broken.receive(blob)
+        broken.close()
+    again = sites.store(tmp_path / "broken", message="mixture")
+    assert same_state(again, whole)
+    for store in (again, whole):
+        store.close()
+
+
+def test_an_edge_puts_the_mixtures_of_its_members_side_by_side(sites, tmp_path):
+    outbox = Outbox(tmp_path / "outbox")
+    members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
+    edge = Edge(tmp_path / "edge", EdgeRules("trial", "edge"), sites.keys["edge"], members, outbox)
+    blobs = [envelope(sites, m) for m in ("site-1", "site-2")]
+    assert [edge.receive(b).outcome for b in blobs] == ["accepted"] * 2
+    late = edge.receive(sites.envelope("site-1", "june", upload(0)))
+    assert "expected a mixture, as the other members sent" in late.reason
+    with pytest.raises(ValueError, match="larger group_size"):
+        edge.forward("may", 1000)
+    made = edge.forward("may")
+    both = fedran.decode(made.upload, fedran.Mixture)
+    for part, blob in zip(both.parts, blobs, strict=True):
+        (own,) = summary_of(blob).parts
+        np.testing.assert_allclose(part.means, own.means, rtol=1e-6)  # rounded once, not twice
+        assert np.array_equal(part.counts, own.counts)
+    store = Store(tmp_path / "server", MIXTURES, sites.roster, 3)
+    assert store.receive(made.to_bytes()).outcome == "accepted"
+    assert store.aggregator.accounts.n_rows == 40
+    store.close()
+    edge.close()
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The folder of a server with two uploads, as the given messages, and its settings."""
+    key = SiteKey.generate()
+    paths = ServerPaths(tmp_path)
+    text = f'federation = "trial"\nin_features = {D}\nkind = "{PHI.kind}"\nsource = "test"\n'
+
+    def make(kind, lines="out_features = 48  # small\n"):
+        paths.settings_file.write_text(f'{text}message = "{kind}"\n{lines}')
+        Roster({"site-1": key.public}).save(paths.roster)
+        X, y = rows(90)
+        np.savez(tmp_path / "validation.npz", features=X, labels=y)
+        rules = replace(MIXTURES, message=kind)
+        store = Store(paths.state, rules, Roster.load(paths.roster), 1)
+        for task in ("may", "june"):
+            site = site_of(tmp_path / task, X, y, key=key)
+            offer = paths.settings().offer(task)
+            assert store.receive(site.prepare(offer)).outcome == "accepted"
+        store.close()
+        return paths
+
+    return make
+
+
+def test_a_rebuild_changes_the_width_without_the_sites(server):
+    paths = server("mixture")
+    assert rebuild(paths, 96) == 2
+    assert "out_features = 96  # small" in paths.settings_file.read_text()
+    head = fedran.load(paths.state / "head.fedran", fedran.Head)
+    X, y = rows(90, seed=3)
+    phi = fedran.RandomFeatures(D, 96, PHI.kind, source="test")
+    assert head.out_features == 96
+    assert np.mean(head.predict(phi(X)) == y) > 0.8
+    store = Store.open(paths.settings(), paths.folder)
+    assert store.aggregator.out_features == 96
+    assert store.aggregator.accounts.mixture_rows == 180
+    # A site that knows nothing of the new width sends the next task.
+    site = site_of(paths.folder / "late", X, y)
+    roster = Roster({"site-1": site.key.public})
+    store.roster = roster
+    late = site.prepare(replace(OFFER, task="july", message="mixture"))
+    assert store.receive(late).outcome == "accepted"
+    store.close()
+
+
+def test_a_rebuild_equals_a_server_that_had_the_width_from_the_start(server, tmp_path):
+    paths = server("mixture", "")  # the default width is not written in the file
+    paths.settings_file.write_text("out_features = 48\n" + paths.settings_file.read_text())
+    rebuild(paths, 64)
+    fresh = fedran.Aggregator(64, fingerprint=paths.settings().offer("t").features().fingerprint)
+    store = Store.open(paths.settings(), paths.folder)
+    for record in store.journal.records():
+        found = open_envelope(record)
+        fresh.absorb(fedran.decode(found.upload), client="site-1", task=found.statement.task)
+    assert fedran.encode(store.aggregator) == fedran.encode(fresh)
+    store.close()
+
+
+def test_a_crash_during_a_rebuild_loses_nothing(server, monkeypatch):
+    paths = server("mixture")
+
+    def crash(*_):
+        raise KeyboardInterrupt
+
+    for name in ("_write_out_features", "update_head"):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, crash)
+            with pytest.raises(KeyboardInterrupt):
+                rebuild(paths, 80)
+        store = Store.open(paths.settings(), paths.folder)
+        assert len(store.aggregator.absorbed) == 2
+        assert store.aggregator.out_features == (48 if name == "_write_out_features" else 80)
+        store.close()
+
+
+def test_summaries_cannot_be_rebuilt(server):
+    paths = server("summary")
+    before = paths.settings_file.read_text()
+    with pytest.raises(NotRebuildable, match="site-1 for may is a summary"):
+        rebuild(paths, 96)
+    assert paths.settings_file.read_text() == before
+    assert list(paths.state.glob("snapshot-*"))
+    with pytest.raises(ValueError, match="out_features"):
+        rebuild(paths, 0)
