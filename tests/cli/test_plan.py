@@ -16,3 +16,16 @@ def test_plan_finds_a_rank_for_a_budget_and_the_costs_of_a_rank(cli):
     code, _, err = cli("plan", "--budget", "10kB", *sizes)
     assert code == 2
     assert "10kB is too small: the sums of 20 classes and one column" in err
+
+
+def test_plan_recommends_a_mixture_for_a_small_budget(cli):
+    sizes = ("--out-features", "8192", "--classes", "20", "--in-features", "1280", "--rows", "2000")
+    code, out, _ = cli("plan", "--budget", "150kB", *sizes, "--json")
+    found = json.loads(out)
+    assert (code, found["message"]) == (0, "mixture")
+    assert found["mixture_upload"] <= 150_000
+    code, out, _ = cli("plan", "--budget", "150kB", *sizes)
+    assert code == 0
+    assert "group size" in out
+    code, out, _ = cli("plan", "--budget", "2MB", *sizes, "--json")
+    assert json.loads(out)["message"] == "summary"

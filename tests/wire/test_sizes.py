@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedran
-from fedran.wire.sizes import head_bytes, paper_upload_values, parse_bytes, upload_bytes
+from fedran.wire.plan import MIXTURE_WORTH
+from fedran.wire.sizes import (
+    head_bytes,
+    mixture_bytes,
+    mixture_groups,
+    paper_upload_values,
+    parse_bytes,
+    upload_bytes,
+)
 from helpers.wire_messages import CENTERS, PRECISIONS
 
 
@@ -140,6 +148,48 @@ def test_a_plan_states_the_costs_of_the_alternatives():
     assert fedran.plan(out_features=9, n_classes=5, rank=1).feature_rows_8bit is None
 
 
+@pytest.mark.parametrize(("group_size", "min_group"), [(5, 1), (3, 1), (6, 5), (12, 10), (8, 4)])
+def test_predicted_mixture_sizes_are_close_to_real_ones(group_size, min_group):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 6, 900)
+    Z = np.maximum(rng.standard_normal((6, 300))[y] / 2 + rng.standard_normal((900, 300)), 0)
+    phi = fedran.RandomFeatures(300, 8, kind="hellinger", source={"backbone": "test"})
+    m = fedran.condense(Z, y, phi, group_size, min_group)
+    assert 0.6 < mixture_groups(900, group_size, min_group) / m.n_groups < 1.6
+    stated, sent = mixture_bytes(300, 900, 6, group_size, min_group), len(fedran.encode(m))
+    assert 0.6 * sent < stated < 1.6 * sent
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    budget=st.integers(1000, 10**7),
+    M=st.integers(100, 10**4),
+    d=st.integers(10, 2000),
+    n=st.integers(1, 5000),
+    min_group=st.integers(1, 20),
+)
+def test_a_mixture_is_planned_where_the_rank_that_fits_is_small(budget, M, d, n, min_group):
+    p = fedran.plan(
+        budget, out_features=M, n_classes=10, in_features=d, n_rows=n, min_group=min_group
+    )
+    if p.group_size is None:
+        assert p.message == "summary"
+        assert p.mixture_upload is None
+        assert n < 5 or mixture_bytes(d, n, 10, n, min_group) > budget or n <= min_group
+        return
+    assert p.mixture_upload == mixture_bytes(d, n, 10, p.group_size, min_group) <= budget
+    assert (p.message == "mixture") == (p.rank < max(1, MIXTURE_WORTH * n))
+    if p.group_size > max(5, min_group + 1):
+        assert mixture_bytes(d, n, 10, p.group_size - 1, min_group) > budget
+
+
+def test_without_rows_or_with_a_given_rank_a_plan_knows_summaries_only():
+    for known in ({"in_features": 20}, {"n_rows": 500}):
+        assert fedran.plan(9000, out_features=500, n_classes=2, **known).group_size is None
+    p = fedran.plan(rank=3, out_features=500, n_classes=2, in_features=20, n_rows=500)
+    assert (p.message, p.group_size) == ("summary", None)
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -157,6 +207,8 @@ def test_a_plan_states_the_costs_of_the_alternatives():
         ({"rank": 9, "n_classes": -1}, "n_classes"),
         ({"rank": 9, "n_classes": True}, "n_classes"),
         ({"rank": 9, "in_features": 0}, "in_features"),
+        ({"rank": 9, "n_rows": 0}, "n_rows"),
+        ({"rank": 9, "min_group": 0}, "min_group"),
         ({"rank": 9, "classes_seen": -1}, "classes_seen"),
         ({"rank": 9, "precision": "float8"}, "precision"),
         ({"rank": 9, "bits": 15}, "bits"),
