@@ -56,3 +56,16 @@ def test_the_projection_stays_on_the_gpu_between_blocks(rows):
     del _
     assert torch.cuda.memory_allocated() <= before
     assert len(pickle.dumps(phi)) < 4096
+
+
+def test_a_mixture_is_lifted_on_the_gpu_as_in_numpy(rows):
+    Z, y = rows
+    phi = fedran.RandomFeatures(40, 256, "hellinger")
+    m = fedran.condense(Z, y, phi, 4, 2)
+    weights = []
+    for device in (None, "cuda", "cuda"):
+        agg = fedran.Aggregator(256, fingerprint=phi.fingerprint, device=device)
+        agg.absorb(m.to(device), client="a", task="t")
+        weights.append(agg.solve().to(None).weights)
+    assert np.abs(weights[0] - weights[1]).max() < 1e-3 * np.abs(weights[0]).max()
+    assert np.array_equal(weights[1], weights[2])

@@ -9,7 +9,7 @@ from fedran.wire.codec import DEFAULT_BITS
 from fedran.wire.sizes import head_bytes, mixture_bytes, paper_upload_values, upload_bytes
 from fedran.wire.summary_codec import check_precision
 
-MIXTURE_WORTH = 1 / 20
+MIXTURE_WORTH = 1 / 16
 """A mixture of small groups is as accurate as a summary of this rank per row, at the same width M
 (docs/explanation/mathematics.md). A larger rank is better, a smaller one is worse."""
 LEAST_GROUP_SIZE = 5
