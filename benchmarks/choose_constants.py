@@ -17,6 +17,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,19 +108,30 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
     quantisation.SUM_EXTRA_BITS = case.sum_extra
     largest, tasks, start = 0, [], time.perf_counter()
 
-    def upload(rows: np.ndarray) -> bytes:
+    def uploads(clients: list[np.ndarray]) -> Iterable[bytes]:
         if case.group_size is not None:
             sizes = {"group_size": case.group_size, "min_group": case.min_group}
-            return fedran.encode(
-                fedran.condense(X[rows], y[rows], phi, directions=case.directions, **sizes)
+            return pool.map(
+                lambda rows: fedran.encode(
+                    fedran.condense(X[rows], y[rows], phi, directions=case.directions, **sizes)
+                ),
+                clients,
             )
-        H = phi(to_device(X[rows], device))
-        summary = fedran.summarize(H, y[rows], case.rank, fingerprint=phi.fingerprint)
-        return fedran.encode(summary, bits=case.bits)
+        # torch does not start its linear algebra in several threads at once.
+        summaries = [
+            fedran.summarize(
+                phi(to_device(X[rows], device)),
+                y[rows],
+                case.rank,
+                fingerprint=phi.fingerprint,
+            ).to(None)
+            for rows in clients
+        ]
+        return pool.map(lambda s: fedran.encode(s, bits=case.bits), summaries)
 
     for t, task in enumerate(stream.tasks):
         present = [rows for rows in task.rows if len(rows)]
-        for k, blob in enumerate(pool.map(upload, present)):
+        for k, blob in enumerate(uploads(present)):
             largest = max(largest, len(blob))
             agg.absorb(fedran.decode(blob), client=f"c{k}", task=f"t{t}")
         rows = held_out[np.isin(data.y_train[held_out], stream.seen(t))]
