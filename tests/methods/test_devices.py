@@ -6,7 +6,7 @@ import pytest
 from fedran.methods.registry import METHODS, can_use_device, make_method, settings
 from helpers.toy_federation import distance, make_toy, with_images
 
-SMALL = {"out_features": 48, "rank": 30, "dummies": 4, "lam": 500.0}
+SMALL = {"out_features": 48, "rank": 30, "dummies": 4, "lam": 500.0, "min_group": 1}
 KEYS = [k for k in METHODS if can_use_device(k) and make_method(k).family != "trained"]
 
 

@@ -32,9 +32,10 @@ SMALL = {
     "distillation_steps": 2,
     "synthetic_batch": 12,
     "rows_per_class": 60,
+    "min_group": 1,
 }
 TRAINED = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
-OWN_RIDGE = ("fedran", "fedran-prototype", "fedran-margin", "exact", "fed3r", "fedran-paper")
+OWN_RIDGE = ("exact", "fed3r", *(key for key in METHODS if key.startswith("fedran")))
 LABELLERS = ("fedran-prototype", "fedran-margin")
 
 

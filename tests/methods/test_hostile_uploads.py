@@ -22,7 +22,14 @@ METHODS = {
     "rows": ("send-features", "ranpac", "loranpac"),
     "rows-8bit": ("send-features-8bit",),
     "images": ("send-images",),
-    "summary": ("fedran", "fedran-paper", "fedran-prototype", "fedran-margin"),
+    "summary": (
+        "fedran",
+        "fedran-uncentred",
+        "fedran-paper",
+        "fedran-prototype",
+        "fedran-margin",
+    ),
+    "mixture": ("fedran-mixture",),
 }
 """The methods that send each kind of message."""
 
@@ -174,6 +181,7 @@ ATTACKS = {
         **CODED,
     },
     "summary": {},
+    "mixture": {},
 }
 CASES = [
     pytest.param(key, attack, id=f"{key}: {name}")
@@ -181,7 +189,7 @@ CASES = [
     for key in keys
     for name, attack in {
         **ANY_KIND,
-        **({} if kind == "summary" else LABELLED),
+        **({} if kind in ("summary", "mixture") else LABELLED),
         **ATTACKS[kind],
     }.items()
 ]

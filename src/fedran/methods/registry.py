@@ -14,7 +14,8 @@ from fedran.methods.analytic.fedcgs import FedCGS
 from fedran.methods.analytic.fedcof import FedCOF
 from fedran.methods.analytic.fedncm import FedNCM
 from fedran.methods.analytic.fedpft import FedPFT
-from fedran.methods.analytic.fedran import FedRAN
+from fedran.methods.analytic.fedran import FedRAN, FedRANUncentred
+from fedran.methods.analytic.fedran_mixture import FedRANMixture
 from fedran.methods.analytic.fedran_paper import FedRANPaper
 from fedran.methods.analytic.fedran_ssl import FedRANMargin, FedRANPrototype
 from fedran.methods.analytic.gh_ofl import GHOFLLDA, GHOFLFisherMix
@@ -34,6 +35,8 @@ from fedran.settings import check_table, hints
 
 METHODS: dict[str, type[Any]] = {
     "fedran": FedRAN,
+    "fedran-uncentred": FedRANUncentred,
+    "fedran-mixture": FedRANMixture,
     "fedran-paper": FedRANPaper,
     "fedran-prototype": FedRANPrototype,
     "fedran-margin": FedRANMargin,

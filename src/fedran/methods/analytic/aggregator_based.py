@@ -10,6 +10,7 @@ from typing import Any
 from fedran.core.aggregator import Aggregator
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
+from fedran.core.mixture import Mixture
 from fedran.core.ridge import Ridge
 from fedran.core.summary import Summary
 from fedran.methods.analytic.base import (
@@ -34,7 +35,7 @@ class ServerState:
 class AggregatorMethod(HeadMethod, ABC):
     """The server absorbs one message per client and task, and solves. One round per task."""
 
-    message = Summary
+    message: type[Summary] | type[Mixture] = Summary
     """What clients send."""
     out_features: int
     kind: OptionalKind

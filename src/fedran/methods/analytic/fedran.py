@@ -89,4 +89,13 @@ class FedRAN(SummaryMethod, ExactAggregatorMethod):
     def sends(self) -> str:
         """A truncated factor and class sums."""
         bits = f"{self.bits:g} bits per value" if self.precision == "mixed" else self.precision
-        return f"rank-{self.rank} factor and class sums, {bits}"
+        form = "class-centred" if self.center else "uncentred"
+        return f"{form} rank-{self.rank} factor and class sums, {bits}"
+
+
+@dataclass(frozen=True)
+class FedRANUncentred(FedRAN):
+    """FedRAN whose factor describes the rows themselves, as in the paper."""
+
+    name = "FedRAN-uncentred"
+    center = None
