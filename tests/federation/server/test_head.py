@@ -91,3 +91,13 @@ def test_validation_rows_of_the_wrong_shape_are_refused(arrays, here):
     np.savez(here / "v.npz", **file)
     with pytest.raises(ValueError, match=r"v\.npz"):
         ValidationSet.load(replace(SETTINGS, validation="v.npz"), here)
+
+
+def test_negative_validation_rows_are_refused_under_hellinger(here):
+    X = np.ones((2, D))
+    X[1, 2] = -0.5
+    np.savez(here / "v.npz", features=X, labels=np.array(["cat", "dog"]))
+    settings = replace(SETTINGS, validation="v.npz")
+    assert ValidationSet.load(settings, here) is not None
+    with pytest.raises(Refused, match=r"v\.npz: expected values of at least 0.*-0\.5 in row 1"):
+        ValidationSet.load(replace(settings, kind="hellinger"), here)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedran.core._linalg.arrays import require_finite
 from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures
+from fedran.core.features import RandomFeatures, require_nonnegative
 from fedran.core.head import Head
 from fedran.federation.protocol.rows import Rows, read_rows
 from fedran.federation.server.settings import ServerSettings
@@ -39,6 +39,9 @@ class ValidationSet:
             expected = f"features (n, {width}), as `in_features` says"
             raise Refused(settings.validation, expected, f"{rows.X.dtype} {rows.X.shape}")
         require_finite(rows.X, settings.validation)
+        if settings.kind == "hellinger":  # refused now rather than when the first head is tested
+            hint = "set kind = 'cosine' for features of any sign"
+            require_nonnegative(rows.X, settings.validation, "as kind 'hellinger' requires", hint)
         return cls(rows, settings.features())
 
     def accuracy(self, head: Head) -> float | None:
