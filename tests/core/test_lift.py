@@ -1,7 +1,6 @@
 """Aggregators lift mixtures to random features: exactness, order, replay, and refusals."""
 
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,28 +11,11 @@ from hypothesis import strategies as st
 import fedran
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures
 from fedran.core.mixture import condense
+from helpers.mixtures import M, phi_of, rows, with_part
 from helpers.reference import quick
 
-D, M = 7, 24
 KINDS = ("cosine", "hellinger", "relu")
-
-
-def rows(n=60, d=D, seed=0):
-    rng = np.random.default_rng(seed)
-    centres = rng.random((3, d))
-    y = rng.integers(0, 3, n)
-    return (centres[y] + 0.3 * rng.random((n, d))).astype(np.float32), y.tolist()
-
-
-def phi_of(kind="cosine", M=M, seed=0, bias=False):
-    return RandomFeatures(D, M, kind=kind, seed=seed, bias=bias)
-
-
-def with_part(m, **changes):
-    """The mixture with fields of its only part replaced."""
-    return replace(m, parts=(replace(m.parts[0], **changes),))
 
 
 def lifted(m, phi, **options):

@@ -8,28 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedran.core import mixture as module
-from fedran.core.features import RandomFeatures
 from fedran.core.mixture import Mixture, condense
+from helpers.mixtures import D, phi_of, rows, with_part
 from helpers.reference import quick
 
-D, M = 7, 24
 KINDS = ("cosine", "hellinger", "relu")
-
-
-def rows(n=60, d=D, seed=0):
-    rng = np.random.default_rng(seed)
-    centres = rng.random((3, d))
-    y = rng.integers(0, 3, n)
-    return (centres[y] + 0.3 * rng.random((n, d))).astype(np.float32), y.tolist()
-
-
-def phi_of(kind="cosine", M=M, seed=0, bias=False):
-    return RandomFeatures(D, M, kind=kind, seed=seed, bias=bias)
-
-
-def with_part(m, **changes):
-    """The mixture with fields of its only part replaced."""
-    return replace(m, parts=(replace(m.parts[0], **changes),))
 
 
 @quick
