@@ -6,6 +6,15 @@ The baseline for Flower trains with batches of 32 rows at a learning rate of 1e-
 78,000 steps on the rows of CIFAR-100. Larger batches need fewer steps. This script compares them
 with the published setting on a fifth of the training rows that no mixture describes. Test rows
 are never read. It prints one line per setting: accuracy on the held-out rows and seconds.
+
+2026-11-16, seed 0, held-out accuracy in %, published setting and the default chosen from it
+(batches of 256, learning rate 3e-4, 50 epochs), for one spherical and for ten diagonal Gaussians:
+
+| features | one, published | one, default | ten, published | ten, default |
+|---|---|---|---|---|
+| CIFAR-100, EfficientNet-Lite0 | 61.91 | 62.23 | 67.39 | 67.58 |
+| CIFAR-100, ViT-Ti/16 | 69.90 | 70.04 | 73.69 | 73.76 |
+| VTAB-50, EfficientNet-Lite0 (360 rows) | 87.22 | 87.22 | 86.94 | 86.11 |
 """
 
 from __future__ import annotations
