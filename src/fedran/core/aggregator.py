@@ -48,7 +48,8 @@ class Aggregator:
         the task closes. ``"paper"`` merges them one after the other, then into the past.
     fingerprint:
         Binds the aggregator to one feature map from the start. Without it, the first summary
-        binds it; in a federation it should come from the server's configuration.
+        binds it; in a federation it should come from the server's configuration. Mixtures need
+        it, because the aggregator itself computes their random features.
     dtype:
         Of the Gram and the factors, ``"float32"`` or ``"float64"``. Class sums are float64.
     device:
