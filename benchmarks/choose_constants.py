@@ -43,7 +43,7 @@ class Case:
 
     dataset: str
     kind: str
-    tasks: int
+    n_tasks: int
     clients: int
     beta: float
     out_features: int = 8192
@@ -100,7 +100,7 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
     data = load_dataset(case.dataset)
     train, held_out = split(data.y_train)
     stream = make_stream(
-        data.y_train[train], n_tasks=case.tasks, n_clients=case.clients, beta=case.beta, seed=seed
+        data.y_train[train], n_tasks=case.n_tasks, n_clients=case.clients, beta=case.beta, seed=seed
     )
     X, y = data.X_train[train].astype(np.float32), data.y_train[train]
     phi = fedran.RandomFeatures(X.shape[1], case.out_features, kind=case.kind, seed=seed)
@@ -240,8 +240,8 @@ def fit(runs: list[dict]) -> str:
         best = int(table.mean(axis=(0, 1)).argmax())
         f = np.mean([run["tasks"][-1]["f"] for run in same])
         lines.append(
-            f"| {case.dataset} | {case.tasks}, {case.clients}, {case.beta:g} | {case.out_features} "
-            f"| {case.message} | {max(r['mib'] for r in same):.3f} | {f:.3f} "
+            f"| {case.dataset} | {case.n_tasks}, {case.clients}, {case.beta:g} "
+            f"| {case.out_features} | {case.message} | {max(r['mib'] for r in same):.3f} | {f:.3f} "
             f"| {table[..., best].mean():.2f} / {table[:, -1, best].mean():.2f} | {RHOS[best]:g} |"
         )
     return "\n".join(lines) + "\n"

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -116,8 +118,12 @@ def test_a_residual_that_is_not_finite_is_no_answer():
 class TestRule:
     def test_the_default_grows_with_the_cut(self):
         rule = Ridge()
-        assert rule.value(Accounts(n_rows=10, energy=1000.0)) == pytest.approx(0.05 * 100)
-        assert rule.value(Accounts(n_rows=10, energy=1000.0, cut=500.0)) == pytest.approx(205)
+        rows = Accounts(n_rows=10, energy=1000.0)
+        assert rule.value(rows) == pytest.approx(0.03 * 100)
+        cut = replace(rows, cut=500.0, parts=2)
+        assert rule.value(cut) == pytest.approx((0.03 + 0.07 * 0.5 * 5**0.5) * 100)
+        lifted = replace(cut, n_rows=40, mixture_rows=30, energy=4000.0)
+        assert rule.value(lifted) == pytest.approx((0.03 + 0.07 * 0.125 * 5**0.5) * 100)
 
     @quick
     @given(st.floats(1e-6, 1e6), st.floats(0, 1), st.floats(0.1, 10))

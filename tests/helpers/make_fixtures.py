@@ -51,7 +51,13 @@ def golden_summary(precision: str, center: str | None = "class") -> fedran.Summa
     F = coded_factor() if precision in ("int8", "mixed") else float_factor()
     energy = float(np.sum(F**2)) + 64.0 + (between(len(F)) if center else 0.0)
     accounts = fedran.Accounts(
-        n_rows=11, energy=energy, cut=64.0, eps_G=48.0, eps_G_fro=56.0, eta_loc=64.0 / energy
+        n_rows=11,
+        parts=1,
+        energy=energy,
+        cut=64.0,
+        eps_G=48.0,
+        eps_G_fro=56.0,
+        eta_loc=64.0 / energy,
     )
     sums = ClassSums(CLASSES, class_sums(len(F)), COUNTS)
     return fedran.Summary(F, sums, accounts, PRINT, center)

@@ -236,9 +236,10 @@ def test_a_forged_stream_of_directions_is_refused(case):
 
 
 def wide(value, bits=14):
-    """Three rows of 16 wide codes: code + 32768, all high bytes, then all low bytes."""
-    raw = np.full(48, value + 32768, np.uint16)
-    stream = (raw >> 8).astype(np.uint8).tobytes() + (raw & 255).astype(np.uint8).tobytes()
+    """Three rows of 16 wide codes: the leading 8 bits, then a plane of 16 values per low bit."""
+    leading = bytes([(value >> (bits - 8)) & 255]) * 48
+    planes = [bytes([255 if value >> k & 1 else 0]) * 2 for k in range(bits - 8)]
+    stream = leading + b"".join(planes) * 3
 
     def change(message):
         message.put("sums_bits", [bits] * 3)
@@ -250,8 +251,8 @@ def wide(value, bits=14):
 SUMS = {
     "codes beyond 7 bits": put_stream("sums", codes(64)),
     "code -128": put_stream("sums", codes(-128)),
-    "wide codes beyond 9 bits": wide(256, bits=9),
-    "most negative wide code": wide(-32768),
+    "most negative code of 9 bits": wide(-256, bits=9),
+    "most negative code of 14 bits": wide(-8192),
     "too short": put_stream("sums", codes(1)[:-1]),
     "too long": put_stream("sums", codes(1, rows=4)),
     "bomb": put_stream("sums", bytes(50 * 2**20)),

@@ -161,10 +161,11 @@ def test_the_golden_mixed_summary_read_byte_by_byte():
     message = Message.of(fixture("mixed"))
     assert message.array("directions_bits").tolist() == [10, 7, 4]
     raw = zlib.decompress(message.tensors["directions"][2])
-    narrow = np.frombuffer(raw[:12], np.int8).reshape(2, 6)
-    high, low = raw[12:18], raw[18:24]
-    wide = [(h << 8 | lo) - 32768 for h, lo in zip(high, low, strict=True)]
-    assert len(raw) == 24
+    leading = np.frombuffer(raw[:18], np.int8).reshape(3, 6).astype(int)
+    assert len(raw) == 18 + 2  # two planes of low bits for the first row
+    planes = [[byte >> (7 - i) & 1 for i in range(6)] for byte in raw[18:]]
+    wide = 4 * leading[0] + planes[0] + 2 * np.array(planes[1])
+    narrow = leading[1:]
     exact = coded_factor().T / [[96], [24], [6]] * [[511], [63], [7]]
     np.testing.assert_allclose([wide, *narrow], exact, atol=0.5 + 1e-9)
     rows = np.array([wide, *narrow], dtype=np.float64)
@@ -173,10 +174,10 @@ def test_the_golden_mixed_summary_read_byte_by_byte():
 
     assert message.array("sums_bits").tolist() == [9, 9, 8, 8]
     raw = zlib.decompress(message.tensors["sums"][2])
-    assert len(raw) == 6 * (2 + 2 * 2)
-    narrow = np.frombuffer(raw[:12], np.int8).reshape(2, 6)
-    wide = [(h << 8 | lo) - 32768 for h, lo in zip(raw[12:24], raw[24:], strict=True)]
-    codes = np.concatenate([np.reshape(wide, (2, 6)), narrow])
+    assert len(raw) == 6 * 4 + 2
+    codes = np.frombuffer(raw[:24], np.int8).reshape(4, 6).astype(int)
+    planes = [[byte >> (7 - i) & 1 for i in range(6)] for byte in raw[24:]]
+    codes[:2] = 2 * codes[:2] + planes
     peaks, levels = np.array([4, 2, 1, 0.25]), np.array([255, 255, 127, 127])
     np.testing.assert_allclose(codes.T, class_sums(6) / peaks * levels, atol=0.5 + 1e-9)
     norms = message.array("sums_norm")

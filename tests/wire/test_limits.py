@@ -57,8 +57,9 @@ def coded(level: int, signs: np.ndarray, bits: int) -> bytes:
     raw = signs.astype(np.int32) * level
     if bits <= 8:
         return raw.astype(np.int8).tobytes()
-    wide = (raw + 32768).astype(np.uint16)
-    return (wide >> 8).astype("u1").tobytes() + (wide & 255).astype("u1").tobytes()
+    planes = [np.packbits(raw >> k & 1, axis=1)[:, None] for k in range(bits - 8)]
+    low = np.concatenate(planes, axis=1)  # row by row, then bit by bit
+    return (raw >> (bits - 8)).astype(np.int8).tobytes() + low.tobytes()
 
 
 def compact(bits: int) -> bytes:

@@ -194,7 +194,7 @@ def skewed() -> fedran.Summary:
     mix = np.array([[1.0, 1.0, 0.2], [0.0, 1.0, 0.4], [0.0, 0.0, 1.0]])
     skew = (s.factor @ mix).astype(np.float64)
     energy = float(np.sum(skew**2)) + s.sums.energy
-    return replace(s, factor=skew, accounts=fedran.Accounts(n_rows=12, energy=energy))
+    return replace(s, factor=skew, accounts=fedran.Accounts(n_rows=12, parts=1, energy=energy))
 
 
 UNUSUAL = {
@@ -272,7 +272,7 @@ def test_directions_that_share_one_large_entry_get_more_bits_or_are_refused(prec
     M = 70_000
     u = np.full(M - 1, 1 / np.sqrt(M - 1))
     F = np.stack([np.r_[1.0, u], np.r_[1.0, -u]], axis=1) * [3.0, 2.0]
-    accounts = fedran.Accounts(n_rows=2, energy=float(np.sum(F**2)))
+    accounts = fedran.Accounts(n_rows=2, parts=1, energy=float(np.sum(F**2)))
     s = fedran.Summary(F, ClassSums.empty(M), accounts)
     if precision == "int8":
         with pytest.raises(fedran.Refused, match="few large entries"):

@@ -36,6 +36,8 @@ class Accounts:
     """Largest number of truncating merges of any client's summary (L_t). Maximum."""
     mixture_rows: int = 0
     """Rows that mixtures describe, for which no bound on the error of the Gram exists. Adds."""
+    parts: int = 0
+    """Sets of rows that were summarized on their own: 1 for a client's summary. Adds."""
 
     def __add__(self, other: Accounts) -> Accounts:
         combine = {
@@ -56,9 +58,14 @@ class Accounts:
         """Mean of ||h||^2 over the rows."""
         return self.energy / self.n_rows if self.n_rows else 0.0
 
+    @property
+    def rows_per_part(self) -> float:
+        """Mean number of rows of the summaries; mixtures do not count."""
+        return (self.n_rows - self.mixture_rows) / self.parts if self.parts else 0.0
+
     def after_local_cut(self, lost: Loss) -> Accounts:
         """The accounts of one client after it truncated its own factor."""
-        cut = self._after(lost)
+        cut = replace(self._after(lost), parts=max(self.parts, min(self.n_rows, 1)))
         return replace(cut, eta_loc=max(self.eta_loc, cut.cut_fraction))
 
     def after_merge_cut(self, lost: Loss) -> Accounts:

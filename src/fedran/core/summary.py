@@ -213,6 +213,8 @@ class Summary:
                 raise Refused(f"accounts.{name}", "a finite number, at least 0", value)
         if acc.n_rows == 0 and acc.energy > 0:
             raise Refused("accounts.energy", "0 where n_rows is 0", acc.energy)
+        if not min(acc.n_rows, 1) <= acc.parts <= acc.n_rows:
+            raise Refused("accounts.parts", f"1 to n_rows = {acc.n_rows}", acc.parts)
         if acc.mixture_rows:
             raise Refused("accounts.mixture_rows", "0 in a summary", acc.mixture_rows)
         if any(n < 1 for n in self.counts):

@@ -80,29 +80,26 @@ def largest_code(bits: NDArray[np.uint8]) -> NDArray[np.int64]:
 def pack_codes(codes: Codes, bits: NDArray[np.uint8]) -> bytes:
     """Compress codes to one zlib stream with Huffman codes only.
 
-    Layout before compression: first the rows of at most 8 bits, as int8. Then the wider rows, as
-    code + 32768 in uint16: all high bytes, followed by all low bytes.
+    Layout before compression: first the leading 8 bits of every row, as int8 (the whole code
+    where a row has at most 8 bits). Then, for each row of more bits, its remaining low bits: the
+    lowest bit of all values, packed 8 to a byte, then the next bit. Only the leading bits have
+    a skewed distribution that Huffman codes can use.
     """
-    narrow = bits <= 8
-    wide = (codes[~narrow].astype(np.int32) + 32768).astype(np.uint16)
-    raw = b"".join(
-        [
-            codes[narrow].astype(np.int8).tobytes(),
-            (wide >> 8).astype(np.uint8).tobytes(),
-            (wide & 255).astype(np.uint8).tobytes(),
-        ]
-    )
+    extra = np.maximum(bits.astype(np.int64) - 8, 0)
+    raw = [(codes >> extra[:, None].astype(np.int16)).astype(np.int8).tobytes()]
+    for row, low in zip(codes, extra, strict=True):
+        raw += [np.packbits((row >> k) & 1).tobytes() for k in range(low)]
     coder = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
-    return coder.compress(raw) + coder.flush()
+    return coder.compress(b"".join(raw)) + coder.flush()
 
 
 def unpack_codes(stream: bytes, bits: NDArray[np.uint8], width: int, name: str) -> Codes:
     """Inverse of ``pack_codes`` for rows of ``width`` values. Refuses every other stream."""
     if bits.size and (bits.min() < MIN_BITS or bits.max() > MAX_BITS):
         raise Refused(f"{name}_bits", f"{MIN_BITS} to {MAX_BITS}", f"{bits.min()}..{bits.max()}")
-    narrow = bits <= 8
-    n_narrow, n_wide = int(narrow.sum()) * width, int((~narrow).sum()) * width
-    size = n_narrow + 2 * n_wide
+    extra = np.maximum(bits.astype(np.int64) - 8, 0)
+    plane = (width + 7) // 8
+    size = len(bits) * width + int(extra.sum()) * plane
     decoder = zlib.decompressobj()
     try:
         # One byte more than expected is enough to notice a longer stream without holding it.
@@ -113,11 +110,13 @@ def unpack_codes(stream: bytes, bits: NDArray[np.uint8], width: int, name: str) 
         got = f"more than {size}" if len(data) > size else f"{len(data)}"
         raise Refused(name, f"a stream of exactly {size} bytes when decompressed", got)
     raw = np.frombuffer(data, dtype=np.uint8)
-    codes = np.empty((len(bits), width), dtype=np.int16)
-    codes[narrow] = raw[:n_narrow].view(np.int8).reshape(-1, width)
-    high = raw[n_narrow : n_narrow + n_wide].astype(np.int32).reshape(-1, width)
-    low = raw[n_narrow + n_wide :].reshape(-1, width)
-    codes[~narrow] = (high << 8 | low) - 32768
+    leading = raw[: len(bits) * width].view(np.int8).reshape(len(bits), width)
+    codes = leading.astype(np.int16) << extra[:, None].astype(np.int16)
+    start = len(bits) * width
+    for row, low in zip(codes, extra, strict=True):
+        for k in range(low):
+            row |= np.unpackbits(raw[start : start + plane], count=width).astype(np.int16) << k
+            start += plane
     if bits.size:
         beyond = np.max(np.abs(codes.astype(np.int32)), axis=1) > largest_code(bits)
         if beyond.any():

@@ -21,12 +21,8 @@ PER_GROUP = 11
 """Bytes per group: count, spread, scale, bits, and labels."""
 ROWS_PER_CLASS = 100
 """Assumed rows per class at one client in one task where the caller does not know them."""
-SAVED_BITS_NARROW, SAVED_BITS_WIDE = 2.0, 0.6
-"""Bits per value that compression saves on class sums of at most 8 bits and on wider ones.
-
-Most entries of a class sum have the same sign. Wide codes are two bytes with a Huffman code each,
-which saves less.
-"""
+SAVED_SUM_BITS = 2.0
+"""Bits per value that compression saves on class sums: most of their entries have the same sign."""
 _UNITS = {
     "": 1,
     "b": 1,
@@ -60,8 +56,7 @@ def upload_bytes(
     if precision == "mixed":
         values = M * r * max(bits - _coding_gain(M), 1.0) / 8 + r
         width = int(allocate_sum_bits((rows_per_class,), bits)[0])
-        saved = SAVED_BITS_NARROW if width <= 8 else SAVED_BITS_WIDE
-        sums = M * C * max(width - saved, 1.0) / 8
+        sums = M * C * max(width - SAVED_SUM_BITS, 1.0) / 8
     else:
         values = M * r * PLAIN_BYTES[precision]
         sums = M * C * max(PLAIN_BYTES[precision], 2.0)

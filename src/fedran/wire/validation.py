@@ -173,7 +173,7 @@ class Header:
             raise Refused(section.path, "only known accounts", ", ".join(extra))
         values: dict[str, Any] = {
             name: section.integer(name, 0, rows)
-            if name in ("n_rows", "merges", "mixture_rows")
+            if name in ("n_rows", "parts", "merges", "mixture_rows")
             else section.number(name, energy)
             for name in known
         }

@@ -44,7 +44,7 @@ def test_equals_the_dense_joint_ridge(features, lam, seed, kind):
     state = toy.play(method, seed)
     X, y = toy.pooled()
     H, classes = mapped(X, features, seed), in_order(y)
-    wanted_lam = lam or 0.05 * sum(h @ h for h in H) / len(H)
+    wanted_lam = lam or 0.03 * sum(h @ h for h in H) / len(H)
     wanted = ridge(H, y, classes, wanted_lam)
     assert np.isclose(state.head.diagnosis.lam, wanted_lam, rtol=1e-5)
     assert distance(state.head.weights, wanted) < 1e-3
@@ -59,7 +59,7 @@ def test_lambda_follows_the_rows_seen_so_far(upto):
     state = toy.play(Exact(M), upto=upto)
     X, y = toy.pooled(upto)
     H = random_features(X, M, 0)
-    lam = 0.05 * np.mean(np.sum(H * H, axis=1))
+    lam = 0.03 * np.mean(np.sum(H * H, axis=1))
     assert distance(state.head.weights, ridge(H, y, in_order(y), lam)) < 1e-3
 
 
