@@ -6,7 +6,7 @@
 A fifth of the training rows of every class is held out, and the streams are made of the rest. Test
 rows are never read. ``measure`` runs a federation per case and writes, after every task, the
 accuracy on the held-out rows of all classes seen for each ridge of a grid, to
-results/held_out/constants.jsonl. ``fit`` compares rules for the ridge by their regret: how much accuracy a
+results/constants.ndjson. ``fit`` compares rules for the ridge by their regret: how much accuracy a
 rule loses against the best ridge of the grid, averaged over tasks and cases.
 """
 
@@ -206,7 +206,7 @@ def fit(runs: list[dict]) -> str:
     lines = [
         "# Constants chosen on held-out training rows",
         "",
-        "Written by `python benchmarks/choose_constants.py fit` from results/held_out/constants.jsonl. A",
+        "Written by `python benchmarks/choose_constants.py fit` from results/constants.ndjson. A",
         "fifth of the training rows of each class is held out; no test row is read. Accuracies",
         f"are means over {len(STREAM_SEEDS)} streams.",
     ]
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--device", default=None)
     parser.add_argument("--only", default="", help="cases whose description contains this text")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=RESULTS / "held_out" / "constants.jsonl")
+    parser.add_argument("--out", type=Path, default=RESULTS / "constants.ndjson")
     args = parser.parse_args()
     lines = args.out.read_text().splitlines() if args.out.exists() else []
     runs = [json.loads(line) for line in lines]
