@@ -243,20 +243,20 @@ def part_field(key, value):
         (part_field("groups", [10**9, 5, 5]), "parts.0.groups"),
         (part_field("directions", -1), "parts.0.directions"),
         (part_field("directions", 2), "shares"),
-        (put("counts", np.zeros((15, 1)), "U8"), "counts"),
-        (put("counts", np.zeros((15, 8)), "U8"), "counts"),
-        (put("counts", np.full((15, 6), 255), "U8"), "counts"),
-        (put("spreads", np.full(15, NAN)), "spreads"),
-        (put("spreads", np.full(15, -1.0)), "spreads"),
-        (put("spreads", np.full(15, 0.9)), "norm 1"),
+        (put("counts", np.zeros((GROUPS, 1)), "U8"), "counts"),
+        (put("counts", np.zeros((GROUPS, 8)), "U8"), "counts"),
+        (put("counts", np.full((GROUPS, 6), 255), "U8"), "counts"),
+        (put("spreads", np.full(GROUPS, NAN)), "spreads"),
+        (put("spreads", np.full(GROUPS, -1.0)), "spreads"),
+        (put("spreads", np.full(GROUPS, 0.9)), "norm 1"),
         (put("shares", [0.5, 0.5, 0.5]), "shares"),
         (put("shares", [INF, 0.0, 0.0]), "shares"),
-        (put("means_scale", np.full(15, INF)), "means_scale"),
-        (put("means_scale", np.full(15, -1.0)), "means_scale"),
-        (put("means_scale", np.full(15, 1.0)), "norm 1"),
-        (put("means_bits", np.full(15, 1), "U8"), "means_bits"),
-        (put("means_bits", np.full(15, 4), "U8"), "means"),
-        (put_stream("means", bytes(15 * D + 1)), "means"),
+        (put("means_scale", np.full(GROUPS, INF)), "means_scale"),
+        (put("means_scale", np.full(GROUPS, -1.0)), "means_scale"),
+        (put("means_scale", np.full(GROUPS, 1.0)), "norm 1"),
+        (put("means_bits", np.full(GROUPS, 1), "U8"), "means_bits"),
+        (put("means_bits", np.full(GROUPS, 4), "U8"), "means"),
+        (put_stream("means", bytes(GROUPS * D + 1)), "means"),
         (put_stream("directions", b"\x01" * 3 * D), "independent"),
         (put_stream("directions", bytes(3 * D)), "independent"),
         (put("extra", [1.0], "F32"), "tensors"),
@@ -264,7 +264,7 @@ def part_field(key, value):
     ],
 )
 def test_forged_fields_and_tensors_are_refused(change, named):
-    assert mixture().n_groups == 15
+    assert mixture().n_groups == GROUPS
     assert_refused(tampered(encoded(), change), named)
 
 
@@ -274,7 +274,7 @@ def test_sizes_must_be_integers(value):
 
 
 def test_limits_hold_before_memory_is_taken():
-    assert_refused(encoded(), "groups", replace(SMALL, groups=14))
+    assert_refused(encoded(), "groups", replace(SMALL, groups=GROUPS - 1))
     assert_refused(encoded(), "decoded", replace(SMALL, decoded=1000))
     assert_refused(encoded(), "in_features", replace(SMALL, out_features=D - 1))
     assert_refused(encoded(), "classes", replace(SMALL, classes=2))

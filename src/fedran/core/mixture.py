@@ -332,9 +332,9 @@ def condense(
         The feature map. Its kind says how rows are transformed first (``phi.prepare``). Its width
         and seed do not matter and are no part of the mixture.
     group_size:
-        Rows per group to aim at. Each class is split into n_c / group_size groups by k-means.
+        Rows per group, on average over a class. At least about 1.5 ``min_group``.
     min_group:
-        Least rows of a group. Smaller groups join the nearest group of their class. Classes with
+        Least rows of a group. Smaller groups join another group of their class. Classes with
         fewer rows are left out and listed in ``withheld``. 1 keeps everything, also single rows.
     directions:
         q, the leading directions of the residuals to keep.

@@ -43,7 +43,14 @@ def test_every_group_has_the_least_number_of_rows(n, d, group_size, min_group, s
     groups = group_rows(X, group_size, min_group)
     sizes = np.bincount(groups)
     assert sizes.min() >= min(min_group, n)
-    assert len(sizes) <= max(1, round(n / group_size))
+    assert len(sizes) <= max(1, round(n / max(1, group_size - min_group + 1)))
+
+
+@pytest.mark.parametrize(("group_size", "min_group"), [(6, 1), (6, 3), (10, 5), (20, 10)])
+def test_groups_hold_about_group_size_rows_also_where_small_ones_are_merged(group_size, min_group):
+    X = np.random.default_rng(0).standard_normal((300, 40)).astype(np.float32)
+    groups = group_rows(X, group_size, min_group)
+    assert 0.8 * group_size <= 300 / (groups.max() + 1) <= 1.25 * group_size
 
 
 def test_a_small_group_joins_the_nearest_one():

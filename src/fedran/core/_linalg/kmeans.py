@@ -21,10 +21,11 @@ def group_rows(
 ) -> Int64[NDArray[Any], " n"]:
     """The group of each row, numbered from 0, for groups of about ``group_size`` nearby rows.
 
-    k-means++ seeds and Lloyd's iteration with k = n / group_size. Groups of fewer than
-    ``min_group`` rows then join the nearest other group, the smallest first. Only inner products
-    of the rows are used: d n^2 operations for them, and n^2 k per step. The result depends on the
-    rows alone.
+    k-means++ seeds and Lloyd's iteration make groups of ``group_size - min_group + 1`` rows on
+    average. Groups of fewer than ``min_group`` rows then join another group, the smallest first,
+    where that adds least to the squared distances from the means (Ward's criterion). Only inner
+    products of the rows are used: d n^2 operations for them, and n^2 k per step. The result
+    depends on the rows alone.
     """
     n = len(X)
     groups = np.empty(n, dtype=np.int64)
@@ -32,7 +33,7 @@ def group_rows(
     start = 0
     for rows in np.array_split(np.arange(n), n_blocks):
         K = gram(X[rows].T).astype(np.float64)
-        k = max(1, round(len(rows) / group_size))
+        k = max(1, round(len(rows) / max(1, group_size - min_group + 1)))
         groups[rows] = start + _merge_small(K, _lloyd(K, _seeds(K, k)), min_group)
         start = int(groups[rows].max(initial=-1)) + 1
     return groups
@@ -72,7 +73,11 @@ def _lloyd(
 def _merge_small(
     K: Float64[NDArray[Any], "n n"], groups: Int64[NDArray[Any], " n"], min_group: int
 ) -> Int64[NDArray[Any], " n"]:
-    """Let every group below ``min_group`` rows join the group whose mean is nearest."""
+    """Let every group below ``min_group`` rows join another by Ward's criterion.
+
+    Joining groups of n and m rows adds n m / (n + m) times the squared distance of their means to
+    the squared residuals. The nearest mean alone would let outliers join the largest groups.
+    """
     products, _, counts = _to_means(K, groups)
     # Inner products of the sums of the groups; merging two groups adds their rows and columns.
     onehot = groups[:, None] == np.arange(len(counts))
@@ -84,10 +89,10 @@ def _merge_small(
         if len(alive) < 2 or counts[small] >= min_group:
             break
         others = alive[alive != small]
-        distance = sums[others, others] / counts[others] ** 2 - 2 * sums[small, others] / (
-            counts[small] * counts[others]
-        )
-        into = others[np.argmin(distance)]
+        n, m = counts[small], counts[others]
+        distance = sums[small, small] / n**2 - 2 * sums[small, others] / (n * m)
+        distance += sums[others, others] / m**2
+        into = others[np.argmin(distance * n * m / (n + m))]
         sums[into] += sums[small]
         sums[:, into] += sums[:, small]
         counts[into] += counts[small]
