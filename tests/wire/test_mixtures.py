@@ -28,6 +28,8 @@ from helpers.wire_messages import (
 )
 
 D = 12
+GROUPS = 17
+"""Groups of ``mixture()``."""
 
 
 def mixture(n=60, d=D, kind="cosine", group_size=4, min_group=2, directions=3, seed=0, classes=3):
