@@ -215,6 +215,18 @@ def test_accept_refuses_an_upload_that_is_not_in_quarantine(call, trial):
     refused(call("accept", "t", "site-1", "may"), words)
 
 
+def test_init_writes_the_message_and_rebuild_changes_the_width(call, tmp_path):
+    options = ("--in-features", "6", "--out-features", "48", "--message", "mixture")
+    assert call("init", "m", *options)[0] == 0
+    settings = tmp_path / "m" / "server" / "server.toml"
+    assert 'message = "mixture"' in settings.read_text()
+    code, out, err = call("rebuild", "m", "--out-features", "64")
+    assert (code, err) == (0, "")
+    assert "0 mixtures lifted to 64 random features" in out
+    assert "out_features = 64" in settings.read_text()
+    refused(call("rebuild", "m", "--out-features", "0"), "out_features")
+
+
 def test_accept_takes_names_and_no_paths(call, trial, tmp_path):
     (tmp_path / "t" / "server" / "state" / "quarantine").mkdir(parents=True)
     (tmp_path / "t" / "server" / "x@may").write_bytes(b"mine")
@@ -289,6 +301,7 @@ HELP = {
     "prepare": "Make a site's upload without a connection",
     "status": "Show tasks, sites, bytes, accuracy",
     "accept": "Accept an upload that is in quarantine",
+    "rebuild": "Rebuild the classifier at another width from stored mixtures",
     "forward": "Add up the new uploads of an edge's members",
 }
 
