@@ -23,10 +23,11 @@ def demo_stream() -> Stream:
 
 
 def demo_runs() -> list[PreparedJob]:
-    """FedRAN, FedRAN with the settings of the paper, the exact Gram, nearest class means."""
+    """Both messages of FedRAN, the settings of the paper, the exact Gram, nearest class means."""
     dataset, stream = digits(), demo_stream()
     chosen: list[tuple[str, dict[str, Any]]] = [
         ("fedran", {"out_features": OUT_FEATURES, "rank": RANK}),
+        ("fedran-mixture", {"out_features": OUT_FEATURES}),
         ("fedran-paper", {"out_features": OUT_FEATURES, "rank": PAPER_RANK}),
         ("exact", {"out_features": OUT_FEATURES}),
         ("fedncm", {}),

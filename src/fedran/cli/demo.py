@@ -1,4 +1,4 @@
-"""``fedran demo``: four methods on scikit-learn's digits, as a table."""
+"""``fedran demo``: five methods on scikit-learn's digits, as a table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NEXT = """
 
 
 def demo() -> None:
-    """Compare four methods on scikit-learn's digits. Takes some seconds.
+    """Compare five methods on scikit-learn's digits. Takes some seconds.
 
     Five clients learn five tasks of two classes each.
     """
@@ -64,7 +64,7 @@ def demo() -> None:
             [
                 [
                     r.label,
-                    *(f"{a:.2f}" for a in [*r.A, r.A_avg]),
+                    *(f"{a:.1f}" for a in [*r.A, r.A_avg]),
                     f"{r.max_upload / 1024:.1f}",
                     f"{client_seconds(r):.3f}",
                     f"{server_seconds(r):.3f}",
