@@ -23,7 +23,7 @@ def demo_stream() -> Stream:
 
 
 def demo_runs() -> list[PreparedJob]:
-    """Both messages of FedRAN, the settings of the paper, the exact Gram, nearest class means."""
+    """FedRAN with both messages and with the paper's settings, exact Gram, nearest means."""
     dataset, stream = digits(), demo_stream()
     chosen: list[tuple[str, dict[str, Any]]] = [
         ("fedran", {"out_features": OUT_FEATURES, "rank": RANK}),
