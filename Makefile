@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 # Otherwise every program that a test starts compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-faults lint docs wheel bench bench-accuracy bench-precision results clean
+.PHONY: help demo test test-faults lint docs wheel bench bench-accuracy results clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | column -t -s:
@@ -37,9 +37,6 @@ bench: .venv/dev  ## speed and memory beside other libraries; writes results/spe
 
 bench-accuracy: .venv/dev  ## the accuracy table on CIFAR-100 features below FEDRAN_DATA, into results/
 	$(BIN)/fedran run configs/paper/accuracy.toml --out results
-
-bench-precision: .venv/dev  ## accuracy by bits per value; writes results/precision.md
-	$(BIN)/python benchmarks/precision.py
 
 results: .venv/dev  ## docs/results and results/report from results/*.jsonl
 	$(BIN)/python benchmarks/collect.py
