@@ -100,6 +100,31 @@ def test_the_mixture_of_the_readme_table_is_measured(results):
     assert shown == [f"{v:.2f}" for v in measured]
 
 
+def test_the_budget_table_is_measured(results):
+    text = (ROOT / "docs/how-to/budget.md").read_text()
+    rows = re.findall(r"^\| ([\d.]+) MiB \| (.+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.M)
+    assert len(rows) >= 10
+    for mib, message, *shown in rows:
+        numbers = [float(x) for x in re.findall(r"[\d.]+\d|\d", message)]
+        if message.startswith("summary"):
+            key, names = "fedran", ("rank", "bits")
+            numbers = [*numbers, 5.0][:2]
+        else:
+            key, names = "fedran-mixture", ("group_size", "min_group", "out_features")
+        found = {
+            r.seeds["order"]: r
+            for r in results
+            if (r.dataset, r.key) == ("cifar100-efficientnet_lite0", key)
+            if (r.stream["clients"], r.stream["beta"]) == (5, 0.1)
+            if r.study in ("accuracy", "communication")
+            if [r.params[name] for name in names] == numbers
+        }
+        assert len(found) == 3, message
+        measured = np.mean([(r.A_avg, r.A_T) for r in found.values()], axis=0)
+        assert shown == [f"{v:.2f}" for v in measured]
+        assert mib == f"{max(r.max_upload for r in found.values()) / 2**20:.2f}"
+
+
 def test_the_readme_repeats_the_speed_up_of_the_results_page():
     page = (ROOT / "docs/results/runtime.md").read_text()
     ((full, with_pass),) = re.findall(r"at 100 rounds ([\d.]+)x, ([\d.]+)x with its forward", page)
