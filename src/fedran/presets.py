@@ -51,7 +51,7 @@ class PaperPreset:
         return summarize(H, y, self.rank, center=None, fingerprint=fingerprint)
 
     def aggregator(self) -> Aggregator:
-        """A server that merges as in Algorithm 1: client after client, then into the past."""
+        """A server that merges as in Algorithm 1: by client, then with the earlier tasks."""
         return Aggregator(self.out_features, server_rank=self.rank, order="paper")
 
     def solve(self, aggregator: Aggregator) -> Head:

@@ -11,7 +11,7 @@ class Accounts:
 
     G~ is F F', plus the between-class part where the summary is class-centred. ``+`` adds the
     fields or takes their maximum, as each comment says. The error bounds cover truncation and
-    quantisation. Floating-point rounding (unit roundoff times the norm of G) comes on top.
+    quantisation. Floating-point rounding (unit roundoff times the norm of G) is not included.
     """
 
     n_rows: int = 0

@@ -45,7 +45,8 @@ class Aggregator:
         None for the exact sum; an int for rank-bounded QR-SVD merges.
     order:
         With ``server_rank``: ``"flat"`` merges the summaries of a task in one truncation when
-        the task closes. ``"paper"`` merges them one after the other, then into the past.
+        the task closes. ``"paper"`` merges them one after the other, then with the earlier
+        tasks.
     fingerprint:
         Binds the aggregator to one feature map from the start. Without it, the first summary
         binds it; in a federation it should come from the server's configuration. Mixtures need
@@ -120,7 +121,7 @@ class Aggregator:
 
     @property
     def bounds(self) -> GramBounds:
-        """Theorem 1 and its relatives for the present state."""
+        """The bounds of Theorem 1 and its corollaries for the present state."""
         return gram_bounds(self.accounts)
 
     @property
@@ -157,7 +158,7 @@ class Aggregator:
             return True
 
     def check(self, message: Summary | Mixture, *, client: str, task: str) -> bool:
-        """Return or raise what ``absorb`` would, without absorbing anything."""
+        """The checks of ``absorb``. Returns whether the message is new."""
         if not isinstance(message, (Summary, Mixture)):
             raise TypeError(
                 f"absorb takes a Summary or a Mixture, got {type(message).__name__}; "
@@ -278,7 +279,7 @@ class Aggregator:
         return AggregatorState(values, arrays, self.absorbed)
 
     def restore(self, state: AggregatorState) -> None:
-        """Take over a state. The aggregator must be new and have the same parameters."""
+        """Replace the state. The aggregator must be new and have the same parameters."""
         self._sum.restore(state.values, state.arrays)
         self._absorbed = dict(state.absorbed)
 

@@ -1,7 +1,7 @@
 r"""The paper's error bounds, computed from the accounts of a state.
 
 They bound the error due to truncation, quantisation and the solver's residual, against the full
-ridge at the same lambda. Rounding in the accumulated Gram comes on top. They are diagnoses: with
+ridge at the same lambda. Rounding in the accumulated Gram is not included. They are diagnoses: with
 the paper's lambda of 1e-3 the bound on W is astronomically large, at the default rank and precision
 it certifies no row, and without truncation in float32 or float64 it is tight.
 """
@@ -50,7 +50,9 @@ def gram_bounds(accounts: Accounts) -> GramBounds:
 def weight_bound(
     accounts: Accounts, lam: float, norm_W: float, residual: float = 0.0, outside: float = 0.0
 ) -> float:
-    """Our form: ``(eps_G ||W|| + eps_B + ||R|| + ||outside||) / lambda >= ||W - W*||``.
+    """A tighter form of Theorem 2.
+
+    ``||W - W*|| <= (eps_G ||W|| + eps_B + ||R|| + ||outside||) / lambda``.
 
     It follows from ``(G + lambda I)(W - W*) = (G - G~) W - R + (B~ - B)``, where G~ and B~ are
     the stored approximations and the inverse of the left matrix has norm at most 1/lambda. It
@@ -76,7 +78,7 @@ def paper_weight_bound(
 def certified_rows(
     scores: Float[NDArray[Any], "n C"], row_norms: Float[NDArray[Any], " n"], eps_W: float
 ) -> Bool[NDArray[Any], " n"]:
-    """Rows whose winner cannot differ from the full ridge: margin > 2 ||h|| eps_W.
+    """Rows whose predicted class cannot differ from the full ridge: margin > 2 ||h|| eps_W.
 
     The paper's corollary uses the margin of the full classifier. Its proof is symmetric, so the
     margin of ours works too. With a single class every row is certified.

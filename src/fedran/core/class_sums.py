@@ -60,7 +60,7 @@ class ClassSums:
 
     @classmethod
     def empty(cls, out_features: int, device: str | None = None) -> ClassSums:
-        """No class yet: the neutral element of ``+``.
+        """Sums without any class: the neutral element of ``+``.
 
         >>> ClassSums.empty(2).sums.shape
         (2, 0)
@@ -165,8 +165,8 @@ class ClassSums:
                 rows[where] += like(part.sums, rows).T
             for i, n in zip(where, part.counts, strict=True):
                 counts[i] += n
-        # The transpose of a row-major matrix, always: BLAS rounds by layout, and a state that
-        # was saved and loaded must give the same head bit for bit.
+        # Always the transpose of a row-major matrix: BLAS results depend on the memory layout,
+        # and a state that was saved and loaded must give the same head bit for bit.
         return ClassSums(classes, rows.T, tuple(counts))
 
     def __radd__(self, other: object) -> ClassSums:

@@ -10,7 +10,8 @@ from numbers import Integral
 class Refused(ValueError):
     """Data from outside was not accepted, and none of it was kept.
 
-    The message is one sentence: the field, what was expected, what came, and sometimes a hint.
+    The message is one sentence: the field, what was expected, what was received, and sometimes
+    a hint.
 
     >>> raise Refused("rank", "at most 8192", 9000, hint="send fewer columns")
     Traceback (most recent call last):

@@ -49,7 +49,7 @@ class Diagnosis:
     """||B - (G + lambda I) W||_F / ||B||_F."""
     eps_W: float
     """Bound on ||W - W*||_F against the full ridge at the same lambda: truncation, quantisation
-    and the solver's residual. Rounding in a float32 Gram comes on top."""
+    and the solver's residual. Rounding in a float32 Gram is not included."""
     eps_W_paper: float
     """The paper's Theorem 2 as printed: truncation and quantisation of the factor only."""
 

@@ -91,7 +91,7 @@ def like(x: Array, reference: Array) -> Array:
 
 
 def _writeable(x: Array) -> Array:
-    """torch shares memory with NumPy and wants to be allowed to write there."""
+    """torch shares memory with NumPy and requires writeable memory."""
     return x.copy() if is_numpy_array(x) and not x.flags.writeable else x
 
 
@@ -102,7 +102,10 @@ def cast(x: Array, dtype: str) -> Array:
 
 
 def contiguous(x: Any, copy: bool = False) -> Array:
-    """``x`` in row-major memory. BLAS rounds by layout, and a loaded state must round alike."""
+    """``x`` in row-major memory.
+
+    BLAS results depend on the memory layout, so a loaded state must have the same one.
+    """
     if is_numpy_array(x):
         return np.array(x, order="C", copy=True if copy else None)
     return x.clone().contiguous() if copy else x.contiguous()
@@ -110,7 +113,7 @@ def contiguous(x: Any, copy: bool = False) -> Array:
 
 @contextmanager
 def linalg_errors() -> Iterator[None]:
-    """Let torch's LinAlgError (a RuntimeError) arrive as NumPy's."""
+    """Convert torch's LinAlgError (a RuntimeError) to NumPy's."""
     try:
         yield
     except RuntimeError as error:

@@ -278,7 +278,7 @@ def _trace(K: Float[Array, "s s"]) -> float:
 
 
 def _resolved(values: Float64[Array, " s"], precision: float) -> int:
-    """How many of the descending eigenvalues stand above rounding (at least one)."""
+    """How many of the descending eigenvalues are larger than rounding errors (at least one)."""
     floor = precision * float(values[0])
     return max(1, int(namespace(values).count_nonzero(values > floor)))
 
