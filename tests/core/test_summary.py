@@ -95,6 +95,21 @@ def test_both_truncations_agree(federation, rank):
     assert a.accounts.cut == pytest.approx(b.accounts.cut, abs=ROUNDING * s.accounts.energy)
 
 
+@quick
+@given(federations(max_tasks=1, max_clients=1), st.integers(1, 8), st.integers(1, 8))
+def test_a_local_truncation_is_accounted_like_one_of_summarize(federation, rank, later):
+    _, _, H, y = federation.uploads[0]
+    once, twice = (
+        summarize(H, y, min(rank, later)).accounts,
+        summarize(H, y, rank).truncate(later, local=True).accounts,
+    )
+    room = ROUNDING * once.energy
+    assert (twice.eta_merge, twice.merges, twice.parts) == (0.0, 0, once.parts)
+    assert twice.cut == pytest.approx(once.cut, abs=room)
+    assert twice.eta_loc == pytest.approx(once.eta_loc, abs=ROUNDING)
+    assert once.eps_G - room <= twice.eps_G <= twice.cut + room
+
+
 def test_truncate_refuses_wrong_arguments():
     s = summarize(np.eye(3), [0, 1, 2], center=None)
     assert s.truncate(None).rank == 3

@@ -154,12 +154,19 @@ class Summary:
         """Lets ``sum([a, b, c])`` start from 0."""
         return self if other == 0 else NotImplemented
 
-    def truncate(self, rank: int | float | None, method: Literal["gram", "qr"] = "gram") -> Summary:
+    def truncate(
+        self,
+        rank: int | float | None,
+        method: Literal["gram", "qr"] = "gram",
+        *,
+        local: bool = False,
+    ) -> Summary:
         """The best summary of at most this rank; the loss is added to the accounts.
 
         A float in (0, 1] keeps the fewest columns that hold that share of the factor's energy.
         ``"gram"`` uses eigenvectors of the small Gram F'F. ``"qr"`` is the paper's QR-SVD, which
         is slower and not more accurate, because the Gram form switches to float64 where needed.
+        The accounts record the loss as a merge, or with ``local`` as the client's own truncation.
         """
         rank = check_rank(rank)
         if method not in ("gram", "qr"):
@@ -172,10 +179,11 @@ class Summary:
             result = leading_qr(self.factor, rank)
         else:
             result = leading(self.factor, rank, "the factor")
+        acc = self.accounts
         return replace(
             self,
             factor=result.factor,
-            accounts=self.accounts.after_merge_cut(result.loss),
+            accounts=(acc.after_local_cut if local else acc.after_merge_cut)(result.loss),
             route=result.route,
             digest=None,
         )

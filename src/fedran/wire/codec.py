@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypeAlias, TypeVar, cast, overload
 
 from fedran.core.aggregator import Aggregator
@@ -100,10 +99,11 @@ def _shrink(s: Summary, blob: bytes, max_bytes: int, precision: Precision, bits:
     """Remove columns until the message fits. Every step aims slightly below the budget."""
     if len(blob) <= max_bytes:
         return blob
-    bare = len(encode_summary(_fewer_columns(s, 1), precision, bits)) if s.rank else len(blob)
+    bare = len(encode_summary(s.truncate(1, local=True), precision, bits)) if s.rank else len(blob)
     while len(blob) > max_bytes and s.rank > 1:
         share = max(0.0, (max_bytes - bare) / max(len(blob) - bare, 1))
-        s = _fewer_columns(s, max(1, min(s.rank - 1, int(0.98 * share * s.rank))))
+        rank = max(1, min(s.rank - 1, int(0.98 * share * s.rank)))
+        s = s.truncate(rank, local=True)
         blob = encode_summary(s, precision, bits)
     if len(blob) > max_bytes:
         raise ValueError(
@@ -111,18 +111,6 @@ def _shrink(s: Summary, blob: bytes, max_bytes: int, precision: Precision, bits:
             f"{s.out_features} features take {len(blob)} bytes"
         )
     return blob
-
-
-def _fewer_columns(s: Summary, rank: int) -> Summary:
-    """Truncate a summary at the client: the accounts record a local cut, not a merge."""
-    cut = s.truncate(rank)
-    local = replace(
-        cut.accounts,
-        eta_loc=max(s.accounts.eta_loc, cut.accounts.cut_fraction),
-        eta_merge=s.accounts.eta_merge,
-        merges=s.accounts.merges,
-    )
-    return replace(cut, accounts=local)
 
 
 @overload
