@@ -59,7 +59,7 @@ def test_theorem_1_and_the_relative_tail(federation, rank, server_rank, order, d
     merged = run(federation, rank, server_rank, order, device, center)
     assert_theorem_1(federation.gram, held(merged), merged.accounts)
     merged.close_task()
-    assert merged.width <= server_rank
+    assert merged.rank <= server_rank
     assert_theorem_1(federation.gram, held(merged), merged.accounts)
 
 
@@ -168,14 +168,14 @@ class TestTasks:
         merged.add_summary(nothing, "a")
         merged.add_summary(nothing, "b")
         merged.add_summary(nothing, "a")
-        assert (merged.width, merged.open_task) == (0, "b")
+        assert (merged.rank, merged.open_task) == (0, "b")
         assert merged.accounts.n_rows == 0
 
     def test_an_open_task_is_never_wider_than_m(self, order):
         merged = TruncatedSum(8, 3, order, "float64", None)
         for i in range(5):
             merged.add_summary(summary(i), "a")
-        assert merged.width <= 8
+        assert merged.rank <= 8
 
     def test_a_failed_merge_changes_nothing(self, order, monkeypatch):
         merged = TruncatedSum(8, 3, order, "float64", None)

@@ -19,9 +19,9 @@ from fedran.core.head import Head
 from fedran.core.ids import check_id
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
-from fedran.core.ridge import Ridge
+from fedran.core.ridge import Complement, Ridge
 from fedran.core.summary import Summary
-from fedran.core.truncated_sum import Complement, Order, TruncatedSum
+from fedran.core.truncated_sum import Order, TruncatedSum
 
 Key: TypeAlias = tuple[str, str]
 """(client, task)."""
@@ -132,8 +132,7 @@ class Aggregator:
     @property
     def rank(self) -> int:
         """Columns held (a sum over clients), or M once the state is an (M, M) matrix."""
-        exact = isinstance(self._sum, ExactSum)
-        return min(self._sum.width, self.out_features) if exact else self._sum.width
+        return self._sum.rank
 
     def absorb(self, message: Summary | Mixture, *, client: str, task: str) -> bool:
         """Add one message under (client, task). True if it was new, False if already known.
@@ -146,12 +145,9 @@ class Aggregator:
             if not self.check(message, client=client, task=task):
                 return False
             if isinstance(message, Mixture):
-                assert isinstance(self._sum, ExactSum)
                 self._sum.add_mixture(message, self._phi())
-            elif isinstance(self._sum, TruncatedSum):
-                self._sum.add_summary(message, task)
             else:
-                self._sum.add_summary(message)
+                self._sum.add_summary(message, task)
             if self.fingerprint is None:
                 self.fingerprint = message.fingerprint
             self._absorbed[client, task] = message.content_digest()
@@ -176,6 +172,7 @@ class Aggregator:
                 f"another one ({digest[:12]}...)",
                 hint="a client sends one message per task; use a new task id for more data",
             )
+        self._sum.check(message)
         if isinstance(message, Mixture):
             self._check_mixture(message)
             energy = self.out_features * message.energy  # in expectation, and at most
@@ -199,18 +196,9 @@ class Aggregator:
             raise Refused("out_features", str(self.out_features), summary.out_features)
         if self.fingerprint is not None or self._absorbed:
             require_same(self.fingerprint, summary.fingerprint, "aggregator and summary")
-        if isinstance(self._sum, TruncatedSum):
-            self._sum.check(summary)
         summary.validate()
 
     def _check_mixture(self, mixture: Mixture) -> None:
-        if isinstance(self._sum, TruncatedSum):
-            raise Refused(
-                "message",
-                f"a summary, as this aggregator is bounded to rank {self.server_rank}",
-                "a mixture",
-                hint="mixtures need the exact sum: leave out server_rank",
-            )
         if self.fingerprint is None:
             raise Refused(
                 "fingerprint",
@@ -237,9 +225,8 @@ class Aggregator:
 
     def close_task(self) -> None:
         """Merge the open task (``server_rank`` only; the exact sum has nothing to close)."""
-        if isinstance(self._sum, TruncatedSum):
-            with self.lock:
-                self._sum.close_task()
+        with self.lock:
+            self._sum.close_task()
 
     def solve(self, ridge: Ridge | float | None = None, complement: Complement = "keep") -> Head:
         """The head ``W = (G + lambda I)^-1 B`` of everything absorbed so far.
@@ -256,13 +243,7 @@ class Aggregator:
                 raise ValueError(
                     f"cannot solve: {what} absorbed yet; absorb a labelled summary first"
                 )
-            if isinstance(self._sum, TruncatedSum):
-                return self._sum.solve(ridge, self.fingerprint, complement)
-            if complement == "drop":
-                raise ValueError(
-                    "complement='drop' needs a rank-bounded state: Aggregator(..., server_rank=r)"
-                )
-            return self._sum.solve(ridge, self.fingerprint)
+            return self._sum.solve(ridge, self.fingerprint, complement)
 
     def gram(self) -> Float[Array, "M M"]:
         """The sum of the Grams of everything absorbed, an (M, M) copy, for inspection."""

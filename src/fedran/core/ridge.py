@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.linalg import blas
@@ -30,6 +30,8 @@ from fedran.core._linalg.blas import (
 from fedran.core._linalg.cholesky import solve_definite
 from fedran.core.accounts import Accounts
 
+Complement = Literal["keep", "drop"]
+"""Of the factor's span: "keep" solves the full ridge, "drop" is zero there (``solve_subspace``)."""
 POWER_STEPS = 30
 """Most steps of the power iteration for ||G||_2."""
 

@@ -13,13 +13,14 @@ from fedran.core._linalg.blas import gram
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused, positive_integer
+from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head, make_head
-from fedran.core.ridge import Ridge, solve_stack, solve_subspace
+from fedran.core.mixture import Mixture
+from fedran.core.ridge import Complement, Ridge, solve_stack, solve_subspace
 from fedran.core.summary import SAME_CENTER, Center, Summary
 
 Order = Literal["flat", "paper"]
-Complement = Literal["keep", "drop"]
 
 
 class TruncatedSum:
@@ -38,7 +39,7 @@ class TruncatedSum:
     def __init__(
         self, out_features: int, rank: int, order: Order, dtype: str, device: str | None
     ) -> None:
-        self.rank = positive_integer(rank, "server_rank", or_none=" or None")
+        self.limit = positive_integer(rank, "server_rank", or_none=" or None")
         self.out_features, self.order = out_features, order
         self.dtype, self.device = dtype, device
         self.open_task: str | None = None
@@ -56,15 +57,22 @@ class TruncatedSum:
         return self._past.accounts + self._open.accounts
 
     @property
-    def width(self) -> int:
+    def rank(self) -> int:
         """Columns of the global factor and of the open task together."""
         return self._past.rank + self._open.rank
 
-    def check(self, summary: Summary) -> None:
-        """Refuse a summary that cannot be merged with what is held."""
+    def check(self, message: Summary | Mixture) -> None:
+        """Refuse a message that cannot be merged with what is held."""
+        if isinstance(message, Mixture):
+            raise Refused(
+                "message",
+                f"a summary, as this aggregator is bounded to rank {self.limit}",
+                "a mixture",
+                hint="mixtures need the exact sum: leave out server_rank",
+            )
         held = self._past.accounts.n_rows + self._open.accounts.n_rows
-        if held and summary.center != self._open.center:
-            got = repr(summary.center)
+        if held and message.center != self._open.center:
+            got = repr(message.center)
             raise Refused("center", repr(self._open.center), got, hint=SAME_CENTER)
 
     def add_summary(self, summary: Summary, task: str) -> None:
@@ -85,6 +93,10 @@ class TruncatedSum:
         if opening and self.open_task is not None:
             self.closed.add(self.open_task)
         self._past, self._open, self.open_task = past, merged, task
+
+    def add_mixture(self, mixture: Mixture, _phi: RandomFeatures) -> None:
+        """Refuse the mixture: a sum of bounded rank takes summaries only."""
+        self.check(mixture)
 
     def close_task(self) -> None:
         """Merge the open task into the global factor."""
@@ -127,8 +139,8 @@ class TruncatedSum:
     def _merge(self, a: Summary, b: Summary, truncate: bool) -> Summary:
         """a + b, truncated to the rank, or else to M columns without loss."""
         total = b if not a.accounts.n_rows else a + b
-        if truncate and total.rank > self.rank:
-            total = total.truncate(self.rank, "qr" if self.order == "paper" else "gram")
+        if truncate and total.rank > self.limit:
+            total = total.truncate(self.limit, "qr" if self.order == "paper" else "gram")
         return replace(total, factor=contiguous(total.factor))
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
