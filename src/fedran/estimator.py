@@ -70,10 +70,12 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Examples
     --------
-    >>> from sklearn.datasets import load_iris
-    >>> X, y = load_iris(return_X_y=True)
-    >>> a = FedRANClassifier(out_features=256).fit(X[:75], y[:75])
-    >>> b = FedRANClassifier(out_features=256).fit(X[75:], y[75:])
+    >>> from sklearn.datasets import load_wine
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> X, y = load_wine(return_X_y=True)
+    >>> X = StandardScaler().fit_transform(X)
+    >>> a = FedRANClassifier(out_features=256).fit(X[:90], y[:90])
+    >>> b = FedRANClassifier(out_features=256).fit(X[90:], y[90:])
     >>> (a + b).score(X, y) > 0.95
     True
     """
