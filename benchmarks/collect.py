@@ -1,4 +1,4 @@
-"""Generate docs/results.md and docs/results/*.md: ``python benchmarks/collect.py``."""
+"""Generate docs/results.md, docs/results/*.md and docs/img/: ``python benchmarks/collect.py``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedran.bench.report.build import load_results
+from fedran.bench.report.figures.accuracy_bytes import overview_svg
 from fedran.bench.report.markdown import markdown_section, markdown_table, text
 from fedran.bench.report.sections import sections, terms
 from fedran.bench.report.tables.communication import largest_upload
@@ -284,8 +285,13 @@ def _final_accuracy(g: Group) -> float:
     return mean_of(g.stat(lambda r: r.A_T)) or 0.0
 
 
+def images() -> dict[str, str]:
+    """The figures by their path below docs/; they need matplotlib."""
+    return {"img/accuracy_bytes.svg": overview_svg(load_results(ROOT / "results"))}
+
+
 if __name__ == "__main__":
-    for path, content in pages().items():
+    for path, content in {**pages(), **images()}.items():
         file = ROOT / "docs" / path
         file.parent.mkdir(exist_ok=True)
         file.write_text(content)

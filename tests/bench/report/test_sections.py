@@ -23,7 +23,8 @@ def test_sections_appear_in_their_order_and_only_with_results():
         *("accuracy", "communication", "runtime", "forgetting", "provenance")
     ]
     assert slugs(all_trained()) == [
-        *("accuracy", "communication", "runtime", "forgetting", "drift", "training", "provenance")
+        *("bytes", "accuracy", "communication", "runtime", "forgetting"),
+        *("drift", "training", "provenance"),
     ]
     assert slugs(studies()) == ["labels", "rank", "components", "provenance"]
     assert "drift" not in slugs(heads())

@@ -36,4 +36,4 @@ def test_a_seed_counts_once_and_the_newest_run_wins():
 
 def test_one_label_with_two_settings_becomes_two_names():
     found = groups([made_up(label="F", params={"rank": r, "M": 8}) for r in (16, 32)])
-    assert [g.name for g in found] == ["F (rank=16)", "F (rank=32)"]
+    assert [g.name for g in found] == ["F, r = 16", "F, r = 32"]

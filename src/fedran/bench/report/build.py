@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.bench.report.figures.chart import render
 from fedran.bench.report.page import html_page
+from fedran.bench.report.paper import TASKS, paper_dataset
 from fedran.bench.report.sections import sections
+from fedran.bench.results.grouping import Setting
 from fedran.bench.results.result import Result, read_results
 from fedran.methods.registry import METHODS
 
@@ -38,11 +40,15 @@ def make_report(results: Sequence[Result]) -> Report:
     parts = sections(results)
     figures = {c.slug: render(c) for s in parts for c in s.charts}
     drawings = {name: svg for name, (svg, _) in figures.items()}
+    for chart in (c for s in parts for c in s.charts):
+        if chart.narrow:
+            small = replace(chart, slug=f"{chart.slug}-narrow", size=chart.narrow)
+            drawings[small.slug] = render(small)[0]
     return Report(html_page(results, parts, drawings), figures)
 
 
 def load_results(folder: Path) -> list[Result]:
-    """All results below a folder, in the order of the method registry; ValueError if none."""
+    """All results below a folder, in the order of settings and methods; ValueError if none."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder")
     results = read_results(sorted(folder.rglob("*.jsonl")))
@@ -52,7 +58,17 @@ def load_results(folder: Path) -> list[Result]:
         _require_complete(r)
     order = {key: i for i, key in enumerate(METHODS)}
     # Of equal runs the last one counts, and that must not be the one made to measure seconds.
-    return sorted(results, key=lambda r: (order.get(r.key, len(order)), r.study != "runtime"))
+    return sorted(
+        results,
+        key=lambda r: (_setting_order(r), order.get(r.key, len(order)), r.study != "runtime"),
+    )
+
+
+def _setting_order(r: Result) -> tuple[int, int, int, str]:
+    """The paper's datasets first and in its order, then by clients and tasks."""
+    datasets, setting = [*TASKS, None], Setting.of(r)
+    known = datasets.index(paper_dataset(r.dataset))
+    return known, setting.clients, setting.tasks, r.dataset
 
 
 def _require_complete(r: Result) -> None:

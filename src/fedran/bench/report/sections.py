@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fedran.bench.report.figures.ablation import component_charts, label_charts, rank_charts
+from fedran.bench.report.figures.accuracy_bytes import accuracy_bytes_charts
 from fedran.bench.report.figures.chart import Chart
 from fedran.bench.report.figures.curves import round_charts, task_charts
 from fedran.bench.report.figures.drift import drift_charts
-from fedran.bench.report.figures.pareto_front import pareto_charts
 from fedran.bench.report.tables.ablation import component_tables, label_tables, rank_tables
 from fedran.bench.report.tables.accuracy import accuracy_tables
 from fedran.bench.report.tables.communication import communication_tables
@@ -70,6 +70,19 @@ def missing(results: Results) -> list[str]:
     ]
 
 
+def _accuracy_bytes(results: Results) -> Section:
+    intro = (
+        "Accuracy after the last task against the largest upload of any client in any task and "
+        "seed. Lines connect messages of one method at several sizes: summaries by rank r, "
+        "mixtures by rows per group. Every method in the shaded area is beaten by a smaller and "
+        "more accurate message (the Pareto front). Hollow markers are references and yardsticks, "
+        "which need all rows in one place and are not part of the front. Methods below the axis "
+        "are drawn at its lower edge. The tables below hold all values."
+    )
+    charts = accuracy_bytes_charts(results)
+    return Section("bytes", "Accuracy against bytes", [intro], charts=charts)
+
+
 def _accuracy(results: Results) -> Section:
     shown = comparisons(results)
     intro = [
@@ -100,14 +113,11 @@ def _communication(results: Results) -> Section:
         "upload is the length of the longest encoded message over all clients, tasks and seeds. "
         "Totals add up all clients and tasks, and are means over seeds. The formula is the "
         "largest upload as the paper of the method counts it.",
-        "In the figures of accuracy against upload, the line connects the methods that no other "
-        "method beats in both (the Pareto front). Hollow markers are references and yardsticks, "
-        "which are not part of the front. The figures of bytes over rounds add up the uploads of "
-        "the mean client. An analytic method needs one round per task.",
+        "The figures of bytes over rounds add up the uploads of the mean client. An analytic "
+        "method needs one round per task.",
     ]
     tables = communication_tables(results)
-    charts = pareto_charts(results) + round_charts(results)
-    return Section("communication", "Communication", intro, tables, charts)
+    return Section("communication", "Communication", intro, tables, round_charts(results))
 
 
 def _runtime(results: Results) -> Section:
@@ -201,6 +211,7 @@ def _provenance(results: Results) -> Section:
 
 
 _SECTIONS: tuple[Callable[[Results], Section], ...] = (
+    _accuracy_bytes,
     _accuracy,
     _communication,
     _runtime,

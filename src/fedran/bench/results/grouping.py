@@ -13,6 +13,18 @@ from fedran.bench.results.metrics import is_head, is_trained
 from fedran.bench.results.result import ABLATIONS, Result
 
 Mark = Literal["", "best", "second"]
+_ACCOMPANYING = ("training", "runtime", "speedup")
+"""Studies in which a method may run for another purpose than its accuracy; best first."""
+_PHRASES: dict[str, str] = {
+    "bits": "{} bits",
+    "components": "{} components",
+    "covariance": "{}",
+    "kind": "{}",
+    "group_size": "groups of {}",
+    "min_group": "at least {}",
+    "out_features": "M = {}",
+    "rank": "r = {}",
+}
 
 
 @dataclass(frozen=True)
@@ -120,18 +132,26 @@ def without_ablations(results: Iterable[Result]) -> list[Result]:
 
 
 def comparisons(results: Iterable[Result]) -> list[Result]:
-    """The results that compare methods: neither ablations nor runs of the speed-up study.
+    """The results that compare methods, without the ablations.
 
-    Runs of the speed-up study may train for fewer rounds. They count where the method has no other
-    run at the same setting.
+    A run that only accompanies another study (a method beside the trained ones, a run for its
+    seconds, a speed-up with fewer rounds) counts where the method has no better run at the same
+    setting.
     """
 
     def method(r: Result) -> tuple[Setting, str, str]:
         return Setting.of(r), r.key, r.label
 
     found = without_ablations(results)
-    known = {method(r) for r in found if r.study != "speedup"}
-    return [r for r in found if r.study != "speedup" or method(r) not in known]
+    best: dict[tuple[Setting, str, str], int] = {}
+    for r in found:
+        best[method(r)] = min(best.get(method(r), len(_ACCOMPANYING)), _precedence(r))
+    return [r for r in found if _precedence(r) == best[method(r)]]
+
+
+def _precedence(r: Result) -> int:
+    """How well a run represents its method: 0 for the studies that compare accuracy and bytes."""
+    return _ACCOMPANYING.index(r.study) + 1 if r.study in _ACCOMPANYING else 0
 
 
 def beta_of(result: Result) -> float | None:
@@ -149,21 +169,26 @@ def machine_of(result: Result) -> str:
 
 
 def groups(results: Iterable[Result], by_machine: bool = False) -> list[Group]:
-    """Results grouped over seeds in order of appearance, with ranked methods first.
+    """Results grouped over seeds by setting in order of appearance, with ranked methods first.
 
     Every seed counts once. If a run was made under two configurations or repeated with a newer
     version, only the newest result counts.
     """
     found: dict[tuple[Setting, float | None, str, str], dict[str, Result]] = {}
-    for r in sorted(results, key=lambda r: r.date):
+    for r in results:
         repeats = (Setting.of(r), beta_of(r), identity(r), machine_of(r) if by_machine else "")
-        found.setdefault(repeats, {})[as_text(r.seeds)] = r
+        runs, seeds = found.setdefault(repeats, {}), as_text(r.seeds)
+        if seeds not in runs or runs[seeds].date <= r.date:
+            runs[seeds] = r
     names = _names(found)
     made = [
         Group(names[setting, method], setting, beta, tuple(runs.values()))
         for (setting, beta, method, _), runs in found.items()
     ]
-    return sorted(made, key=lambda g: (not g.competes, g.beta is None, g.beta or 0.0))
+    settings = {setting: i for i, setting in enumerate(dict.fromkeys(g.setting for g in made))}
+    return sorted(
+        made, key=lambda g: (settings[g.setting], not g.competes, g.beta is None, g.beta or 0.0)
+    )
 
 
 def by_setting(found: Iterable[Group]) -> dict[Setting, list[Group]]:
@@ -189,10 +214,10 @@ def setting_title(setting: Setting, beta: float | None) -> str:
 
 
 def row_order(g: Group) -> int:
-    """Order of rows: heads, networks on images, analytic methods, then methods without a rank."""
+    """Order of rows: analytic methods, heads, networks on images, then methods without a rank."""
     if not g.competes:
         return 3
-    return 0 if is_head(g.first) else 1 if is_trained(g.first) else 2
+    return 1 if is_head(g.first) else 2 if is_trained(g.first) else 0
 
 
 def marks(values: Sequence[float | None], competes: Sequence[bool], digits: int = 2) -> list[Mark]:
@@ -245,17 +270,31 @@ def _difference(result: Result, others: Sequence[Result]) -> str:
     """The settings that distinguish a method from others with the same label.
 
     >>> from types import SimpleNamespace as R
-    >>> runs = [R(key="k", params={"rank": r, "M": 8}) for r in (16, 32)]
+    >>> runs = [R(key="k", params={"rank": r, "width": 8}) for r in (16, 32)]
     >>> _difference(runs[0], runs)
-    ' (rank=16)'
+    ', r = 16'
     """
     if len(others) == 1:
         return ""
     differ = [
-        f"{k}={v}"
+        setting_phrase(k, v)
         for k, v in sorted(result.params.items())
         if len({as_text({"": r.params.get(k)}) for r in others}) > 1
     ]
     if len({r.key for r in others}) > 1:
         differ.insert(0, result.key)
-    return f" ({', '.join(differ)})" if differ else ""
+    return "".join(f", {text}" for text in differ if text)
+
+
+def setting_phrase(setting: str, value: object) -> str:
+    """A setting of a method in words; empty for the one that says nothing.
+
+    >>> setting_phrase("group_size", 6), setting_phrase("components", 1), setting_phrase("lr", 0.1)
+    ('groups of 6', '1 component', 'lr=0.1')
+    >>> setting_phrase("min_group", 1)
+    ''
+    """
+    if setting == "min_group" and value == 1:
+        return ""
+    text = _PHRASES.get(setting, setting + "={}").format(value)
+    return text.removesuffix("s") if setting == "components" and value == 1 else text

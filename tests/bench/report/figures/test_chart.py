@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 
+from fedran.bench.report.figures.accuracy_bytes import accuracy_bytes_charts
 from fedran.bench.report.figures.chart import (
     fit_legend,
     inline,
@@ -15,7 +16,6 @@ from fedran.bench.report.figures.chart import (
 )
 from fedran.bench.report.figures.curves import round_charts, task_charts
 from fedran.bench.report.figures.drift import drift_charts
-from fedran.bench.report.figures.pareto_front import pareto_charts
 from fedran.bench.report.sections import sections
 from helpers.made_up import comparison, made_up, studies
 
@@ -24,7 +24,7 @@ pytest.importorskip("matplotlib")
 
 def test_the_same_results_give_the_same_bytes():
     runs = comparison(seeds=(1, 2), betas=(0.1,))[:24]
-    for first, again in zip(pareto_charts(runs), pareto_charts(runs), strict=True):
+    for first, again in zip(accuracy_bytes_charts(runs), accuracy_bytes_charts(runs), strict=True):
         assert render(first) == render(again)
 
 
@@ -38,7 +38,8 @@ def test_hostile_labels_are_drawn_as_text_without_a_warning():
         reference_acc=[0.5],
         params={"network": "_<script>$"},
     )
-    charts = task_charts(runs) + pareto_charts(runs) + round_charts(runs) + drift_charts([drifting])
+    charts = [*task_charts(runs), *accuracy_bytes_charts(runs), *round_charts(runs)]
+    charts += drift_charts([drifting])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for chart in charts:

@@ -136,9 +136,9 @@ def _draw_components(study: ComponentStudy, figure: Figure) -> None:
         low = min([low, *mean])
         bars = ax.bar(x, mean, width * 0.92, color=HUES[i % len(HUES)], alpha=0.85, label=lam)
         ax.bar_label(bars, [f"{v:.1f}" for v in mean], fontsize=7, padding=1)
-    printed = [(k, COMPONENTS[step[0]]) for k, step in enumerate(steps)]
+    printed = [(k, COMPONENTS[name]) for k, (name, _) in enumerate(steps) if name in COMPONENTS]
     for k, value in printed:
-        label = "printed (ViT-B/16)" if k == 0 else "_nolegend_"
+        label = "printed (ViT-B/16)" if k == printed[0][0] else "_nolegend_"
         ax.plot([k - 0.42, k + 0.42], [value, value], ":", color=INK, lw=1.2, label=label)
     floor = max(0.0, 5.0 * np.floor(min([low, *(v for _, v in printed)]) / 5.0) - 5.0)
     ax.set_ylim(floor, None)

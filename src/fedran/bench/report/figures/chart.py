@@ -69,6 +69,8 @@ class Chart:
     """How to read the figure."""
     collapsed: bool = False
     """Folded on the HTML page."""
+    narrow: tuple[float, float] | None = None
+    """Inches of a second drawing for narrow windows."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,11 @@ class Style:
         }
 
 
-def render(chart: Chart) -> tuple[str, bytes]:
-    """Draw the chart as SVG text and as PNG with 200 dots per inch on white."""
+def render(chart: Chart, background: str | None = None) -> tuple[str, bytes]:
+    """Draw the chart as SVG text and as PNG with 200 dots per inch on white.
+
+    The SVG is transparent unless it gets a background.
+    """
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -105,7 +110,8 @@ def render(chart: Chart) -> tuple[str, bytes]:
         figure = Figure(figsize=chart.size, layout="constrained")
         chart.draw(figure)
         vector, pixels = io.StringIO(), io.BytesIO()
-        figure.savefig(vector, format="svg", transparent=True, metadata={"Date": None})
+        ground = {"facecolor": background} if background else {"transparent": True}
+        figure.savefig(vector, format="svg", metadata={"Date": None}, **ground)
         figure.savefig(pixels, format="png", dpi=200, facecolor="white")
     return vector.getvalue(), pixels.getvalue()
 
@@ -144,9 +150,9 @@ def unique(charts: Iterable[Chart]) -> list[Chart]:
     return kept
 
 
-def short(name: str) -> str:
+def short(name: str, limit: int = 36) -> str:
     """A name that fits a legend; matplotlib hides names that start with an underscore."""
-    return ("\u200a" if name.startswith("_") else "") + printable(name, 36)
+    return ("\u200a" if name.startswith("_") else "") + printable(name, limit)
 
 
 def method_styles(results: Sequence[Result]) -> dict[str, Style]:

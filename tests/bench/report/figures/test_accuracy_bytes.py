@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fedran.bench.report.figures.accuracy_bytes import pareto_front
 from fedran.bench.report.figures.label_layout import Box, along, place
-from fedran.bench.report.figures.pareto_front import pareto_front
 
 
 def test_the_pareto_front_holds_the_points_that_no_other_beats():
@@ -22,7 +22,8 @@ def test_labels_cover_neither_each_other_nor_a_marker(seed):
     points = [tuple(p) for p in 60 + 90 * np.random.default_rng(seed).random((20, 2))]
     sizes = [(12.0, 9.5)] * len(points)
     frame = Box(0, 0, 220, 200)
-    placed = [Box.around(*p, *s) for p, s in zip(place(points, sizes, frame), sizes, strict=True)]
+    placed = [box for box in place(points, sizes, frame) if box is not None]
+    assert len(placed) >= len(points) - 2
     markers = [Box.around(*p, 7, 7) for p in points]
     for i, box in enumerate(placed):
         assert box.inside(frame)
@@ -31,5 +32,5 @@ def test_labels_cover_neither_each_other_nor_a_marker(seed):
 
 def test_labels_do_not_cover_the_line():
     line = along([(0, 50), (100, 50)])
-    ((x, y),) = place([(50, 44)], [(8, 8)], Box(0, 0, 100, 100), line)
-    assert not any(Box.around(x, y, 8, 8).meets(b) for b in line)
+    (box,) = place([(50, 44)], [(8, 8)], Box(0, 0, 100, 100), line)
+    assert not any(box.meets(b) for b in line)
