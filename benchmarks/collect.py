@@ -33,7 +33,7 @@ from fedran.bench.results.grouping import (
     mean_of,
 )
 from fedran.bench.results.result import Result
-from targets import CIFAR, VIT, VTAB, minutes, table, vtab_mixture
+from targets import CIFAR, VIT, VTAB, minutes, table, vtab_note
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPARISON = ("accuracy", "communication", "forgetting", "drift", "training", "provenance")
@@ -183,7 +183,7 @@ WHY = """How to read this table:
   same test streams before they were built, with ridge parameters picked on the test rows. The goals
   come from those trials.
 - M = 32768: the goal was measured with six drawn rows per real row. We draw two.
-- VTAB-50: the summary stays below its goal. {vtab_mixture}
+- VTAB-50: the summary stays below its goal. {vtab_note}
 - ViT-Ti and 10 % labels: A_avg stays below its goal, and A_T reaches it.
 """
 HEADER = """# {title}
@@ -225,7 +225,8 @@ def _overview(results: Sequence[Result]) -> str:
         *(f"| [{title}](results/{slug}.md) | {about} |" for title, slug, about in links),
         GOALS,
         "\n".join(table(results)),
-        WHY.format(vtab_mixture=vtab_mixture(results)),
+        WHY.format(vtab_note=vtab_note(results)),
+        "## Time\n",
         "\n".join(minutes(results)),
         "Computed by `python benchmarks/collect.py` from results of " + date_range(results) + ".",
     )

@@ -117,6 +117,7 @@ GOALS = (
     ),
 )
 """The goals as the plan of the project states them."""
+VTAB_EXACT = Goal("", 0.0, 0.0, 0.0, "exact", {"kind": "hellinger"}, dataset=VTAB)
 VTAB_MIXTURE = Goal("", 0.0, 0.0, 0.0, "fedran-mixture", {**SINGLE_3, **WIDE}, dataset=VTAB)
 
 
@@ -148,12 +149,13 @@ def table(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def vtab_mixture(results: Sequence[Result]) -> str:
-    """What a mixture reaches on VTAB-50, where the summary misses its goal."""
-    a_avg, a_t, mib = _measured(results, VTAB_MIXTURE)
+def vtab_note(results: Sequence[Result]) -> str:
+    """What the exact Gram and a mixture reach on VTAB-50, where the summary misses its goal."""
+    found = [_measured(results, goal) for goal in (VTAB_EXACT, VTAB_MIXTURE)]
+    (exact, mixture), mib = [f"{a.mean:.2f} / {t.mean:.2f}" for a, t, _ in found], found[1][2]
     return (
-        "A mixture (groups of 3, at least 1, M = 16384) reaches "
-        f"{a_avg.mean:.2f} / {a_t.mean:.2f} there with {mib:.3f} MiB."
+        f"The exact Gram with our ridge reaches {exact},\n  so the upload loses little. A mixture "
+        f"(groups of 3, at least 1, M = 16384) reaches {mixture}\n  with {mib:.3f} MiB."
     )
 
 
