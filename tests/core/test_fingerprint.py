@@ -105,3 +105,10 @@ def test_another_type_than_a_fingerprint_is_refused(wrong):
         fedran.summarize(np.eye(3), [0, 1, 2], fingerprint=wrong)
     with pytest.raises(TypeError, match=r"pass phi\.fingerprint"):
         fedran.Aggregator(3, fingerprint=wrong)
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**400])
+def test_integers_beyond_64_bits_are_refused(value):
+    with pytest.raises(Refused, match="within 64 bits"):
+        Fingerprint.of(d=value)
+    assert Fingerprint.of(d=2**63 - 1).fields["d"] == 2**63 - 1

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedran
+from fedran.core import exact
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
+from fedran.core.exact import ExactSum
 from fedran.core.mixture import condense
 from helpers.mixtures import M, phi_of, rows, with_part
 from helpers.reference import quick
@@ -181,4 +183,35 @@ def test_numbers_that_cannot_describe_rows_are_refused(change, why):
     agg = Aggregator(M, fingerprint=phi.fingerprint)
     with pytest.raises(Refused, match=why):
         agg.absorb(with_part(m, **change(m.parts[0])), client="a", task="t")
+    assert not agg.absorbed
+
+
+def test_blocks_of_drawn_rows_are_small_also_where_the_features_are_wide(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(exact, "BLOCK_BYTES", 4 * 700)
+    phi = fedran.RandomFeatures(100, 2, kind="relu")
+    project = phi.project
+
+    def recorded(X):
+        sizes.append(len(X))
+        return project(X)
+
+    monkeypatch.setattr(phi, "project", recorded)
+    Z = np.random.default_rng(0).random((40, 100))
+    total = ExactSum(2)
+    total.add_mixture(condense(Z, [0] * 40, phi, 2, 2), phi)
+    assert sum(sizes) >= 80
+    assert max(sizes) <= 16  # 7 rows of 100 float32, or one group
+
+
+def test_a_mixture_along_the_largest_direction_of_the_map_cannot_overflow_the_gram():
+    phi = fedran.RandomFeatures(2000, 2, kind="relu")
+    top = np.linalg.svd(phi.projection)[0][:, :1].T
+    top *= np.sign((top @ phi.projection).sum())
+    m = condense(np.repeat(1e18 * top, 4, axis=0), [0] * 4, phi, 1, 1)
+    assert m.energy < 1e37
+    agg = Aggregator(2, fingerprint=phi.fingerprint)
+    assert np.sum(phi.project(top.astype(np.float32)).astype(float) ** 2) * m.energy > 1e39
+    with pytest.raises(Refused, match="energy"):
+        agg.absorb(m, client="a", task="t")
     assert not agg.absorbed

@@ -126,3 +126,18 @@ def test_rows_that_are_not_finite_are_named():
         condense(Z, y, phi_of())
     with pytest.raises(TypeError, match="fingerprint"):
         Mixture((), None)
+
+
+def test_a_message_of_many_large_groups_does_not_mean_many_draws(monkeypatch):
+    monkeypatch.setattr(module, "MAX_DRAWN_ROWS", 500)
+    phi = phi_of()
+    m = condense(*rows(300), phi, group_size=6, min_group=2)
+    counts = np.full(m.n_groups, 10**6)
+    forged = with_part(m, counts=counts)
+    blocks = list(forged.draw())
+    assert sum(len(b.rows) for b in blocks) <= 500
+    assert sum(b.weights.sum() for b in blocks) == pytest.approx(counts.sum())
+    monkeypatch.setattr(module, "MAX_DRAWN_ROWS", 1)  # two per group are always drawn
+    assert sum(len(b.rows) for b in forged.draw()) == 2 * m.n_groups
+    monkeypatch.setattr(module, "MAX_DRAWN_ROWS", 2 * 300)  # two per row: nothing changes
+    assert sum(len(b.rows) for b in m.draw()) == 600

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import fedran
 from fedran.core._linalg import blas
 from fedran.core.accounts import Accounts
-from fedran.core.ridge import Ridge, solve_gram, solve_stack, solve_subspace
+from fedran.core.ridge import Ridge, solve_gram, solve_stack, solve_subspace, spectral_norm
 from helpers.reference import quick, spectral
 
 problems = st.tuples(
@@ -184,3 +184,8 @@ def test_a_ridge_is_a_number_or_a_rule(ridge):
     agg.absorb(fedran.summarize(np.eye(2), [0, 1]), client="a", task="t")
     with pytest.raises(TypeError, match="a number, a Ridge or None"):
         agg.solve(ridge)
+
+
+def test_the_norm_of_a_gram_is_right_where_its_squares_are_out_of_the_range_of_float32():
+    G = np.diag(np.array([1.0, 2.0, 7.0], dtype=np.float32) * np.float32(1e30))
+    assert spectral_norm(G) == pytest.approx(7e30, rel=1e-3)

@@ -280,3 +280,30 @@ def test_limits_hold_before_memory_is_taken():
     assert_refused(encoded(), "decoded", replace(SMALL, decoded=1000))
     assert_refused(encoded(), "in_features", replace(SMALL, out_features=D - 1))
     assert_refused(encoded(), "classes", replace(SMALL, classes=2))
+
+
+@pytest.mark.parametrize("precision", ["mixed", "float32"])
+def test_more_directions_than_columns_are_refused_before_their_products_are_formed(precision):
+    q = 60_000  # a (q, q) matrix of float64 has 27 GiB
+
+    def change(message):
+        message.fields["in_features"] = 1
+        message.fields["parts"] = [{"classes": [0], "groups": [1], "directions": q}]
+        message.put("counts", np.ones((1, 1)), "U8")
+        message.put("spreads", [0.1], "F32")
+        message.put("shares", np.zeros(q), "F32")
+        message.put("directions", np.ones((q, 1)), "F32")
+        message.put("means", [[0.5]], "F32")
+        if precision == "mixed":
+            message.put("means_bits", [8], "U8")
+            message.put("means_scale", [0.001], "F32")
+            message.put("directions_bits", np.full(q, 8), "U8")
+            put_stream("means", b"\x7f")(message)
+            put_stream("directions", b"\x7f" * q)(message)
+
+    assert_refused(tampered(encoded(precision), change), "directions", fedran.Limits())
+
+
+def test_a_fingerprint_with_a_number_beyond_64_bits_is_refused():
+    change = set_field("fingerprint", {"kind": "cosine", "d": 10**400})
+    assert_refused(tampered(encoded(), change), "fingerprint.d")

@@ -223,3 +223,19 @@ def test_wrong_arguments_of_plan_are_named(options, named):
 def test_text_that_is_no_size_in_bytes_is_refused(text):
     with pytest.raises(ValueError, match="expected a size"):
         parse_bytes(text)
+
+
+def test_a_mixture_has_at_least_one_group_per_class():
+    p = fedran.plan(20_000, out_features=8192, n_classes=100, in_features=1280, n_rows=1000)
+    assert p.group_size is None
+    rng = np.random.default_rng(0)
+    phi = fedran.RandomFeatures(1280, 8)
+    m = fedran.condense(np.abs(rng.standard_normal((1000, 1280))), np.arange(1000) % 100, phi, 69)
+    assert len(fedran.encode(m)) > 20_000
+
+
+def test_a_plan_for_any_number_of_rows_takes_no_time():
+    p = fedran.plan(10**6, out_features=64, n_classes=2, in_features=64, n_rows=10**12)
+    assert p.group_size is not None
+    sizes = [mixture_bytes(64, 10**12, 2, size) for size in (p.group_size - 1, p.group_size)]
+    assert sizes[0] > 10**6 >= sizes[1] == p.mixture_upload

@@ -175,7 +175,7 @@ class Aggregator:
         self._sum.check(message)
         if isinstance(message, Mixture):
             self._check_mixture(message)
-            energy = self.out_features * message.energy  # in expectation, and at most
+            energy = self._phi().largest_gain ** 2 * message.energy
         else:
             self._check_summary(message)
             energy = message.accounts.energy

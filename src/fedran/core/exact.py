@@ -145,7 +145,8 @@ class ExactSum:
         """
         total, energy = ClassSums.empty(self.out_features, self.device), 0.0
         with self._lock:
-            for draw in mixture.draw(max(1, BLOCK_BYTES // (4 * self.out_features)), self.device):
+            widest = max(self.out_features, mixture.in_features, 1)
+            for draw in mixture.draw(max(1, BLOCK_BYTES // (4 * widest)), self.device):
                 H = to_device(phi.project(draw.rows), self.device, self.dtype)
                 xp = namespace(H)
                 root = xp.astype(like(np.sqrt(draw.weights), H), H.dtype)[:, None]

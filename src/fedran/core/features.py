@@ -161,6 +161,15 @@ source={'backbone': 'a backbone'})
             row[:] = generator.standard_normal(self.out_features)
         return projection
 
+    @property
+    def largest_gain(self) -> float:
+        """A bound on ||phi(z)|| / ||prepare(z)|| over all rows z.
+
+        The activations satisfy |a(x)| <= |x|, so the largest singular value of P is one. That of
+        a Gaussian (d, M) matrix exceeds sqrt(M) + sqrt(d) + 6 with probability exp(-18).
+        """
+        return math.sqrt(self.out_features) + math.sqrt(self.in_features + self.bias) + 6
+
     def projection_like(self, Z: Float[Array, "n d"]) -> Float32[Array, "prepared M"]:
         """P in the namespace and on the device of Z.
 
@@ -284,8 +293,7 @@ def require_nonnegative(Z: Float[Array, "n d"], name: str, why: str, hint: str =
 def largest_row_norm(fingerprint: Fingerprint) -> float | None:
     """A bound on ||phi(z)|| over all rows z, from phi's fingerprint; None where there is none.
 
-    |GELU(x)| <= |x|, so rows of unit norm give at most the largest singular value of P. That
-    of a Gaussian (d, M) matrix exceeds sqrt(M) + sqrt(d) + 6 with probability exp(-18).
+    It is ``phi.largest_gain`` where prepared rows have unit norm.
 
     >>> largest_row_norm(RandomFeatures(64, 1024).fingerprint)
     46.0
@@ -294,6 +302,4 @@ def largest_row_norm(fingerprint: Fingerprint) -> float | None:
         phi = RandomFeatures.from_fingerprint(fingerprint)
     except Refused:
         return None
-    if phi.kind == "relu":
-        return None
-    return math.sqrt(phi.out_features) + math.sqrt(phi.in_features + phi.bias) + 6
+    return None if phi.kind == "relu" else phi.largest_gain

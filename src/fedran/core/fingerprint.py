@@ -98,7 +98,10 @@ def _check_field(name: object, value: object) -> None:
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise Refused(f"fingerprint.{name}", "a finite number", value)
-    elif value is not None and not isinstance(value, (bool, int)):
+    elif isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise Refused(f"fingerprint.{name}", "an integer within 64 bits", "a larger one")
+    elif value is not None:
         raise Refused(f"fingerprint.{name}", "text, a number, true, false or null", value)
 
 

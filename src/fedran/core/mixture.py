@@ -33,6 +33,8 @@ DRAWS = 2
 """Rows that the server draws per real row (docs/explanation/mathematics.md says why 2)."""
 MAX_DRAWS = 256
 """Most rows drawn for one group, so that a stated count cannot keep a server busy."""
+MAX_DRAWN_ROWS = 2**20
+"""Most rows drawn for a mixture of fewer than half as many groups."""
 NORM_SLACK = 1e-3
 """Tolerance for rounding where rows have norm 1."""
 UNIT_NORM_KINDS = ("cosine", "hellinger")
@@ -61,6 +63,9 @@ class MixturePart:
         if self.means.ndim != 2 or self.means.shape[0] != g or g == 0:
             expected = f"one row for each of {g} groups, at least one"
             raise Refused("means", expected, f"shape {tuple(self.means.shape)}")
+        if q > self.means.shape[1]:
+            expected = f"at most {self.means.shape[1]}, the number of columns"
+            raise Refused("directions", expected, q)
         if tuple(self.directions.shape) != (q, self.means.shape[1]):
             expected = f"shape {(q, int(self.means.shape[1]))}"
             raise Refused("directions", expected, tuple(self.directions.shape))
@@ -252,18 +257,30 @@ class Mixture:
                 sha.update(np.ascontiguousarray(array).data)
         return sha.hexdigest()
 
+    def _draws_per_group(self) -> int:
+        """The most rows per group, at least 2, that keep the mixture below MAX_DRAWN_ROWS."""
+        if not self.parts:
+            return MAX_DRAWS
+        counts = np.concatenate([part.counts for part in self.parts])
+        random = np.concatenate([part.spreads for part in self.parts]) > 0
+        wished = np.where(random, np.minimum(DRAWS * counts, MAX_DRAWS), 1)
+        totals = [int(np.minimum(wished, most).sum()) for most in range(2, MAX_DRAWS + 1)]
+        return 2 + max(0, int(np.searchsorted(totals, MAX_DRAWN_ROWS, side="right")) - 1)
+
     def draw(self, max_rows: int = 4096, device: str | None = None) -> Iterator[Draw]:
         """Rows of the mixture as blocks of whole groups, of about ``max_rows`` rows each.
 
         The seed is the content digest, through NumPy's ``RandomState``, whose stream never
         changes. So the same mixture always gives the same rows. A group of n rows gives
         ``DRAWS * n`` rows, at most ``MAX_DRAWS``, whose mean is exactly the group's, and one row
-        where its spread is 0. Rows are drawn on the CPU and moved to ``device``.
+        where its spread is 0. If that is more than ``MAX_DRAWN_ROWS`` in all, the largest groups
+        give fewer rows. Rows are drawn on the CPU and moved to ``device``.
         """
         seed = np.frombuffer(bytes.fromhex(self.content_digest())[:16], dtype="<u4")
         generator = np.random.RandomState(seed)
+        most = self._draws_per_group()
         for part in map(_on_cpu, self.parts):
-            draws = np.clip(DRAWS * part.counts, 2, MAX_DRAWS)
+            draws = np.clip(DRAWS * part.counts, 2, most)
             draws[part.spreads == 0] = 1
             ends = np.cumsum(draws)
             first = 0

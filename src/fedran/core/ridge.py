@@ -13,6 +13,7 @@ from fedran.core._linalg.arrays import (
     Array,
     Float,
     Float64,
+    cast,
     eps,
     is_numpy_array,
     like,
@@ -171,7 +172,8 @@ def spectral_norm(G: Float[Array, "M M"]) -> float:
             y = symv(1.0, G.T if row_major else G, x, lower=0 if row_major else 1)
         else:
             y = G @ x
-        previous, value = value, float(xp.linalg.vector_norm(y))
+        # In float64, because squares of large entries are beyond float32.
+        previous, value = value, float(xp.linalg.vector_norm(cast(y, "float64")))
         if value == 0.0 or abs(value - previous) <= 1e-6 * value:
             break
         x = y / value

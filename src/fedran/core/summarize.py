@@ -137,8 +137,8 @@ class Summarizer:
         root = np.sqrt(linear**2 + 4.0 * quadratic * max_bytes)
         self.capacity = int((root - linear) / (2 * quadratic))
         """Rows that are held before they are compressed."""
-        least = self.rank if isinstance(self.rank, int) else 1
-        if self.capacity < 2 * min(least, out_features):
+        least = min(self.rank, out_features) if isinstance(self.rank, int) else 1
+        if self.capacity < 2 * least:
             raise ValueError(
                 f"max_bytes={max_bytes} holds {self.capacity} rows of {out_features} features; "
                 f"rank {least} needs {2 * least}: raise max_bytes or lower rank"

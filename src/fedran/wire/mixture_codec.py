@@ -85,13 +85,15 @@ def decode_mixture(message: Container, limits: Limits) -> Mixture:
     fingerprint = header.fingerprint("fingerprint")
     if fingerprint is None:
         raise Refused("fingerprint", "the features of the mixture", "none")
-    layout = _read_parts(header, limits)
+    layout = _read_parts(header, d, limits)
     g = sum(sum(groups) for _, groups, _ in layout)
     q = sum(directions for _, _, directions in layout)
     if g > limits.groups:
         raise Refused("groups", f"at most {limits.groups}", g)
-    # Codes, their bytes, float32 values and their squares.
-    need = 16 * (g + q) * d + 64 * g
+    # Codes, their bytes and float32 values. Then, part by part, directions and their inner
+    # products in float64.
+    widest = max((directions for _, _, directions in layout), default=0)
+    need = 16 * (g + q) * d + 64 * g + 32 * widest * (d + widest)
     if need > limits.decoded:
         raise Refused("message", f"at most {limits.decoded} bytes when decoded", need)
     counts = _read_counts(message, g)
@@ -127,8 +129,10 @@ def decode_mixture(message: Container, limits: Limits) -> Mixture:
     return Mixture(tuple(parts), fingerprint, digest=message.digest).validate()
 
 
-def _read_parts(header: Header, limits: Limits) -> list[tuple[tuple[Label, ...], list[int], int]]:
-    """Classes, groups per class and number of directions of each part."""
+def _read_parts(
+    header: Header, d: int, limits: Limits
+) -> list[tuple[tuple[Label, ...], list[int], int]]:
+    """Classes, groups per class and number of directions of each part, for rows of d values."""
     layout = []
     for i, value in enumerate(header.items("parts", limits.classes)):
         if not isinstance(value, dict):
@@ -138,7 +142,7 @@ def _read_parts(header: Header, limits: Limits) -> list[tuple[tuple[Label, ...],
         if not classes:
             raise Refused(f"parts.{i}.classes", "at least one class", "none")
         groups = part.integers("groups", len(classes), 1, limits.groups)
-        layout.append((classes, groups, part.integer("directions", 0, limits.out_features)))
+        layout.append((classes, groups, part.integer("directions", 0, d)))
     if sum(len(classes) for classes, _, _ in layout) > limits.classes:
         raise Refused("parts", f"at most {limits.classes} classes in all", "more")
     return layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Literal
 
@@ -162,11 +163,14 @@ def _smallest_groups(
     budget: int, d: int, n_rows: int, C: int, min_group: int, bits: float
 ) -> tuple[int, int] | None:
     """The smallest group size whose mixture fits, and its bytes; None if none does."""
-    for size in range(max(LEAST_GROUP_SIZE, min_group + 1 if min_group > 1 else 0), n_rows + 1):
-        need = mixture_bytes(d, n_rows, C, size, min_group, bits=bits)
-        if need <= budget:
-            return size, need
-    return None
+
+    def need(size: int) -> int:
+        return mixture_bytes(d, n_rows, C, size, min_group, bits=bits)
+
+    sizes = range(max(LEAST_GROUP_SIZE, min_group + 1 if min_group > 1 else 0), n_rows + 1)
+    # Bisection: larger groups take fewer bytes.
+    found = bisect_left(sizes, True, key=lambda size: need(size) <= budget)
+    return None if found == len(sizes) else (sizes[found], need(sizes[found]))
 
 
 def _check_sizes(**sizes: int | None) -> None:

@@ -87,7 +87,7 @@ def mixture_bytes(
     The estimate is a few percent too high for features of real backbones. Normal features take
     up to a quarter more.
     """
-    groups = mixture_groups(n_rows, group_size, min_group)
+    groups = max(n_classes, mixture_groups(n_rows, group_size, min_group))
     values = groups * max(bits - MEAN_CODING_GAIN, 1.0) + directions * 3.2
     return int(in_features * values / 8) + PER_GROUP * groups + PER_CLASS * n_classes + HEADER
 

@@ -74,3 +74,12 @@ def test_many_rows_are_grouped_block_by_block(monkeypatch):
 def test_the_same_rows_give_the_same_groups():
     X = np.random.default_rng(0).standard_normal((80, 4)).astype(np.float32)
     assert np.array_equal(group_rows(X, 5, 3), group_rows(X.copy(), 5, 3))
+
+
+def test_blocks_are_never_smaller_than_the_smallest_group(monkeypatch):
+    monkeypatch.setattr(kmeans, "BLOCK_ROWS", 16)
+    X = np.random.default_rng(0).standard_normal((100, 3)).astype(np.float32)
+    for min_group in (15, 17, 40, 51, 100):
+        counts = np.bincount(group_rows(X, min_group, min_group))
+        assert counts.min() >= min_group
+        assert counts.sum() == 100

@@ -247,3 +247,13 @@ def test_good_ranks_become_plain_numbers(rank, expected):
     assert check_rank(rank) == expected
     assert type(check_rank(rank)) is type(expected)
     assert type(check_rank(np.float32(0.5))) is float
+
+
+@pytest.mark.parametrize("scale", [1e-13, 1.0, 1e12])
+def test_the_loss_is_right_where_its_squares_are_out_of_the_range_of_float32(scale):
+    A = (scale * matrix(40, 30, 0, decay=0.02)).astype(np.float32)
+    found = leading(A, 3)
+    assert found.route == "ritz"
+    values = np.linalg.svd(A.astype(np.float64), compute_uv=False)[3:] ** 2
+    assert found.loss.frobenius == pytest.approx(np.linalg.norm(values), rel=1e-4)
+    assert found.loss.spectral == pytest.approx(values[0], rel=1e-4)

@@ -11,7 +11,8 @@ from fedran.core._linalg.arrays import Float32, Float64, Int64
 from fedran.core._linalg.blas import gram
 
 BLOCK_ROWS = 4096
-"""Rows that are grouped together; more rows are grouped block by block."""
+"""Rows that are grouped together; more rows are grouped block by block, unless a block would
+then be smaller than the smallest group."""
 STEPS = 25
 """Most steps of Lloyd's iteration."""
 
@@ -29,7 +30,7 @@ def group_rows(
     """
     n = len(X)
     groups = np.empty(n, dtype=np.int64)
-    n_blocks = max(1, -(-n // BLOCK_ROWS))
+    n_blocks = max(1, min(-(-n // BLOCK_ROWS), n // min_group))
     start = 0
     for rows in np.array_split(np.arange(n), n_blocks):
         K = gram(X[rows].T).astype(np.float64)

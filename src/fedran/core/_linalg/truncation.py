@@ -153,7 +153,8 @@ def _by_ritz(
     rest = K - matmul(U * kept, U.T)
     return factor, Loss(
         spectral=float(values[0]),
-        frobenius=float(np.linalg.norm(rest)),
+        # In float64: squares of float32 values can be out of the range of float32.
+        frobenius=float(np.sqrt(np.einsum("ij,ij->", rest, rest, dtype=np.float64))),
         trace=max(0.0, energy - float(ritz.sum())),
     )
 
