@@ -165,6 +165,11 @@ A run is repeated with several seeds, which change the order of the classes and 
 clients. `fedran report results` draws all results as one HTML page with figures and with tables for
 every β; the pages here show the most skewed β where a table would otherwise repeat.
 """
+PICTURE = """![Accuracy after the last task against the largest upload](img/accuracy_bytes.svg)
+
+*CIFAR-100, EfficientNet-Lite0, 5 tasks, 5 clients, β = 0.1: accuracy after the last task against
+the largest upload, means over three streams.*
+"""
 GOALS = """## Goals of the project
 
 Least accuracy and largest upload per setting, beside what was measured: mean and standard deviation
@@ -220,15 +225,16 @@ def _overview(results: Sequence[Result]) -> str:
     links += [(_benchmark(name)[0], name, about) for name, about in BENCHMARKS.items()]
     return _joined(
         OVERVIEW,
+        PICTURE,
         markdown_table(_main_figures(results)).replace("### ", "## ", 1),
         "## All pages\n\n| page | what it shows |\n|---|---|",
         *(f"| [{title}](results/{slug}.md) | {about} |" for title, slug, about in links),
         GOALS,
         "\n".join(table(results)),
         WHY.format(vtab_note=vtab_note(results)),
+        "Computed by `python benchmarks/collect.py` from results of " + date_range(results) + ".",
         "## Time\n",
         "\n".join(minutes(results)),
-        "Computed by `python benchmarks/collect.py` from results of " + date_range(results) + ".",
     )
 
 
@@ -269,7 +275,7 @@ def _main_figures(results: Sequence[Result]) -> Table:
     note = (
         "A_T is the accuracy in percent after the last task, mean over seeds. MiB is the largest "
         "upload of any client in any task. FedRAN and FedRAN-mixture are the two messages of this "
-        "package, FedRAN with M = 8192 random features (digits: 1024) and mixtures with 16384. "
+        "package, FedRAN with M = 8192 random features and mixtures with 16384 (digits: 1024). "
         "FedRAN-paper is our implementation of the paper's algorithm as printed. Exact Gram sends "
         "the Gram matrix of FedRAN's random features without compression. Where a "
         "method ran with several settings, the most accurate is shown. The last columns show the "
