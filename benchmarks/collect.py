@@ -19,7 +19,6 @@ from fedran.bench.report.tables.table import (
     beta_text,
     date_range,
     mib,
-    number,
     number_columns,
     results_of,
     text_columns,
@@ -254,27 +253,19 @@ def _main_figures(results: Sequence[Result]) -> Table:
         chosen = [_best(g for g in members if g.key == key) for key in COMPARED]
         best = _best(g for g in members if g.competes and g.key not in {*COMPARED, *OURS})
         row = [Cell(setting.title), Cell(beta_text(beta))]
-        for g in (*chosen, best):
-            row += [
-                number(_final_accuracy(g) if g else None),
-                Cell(mib(largest_upload(g)) if g else NOTHING),
-            ]
+        row += [Cell(_accuracy_and_size(g)) for g in (*chosen, best)]
         if not blocks or blocks[-1][0][0] != row[0]:
             blocks.append([])
         blocks[-1] = [*blocks[-1], [*row, Cell(best.name if best else NOTHING)]]
         used += [g for g in (*chosen, best) if g]
     columns = [
         *text_columns("setting", "β"),
-        *(
-            column
-            for name in (*COMPARED.values(), "best other method")
-            for column in number_columns("A_T", "MiB", group=name)
-        ),
+        *number_columns(*COMPARED.values(), "best other method"),
         *text_columns("which"),
     ]
     note = (
-        "A_T is the accuracy in percent after the last task, mean over seeds. MiB is the largest "
-        "upload of any client in any task. FedRAN and FedRAN-mixture are the two messages of this "
+        "Accuracy in percent after the last task (A_T), mean over seeds, at the largest upload of "
+        "any client in any task. FedRAN and FedRAN-mixture are the two messages of this "
         "package, FedRAN with M = 8192 random features and mixtures with 16384 (digits: 1024). "
         "FedRAN-paper is our implementation of the paper's algorithm as printed. Exact Gram sends "
         "the Gram matrix of FedRAN's random features without compression. Where a "
@@ -282,6 +273,10 @@ def _main_figures(results: Sequence[Result]) -> Table:
         "most accurate of the other methods."
     )
     return Table("Main figures", columns, blocks, note, results_of(used))
+
+
+def _accuracy_and_size(g: Group | None) -> str:
+    return f"{_final_accuracy(g):.2f} at {mib(largest_upload(g))} MiB" if g else NOTHING
 
 
 def _best(found: Iterable[Group]) -> Group | None:
