@@ -1,5 +1,6 @@
 """Federations of mixtures: sites, server, edges, and a rebuild at another width."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
+from fedran.wire.files import write_atomically
 from helpers.made_federation import PHI, RULES, D, M, Sites, same_state, upload
 from helpers.made_site import OFFER, rows, site_of, summary_of
 
@@ -80,7 +82,7 @@ def test_groups_grow_until_the_upload_fits(tmp_path):
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
     site = site_of(tmp_path / "small", X, [str(i % 100) for i in range(600)])
-    with pytest.raises(Refused, match="room for one mean of each of 100 classes"):
+    with pytest.raises(Refused, match="room for 100 group means"):
         site.prepare(replace(OFFER, message="mixture", budget_bytes=1024))
 
 
@@ -206,15 +208,43 @@ def test_a_crash_during_a_rebuild_loses_nothing(server, monkeypatch):
     def crash(*_):
         raise KeyboardInterrupt
 
-    for name in ("_write_out_features", "update_head"):
+    def write_until_settings(path, data):
+        if path == paths.settings_file:
+            raise KeyboardInterrupt
+        write_atomically(path, data)
+
+    crashes = {"write_atomically": write_until_settings, "update_head": crash}
+    for name, change in crashes.items():
+        (paths.state / "served.json").write_text('{"head": "old", "nodes": ["7"]}')
         with monkeypatch.context() as patch:
-            patch.setattr(module, name, crash)
+            patch.setattr(module, name, change)
             with pytest.raises(KeyboardInterrupt):
                 rebuild(paths, 80)
         store = Store.open(paths.settings(), paths.folder)
         assert len(store.aggregator.absorbed) == 2
-        assert store.aggregator.out_features == (48 if name == "_write_out_features" else 80)
+        assert store.aggregator.out_features == (48 if name == "write_atomically" else 80)
         store.close()
+        assert json.loads((paths.state / "served.json").read_bytes())["nodes"] == []
+
+
+def test_a_width_that_does_not_fit_into_memory_leaves_the_settings_as_they_were(
+    server, monkeypatch
+):
+    paths = server("mixture")
+    before = paths.settings_file.read_text()
+
+    def too_large(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fedran.core.exact.ExactSum, "add_mixture", too_large)
+        with pytest.raises(MemoryError):
+            rebuild(paths, 80)
+    assert paths.settings_file.read_text() == before
+    store = Store.open(paths.settings(), paths.folder)
+    assert store.aggregator.out_features == 48
+    assert len(store.aggregator.absorbed) == 2
+    store.close()
 
 
 def test_summaries_cannot_be_rebuilt(server):
@@ -226,3 +256,56 @@ def test_summaries_cannot_be_rebuilt(server):
     assert list(paths.state.glob("snapshot-*"))
     with pytest.raises(ValueError, match="out_features"):
         rebuild(paths, 0)
+
+
+def test_a_budget_that_no_mixture_meets_is_refused_also_for_a_class_of_several_blocks(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(fedran.core._linalg.kmeans, "BLOCK_ROWS", 20)
+    site = site_of(tmp_path, *rows(600))
+    with pytest.raises(Refused, match="group means"):
+        site.prepare(replace(OFFER, message="mixture", budget_bytes=1024))
+
+
+def forged_parts(data, parts):
+    """The upload with its accounts, or its only mixture part, changed to this number of parts."""
+    message = fedran.decode(data)
+    if isinstance(message, fedran.Mixture):
+        return fedran.encode(replace(message, parts=message.parts * parts))
+    accounts = replace(message.accounts, parts=parts)
+    return fedran.encode(replace(message, accounts=accounts, digest=None))
+
+
+@pytest.mark.parametrize("kind", ["summary", "mixture"])
+def test_a_site_cannot_say_that_it_is_several_sites(kind, sites, tmp_path):
+    make, said = (upload, PHI.fingerprint) if kind == "summary" else (mixture, INPUT)
+    lie = sites.envelope("site-1", "may", forged_parts(make(0), 2), fingerprint=said.hash)
+    store = Store(tmp_path / "server", replace(RULES, message=kind), sites.roster, 3)
+    assert "parts: expected 1" in store.receive(lie).reason
+    members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
+    outbox = Outbox(tmp_path / "outbox")
+    edge = Edge(tmp_path / "edge", EdgeRules("trial", "edge"), sites.keys["edge"], members, outbox)
+    assert "parts: expected 1" in edge.receive(lie).reason
+    for m in ("site-1", "site-2"):
+        honest = sites.envelope(m, "may", make(len(m)), fingerprint=said.hash)
+        assert edge.receive(honest).outcome == "accepted"
+    made = edge.forward("may")
+    listed = {"members": made.statement.members, "fingerprint": said.hash}
+    lie = sites.envelope("edge", "may.sum-1", forged_parts(made.upload, 3), **listed)
+    assert "parts: expected 2" in store.receive(lie).reason
+    assert store.receive(made.to_bytes()).outcome == "accepted"
+    store.close()
+    edge.close()
+
+
+def test_an_edge_that_knows_the_offer_takes_only_the_kind_in_it(sites, tmp_path):
+    rules = EdgeRules("trial", "edge", INPUT, "mixture")
+    members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
+    outbox = Outbox(tmp_path / "outbox")
+    edge = Edge(tmp_path / "edge", rules, sites.keys["edge"], members, outbox)
+    # A summary that claims the fingerprint of mixtures would otherwise set the kind for all.
+    wrong = replace(fedran.decode(upload(0)), fingerprint=INPUT, digest=None)
+    receipt = edge.receive(envelope(sites, "site-1", data=fedran.encode(wrong)))
+    assert "expected a mixture, got a summary" in receipt.reason
+    assert edge.receive(envelope(sites, "site-2")).outcome == "accepted"
+    edge.close()

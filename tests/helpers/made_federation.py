@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 import fedran
-from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.core.summary import combine
+from fedran.federation.protocol.identity import SUM, Roster, SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation import Rules
@@ -15,12 +16,14 @@ PHI = fedran.RandomFeatures(D, M, "relu", seed=0, source="test")
 RULES = Rules("trial", PHI.fingerprint, M)
 
 
-def upload(seed, classes=(0, 1), scale=1.0, phi=PHI, n=20):
+def upload(seed, classes=(0, 1), scale=1.0, phi=PHI, n=20, sites=1):
+    """An encoded summary; of several sites with the same rows where ``sites`` is not 1."""
     rng = np.random.default_rng(seed)
     Z = scale * rng.random((n, D))
     y = rng.choice(classes, n)
     y[: len(classes)] = classes
-    return fedran.encode(fedran.summarize(phi(Z), y, rank=8, fingerprint=phi.fingerprint))
+    summary = fedran.summarize(phi(Z), y, rank=8, fingerprint=phi.fingerprint)
+    return fedran.encode(combine([summary] * sites, 8) if sites > 1 else summary)
 
 
 class Sites:
@@ -33,9 +36,11 @@ class Sites:
 
     def envelope(self, client, task, data=None, *, key=None, **changes):
         said = {"federation": "trial", "fingerprint": PHI.fingerprint.hash, **changes}
-        blob = upload(sum(map(ord, client + task))) if data is None else data
+        if data is None:
+            sites = sum(SUM not in name for _, name in changes.get("members", ())) or 1
+            data = upload(sum(map(ord, client + task)), sites=sites)
         signer = self.keys[client] if key is None else key
-        return seal(blob, signer, client=client, task=task, **said).to_bytes()
+        return seal(data, signer, client=client, task=task, **said).to_bytes()
 
     def store(self, folder, snapshot_every=3, **changes):
         return Store(folder, replace(RULES, **changes), self.roster, snapshot_every)

@@ -192,3 +192,16 @@ def test_an_unexpected_error_in_a_check_refuses_the_upload(sites, store, monkeyp
     assert (receipt.code, receipt.reason[:8]) == (Code.SERVER_ERROR, "an error")
     assert "ZeroDivisionError" in caplog.text
     assert store.journal.count == 0
+
+
+def test_rows_with_hardly_any_energy_are_quarantined(sites, store):
+    """The ridge follows the mean row energy: one site with many such rows would remove it."""
+    for n in range(3):
+        assert store.receive(sites.envelope("site-1", f"task-{n}")).outcome == "accepted"
+    before = store.solve().diagnosis.lam
+    tiny = fedran.decode(upload(7, scale=1e-3))
+    many = replace(tiny, accounts=replace(tiny.accounts, n_rows=2**40), digest=None)
+    receipt = store.receive(sites.envelope("site-2", "may", fedran.encode(many)))
+    assert receipt.outcome == "quarantined"
+    assert "times the median" in receipt.reason
+    assert store.solve().diagnosis.lam == before

@@ -28,11 +28,16 @@ from fedran.federation.protocol.identity import (
     base_task,
     check_task,
 )
-from fedran.federation.protocol.messages import Envelope, open_envelope, seal
+from fedran.federation.protocol.messages import Envelope, MessageKind, open_envelope, seal
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.server.journal import Journal
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.validation import check_not_covered, check_sender, decode_upload
+from fedran.federation.server.validation import (
+    check_not_covered,
+    check_parts,
+    check_sender,
+    decode_upload,
+)
 from fedran.federation.site.outbox import Outbox
 from fedran.wire.codec import encode
 from fedran.wire.files import refusals_name_file
@@ -53,6 +58,8 @@ class EdgeRules:
     """The edge's own id, under which the server knows its key."""
     fingerprint: Fingerprint | None = None
     """Of the federation's features; None: that of the first accepted upload."""
+    message: MessageKind | None = None
+    """The kind of every upload; None: that of the first accepted one."""
     limits: Limits = DEFAULT_LIMITS
     largest_upload: int = ServerSettings.largest_upload
     """Bytes of a sum that a server with default settings still reads."""
@@ -129,6 +136,7 @@ class Edge:
                 raise Refused("fingerprint", expected, statement.fingerprint)
             checker = self._checker or self._make_checker(message)
             checker.check(message, client=statement.client, task=statement.task)
+            check_parts(statement, message)
         except Refused as reason:
             code = reason.code if isinstance(reason, UploadRefused) else Code.INVALID
             return Receipt(code, *key, digest, str(reason))
@@ -207,6 +215,9 @@ class Edge:
     def _make_checker(self, first: Summary | Mixture) -> _Checker:
         fingerprint = self.rules.fingerprint or first.fingerprint
         require_same(fingerprint, first.fingerprint, "this site and its members")
+        kind = type(first).__name__.lower()
+        if kind != (self.rules.message or kind):
+            raise Refused("message", f"a {self.rules.message}", f"a {kind}")
         return _Checker(first, fingerprint)
 
     def _received(self) -> Iterator[Envelope]:

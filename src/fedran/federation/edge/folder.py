@@ -58,11 +58,10 @@ def forward(
     """Accept uploads of members, and put one sum of the new ones into the outbox."""
     settings, folder = paths.settings(), paths.folder
     state = folder / settings.state
-    last_offer, fingerprint = state / "offer.json", None
+    rules, last_offer = EdgeRules(settings.federation, settings.client), state / "offer.json"
     if last_offer.is_file():
         offer = Offer.read(json.loads(last_offer.read_bytes()))
-        fingerprint = offer.fingerprint
-    rules = EdgeRules(settings.federation, settings.client, fingerprint)
+        rules = replace(rules, fingerprint=offer.fingerprint, message=offer.message)
     key, members = SiteKey.load(folder / settings.key), Roster.load(folder / "members.toml")
     outbox = Outbox(state / "outbox")
     with (

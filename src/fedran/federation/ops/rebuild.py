@@ -34,17 +34,20 @@ def rebuild(paths: ServerPaths, out_features: int) -> int:
     """
     settings = replace(paths.settings(), out_features=out_features)
     with locked(paths.state, 60.0, task="rebuild"):
+        changed = _with_out_features(paths.settings_file, out_features)
+        validation = ValidationSet.load(settings, paths.folder)
         count = _require_mixtures(paths.state / "journal")
         # Snapshots only save time, and those of another width are refused.
         for snapshot in paths.state.glob("snapshot-*"):
             snapshot.unlink()
-        _write_out_features(paths.settings_file, out_features)
+        # The settings change after the lift, because memory may not suffice for the new width.
         with closing(Store.open(settings, paths.folder)) as store:
+            # No node has the new classifier yet: the server's next update sends it to all.
+            served = {"head": "outdated", "nodes": []}
+            write_atomically(paths.state / "served.json", json.dumps(served).encode())
+            write_atomically(paths.settings_file, changed.encode())
             store.snapshot()
-            update_head(store, ValidationSet.load(settings, paths.folder), "rebuild")
-        # No node has the new classifier yet: the server's next update sends it to all.
-        served = {"head": "outdated", "nodes": []}
-        write_atomically(paths.state / "served.json", json.dumps(served).encode())
+            update_head(store, validation, "rebuild")
     return count
 
 
@@ -65,8 +68,8 @@ def _require_mixtures(path: Path) -> int:
         return journal.count
 
 
-def _write_out_features(path: Path, out_features: int) -> None:
-    """Replace one setting in a TOML file. Comments and all other lines stay."""
+def _with_out_features(path: Path, out_features: int) -> str:
+    """The text of a TOML file with one setting replaced. Comments and all other lines stay."""
     text = path.read_text(encoding="utf-8")
     line = f"out_features = {out_features}"
     changed, found = re.subn(r"(?m)^out_features[ \t]*=[ \t]*[0-9_]+", line, text, count=1)
@@ -75,4 +78,4 @@ def _write_out_features(path: Path, out_features: int) -> None:
     expected = {**tomllib.loads(text), "out_features": out_features}
     if tomllib.loads(changed) != expected:
         raise ValueError(f"{path}: write {line} into it by hand, then run rebuild again")
-    write_atomically(path, changed.encode())
+    return changed

@@ -36,7 +36,8 @@ from fedran.wire.validation import FILE_LIMITS, Limits
 
 log = logging.getLogger(__name__)
 UNUSUAL = 100.0
-"""An upload whose mean row energy is more than this many times the median is quarantined."""
+"""An upload whose mean row energy differs from the median by more than this factor is quarantined.
+The ridge is proportional to the mean over all rows, so few bytes could otherwise change it."""
 SNAPSHOTS_KEPT = 2
 
 
@@ -55,7 +56,7 @@ class State:
         statement = envelope.statement
         self.aggregator.absorb(message, client=statement.client, task=statement.task)
         self.covered.update(dict.fromkeys(statement.members, statement.key))
-        self.energies.append(_mean_energy(message))
+        self.energies.append(_mean_energy(message, self.aggregator.out_features))
 
 
 class Store:
@@ -184,12 +185,12 @@ class Store:
 
     def _unusual(self, message: Summary | Mixture) -> str:
         """Why a person has to decide about the upload; empty for a usual one."""
-        mean = _mean_energy(message)
+        mean = _mean_energy(message, self.rules.out_features)
         median = statistics.median(self.state.energies) if self.state.energies else 0.0
-        if median <= 0 or mean <= UNUSUAL * median:
+        if median <= 0 or median / UNUSUAL <= mean <= UNUSUAL * median:
             return ""
         return (
-            f"mean row energy {mean:.3g} is {mean / median:.0f} times the median; "
+            f"mean row energy {mean:.3g} is {mean / median:.3g} times the median; "
             "`fedran federation accept` accepts it"
         )
 
@@ -275,8 +276,10 @@ class Store:
         return state
 
 
-def _mean_energy(message: Summary | Mixture) -> float:
-    return message.accounts.energy / max(1, message.accounts.n_rows)
+def _mean_energy(message: Summary | Mixture, out_features: int) -> float:
+    """Mean ||h||^2 of the rows; for a mixture that of normal entries, before the activation."""
+    gain = out_features if isinstance(message, Mixture) else 1
+    return gain * message.accounts.energy / max(1, message.accounts.n_rows)
 
 
 def _event_fields(

@@ -12,7 +12,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import Roster, Statement, UploadId
+from fedran.federation.protocol.identity import SUM, Roster, Statement, UploadId
 from fedran.federation.protocol.messages import Envelope, MessageKind
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.wire.codec import decode
@@ -95,6 +95,19 @@ def decode_upload(envelope: Envelope, limits: Limits) -> Summary | Mixture:
     return found
 
 
+def check_parts(statement: Statement, message: Summary | Mixture) -> None:
+    """Refuse an upload that does not describe one site, or a sum of other sites than it lists.
+
+    The ridge depends on the number of rows per site, so nobody may choose the number of sites.
+    """
+    sites = sum(SUM not in task for _, task in statement.members) if statement.members else 1
+    found = len(message.parts) if isinstance(message, Mixture) else message.accounts.parts
+    if found != sites:
+        raise UploadRefused(
+            Code.INVALID, "parts", f"{sites}, one per site whose rows the upload describes", found
+        )
+
+
 def check_message(envelope: Envelope, rules: Rules, aggregator: Aggregator) -> Summary | Mixture:
     """The decoded message, after every check that could refuse it. Nothing is absorbed here."""
     statement = envelope.statement
@@ -109,6 +122,7 @@ def check_message(envelope: Envelope, rules: Rules, aggregator: Aggregator) -> S
     if message.accounts.energy <= 0:
         expected = "rows that are not all zero"
         raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
+    check_parts(statement, message)
     total = len({*aggregator.classes, *message.classes})
     if total > rules.max_classes:
         expected = f"at most {rules.max_classes} over all uploads"

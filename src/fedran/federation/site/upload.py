@@ -159,8 +159,9 @@ class Site:
             blob = encode(mixture)
             if len(blob) <= offer.budget_bytes:
                 return blob
-            if mixture.n_groups == len(mixture.classes):
-                expected = f"room for one mean of each of {mixture.n_groups} classes"
+            # With more rows than all classes have, groups cannot become larger any more.
+            if mixture.n_groups == len(mixture.classes) or size > len(kept):
+                expected = f"room for {mixture.n_groups} group means"
                 raise Refused("budget_bytes", expected, offer.budget_bytes)
             size = 1 + size * len(blob) // offer.budget_bytes
             log.info("task %s: groups of about %d rows, to fit the budget", offer.task, size)
