@@ -28,6 +28,26 @@ def test_results_in_subfolders_are_found(tmp_path):
     assert len(load_results(tmp_path)) == 2
 
 
+def test_the_papers_datasets_come_first_and_larger_uploads_before_smaller(tmp_path):
+    runs = [
+        made_up(dataset="digits"),
+        made_up(dataset="vtab50-x"),
+        made_up(dataset="cifar100-x", clients=100),
+        made_up("afl", dataset="cifar100-x"),
+        made_up(dataset="cifar100-x", upload=10, params={"rank": 1}),
+        made_up(dataset="cifar100-x", upload=20, params={"rank": 2}),
+    ]
+    found = load_results(write(tmp_path, runs))
+    assert [runs.index(r) for r in found] == [5, 4, 3, 2, 1, 0]
+
+
+def test_the_first_figure_is_accuracy_against_bytes(full_report):
+    assert next(iter(full_report.figures)).startswith("bytes-cifar100")
+    first, second, *_ = full_report.page.split("<svg")[1:]
+    assert "accuracy after the last task" in first
+    assert "accuracy after the last task" in second, "the drawing for narrow windows"
+
+
 def one_line_error(capsys, *arguments):
     assert run(["report", *map(str, arguments)]) == 2
     error = capsys.readouterr().err

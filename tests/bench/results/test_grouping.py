@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedran.bench.results.grouping import groups, marks, stat
+from fedran.bench.results.grouping import comparisons, groups, marks, stat
 from helpers.made_up import made_up
 
 
@@ -37,3 +37,20 @@ def test_a_seed_counts_once_and_the_newest_run_wins():
 def test_one_label_with_two_settings_becomes_two_names():
     found = groups([made_up(label="F", params={"rank": r, "M": 8}) for r in (16, 32)])
     assert [g.name for g in found] == ["F, r = 16", "F, r = 32"]
+
+
+def test_a_run_that_accompanies_another_study_counts_only_if_there_is_no_other():
+    main = [made_up(seed=s, params={"kind": "hellinger"}) for s in (1, 2)]
+    beside = [made_up(seed=1, study=study) for study in ("training", "runtime", "speedup")]
+    assert comparisons([*beside, *main]) == main
+    assert comparisons(beside) == beside[:1]
+
+
+def test_groups_keep_the_order_of_settings_and_methods_whatever_their_dates():
+    runs = [
+        made_up(key, dataset=d, beta=b, date=day)
+        for day, d, b in (("2026-12-02", "x", 0.5), ("2026-12-01", "y", 0.1))
+        for key in ("fedran", "afl")
+    ]
+    found = [(g.setting.dataset, g.key) for g in groups(runs)]
+    assert found == [("x", "fedran"), ("x", "afl"), ("y", "fedran"), ("y", "afl")]

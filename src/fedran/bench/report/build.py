@@ -48,7 +48,7 @@ def make_report(results: Sequence[Result]) -> Report:
 
 
 def load_results(folder: Path) -> list[Result]:
-    """All results below a folder, in the order of settings and methods; ValueError if none."""
+    """All results below a folder by setting, method and size of upload; ValueError if none."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder")
     results = read_results(sorted(folder.rglob("*.jsonl")))
@@ -60,7 +60,12 @@ def load_results(folder: Path) -> list[Result]:
     # Of equal runs the last one counts, and that must not be the one made to measure seconds.
     return sorted(
         results,
-        key=lambda r: (_setting_order(r), order.get(r.key, len(order)), r.study != "runtime"),
+        key=lambda r: (
+            _setting_order(r),
+            order.get(r.key, len(order)),
+            r.study != "runtime",
+            -r.max_upload,
+        ),
     )
 
 

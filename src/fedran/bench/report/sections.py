@@ -72,12 +72,9 @@ def missing(results: Results) -> list[str]:
 
 def _accuracy_bytes(results: Results) -> Section:
     intro = (
-        "Accuracy after the last task against the largest upload of any client in any task and "
-        "seed. Lines connect messages of one method at several sizes: summaries by rank r, "
-        "mixtures by rows per group. Every method in the shaded area is beaten by a smaller and "
-        "more accurate message (the Pareto front). Hollow markers are references and yardsticks, "
-        "which need all rows in one place and are not part of the front. Methods below the axis "
-        "are drawn at its lower edge. The tables below hold all values."
+        "Accuracy after the last task against the largest upload of any client, task and seed. "
+        "Methods in the shaded area are beaten by a smaller and more accurate message. The tables "
+        "below hold all values."
     )
     charts = accuracy_bytes_charts(results)
     return Section("bytes", "Accuracy against bytes", [intro], charts=charts)

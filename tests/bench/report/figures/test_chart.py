@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 
+from fedran.bench.report.figures.ablation import component_charts
 from fedran.bench.report.figures.accuracy_bytes import accuracy_bytes_charts
 from fedran.bench.report.figures.chart import (
     fit_legend,
@@ -84,6 +85,16 @@ def test_the_ablations_are_drawn():
     assert {c.slug.split("-")[0] for c in drawn} == {"labels", "rank", "components"}
     for c in drawn:
         assert len(render(c)[1]) > 5000
+
+
+def test_components_that_the_paper_does_not_print_are_drawn_without_a_printed_value():
+    features = {"features": "random", "out_features": 1250, "lam": None}
+    runs = [
+        made_up("exact", params={**features, "kind": kind}, study="components")
+        for kind in ("cosine", "relu", "hellinger")
+    ]
+    (chart,) = component_charts(runs)
+    assert render(chart)[0].count("printed (ViT-B/16)") == 1
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):

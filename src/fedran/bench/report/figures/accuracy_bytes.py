@@ -62,6 +62,13 @@ OVERVIEW = (
     *("fedpft", "fedncm", "loranpac", "ranpac", "send-features-8bit", "send-images"),
 )
 """The methods of the overview. In every figure they are labelled before the others."""
+NOTE = (
+    "Lines connect messages of one method at several sizes: summaries by rank r, mixtures by rows "
+    "per group. Hollow markers are references and yardsticks, which need all rows in one place and "
+    "are not part of the Pareto front. Methods below the axis are drawn at its lower edge."
+)
+WIDE, NARROW, OVERVIEW_SIZE = (9.6, 5.2), (3.85, 4.6), (8.0, 4.6)
+"""Inches of a figure in wide windows, in narrow ones, and in the documentation."""
 NEAR = 4.0
 """Points that are closer than this many 1/72 inch share one label."""
 
@@ -91,8 +98,8 @@ def accuracy_bytes_charts(results: Sequence[Result]) -> list[Chart]:
         caption = f"Accuracy against bytes: {setting_title(setting, beta)}"
         folded = setting in shown
         shown.add(setting)
-        draw = partial(_draw, dots)
-        charts.append(Chart(name, caption, (9.6, 5.2), draw, collapsed=folded, narrow=(3.85, 4.6)))
+        draw, note = partial(_draw, dots), "" if charts else NOTE
+        charts.append(Chart(name, caption, WIDE, draw, note, folded, NARROW))
     return unique(charts)
 
 
@@ -104,7 +111,7 @@ def overview_chart(results: Sequence[Result]) -> Chart:
     front, lines = _front(dots), Counter(d.line for d in dots)
     dots = [d for d in dots if not d.line or lines[d.line] > 1 or (d.size, d.accuracy) in front]
     draw = partial(_draw, dots, title=setting_title(setting, beta))
-    return Chart("accuracy_bytes", "Accuracy against bytes", (8.0, 4.6), draw)
+    return Chart("accuracy_bytes", "Accuracy against bytes", OVERVIEW_SIZE, draw)
 
 
 def overview_svg(results: Sequence[Result]) -> str:

@@ -150,7 +150,7 @@ def unique(charts: Iterable[Chart]) -> list[Chart]:
     return kept
 
 
-def short(name: str, limit: int = 36) -> str:
+def short(name: str, limit: int = 40) -> str:
     """A name that fits a legend; matplotlib hides names that start with an underscore."""
     return ("\u200a" if name.startswith("_") else "") + printable(name, limit)
 

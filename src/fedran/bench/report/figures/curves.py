@@ -24,6 +24,7 @@ from fedran.bench.report.paper import ROUNDS, printed_for
 from fedran.bench.report.tables.table import MIB
 from fedran.bench.results.grouping import (
     Group,
+    Setting,
     by_setting,
     by_setting_and_beta,
     comparisons,
@@ -46,7 +47,7 @@ def task_charts(results: Sequence[Result]) -> list[Chart]:
     """Accuracy after each task: one figure per setting with several tasks, one panel per beta."""
     styles = method_styles(results)
     charts: list[Chart] = []
-    for setting, members in by_setting(groups(comparisons(results))).items():
+    for setting, members in by_setting(groups(_one_size(results))).items():
         if setting.tasks < 2:
             continue
         panels = [(beta, found) for (_, beta), found in by_setting_and_beta(members).items()]
@@ -63,6 +64,13 @@ def task_charts(results: Sequence[Result]) -> list[Chart]:
             )
         )
     return unique(charts)
+
+
+def _one_size(results: Sequence[Result]) -> list[Result]:
+    """The comparisons, without the runs that vary the size of the message of a method."""
+    found = comparisons(results)
+    known = {(Setting.of(r), r.key) for r in found if r.study != "communication"}
+    return [r for r in found if r.study != "communication" or (Setting.of(r), r.key) not in known]
 
 
 def _draw_tasks(
@@ -102,7 +110,7 @@ def round_charts(results: Sequence[Result]) -> list[Chart]:
     """Bytes sent so far: one figure per setting, at its most skewed partition."""
     styles = method_styles(results)
     charts: list[Chart] = []
-    for setting, members in by_setting(groups(comparisons(results))).items():
+    for setting, members in by_setting(groups(_one_size(results))).items():
         beta = min((g.beta for g in members if g.beta is not None), default=None)
         found = [g for g in members if g.beta == beta]
         size = (7.6, max(3.2, 0.21 * len(found) + 0.9))
