@@ -5,9 +5,9 @@ import pytest
 from fedran.backbones.catalogue import load_backbone
 
 
-@pytest.mark.parametrize("spec", ["efficientnet_lite0", "hf:", "onnx", "resnet50", ""])
+@pytest.mark.parametrize("spec", ["efficientnet_lite0", "hf:", "onnx", "vit:", "resnet50", ""])
 def test_unknown_backbones_are_errors_that_list_the_forms(spec):
-    with pytest.raises(ValueError, match=r"expected efficientnet-lite0, hf:NAME_OR_FOLDER, onnx"):
+    with pytest.raises(ValueError, match=r"efficientnet-lite0, vit:FILE_OR.*, hf:N.*, onnx"):
         load_backbone(spec)
 
 
@@ -16,6 +16,10 @@ def test_an_unknown_backbone_suggests_the_nearest_name():
         load_backbone("EfficientNet_Lite0")
 
 
-def test_size_mean_and_std_are_for_onnx_files_only():
-    with pytest.raises(ValueError, match="are for onnx:FILE"):
+def test_size_mean_std_and_sign_are_for_files_that_do_not_say_them():
+    with pytest.raises(ValueError, match="size and nonnegative are for onnx:FILE, but"):
         load_backbone("efficientnet-lite0", size=224)
+    with pytest.raises(ValueError, match="size and nonnegative are for onnx:FILE, but"):
+        load_backbone("vit:x.safetensors", nonnegative=True)
+    with pytest.raises(ValueError, match="mean and std are for onnx:FILE and vit:FILE, but"):
+        load_backbone("efficientnet-lite0", mean=(0.5, 0.5, 0.5))

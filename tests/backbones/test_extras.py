@@ -17,6 +17,7 @@ from fedran.data.images import decode_image
         ("PIL", lambda: decode_image(b"", "a.png"), "images"),
         ("PIL", lambda: imagenet(4)(np.zeros((8, 8, 3), np.uint8)), "images"),
         ("torch", lambda: load_backbone("efficientnet-lite0"), "efficientnet"),
+        ("torch", lambda: load_backbone("vit:a.safetensors"), "torch"),
         ("transformers", lambda: load_backbone("hf:a/b"), "torch"),
         ("onnxruntime", lambda: load_backbone("onnx:a.onnx"), "onnx"),
     ],

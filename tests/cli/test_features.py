@@ -81,6 +81,30 @@ def test_options_of_the_features_command(cli, images, model, tmp_path):
         assert str(file["preprocessing"]) == "bicubic 8x8, (x - 0) / 255"
 
 
+def test_features_of_a_vision_transformer(cli, images, tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    from fedran.backbones.vit import Sizes, ViT
+
+    torch.manual_seed(0)
+    network = ViT(Sizes(width=64, depth=1, heads=1, patch=4, grid=2, hidden=8))
+    save_file(network.state_dict(), tmp_path / "tiny.safetensors")
+    options = ("--backbone", "vit:tiny.safetensors", "--std", "0.2,0.2,0.2", "--device", "cpu")
+    code, _, err = cli(str(images), *options)
+    assert code == 0
+    assert "vit-64x1x1-eps1e-06, 64 features, bicubic 8x8, (x - 127.5) / 51\n" in err
+    assert "features can be negative: random features of kind cosine" in err
+    data = read_feature_file(tmp_path / "insects-vit-64x1x1-eps1e-06.npz")
+    pixels = Image.open(images / "train" / "ant" / "0.png").resize((8, 8), Image.Resampling.BICUBIC)
+    batch = (torch.from_numpy(np.array(pixels, np.float32)).permute(2, 0, 1) - 127.5) / 51
+    wanted = network(batch[None]).detach().numpy()[0]
+    assert np.abs(data.X_train - wanted).max(axis=1).min() < 1e-5
+    code, _, err = cli(str(images), "--backbone", "vit:other.safetensors")
+    assert code == 2
+    assert "but other.safetensors does not exist" in err
+
+
 def test_the_features_command_reports_a_damaged_chunk(cli, images, model, tmp_path):
     arguments = (str(images), "--backbone", model, "--store", "kept")
     assert cli(*arguments)[0] == 0

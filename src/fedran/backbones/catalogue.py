@@ -8,9 +8,9 @@ from fedran.backbones.efficientnet_lite import efficientnet_lite0
 from fedran.backbones.huggingface import hugging_face
 from fedran.backbones.onnx import onnx_backbone
 from fedran.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Triple
-from fedran.core.errors import nearest, printable
+from fedran.core.errors import MissingExtra, nearest, printable
 
-FORMS = (EFFICIENTNET, "hf:NAME_OR_FOLDER", "onnx:FILE")
+FORMS = (EFFICIENTNET, "vit:FILE_OR_FOLDER", "hf:NAME_OR_FOLDER", "onnx:FILE")
 
 
 def load_backbone(
@@ -22,11 +22,12 @@ def load_backbone(
     std: Triple | None = None,
     nonnegative: bool | None = None,
 ) -> Backbone:
-    """``"efficientnet-lite0"``, ``"hf:NAME_OR_FOLDER"`` or ``"onnx:FILE"``.
+    """A backbone in one of these ``FORMS``.
 
     ``size``, ``mean`` and ``std`` (of pixels in 0 .. 1) are for ONNX files, which do not describe
     how images are prepared; neither do they say whether features can be negative, so
-    ``nonnegative`` declares it (by default they can). The other models are known.
+    ``nonnegative`` declares it (by default they can). ``mean`` and ``std`` are also for the file
+    of a ViT. The other models are known.
     """
     kind, _, rest = spec.partition(":")
     if kind == "onnx" and rest:
@@ -38,13 +39,27 @@ def load_backbone(
             std=std or IMAGENET_STD,
             nonnegative=bool(nonnegative),
         )
-    if (size, mean, std, nonnegative) != (None, None, None, None):
+    if (size, nonnegative) != (None, None):
+        raise ValueError(f"size and nonnegative are for onnx:FILE, but the backbone is {spec!r}")
+    if kind == "vit" and rest:
+        return _vit(rest, device, mean, std)
+    if (mean, std) != (None, None):
         raise ValueError(
-            f"size, mean, std and nonnegative are for onnx:FILE, but the backbone is {spec!r}"
+            f"mean and std are for onnx:FILE and vit:FILE, but the backbone is {spec!r}"
         )
     if spec == EFFICIENTNET:
         return efficientnet_lite0(device)
     if kind == "hf" and rest:
         return hugging_face(rest, device)
-    guess = nearest(spec.lower(), (EFFICIENTNET, "hf:", "onnx:"))
+    guess = nearest(spec.lower(), (EFFICIENTNET, "vit:", "hf:", "onnx:"))
     raise ValueError(f"backbone: expected {', '.join(FORMS)}, got {printable(spec)!r}{guess}")
+
+
+def _vit(path: str, device: str | None, mean: Triple | None, std: Triple | None) -> Backbone:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingExtra("a ViT needs PyTorch", "torch") from None
+    from fedran.backbones.vit import vit_backbone
+
+    return vit_backbone(path, device, mean=mean, std=std)

@@ -54,7 +54,8 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
         import transformers  # noqa: F401
     except ImportError:
         raise MissingExtra("Hugging Face models need PyTorch and transformers", "torch") from None
-    model, missing, settings = _load(name)
+    model, missing = _model(name)
+    preprocess = image_preprocessing(name)
     has_token = any(key.endswith(_TOKENS) for key in model.state_dict())
 
     def is_used(parameter: str) -> bool:  # checkpoints often lack an unused pooler
@@ -70,7 +71,6 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
         )
     used_device = torch_device(device)
     model = model.float().eval().requires_grad_(False).to(used_device)
-    preprocess = preprocessing_of(settings, name)
     forward = torch_forward(_features(model, has_token), used_device)
     probe = forward(np.zeros((1, 3, *preprocess.shape), np.float32))
     used = {k: v for k, v in model.state_dict().items() if is_used(k)}
@@ -86,19 +86,37 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
     )
 
 
-def _load(name: str) -> tuple[Any, set[str], dict[str, Any]]:
-    """The model, the parameters that its file lacks, and the settings of its image processor."""
-    from transformers import AutoImageProcessor, AutoModel
+def _model(name: str) -> tuple[Any, set[str]]:
+    """The model and the parameters that its file lacks."""
+    from transformers import AutoModel
 
+    with _reading(name) as where:
+        model, info = AutoModel.from_pretrained(**where, output_loading_info=True)
+    return model, set(info["missing_keys"])
+
+
+def image_preprocessing(name: str) -> Preprocessing:
+    """The preprocessing that the image processor of a model on the Hub or in a folder describes."""
+    try:
+        from transformers import AutoImageProcessor
+    except ImportError:
+        raise MissingExtra("image processors need transformers", "torch") from None
+    with _reading(name) as where:
+        settings = AutoImageProcessor.from_pretrained(**where).to_dict()
+    return preprocessing_of(settings, name)
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[dict[str, Any]]:
+    """Arguments that read a model; its errors are refusals. A folder needs no internet."""
     folder = Path(name).expanduser()
     local = folder.is_dir()
-    where = str(folder) if local else name
     try:
         with _quiet():
-            model, info = AutoModel.from_pretrained(
-                where, local_files_only=local, output_loading_info=True
-            )
-            settings = AutoImageProcessor.from_pretrained(where, local_files_only=local).to_dict()
+            yield {
+                "pretrained_model_name_or_path": str(folder) if local else name,
+                "local_files_only": local,
+            }
     except (OSError, ValueError, RuntimeError) as reason:
         first = str(reason).strip().splitlines()[0].rstrip(".")
         if local:
@@ -106,7 +124,6 @@ def _load(name: str) -> tuple[Any, set[str], dict[str, Any]]:
         else:
             hint = "a name needs the internet or a cached copy; else give a folder with the model"
         raise Refused(f"hf:{name}", "a vision model and its image processor", first, hint) from None
-    return model, set(info["missing_keys"]), settings
 
 
 def _features(model: Any, has_token: bool) -> Callable[[Tensor], Tensor]:

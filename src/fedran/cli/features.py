@@ -31,7 +31,10 @@ def features(
         str, typer.Argument(help="cifar100, or a folder with train/<class>/ and test/<class>/.")
     ],
     backbone: Annotated[
-        str, typer.Option(help="efficientnet-lite0, hf:NAME_OR_FOLDER or onnx:FILE.")
+        str,
+        typer.Option(
+            help="efficientnet-lite0, vit:FILE_OR_FOLDER, hf:NAME_OR_FOLDER or onnx:FILE."
+        ),
     ] = "efficientnet-lite0",
     out: Annotated[
         Path | None, typer.Option(help="The .npz file to write (default: in the current folder).")
@@ -51,9 +54,12 @@ def features(
         int | None, typer.Option(help="For onnx: side of the images in pixels.")
     ] = None,
     mean: Annotated[
-        str | None, typer.Option(help="For onnx: mean of pixels in 0..1, e.g. 0.5,0.5,0.5.")
+        str | None,
+        typer.Option(help="For files (onnx, vit): mean of pixels in 0..1, e.g. 0.5,0.5,0.5."),
     ] = None,
-    std: Annotated[str | None, typer.Option(help="For onnx: deviation of pixels in 0..1.")] = None,
+    std: Annotated[
+        str | None, typer.Option(help="For files (onnx, vit): deviation of pixels in 0..1.")
+    ] = None,
     nonnegative: Annotated[
         bool,
         typer.Option("--nonnegative", help="For onnx: no feature is ever negative. It is checked."),

@@ -239,7 +239,7 @@ def test_a_backbone_is_loaded_from_the_sites_folder_or_by_name(tmp_path, monkeyp
     seen = []
     monkeypatch.setattr(catalogue, "load_backbone", seen.append)
     (tmp_path / "model").mkdir()
-    for spec in ("efficientnet-lite0", "hf:google/vit", "hf:model", f"onnx:{os.devnull}"):
+    for spec in ("efficientnet-lite0", "hf:google/vit", "vit:model", f"onnx:{os.devnull}"):
         backbone_loader(spec, tmp_path)()
-    expected = [f"hf:{tmp_path / 'model'}", f"onnx:{os.devnull}"]
+    expected = [f"vit:{tmp_path / 'model'}", f"onnx:{os.devnull}"]
     assert seen == ["efficientnet-lite0", "hf:google/vit", *expected]
