@@ -253,30 +253,31 @@ def _main_figures(results: Sequence[Result]) -> Table:
         chosen = [_best(g for g in members if g.key == key) for key in COMPARED]
         best = _best(g for g in members if g.competes and g.key not in {*COMPARED, *OURS})
         row = [Cell(setting.title), Cell(beta_text(beta))]
-        row += [Cell(_accuracy_and_size(g)) for g in (*chosen, best)]
+        row += [Cell(_accuracy_and_size(g)) for g in chosen]
+        row += [Cell(f"{best.name}: {_accuracy_and_size(best)}" if best else NOTHING)]
         if not blocks or blocks[-1][0][0] != row[0]:
             blocks.append([])
-        blocks[-1] = [*blocks[-1], [*row, Cell(best.name if best else NOTHING)]]
+        blocks[-1] = [*blocks[-1], row]
         used += [g for g in (*chosen, best) if g]
     columns = [
         *text_columns("setting", "β"),
-        *number_columns(*COMPARED.values(), "best other method"),
-        *text_columns("which"),
+        *number_columns(*COMPARED.values()),
+        *text_columns("best other method"),
     ]
     note = (
-        "Accuracy in percent after the last task (A_T), mean over seeds, at the largest upload of "
-        "any client in any task. FedRAN and FedRAN-mixture are the two messages of this "
-        "package, FedRAN with M = 8192 random features and mixtures with 16384 (digits: 1024). "
-        "FedRAN-paper is our implementation of the paper's algorithm as printed. Exact Gram sends "
-        "the Gram matrix of FedRAN's random features without compression. Where a "
-        "method ran with several settings, the most accurate is shown. The last columns show the "
+        "Accuracy in percent after the last task (A_T), mean over seeds, and in parentheses the "
+        "largest upload of any client in any task in MiB. FedRAN and FedRAN-mixture are the two "
+        "messages of this package, FedRAN with M = 8192 random features and mixtures with 16384 "
+        "(digits: 1024). FedRAN-paper is our implementation of the paper's algorithm as printed. "
+        "Exact Gram sends the Gram matrix of FedRAN's random features without compression. Where "
+        "a method ran with several settings, the most accurate is shown. The last column shows the "
         "most accurate of the other methods."
     )
     return Table("Main figures", columns, blocks, note, results_of(used))
 
 
 def _accuracy_and_size(g: Group | None) -> str:
-    return f"{_final_accuracy(g):.2f} at {mib(largest_upload(g))} MiB" if g else NOTHING
+    return f"{_final_accuracy(g):.2f} ({mib(largest_upload(g))})" if g else NOTHING
 
 
 def _best(found: Iterable[Group]) -> Group | None:
