@@ -111,6 +111,7 @@ def test_rows_without_a_label_are_left_out():
         ({"group_size": 0}, "group_size"),
         ({"min_group": 1.5}, "min_group"),
         ({"directions": -1}, "directions"),
+        ({"directions": 1025}, "directions"),
         ({"directions": True}, "directions"),
     ],
 )

@@ -309,3 +309,28 @@ def test_an_edge_that_knows_the_offer_takes_only_the_kind_in_it(sites, tmp_path)
     assert "expected a mixture, got a summary" in receipt.reason
     assert edge.receive(envelope(sites, "site-2")).outcome == "accepted"
     edge.close()
+
+
+@pytest.mark.parametrize("kind", ["summary", "mixture"])
+def test_an_edge_does_not_send_a_sum_that_no_server_accepts(kind, sites, tmp_path):
+    """One member states as many rows as a message may have, so that no sum with it is valid."""
+    large = fedran.decode(upload(0) if kind == "summary" else mixture(0))
+    said = PHI.fingerprint if kind == "summary" else INPUT
+    if kind == "summary":
+        large = replace(large, accounts=replace(large.accounts, n_rows=2**40), digest=None)
+    else:
+        (part,) = large.parts
+        counts = np.full(len(part.counts), 2**40 // len(part.counts))
+        large = replace(large, parts=(replace(part, counts=counts),), digest=None)
+    honest = upload(1) if kind == "summary" else mixture(1)
+    members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
+    outbox = Outbox(tmp_path / "outbox")
+    edge = Edge(tmp_path / "edge", EdgeRules("trial", "edge"), sites.keys["edge"], members, outbox)
+    for m, data in (("site-1", fedran.encode(large)), ("site-2", honest)):
+        blob = sites.envelope(m, "may", data, fingerprint=said.hash)
+        assert edge.receive(blob).outcome == "accepted"
+    with pytest.raises(Refused, match=r"n_rows|counts"):
+        edge.forward("may")
+    assert not outbox.pending()
+    assert edge.forward("may", without=["site-1"]).statement.members == (("site-2", "may"),)
+    edge.close()

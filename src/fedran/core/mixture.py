@@ -35,6 +35,8 @@ MAX_DRAWS = 256
 """Most rows drawn for one group, so that a stated count cannot keep a server busy."""
 MAX_DRAWN_ROWS = 2**20
 """Most rows drawn for a mixture of fewer than half as many groups."""
+MAX_DIRECTIONS = 1024
+"""Most residual directions of a part: making q of them orthonormal takes about q^3 operations."""
 NORM_SLACK = 1e-3
 """Tolerance for rounding where rows have norm 1."""
 UNIT_NORM_KINDS = ("cosine", "hellinger")
@@ -63,8 +65,8 @@ class MixturePart:
         if self.means.ndim != 2 or self.means.shape[0] != g or g == 0:
             expected = f"one row for each of {g} groups, at least one"
             raise Refused("means", expected, f"shape {tuple(self.means.shape)}")
-        if q > self.means.shape[1]:
-            expected = f"at most {self.means.shape[1]}, the number of columns"
+        if q > min(self.means.shape[1], MAX_DIRECTIONS):
+            expected = f"at most {MAX_DIRECTIONS} and {self.means.shape[1]}, the number of columns"
             raise Refused("directions", expected, q)
         if tuple(self.directions.shape) != (q, self.means.shape[1]):
             expected = f"shape {(q, int(self.means.shape[1]))}"
@@ -365,8 +367,8 @@ def condense(
     min_group = positive_integer(min_group, "min_group")
     if isinstance(directions, bool) or not isinstance(directions, (int, np.integer)):
         raise ValueError(f"directions must be an integer, got {directions!r}")
-    if directions < 0:
-        raise ValueError(f"directions must be at least 0, got {directions}")
+    if not 0 <= directions <= MAX_DIRECTIONS:
+        raise ValueError(f"directions must lie in 0 .. {MAX_DIRECTIONS}, got {directions}")
     given = as_matrix(Z, "Z", phi.in_features)
     classes, codes = encode_labels(y, int(given.shape[0]))
     require_finite(given, "Z")

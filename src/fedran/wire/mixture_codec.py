@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
-from fedran.core.mixture import Mixture, MixturePart
+from fedran.core.mixture import MAX_DIRECTIONS, Mixture, MixturePart
 from fedran.wire.container import Container, pack
 from fedran.wire.quantisation import MAX_BITS, MIN_BITS, pack_codes, quantise, unpack_codes
 from fedran.wire.validation import MAX_ROWS, Header, Limits
@@ -142,7 +142,7 @@ def _read_parts(
         if not classes:
             raise Refused(f"parts.{i}.classes", "at least one class", "none")
         groups = part.integers("groups", len(classes), 1, limits.groups)
-        layout.append((classes, groups, part.integer("directions", 0, d)))
+        layout.append((classes, groups, part.integer("directions", 0, min(d, MAX_DIRECTIONS))))
     if sum(len(classes) for classes, _, _ in layout) > limits.classes:
         raise Refused("parts", f"at most {limits.classes} classes in all", "more")
     return layout
@@ -220,9 +220,9 @@ def _quantise_directions(
 def _orthonormal(codes: NDArray[np.int16]) -> NDArray[np.float32]:
     """The orthonormal rows nearest to the codes scaled to unit rows: (V V')^(-1/2) V."""
     unit = _unit_rows(codes)
-    if not _least_eigenvalue(unit) >= INDEPENDENT:
-        raise Refused("directions", "rows that are clearly independent", "others")
     values, vectors = np.linalg.eigh(unit @ unit.T)
+    if len(unit) and not values[0] >= INDEPENDENT:
+        raise Refused("directions", "rows that are clearly independent", "others")
     nearest = (vectors / np.sqrt(values)) @ (vectors.T @ unit)
     return nearest.astype(np.float32)
 

@@ -200,8 +200,23 @@ def test_rows_with_hardly_any_energy_are_quarantined(sites, store):
         assert store.receive(sites.envelope("site-1", f"task-{n}")).outcome == "accepted"
     before = store.solve().diagnosis.lam
     tiny = fedran.decode(upload(7, scale=1e-3))
-    many = replace(tiny, accounts=replace(tiny.accounts, n_rows=2**40), digest=None)
+    many = replace(tiny, accounts=replace(tiny.accounts, n_rows=10**6), digest=None)
     receipt = store.receive(sites.envelope("site-2", "may", fedran.encode(many)))
     assert receipt.outcome == "quarantined"
     assert "times the median" in receipt.reason
+    assert store.solve().diagnosis.lam == before
+
+
+def test_an_upload_of_absurdly_many_rows_is_quarantined(sites, store):
+    """With everything cut away, its number of rows would multiply the ridge of all."""
+    assert store.receive(sites.envelope("site-1", "may")).outcome == "accepted"
+    before = store.solve().diagnosis.lam
+    found = fedran.decode(upload(7))
+    rows, energy = 2**40, 2**40 * found.accounts.mean_row_energy
+    cut = energy - found.accounts.energy
+    lies = {"n_rows": rows, "energy": energy, "cut": cut, "eps_G": cut, "eps_G_fro": cut}
+    lie = replace(found, accounts=replace(found.accounts, **lies), digest=None)
+    receipt = store.receive(sites.envelope("site-2", "may", fedran.encode(lie)))
+    assert receipt.outcome == "quarantined"
+    assert f"{rows} rows, after 20 in all" in receipt.reason
     assert store.solve().diagnosis.lam == before

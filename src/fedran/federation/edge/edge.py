@@ -160,7 +160,10 @@ class Edge:
         that fits is sent in the default precision. A sum of mixtures holds the groups of all
         members side by side, as they were sent. ``without`` lists members to leave out.
 
-        Cost: that of ``combine`` and ``encode``. The factors of all members are in memory at once.
+        A sum beyond the limits of a message is refused here, before it is sent.
+
+        Cost: that of ``combine``, ``encode`` and ``decode``. The factors of all members are in
+        memory at once.
         """
         check_task(task)
         chosen = [e for e in self.not_forwarded(task) if e.statement.client not in without]
@@ -185,6 +188,7 @@ class Edge:
                 f"the sum must have at most {self.rules.largest_upload} bytes, got {len(blob)}; "
                 "give a smaller budget in bytes"
             )
+        decode_upload(envelope, self.rules.limits)  # a sum that the server would refuse stays here
         if self.outbox.put(envelope) != blob:
             raise ForwardConflict(
                 f"outbox: another process wrote {name} meanwhile; run forward again"

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 UNUSUAL = 100.0
 """An upload whose mean row energy differs from the median by more than this factor is quarantined.
 The ridge is proportional to the mean over all rows, so few bytes could otherwise change it."""
+MANY_ROWS = 10**7
+"""An upload of more rows is quarantined if it has UNUSUAL times the rows accepted so far."""
 SNAPSHOTS_KEPT = 2
 
 
@@ -185,6 +187,9 @@ class Store:
 
     def _unusual(self, message: Summary | Mixture) -> str:
         """Why a person has to decide about the upload; empty for a usual one."""
+        rows, known = message.accounts.n_rows, self.aggregator.accounts.n_rows
+        if rows > max(MANY_ROWS, UNUSUAL * known):
+            return f"{rows} rows, after {known} in all; `fedran federation accept` accepts it"
         mean = _mean_energy(message, self.rules.out_features)
         median = statistics.median(self.state.energies) if self.state.energies else 0.0
         if median <= 0 or median / UNUSUAL <= mean <= UNUSUAL * median:
