@@ -119,6 +119,14 @@ def test_drawn_labels_cover_neither_each_other_nor_a_point(size):
         assert not any(box.contains(*point) for box in labels)
 
 
+def test_the_legend_states_the_usual_width_of_our_messages():
+    pytest.importorskip("matplotlib")
+    (chart,) = accuracy_bytes_charts(messages())
+    svg, _ = render(chart)
+    assert ">FedRAN mixtures, M = 16384<" in svg
+    assert ">FedRAN summaries<" in svg, "their width is not recorded here"
+
+
 def test_networks_far_below_the_others_are_named_at_the_edge_of_the_axis():
     pytest.importorskip("matplotlib")
     poor = scratch(level=0.2)[:5]

@@ -84,6 +84,8 @@ class Dot:
     kind: str
     competes: bool
     line: str = ""
+    width: object = None
+    """The number M of random features, of a method that has it."""
 
 
 def accuracy_bytes_charts(results: Sequence[Result]) -> list[Chart]:
@@ -148,6 +150,7 @@ def find_dots(found: Sequence[Group]) -> list[Dot]:
             _kind(g),
             g.competes,
             _line(g),
+            g.params.get("out_features"),
         )
         for g in members
         if largest_upload(g) > 0
@@ -204,7 +207,7 @@ def _draw(dots: Sequence[Dot], figure: Figure, title: str = "") -> None:
         if members:
             x, y = zip(*((d.size, max(d.accuracy, floor)) for d in members), strict=True)
             face = colour if members[0].competes else "none"
-            look: dict[str, Any] = {"color": colour, "mfc": face, "label": kind}
+            look: dict[str, Any] = {"color": colour, "mfc": face, "label": _entry(kind, members)}
             ax.plot(x, y, marker, ls="", ms=5.5, zorder=4, clip_on=False, **look)
     for members in lines.values():
         colour = KINDS[members[0].kind][0]
@@ -223,14 +226,21 @@ def _draw(dots: Sequence[Dot], figure: Figure, title: str = "") -> None:
         ax.fill_between(x, y, floor, step="post", color=INK, alpha=0.045, lw=0, zorder=0)
     ax.set_ylabel("accuracy after the last task, %")
     ax.set_xlabel("largest upload of a client in one task, MiB")
-    columns = 2 if figure.get_figwidth() < 6 else 4
+    columns, size = (2, 7.5) if figure.get_figwidth() < 6 else (4, 8.5)
+    spacing = {"handletextpad": 0.4, "columnspacing": 1.2, "alignment": "left"}
     heading = short(title, 90)
-    figure.legend(loc="outside upper left", ncols=columns, title=heading, alignment="left")
+    figure.legend(loc="outside upper left", ncols=columns, title=heading, fontsize=size, **spacing)
     # Label positions are in dots, so the layout must be final before they are chosen.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     paths = [[(d.size, d.accuracy) for d in members] for members in lines.values()]
     _label(ax, dots, floor, [*paths, _corners(steps)])
+
+
+def _entry(kind: str, members: Sequence[Dot]) -> str:
+    """A kind of method in the legend; our messages with their usual number of random features."""
+    widths = Counter(d.width for d in members if d.line and isinstance(d.width, int))
+    return kind + "".join(f", M = {width}" for width, _ in widths.most_common(1))
 
 
 def _limits(dots: Sequence[Dot]) -> Point:
