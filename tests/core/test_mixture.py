@@ -142,3 +142,12 @@ def test_a_message_of_many_large_groups_does_not_mean_many_draws(monkeypatch):
     assert sum(len(b.rows) for b in forged.draw()) == 2 * m.n_groups
     monkeypatch.setattr(module, "MAX_DRAWN_ROWS", 2 * 300)  # two per row: nothing changes
     assert sum(len(b.rows) for b in m.draw()) == 600
+
+
+@pytest.mark.parametrize("scale", [1e-35, 1e-17, 1e20, 1e60])
+def test_rows_whose_squares_are_out_of_the_range_of_float32_are_named(scale):
+    Z, y = rows(30)
+    with pytest.raises(ValueError, match="rescale the features"):
+        condense(scale * Z.astype(np.float64), y, phi_of("relu"))
+    m = condense(scale * Z.astype(np.float64), y, phi_of("cosine"))
+    assert m.energy == pytest.approx(m.n_rows, rel=1e-5)

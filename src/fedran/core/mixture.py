@@ -39,6 +39,8 @@ MAX_DIRECTIONS = 1024
 """Most residual directions of a part: making q of them orthonormal takes about q^3 operations."""
 NORM_SLACK = 1e-3
 """Tolerance for rounding where rows have norm 1."""
+SQUARED_NORMS = (1e-30, 1e37)
+"""Range of the largest squared norm of a row, so that float32 holds spreads and products."""
 UNIT_NORM_KINDS = ("cosine", "hellinger")
 
 
@@ -373,6 +375,12 @@ def condense(
     classes, codes = encode_labels(y, int(given.shape[0]))
     require_finite(given, "Z")
     X = to_numpy(phi.prepare(given))
+    largest = float(np.einsum("ij,ij->i", X, X, dtype=np.float64).max(initial=0.0))
+    if largest > 0 and not SQUARED_NORMS[0] < largest < SQUARED_NORMS[1]:
+        raise ValueError(
+            f"Z has rows of squared norms up to {largest:.3g}, out of the range of float32; "
+            "rescale the features"
+        )
     n_rows = np.bincount(codes[codes != MISSING], minlength=len(classes))
     kept = [c for c in range(len(classes)) if n_rows[c] >= min_group]
     withheld = {classes[c]: int(n_rows[c]) for c in range(len(classes)) if n_rows[c] < min_group}
