@@ -35,3 +35,11 @@ def test_blocks_do_not_change_a_value(monkeypatch):
 
 def test_nan_stays_nan():
     assert np.isnan(activated([np.nan, 1.0]))[0]
+
+
+@pytest.mark.parametrize("convert", [np.copy, torch.tensor])
+def test_the_largest_numbers_do_not_overflow(convert):
+    largest = np.finfo(np.float32).max
+    H = convert(np.array([[largest, -largest, 1e-45, -1e-45, 0.0]], dtype=np.float32))
+    gelu(H)
+    np.testing.assert_allclose(np.asarray(H)[0], [largest, 0, 0, 0, 0], atol=1e-44)

@@ -47,10 +47,10 @@ def gelu(H: Float32[Array, "n M"]) -> None:
     if is_numpy_array(H):
         _gelu_in_blocks(H.reshape(-1))
         return
-    twice_phi = namespace(H).erf(H * 0.5**0.5)
-    twice_phi += 1
-    H *= twice_phi
-    H *= 0.5
+    phi = namespace(H).erf(H * 0.5**0.5)
+    phi += 1
+    phi *= 0.5  # before the product, which would overflow for the largest H
+    H *= phi
 
 
 def _gelu_in_blocks(values: Float32[NDArray[Any], " n"]) -> None:
