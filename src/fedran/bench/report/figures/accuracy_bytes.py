@@ -48,7 +48,7 @@ SIZES = {
 """Methods with messages of several sizes, and the settings that change the size."""
 KINDS: dict[str, tuple[str, str]] = {
     "FedRAN summaries": (ACCENT, "o"),
-    "FedRAN mixtures": ("#9c36b5", "D"),
+    "FedRAN mixtures": ("#ae3ec9", "D"),
     "FedRAN (paper)": (INK, "X"),
     "other analytic methods": ("#2b7fd4", "s"),
     "Gaussian statistics": ("#2f9e44", "^"),
