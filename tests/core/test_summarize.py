@@ -237,9 +237,9 @@ class TestSummarizer:
         assert "compressions" in s.route
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    @pytest.mark.parametrize("batch", [10, 3000])
+    @pytest.mark.parametrize("batch", [10, 1500])
     def test_streaming_stays_below_max_bytes(self, dtype, batch):
-        H, y = rows(3000, 100)
+        H, y = rows(1500, 100)
         H = H.astype(dtype)
         ceiling = 400_000
         streaming = Summarizer(100, 20, max_bytes=ceiling)

@@ -21,10 +21,10 @@ def test_ranpac_searches_as_a_float64_grid_search_does_with_few_rows():
     assert ranpac.search(H, codes, 3) == min(errors, key=errors.get)
 
 
-@pytest.mark.parametrize(("d", "rows", "M"), [(32, 60, 400), (128, 150, 1500)])
+@pytest.mark.parametrize(("d", "rows", "M"), [(32, 60, 400), (64, 100, 700)])
 def test_loranpac_weights_equal_the_float64_pipeline(d, rows, M):
     toy = make_toy(0, d=d, rows=rows)
-    assert distance(toy.play(LoRanPAC(M)).head.weights, pipeline(toy, M, 0)[0]) < 1e-2
+    assert distance(toy.play(LoRanPAC(M)).head.weights, pipeline(toy, M, 0)[0]) < 1e-4
 
 
 @pytest.mark.parametrize("lam", [1e-2, 1e-4, 1e-6])
