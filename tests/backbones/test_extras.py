@@ -24,7 +24,7 @@ from fedran.data.images import decode_image
 )
 def test_a_missing_package_is_named_with_its_extra(monkeypatch, package, call, extra):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"pip install '\.\[{extra}\]'"):
+    with pytest.raises(ImportError, match=rf"pip install -e '\.\[{extra}\]'"):
         call()
 
 

@@ -372,6 +372,11 @@ def test_the_width_must_be_a_positive_integer(bad):
         Aggregator(bad)
 
 
+def test_the_width_must_be_that_of_the_fingerprint():
+    with pytest.raises(Refused, match="fingerprint: expected M = 8, got 16"):
+        Aggregator(8, fingerprint=Fingerprint.of(M=16))
+
+
 def test_the_dtype_must_be_known():
     with pytest.raises(ValueError, match="'float32' or 'float64'"):
         Aggregator(8, dtype="float16")

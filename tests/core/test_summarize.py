@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.summarize import Summarizer, summarize
 from helpers.reference import ROUNDING, best_rank, features, frobenius, onehot, quick, spectral
@@ -180,6 +181,12 @@ def test_wrong_arguments_are_refused():
         summarize(np.ones(3), [0, 1, 2])
     with pytest.raises(ValueError, match="H must have 3 columns"):
         Summarizer(3).update(np.ones((2, 4)), [0, 1])
+
+
+def test_raw_features_under_the_fingerprint_of_a_map_are_refused():
+    phi = RandomFeatures(3, 8)
+    with pytest.raises(ValueError, match=r"3 columns, .* M = 8; pass phi\(Z\), not Z"):
+        summarize(np.eye(3), [0, 1, 2], fingerprint=phi.fingerprint)
 
 
 def test_the_input_is_not_changed():

@@ -87,6 +87,8 @@ class Aggregator:
         if order not in ("flat", "paper"):
             raise ValueError(f"order must be 'flat' or 'paper', got {order!r}")
         check_fingerprint(fingerprint)
+        if fingerprint is not None and fingerprint.fields.get("M", out_features) != out_features:
+            raise Refused("fingerprint", f"M = {out_features}", fingerprint.fields["M"])
         to_device(np.zeros(1), device)  # a missing torch or device is noticed here, not later
         self.server_rank = server_rank
         self.order = order
@@ -158,7 +160,7 @@ class Aggregator:
         if not isinstance(message, (Summary, Mixture)):
             raise TypeError(
                 f"absorb takes a Summary or a Mixture, got {type(message).__name__}; "
-                "decode(blob) makes one"
+                "decode(upload) makes one from the bytes that a site sent"
             )
         key = (check_id(client, "client"), check_id(task, "task"))
         digest = message.content_digest()
@@ -241,7 +243,8 @@ class Aggregator:
             if not self.classes:
                 what = "no labelled rows" if self._absorbed else "nothing"
                 raise ValueError(
-                    f"cannot solve: {what} absorbed yet; absorb a labelled summary first"
+                    f"cannot solve: {what} absorbed yet; absorb a summary or a mixture of "
+                    "labelled rows first"
                 )
             return self._sum.solve(ridge, self.fingerprint, complement)
 

@@ -39,14 +39,14 @@ class MissingExtra(ImportError):
     Traceback (most recent call last):
     ...
     fedran.core.errors.MissingExtra: ONNX files need onnxruntime: install fedran's extra 'onnx', \
-for example with pip install '.[onnx]' in a clone of its repository
+for example with pip install -e '.[onnx]' in a clone of its repository
     """
 
     def __init__(self, need: str, extra: str) -> None:
         self.need, self.extra = need, extra
         super().__init__(
             f"{need}: install fedran's extra {extra!r}, for example with "
-            f"pip install '.[{extra}]' in a clone of its repository"
+            f"pip install -e '.[{extra}]' in a clone of its repository"
         )
 
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:

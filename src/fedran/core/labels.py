@@ -50,7 +50,7 @@ def canonical(label: object) -> Label:
     if not integral and not isinstance(label, (bool, np.bool_, int, np.integer)):
         raise ValueError(
             f"a label must be an integer or a string, got {printable(label)} "
-            f"of type {type(label).__name__}"
+            f"of type {type(label).__name__}; use str(label), or None where there is no label"
         )
     value = int(label)  # type: ignore[call-overload]
     if not _INT64.min <= value <= _INT64.max:

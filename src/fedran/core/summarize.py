@@ -78,6 +78,12 @@ def summarize(
     """
     rank, center = check_rank(rank), check_center(center)
     given = as_matrix(H, "H")
+    width = int(given.shape[1])
+    if fingerprint is not None and fingerprint.fields.get("M", width) != width:
+        raise ValueError(
+            f"H has {width} columns, and its fingerprint says M = {fingerprint.fields['M']}; "
+            "pass phi(Z), not Z"
+        )
     H, classes, codes = _rows_in_use(given, y, unlabelled)
     sums = ClassSums.from_codes(H, classes, codes)
     rows = H if center is None else sums.residuals(H, codes)
