@@ -251,3 +251,9 @@ def test_a_plan_for_any_number_of_rows_takes_no_time():
     assert p.group_size is not None
     sizes = [mixture_bytes(64, 10**12, 2, size) for size in (p.group_size - 1, p.group_size)]
     assert sizes[0] > 10**6 >= sizes[1] == p.mixture_upload
+
+
+def test_a_plan_never_has_more_columns_than_the_rows_span():
+    p = fedran.plan(2**30, out_features=8192, n_classes=20, in_features=1280, n_rows=2000)
+    assert p.rank == 1980
+    assert fedran.plan(2**30, out_features=8192, n_classes=20).rank == 8192

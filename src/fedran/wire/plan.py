@@ -119,6 +119,8 @@ def plan(
     else:
         assert budget_bytes is not None
         chosen, budget = _largest_rank(budget_bytes, M, C, precision, bits), budget_bytes
+        if n_rows is not None:  # rows minus their class means span no more directions
+            chosen = min(chosen, max(0, n_rows - C))
     upload = upload_bytes(M, chosen, C, precision, bits)
     seen = classes_seen or C  # the paper's C_t counts all classes so far
     per_row = None if in_features is None else 4 * in_features
