@@ -20,7 +20,7 @@ SMALL = {
     "rank": 24,
     "dummies": 4,
     "lam": 100.0,
-    "n_rounds": 4,
+    "n_rounds": 3,
     "epochs": 3,
     "batch": 16,
     "lr": 0.1,
