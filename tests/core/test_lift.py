@@ -146,12 +146,14 @@ def test_torch_and_numpy_give_the_same_sums():
 def test_aggregators_that_cannot_lift_refuse():
     phi = phi_of()
     m = condense(*rows(), phi)
+    wide = Aggregator(M + 1)
+    wide.fingerprint = phi.fingerprint  # as after a summary whose fingerprint states another width
     for agg, why in (
         (Aggregator(M), "feature map"),
         (Aggregator(M, 4, fingerprint=phi.fingerprint), "rank 4"),
         (Aggregator(M, fingerprint=phi_of("relu").fingerprint), "kind"),
         (Aggregator(M, fingerprint=fedran.Fingerprint.of(backbone="x")), "random features"),
-        (Aggregator(M + 1, fingerprint=phi.fingerprint), "M = 25"),
+        (wide, "M = 25"),
     ):
         with pytest.raises(Refused, match=why):
             agg.absorb(m, client="a", task="t")

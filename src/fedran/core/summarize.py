@@ -23,7 +23,7 @@ from fedran.core._linalg.arrays import (
 from fedran.core._linalg.truncation import check_rank, leading
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import SUM_BLOCK, ClassSums
-from fedran.core.fingerprint import Fingerprint
+from fedran.core.fingerprint import Fingerprint, check_fingerprint
 from fedran.core.labels import MISSING, Label, encode_labels
 from fedran.core.summary import Center, Summary, check_center
 
@@ -77,6 +77,7 @@ def summarize(
     [[10.0, 0.0], [0.0, 25.0]]
     """
     rank, center = check_rank(rank), check_center(center)
+    check_fingerprint(fingerprint)
     given = as_matrix(H, "H")
     width = int(given.shape[1])
     if fingerprint is not None and fingerprint.fields.get("M", width) != width:
