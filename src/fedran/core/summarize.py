@@ -91,6 +91,11 @@ def summarize(
     between = 0.0 if center is None else sums.energy
     if isinstance(rank, float):
         rank = share_of_rest(rank, _energy(rows, SUM_BLOCK), between)
+    elif center == "class":
+        # Rows minus C class means span n - C directions. The other eigenvalues are rounding,
+        # and a request for them would be computed in float64 for nothing.
+        most = int(H.shape[0]) - len(sums)
+        rank = max(1, most if rank is None else min(rank, most))
     try:
         result = leading(rows.T, rank, "H")
     except ValueError:
