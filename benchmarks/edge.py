@@ -146,7 +146,7 @@ def line(edges, rank, precision, pairs):
 def table(bench):
     """The rows of the table of one dataset."""
     data = bench.dataset
-    phi = fedran.RandomFeatures(data.X_train.shape[1], bench.out_features)
+    phi = fedran.RandomFeatures(data.X_train.shape[1], bench.out_features, data.feature_kind)
     H_test = phi(data.X_test)
     pairs = {}
     for seed in bench.seeds:
