@@ -246,7 +246,7 @@ def test_a_pid_file_that_cannot_be_written_leaves_no_unsupervised_program(superv
         if program.process is not None:
             program.process.kill()
             program.process.wait()
-            program.process.stdout.close()
+            until(lambda: not threads())  # the thread that copies the output closes it
             program.process = None
 
 
