@@ -92,10 +92,7 @@ def summarize(
     if isinstance(rank, float):
         rank = share_of_rest(rank, _energy(rows, SUM_BLOCK), between)
     elif center == "class":
-        # Rows minus C class means span n - C directions. The other eigenvalues are rounding,
-        # and a request for them would be computed in float64 for nothing.
-        most = int(H.shape[0]) - len(sums)
-        rank = max(1, most if rank is None else min(rank, most))
+        rank = _within_span(rank, int(H.shape[0]), sums)
     try:
         result = leading(rows.T, rank, "H")
     except ValueError:
@@ -229,6 +226,8 @@ class Summarizer:
                     "raise max_bytes"
                 )
             rank = share_of_rest(rank, left, between, cut)
+        elif self.center == "class":
+            rank = _within_span(rank, self._accounts.n_rows, self._sums)
         result = leading(self._stack(), rank, "H")
         accounts = self._accounts.after_local_cut(result.loss)
         factor = without_rounding(result.factor, self._sums, accounts, self.center)
@@ -240,6 +239,16 @@ def _energy(H: Float[Array, "n M"], block: int) -> float:
     """||H||_F^2 in float64, ``block`` rows at a time."""
     blocks = (cast(H[i : i + block], "float64") for i in range(0, H.shape[0], block))
     return sum(float(namespace(part).sum(part**2)) for part in blocks)
+
+
+def _within_span(rank: int | None, n_rows: int, sums: ClassSums) -> int:
+    """``rank``, at most the number of directions that n rows minus C class means span, n - C.
+
+    The other eigenvalues are rounding. A request for them would be computed in float64 for
+    nothing.
+    """
+    most = n_rows - len(sums)
+    return max(1, most if rank is None else min(rank, most))
 
 
 def share_of_rest(share: float, rest: float, known: float, lost: float = 0.0) -> float:
