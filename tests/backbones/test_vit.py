@@ -173,6 +173,21 @@ def test_prefixes_reach_their_blocks_and_prompts_are_trained_through_a_frozen_ne
     assert network.encode(prompted).shape == (2, 1 + 3 + 9, 24)
 
 
+def test_adapters_see_the_input_of_the_second_norm_and_add_to_their_block(weights):
+    network = ViT(SIZES).requires_grad_(False)
+    network.load_state_dict(weights)
+    tokens = network.embed(torch.randn(2, 3, 12, 12))
+    adapters = [torch.nn.Linear(24, 24) for _ in range(2)]
+    by_hand = tokens
+    for block, adapter in zip(network.blocks, adapters, strict=True):
+        between = by_hand + block.attn(block.norm1(by_hand))
+        by_hand = between + block.mlp(block.norm2(between)) + adapter(between)
+    found = network.encode(tokens, adapters=adapters)
+    torch.testing.assert_close(found, network.norm(by_hand))
+    found.sum().backward()
+    assert all(adapter.weight.grad.abs().sum() > 0 for adapter in adapters)
+
+
 def test_the_backbone_and_its_source(weights, write):
     path = write(weights, {"num_heads": "3"})
     backbone = load_backbone(f"vit:{path}", "cpu")

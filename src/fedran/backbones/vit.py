@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from fedran.core.errors import Refused
 HEAD_WIDTH = 64
 """Columns per attention head of the published models up to width 1024. Wider ones differ."""
 HALF: Triple = (0.5, 0.5, 0.5)
+Adapter = Callable[[Tensor], Tensor]
+"""Tokens (n, t, width) to what is added to the output of a block."""
 _HINT = "export the model to ONNX and use onnx:FILE"
 
 
@@ -123,17 +125,21 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(sizes.width, sizes.eps)
         self.mlp = Mlp(sizes)
 
-    def forward(self, tokens: Tensor, prefix: Tensor | None = None) -> Tensor:
-        """Tokens (n, t, width)."""
+    def forward(
+        self, tokens: Tensor, prefix: Tensor | None = None, adapter: Adapter | None = None
+    ) -> Tensor:
+        """Tokens (n, t, width). An adapter works beside the MLP, on the input of its norm."""
         tokens = tokens + self.attn(self.norm1(tokens), prefix)
-        return tokens + self.mlp(self.norm2(tokens))
+        out = tokens + self.mlp(self.norm2(tokens))
+        return out if adapter is None else out + adapter(tokens)
 
 
 class ViT(nn.Module):
     """``forward`` is ``embed``, then ``encode``, then the class token.
 
     A method can call the steps itself, for example to cache the embedded images or to insert
-    prompt tokens between them. Prompts of attention layers are passed as ``prefixes``.
+    prompt tokens between them. Prompts of attention layers are passed as ``prefixes``, modules
+    beside the MLPs as ``adapters``.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -154,13 +160,20 @@ class ViT(nn.Module):
         patches = self.patch_embed(images)
         return torch.cat([self.cls_token.expand(len(patches), -1, -1), patches], 1) + self.pos_embed
 
-    def encode(self, tokens: Tensor, prefixes: Mapping[int, Tensor] | None = None) -> Tensor:
+    def encode(
+        self,
+        tokens: Tensor,
+        prefixes: Mapping[int, Tensor] | None = None,
+        adapters: Sequence[Adapter] | None = None,
+    ) -> Tensor:
         """Tokens after all blocks and the final norm.
 
         ``prefixes`` maps the number of a block to (n, 2, length, width), see ``Attention``.
+        ``adapters`` has one entry per block, see ``Block``.
         """
         for number, block in enumerate(self.blocks):
-            tokens = block(tokens, prefixes.get(number) if prefixes else None)
+            prefix = prefixes.get(number) if prefixes else None
+            tokens = block(tokens, prefix, adapters[number] if adapters else None)
         return self.norm(tokens)
 
 

@@ -6,7 +6,11 @@ import pytest
 import fedran
 from fedran.methods.analytic.exact import Exact
 from fedran.methods.analytic.fedran import FedRAN, FedRANUncentred
+from fedran.methods.analytic.fedran_mixture import FedRANMixture
 from fedran.methods.analytic.fedran_paper import FedRANPaper
+from fedran.methods.analytic.loranpac import LoRanPAC
+from fedran.methods.analytic.stsa import STSA
+from fedran.methods.yardsticks.send_features import SendFeatures
 from helpers.toy_federation import distance, make_toy
 
 FORMS = [(FedRAN, "class"), (FedRANUncentred, None)]
@@ -37,3 +41,20 @@ def test_centred_summaries_lose_less_than_uncentred_ones_of_the_same_rank():
         gram = exact.gram(toy.play(exact))[1]
         errors.append(np.linalg.norm(low.gram(toy.play(low))[1] - gram))
     assert errors[0] < 0.7 * errors[1]
+
+
+@pytest.mark.parametrize("method", [FedRAN(24, rank=3), FedRANMixture(24), FedRANPaper(24, rank=3)])
+def test_uploads_for_features_of_another_source_are_refused(method):
+    toy = make_toy(0)
+    one, other = (method.bound_to({"weights": name}) for name in ("a", "b"))
+    assert toy.play(one).head.fingerprint.fields["weights"] == "a"
+    assert one == method
+    assert method.source is None
+    for sender in (other, method):
+        with pytest.raises(fedran.Refused, match="weights is"):
+            one.aggregate(one.init(toy.spec, 0), 0, 0, toy.uploads(sender, 0))
+
+
+@pytest.mark.parametrize("method", [Exact(24), STSA(24), SendFeatures(24), LoRanPAC(24)])
+def test_the_source_is_part_of_the_fingerprint_of_every_random_map(method):
+    assert make_toy(0).play(method.bound_to({"weights": "a"})).phi.source == {"weights": "a"}

@@ -50,7 +50,7 @@ class AggregatorMethod(HeadMethod, ABC):
 
     def feature_map(self, in_features: int, seed: int) -> RandomFeatures:
         """The map that all clients share."""
-        return random_features(in_features, self.out_features, self.kind, seed)
+        return random_features(in_features, self.out_features, self.kind, seed, self.source)
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The feature map of this seed and an empty aggregator."""

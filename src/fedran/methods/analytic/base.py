@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +36,14 @@ OptionalKind = Kind | None
 
 
 def random_features(
-    in_features: int, out_features: int, kind: OptionalKind, seed: int
+    in_features: int,
+    out_features: int,
+    kind: OptionalKind,
+    seed: int,
+    source: Mapping[str, str] | None = None,
 ) -> RandomFeatures:
     """The map of this kind; None, where no dataset declared one, is cosine."""
-    return RandomFeatures(in_features, out_features, kind or "cosine", seed)
+    return RandomFeatures(in_features, out_features, kind or "cosine", seed, source=source)
 
 
 class OneRound(Settings):
@@ -47,6 +52,14 @@ class OneRound(Settings):
     family: Literal["analytic", "reference"] = "analytic"
     input: Literal["features"] = "features"
     device: str | None = None
+    source: Mapping[str, str] | None = None
+    """Where the features come from, for the fingerprint of random features; None: not stated."""
+
+    def bound_to(self, source: Mapping[str, str]) -> Self:
+        """The same method for features of this source. Uploads for others are then refused."""
+        bound = copy.copy(self)
+        object.__setattr__(bound, "source", source)
+        return bound
 
     def params(self) -> dict[str, Any]:
         """The dataclass fields without the device."""

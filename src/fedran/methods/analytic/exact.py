@@ -36,7 +36,7 @@ class Exact(GramMethod):
             return Raw(in_features)
         if self.features == "linear":
             return Projection(in_features, self.out_features, seed)
-        return random_features(in_features, self.out_features, self.kind, seed)
+        return random_features(in_features, self.out_features, self.kind, seed, self.source)
 
     def ridge(self) -> Ridge:
         """Our rule, or the given lambda."""

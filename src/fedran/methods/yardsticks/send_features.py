@@ -73,7 +73,7 @@ class SendFeatures(RowsClient, GramServer):
 
     def feature_map(self, in_features: int, seed: int) -> FeatureMap:
         """The random features of this kind."""
-        return random_features(in_features, self.out_features, self.kind, seed)
+        return random_features(in_features, self.out_features, self.kind, seed, self.source)
 
     def aggregate(
         self,
