@@ -12,8 +12,11 @@ from fedran.bench.run.runner import EncodedImages, PreparedJob, cached_backbone,
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.stream import Stream, Task, make_stream
 from fedran.methods.analytic.fedncm import ClassSumsClient
+from fedran.methods.prompted.base import PromptedMethod
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import METHODS, make_method, settings
+from fedran.methods.trained.training.fedavg import FedAvg
+from helpers.tiny_vit import tiny_vit
 
 SMALL = {
     "out_features": 96,
@@ -33,8 +36,11 @@ SMALL = {
     "synthetic_batch": 12,
     "rows_per_class": 60,
     "min_group": 1,
+    "general_blocks": 1,
+    "task_blocks": 1,
 }
-TRAINED = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
+TRAINED = [key for key in METHODS if issubclass(METHODS[key], FedAvg)]
+PROMPTED = [key for key in TRAINED if issubclass(METHODS[key], PromptedMethod)]
 OWN_RIDGE = ("exact", "fed3r", *(key for key in METHODS if key.startswith("fedran")))
 LABELLERS = ("fedran-prototype", "fedran-margin")
 
@@ -44,10 +50,11 @@ def make(key):
     key, _, network = key.partition("@")
     names = {name for name in settings(key) if not (name == "lam" and key in OWN_RIDGE)}
     more = {"network": "small"} if network or key == "target" else {}
+    more |= {"weights": tiny_vit(), "lr": 0.05} if key in PROMPTED else {}
     return make_method(key, {k: v for k, v in SMALL.items() if k in names} | more)
 
 
-KEYS = [*METHODS, *(f"{key}@small" for key in TRAINED if key != "target")]
+KEYS = [*METHODS, *(f"{key}@small" for key in TRAINED if key not in ("target", *PROMPTED))]
 if find_spec("torch") is None:
     KEYS = [key for key in METHODS if key not in TRAINED]
 ANALYTIC = [k for k in METHODS if k not in TRAINED]

@@ -61,6 +61,14 @@ class Preprocessing:
         assert isinstance(self.resize, tuple)
         return self.resize
 
+    def resized_shape(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of an image after resizing, before the crop."""
+        if not isinstance(self.resize, int):
+            return self.resize
+        if height <= width:
+            return self.resize, int(self.resize * width / height)
+        return int(self.resize * height / width), self.resize
+
     def __call__(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Pixels (height, width, 3) as float32 (3, *shape)."""
         if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
@@ -88,13 +96,7 @@ class Preprocessing:
             from PIL import Image
         except ImportError:
             raise MissingExtra("resizing needs Pillow", "images") from None
-        height, width = pixels.shape[:2]
-        if not isinstance(self.resize, int):
-            height, width = self.resize
-        elif height <= width:
-            height, width = self.resize, int(self.resize * width / height)
-        else:
-            height, width = int(self.resize * height / width), self.resize
+        height, width = self.resized_shape(*pixels.shape[:2])
         if (height, width) == pixels.shape[:2]:
             return pixels
         how = getattr(Image.Resampling, self.interpolation.upper())

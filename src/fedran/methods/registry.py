@@ -23,6 +23,7 @@ from fedran.methods.analytic.loranpac import LoRanPAC
 from fedran.methods.analytic.ranpac import RanPAC
 from fedran.methods.analytic.stsa import STSA
 from fedran.methods.analytic.stsa_e import STSAE, STSAECorrected
+from fedran.methods.prompted.dualprompt import FedDualPrompt
 from fedran.methods.protocol import Method
 from fedran.methods.trained.fedewc import FedEWC
 from fedran.methods.trained.fedicarl import FediCaRL
@@ -59,6 +60,7 @@ METHODS: dict[str, type[Any]] = {
     "fedewc": FedEWC,
     "fedicarl": FediCaRL,
     "target": TARGET,
+    "fed-dualprompt": FedDualPrompt,
     "send-images": SendImages,
     "send-features": SendFeatures,
     "send-features-8bit": SendFeatures8Bit,

@@ -11,7 +11,10 @@ from fedran.methods.analytic.fedpft import FedPFT
 from fedran.methods.analytic.gh_ofl import GHOFLFisherMix
 from fedran.methods.analytic.gram_based import GramMethod
 from fedran.methods.analytic.moments import MomentMethod
-from fedran.methods.trained.training.footprint import footprint
+from fedran.methods.prompted.base import PromptedMethod
+from fedran.methods.prompted.footprint import prompted_footprint
+from fedran.methods.trained.training.fedavg import FedAvg
+from fedran.methods.trained.training.footprint import Footprint, footprint
 from fedran.methods.trained.training.method import TrainedMethod
 
 BASE_MEMORY = 400 * 2**20
@@ -35,8 +38,8 @@ def estimate_needs(run: PreparedJob) -> Needs:
     """
     data = run.dataset
     arrays = 2 * (data.X_train.nbytes + data.X_test.nbytes)
-    if isinstance(run.method, TrainedMethod):
-        parts = footprint(run.method, data.X_train, run.stream)
+    if isinstance(run.method, FedAvg):
+        parts = _training_footprint(run)
         if run.method.device is None:
             total = parts.tensors + parts.messages
             return Needs(BASE_MEMORY + TORCH_MEMORY + arrays + total)
@@ -55,6 +58,13 @@ def estimate_needs(run: PreparedJob) -> Needs:
         n_classes = sum(len(t.classes) for t in run.stream.tasks)
         drawn = 12 * n_classes * run.method.rows_per_class * (run.method.directions + 1)
     return Needs(BASE_MEMORY + arrays + 4 * (3 * M * M + 4 * rows * M) + uploads + drawn)
+
+
+def _training_footprint(run: PreparedJob) -> Footprint:
+    if isinstance(run.method, PromptedMethod):
+        return prompted_footprint(run.method, run.stream)
+    assert isinstance(run.method, TrainedMethod)
+    return footprint(run.method, run.dataset.X_train, run.stream)
 
 
 def require_fit(needs: Needs, device: str | None) -> None:

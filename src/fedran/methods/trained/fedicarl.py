@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.methods.trained.training.lazy_torch import Tensor, torch
-from fedran.methods.trained.training.local_training import ClientRound, Memory, Rows
+from fedran.methods.trained.training.local_training import (
+    ClientRound,
+    Memory,
+    Rows,
+    as_tensor,
+)
 from fedran.methods.trained.training.method import TrainedMethod
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import evaluate, teacher_network
@@ -91,12 +98,13 @@ class FediCaRL(TrainedMethod):
         state.extra["means"] = torch.nn.functional.normalize(sums, dim=1)
         return state
 
-    def scores(self, state: ServerState, network: Network, X: Tensor) -> Tensor:
+    def scores(self, state: ServerState, X: NDArray[Any]) -> Tensor:
         """Cosine to the class means; logits as published and before the first closing round."""
         means = state.extra.get("means")
         if means is None or len(means) != len(state.classes):
-            return super().scores(state, network, X)
-        scores = unit_features(network, X) @ means.T
+            return super().scores(state, X)
+        rows = as_tensor(X, self.torch_device)
+        scores = unit_features(self.global_network(state), rows) @ means.T
         return scores.masked_fill(~means.any(1), -torch.inf)
 
     def replay_rows(self, n_rows: int, n_clients: int) -> int:

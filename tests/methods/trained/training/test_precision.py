@@ -58,7 +58,7 @@ def test_the_precision_is_one_of_two_and_not_for_a_head():
 def test_rows_are_copied_to_an_accelerator_once_per_task(monkeypatch):
     copies = []
     monkeypatch.setattr(local_training, "as_tensor", lambda X, device: copies.append(X) or X.copy())
-    monkeypatch.setattr(local_training, "_on_device", {})
+    monkeypatch.setattr(local_training, "_computed", {})
     X = np.arange(12, dtype=np.uint8).reshape(4, 3)
 
     def rows(client="a", task="0", X=X, device="cuda"):
@@ -70,7 +70,7 @@ def test_rows_are_copied_to_an_accelerator_once_per_task(monkeypatch):
     assert [rows(X=X + 1), rows(X=X + 1), rows(X=X)] == [3, 3, 4]
     assert [rows(task="1"), rows(task="1"), rows()] == [5, 5, 6]
     assert [rows(device="cpu"), rows(device="cpu")] == [7, 8]
-    assert set(local_training._on_device) == {("a", "0", "cuda")}
+    assert set(local_training._computed) == {("a", "0", "cuda")}
 
 
 @needs_gpu

@@ -105,32 +105,46 @@ def as_tensor(X: NDArray[Any], device: str) -> Tensor:
     return torch.tensor(X, dtype=torch.float32, device=device)
 
 
-_on_device: dict[tuple[str, str, str], tuple[NDArray[Any], Tensor]] = {}
+_computed: dict[tuple[str, str, str], tuple[NDArray[Any], Any]] = {}
+
+
+def once_per_task(data: ClientData, how: str, compute: Callable[[], Any]) -> Any:
+    """The result of ``compute`` on a client's rows, kept while the task and ``how`` stay the same.
+
+    ``how`` names everything else that the result depends on, such as the device.
+    """
+    key = (data.client, data.task, how)
+    X, result = _computed.get(key, (None, None))
+    if X is None or not np.array_equal(X, data.X):
+        for other in [k for k in _computed if k[1:] != key[1:]]:
+            del _computed[other]
+        result = compute()
+        _computed[key] = (data.X, result)
+    return result
 
 
 def client_tensor(data: ClientData, device: str) -> Tensor:
     """``as_tensor`` of a client's rows. On an accelerator they stay there for the whole task."""
     if device == "cpu":
         return as_tensor(data.X, device)
-    key = (data.client, data.task, device)
-    X, tensor = _on_device.get(key, (None, None))
-    if X is None or not np.array_equal(X, data.X):
-        for other in [k for k in _on_device if k[1] != data.task]:
-            del _on_device[other]
-        tensor = as_tensor(data.X, device)
-        _on_device[key] = (data.X, tensor)
-    return tensor
+    return once_per_task(data, device, lambda: as_tensor(data.X, device))
 
 
-def client_rows(data: ClientData, classes: tuple[Label, ...], device: str) -> Rows:
-    """The labelled rows of a client. A label that is not among ``classes`` is refused."""
+def client_rows(
+    data: ClientData, classes: tuple[Label, ...], device: str, X: Tensor | None = None
+) -> Rows:
+    """The labelled rows of a client. A label that is not among ``classes`` is refused.
+
+    ``X`` replaces ``client_tensor`` where a method has computed something else from the rows.
+    """
     present, codes = encode_labels(data.y, len(data.X))
     unknown = set(present) - set(classes)
     if unknown:
         raise Refused("labels", "classes that the server announced", sorted(map(str, unknown))[:5])
     number = np.array([classes.index(c) for c in present], dtype=np.int64)
     kept = np.flatnonzero(codes >= 0)
-    X = client_tensor(data, device)  # rows without a label are checked too
+    if X is None:
+        X = client_tensor(data, device)  # rows without a label are checked too
     return Rows(
         X[torch.tensor(kept, device=device)],
         torch.tensor(number[codes[kept]] if len(kept) else kept, device=device),

@@ -1,0 +1,1 @@
+"""Methods that train a few tensors of a frozen Vision Transformer, one file per method."""
