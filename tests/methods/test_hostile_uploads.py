@@ -15,7 +15,7 @@ from helpers.wire_messages import tampered
 METHODS = {
     "gram": ("exact", "stsa", "fed3r"),
     "chunk-sums": ("stsa-e", "stsa-e-corrected"),
-    "afl": ("afl",),
+    "afl": ("afl", "afl-ridge-kept"),
     "class-sums": ("fedcof", "fedncm"),
     "moments": ("fedcgs", "gh-ofl-lda", "gh-ofl-fishermix"),
     "class-mixtures": ("fedpft",),

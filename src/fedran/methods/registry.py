@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedran.core.errors import nearest
-from fedran.methods.analytic.afl import AFL
+from fedran.methods.analytic.afl import AFL, AFLRidgeKept
 from fedran.methods.analytic.exact import Exact
 from fedran.methods.analytic.fed3r import Fed3R
 from fedran.methods.analytic.fedcgs import FedCGS
@@ -46,6 +46,7 @@ METHODS: dict[str, type[Any]] = {
     "stsa-e": STSAE,
     "stsa-e-corrected": STSAECorrected,
     "afl": AFL,
+    "afl-ridge-kept": AFLRidgeKept,
     "fed3r": Fed3R,
     "fedcof": FedCOF,
     "fedncm": FedNCM,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedran.methods.analytic.afl import AFL, join
+from fedran.methods.analytic.afl import AFL, AFLRidgeKept, join
 from fedran.wire.container import unpack
 from fedran.wire.validation import FILE_LIMITS
 from helpers.toy_federation import assert_labels, distance, in_order, make_toy
@@ -40,7 +40,7 @@ def published(toy, gamma):
 def least_squares(toy, upto=None):
     X, y = toy.pooled(upto)
     classes = in_order(y)
-    return np.linalg.lstsq(X, one_hot(y, classes), rcond=1e-6)[0], classes
+    return np.linalg.lstsq(X, one_hot(y, classes), rcond=1e-12)[0], classes
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -95,6 +95,46 @@ def test_gamma_does_not_matter_at_the_end(d):
     small, usual, large = (toy.play(AFL(gamma)).head.weights for gamma in (0.1, 1.0, 100.0))
     assert distance(small, usual) < 1e-3
     assert distance(large, usual) < 1e-3
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("smallest", [1e-2, 1e-3])
+def test_weak_directions_that_rows_really_have_are_kept(seed, smallest):
+    toy = make_toy(seed)
+    scale = np.geomspace(1.0, smallest, toy.width).astype(np.float32)
+    toy.tasks = [[(X * scale, y) for X, y in task] for task in toy.tasks]
+    wanted, classes = least_squares(toy)
+    state = toy.play(AFL())
+    assert f"{toy.width} of {toy.width} directions" in state.head.diagnosis.route
+    X, _ = toy.pooled()
+    assert distance(X @ state.head.weights, X @ wanted) < 1e-3
+    assert_labels(AFL().predict(state, toy.X_test * scale), toy.X_test * scale @ wanted, classes)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("large", [1.0, 20.0])
+def test_directions_that_only_rounding_has_are_left_out(seed, large):
+    toy = make_toy(seed, d=6)
+    mix = np.random.default_rng(seed).standard_normal((6, 9))
+    mix += large * np.abs(mix[:, :1])  # nine columns of rank 6, one direction strong
+    toy.tasks = [[((X @ mix).astype(np.float32), y) for X, y in task] for task in toy.tasks]
+    toy.X_test = toy.X_test @ mix
+    assert toy.play(AFL()).head.diagnosis.route.startswith("least squares over 6 of 9")
+
+
+@pytest.mark.parametrize("gamma", [0.1, 1.0, 30.0])
+@pytest.mark.parametrize("upto", [1, 3])
+def test_the_ridge_that_is_kept_is_gamma_for_every_upload_with_rows(gamma, upto):
+    toy = make_toy(3)
+    X, y = toy.pooled(upto)
+    classes = in_order(y)
+    uploads = sum(len(part) > 0 for task in toy.tasks[:upto] for part, _ in task)
+    G = X.T @ X + uploads * gamma * np.eye(toy.width)
+    wanted = np.linalg.solve(G, X.T @ one_hot(y, classes))
+    head = toy.play(AFLRidgeKept(gamma), upto=upto).head
+    assert distance(head.weights, wanted) < 1e-5
+    assert head.diagnosis.lam == pytest.approx(uploads * gamma)
+    assert distance(head.weights, toy.play(AFL(gamma), upto=upto).head.weights) > 1e-4
 
 
 def test_a_client_sends_its_own_ridge_which_gamma_does_change():

@@ -1,0 +1,124 @@
+"""Run published code on small inputs and write its weights as a test fixture.
+
+    python benchmarks/official_outputs.py --afl DIR --fed3r DIR --fedcof DIR OUT.json
+
+Each DIR is a checkout of the repository at the commit in ``COMMITS``. Only the functions that
+compute weights are executed: they are taken out of the source by name, because the modules around
+them import data loaders and experiment trackers. Everything runs on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+COMMITS = {
+    "afl": "ZHUANGHP/Analytic-federated-learning 1e7c2d9978430c6cde0708268dd03128f0bb6c1c",
+    "fed3r": "Erosinho13/Fed3R c2a8e5de59e4b86efaa351c241a4a3357bcdab34",
+    "fedcof": "dipamgoswami/FedCOF 4770a784aaa1d975cd68dee16109d3bf5e01534d",
+}
+CLASSES, WIDTH, CLIENTS = 4, 6, 3
+
+
+def functions(path: Path, names: set[str]) -> SimpleNamespace:
+    """The functions and classes with these names, without the rest of the module."""
+    tree = ast.parse(path.read_text())
+    kept = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    tree.body = [n for n in kept if n.name in names]
+    missing = names - {n.name for n in kept}
+    if missing:
+        raise ValueError(f"{path} has no {', '.join(sorted(missing))}")
+    space: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "np": np}
+    exec("from abc import ABC, abstractmethod", space)
+    exec(compile(tree, str(path), "exec"), space)
+    return SimpleNamespace(**space)
+
+
+def rows() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Features and labels of three clients; no client holds all four classes."""
+    rng = np.random.default_rng(15)
+    centres = rng.standard_normal((CLASSES, WIDTH))
+    held = ([0, 1, 2] * 4, [1, 2, 3] * 5, [0, 3] * 3 + [2])
+    X = [np.abs(centres[y] + 0.5 * rng.standard_normal((len(y), WIDTH))) for y in held]
+    # Multiples of 1/64: the numbers in the fixture are exact in float32.
+    features = [torch.tensor(np.rint(64 * x) / 64, dtype=torch.float32) for x in X]
+    return features, [torch.tensor(y) for y in held]
+
+
+def afl(folder: Path, gamma: float) -> dict[str, Any]:
+    """Weights before and after the ridges are removed."""
+    names = {"LinearAnalytic", "local_update", "aggregation", "clean_regularization"}
+    code = functions(folder / "afl.py", names)
+    args = SimpleNamespace(
+        feat_size=WIDTH, num_classes=CLASSES, num_clients=CLIENTS, rg=gamma, gpu=None
+    )
+    model, head = torch.nn.Identity(), code.LinearAnalytic(WIDTH, CLASSES)
+    parts = [code.local_update([part], model, head, args) for part in zip(*rows(), strict=True)]
+    W, _, C = code.aggregation(*(list(column) for column in zip(*parts, strict=True)), args)
+    return {
+        "gamma": gamma,
+        "ridge_kept": W.tolist(),
+        "ridge_removed": code.clean_regularization(W, C, args).tolist(),
+    }
+
+
+def fed3r(folder: Path, lam: float) -> dict[str, Any]:
+    """Normalised weights; the last row is the bias."""
+    code = functions(folder / "src/fed3r.py", {"calc_ridge_params", "normalize_W", "fed3r_step"})
+    A, b = lam * torch.eye(WIDTH + 1), torch.zeros(WIDTH + 1, CLASSES)
+    for part in zip(*rows(), strict=True):
+        A, b = code.fed3r_step(A, b, [part], torch.nn.Identity(), CLASSES, "cpu")
+    W, bias = code.normalize_W(*code.calc_ridge_params(A, b))
+    return {"lambda": lam, "weights": torch.cat([W, bias[None]]).tolist()}
+
+
+def fedcof(folder: Path, gamma: float) -> dict[str, Any]:
+    """Normalised weights of FedCOF, and of FedNCM, which sends the same."""
+    names = {"Server", "Client", "FedCOFServer", "FedCOFClient", "FedNCMServer"}
+    code = functions(folder / "federate_classes.py", names)
+    sent = {}
+    for k, (X, y) in enumerate(zip(*rows(), strict=True)):
+        client = code.FedCOFClient(k, X, y)
+        client.compute()
+        sent[k] = client.send()
+    servers = (
+        code.FedCOFServer(sent, CLASSES, WIDTH, gamma),
+        code.FedNCMServer(sent, CLASSES, WIDTH),
+    )
+    for server in servers:
+        server.aggregate()
+    weights, means = (server.get_classifier_weights().T.tolist() for server in servers)
+    return {"gamma": gamma, "weights": weights, "fedncm": means}
+
+
+def main() -> None:
+    """Write the rows and all outputs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in COMMITS:
+        parser.add_argument(f"--{name}", type=Path, required=True, metavar="DIR")
+    parser.add_argument("out", type=Path)
+    folders = parser.parse_args()
+    torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
+    np.asmatrix = np.asmatrix  # removed from NumPy 2
+    X, y = rows()
+    fixture = {
+        "commits": COMMITS,
+        "rows": [x.tolist() for x in X],
+        "labels": [c.tolist() for c in y],
+        "afl": [afl(folders.afl, gamma) for gamma in (1.0, 0.1)],
+        "fed3r": [fed3r(folders.fed3r, lam) for lam in (0.01, 1.0)],
+        "fedcof": [fedcof(folders.fedcof, gamma) for gamma in (1.0, 0.1)],
+    }
+    lines = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in fixture.items())
+    folders.out.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()
