@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,13 +28,14 @@ import numpy as np
 
 import fedran
 from fedran.core._linalg.arrays import to_device
+from fedran.core.accounts import Accounts
 from fedran.core.ridge import Ridge
 from fedran.data.catalogue import load_dataset
 from fedran.data.stream import make_stream
 from fedran.wire import quantisation
 
 RESULTS = Path(__file__).parent.parent / "results"
-RHOS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9)
+RHOS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.5, 3, 6, 12, 25)
 STREAM_SEEDS = (101, 202)
 """None of the seeds of the reported streams."""
 
@@ -54,12 +56,14 @@ class Case:
     group_size: int | None = None
     min_group: int = 1
     directions: int = 16
+    center: str | None = "class"
 
     @property
     def message(self) -> str:
         """What the clients send, in a few words."""
         if self.rank is not None:
-            return f"r={self.rank}, {self.bits:g} bits, sums {self.sum_extra:+g}"
+            form = "" if self.center else ", uncentred"
+            return f"r={self.rank}, {self.bits:g} bits, sums {self.sum_extra:+g}{form}"
         return f"groups of {self.group_size}, at least {self.min_group}, q={self.directions}"
 
 
@@ -75,13 +79,23 @@ def cases() -> list[Case]:
     few, even = (cnn, "hellinger", 5, 5, 0.1), (cnn, "hellinger", 5, 5, 1.0)
     many, middle = (cnn, "hellinger", 5, 100, 0.5), (cnn, "hellinger", 5, 20, 0.3)
     signed = (vit, "cosine", 10, 5, 0.1)
-    made = [Case(*digits, rank=r) for r in (8, 32)]
+    people = ("har-dsa19", "cosine", 5, 8, 0.5)
+    flat = [
+        ("gaussians-64-3-1.0", "hellinger", 1, 2, 10.0, 1024),
+        ("gaussians-32-3-0.3", "cosine", 1, 2, 10.0, 1024),
+        ("gaussians-32-10-0.4", "cosine", 1, 6, 10.0, 1024),
+        ("gaussians-200-20-0.2", "cosine", 4, 5, 10.0, 1024),
+    ]
+    made = [Case(*split, rank=r) for split in flat for r in (4, 16, 32, 64)]
+    made += [Case(*digits, rank=r) for r in (8, 32)]
+    made += [Case(*people, rank=r) for r in (8, 32)]
     made += [Case(*small, rank=r) for r in (16, 64)]
     made += [Case(*few, rank=r) for r in (16, 64, 128, 256)]
     made += [Case(*even, rank=r) for r in (64, 256)]
     made += [Case(*signed, rank=r) for r in (32, 128)]
     made += [Case(*middle, rank=r) for r in (16, 64)]
     made += [Case(*many, rank=r) for r in (2, 8, 32)]
+    made += [Case(*few, rank=r, center=None) for r in (64, 256)]
     made += [Case(*few, rank=256, bits=b) for b in (3.0, 3.5, 4.0, 6.0, 8.0)]
     made += [Case(*few, rank=256, sum_extra=e) for e in (-1.0, 0.0, 3.0, 6.0)]
     made += [Case(*many, rank=8, sum_extra=e) for e in (-1.0, 0.0, 3.0, 6.0)]
@@ -98,12 +112,10 @@ def cases() -> list[Case]:
 
 def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor) -> dict:
     """Run one case; accuracy per task and ridge, with what the rules may use."""
-    data = load_dataset(case.dataset)
-    train, held_out = split(data.y_train)
-    stream = make_stream(
-        data.y_train[train], n_tasks=case.n_tasks, n_clients=case.clients, beta=case.beta, seed=seed
-    )
-    X, y = data.X_train[train].astype(np.float32), data.y_train[train]
+    X_all, y_all = training_rows(case.dataset, case.kind)
+    train, held_out = split(y_all, 0.9 if case.dataset.startswith("gaussians") else 0.2)
+    X, y = X_all[train], y_all[train]
+    stream = make_stream(y, n_tasks=case.n_tasks, n_clients=case.clients, beta=case.beta, seed=seed)
     phi = fedran.RandomFeatures(X.shape[1], case.out_features, kind=case.kind, seed=seed)
     agg = fedran.Aggregator(case.out_features, fingerprint=phi.fingerprint, device=device)
     quantisation.SUM_EXTRA_BITS = case.sum_extra
@@ -124,6 +136,7 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
                 phi(to_device(X[rows], device)),
                 y[rows],
                 case.rank,
+                center=case.center,
                 fingerprint=phi.fingerprint,
             ).to(None)
             for rows in clients
@@ -135,8 +148,8 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
         for k, blob in enumerate(uploads(present)):
             largest = max(largest, len(blob))
             agg.absorb(fedran.decode(blob), client=f"c{k}", task=f"t{t}")
-        rows = held_out[np.isin(data.y_train[held_out], stream.seen(t))]
-        Z, truth = to_device(data.X_train[rows].astype(np.float32), device), data.y_train[rows]
+        rows = held_out[np.isin(y_all[held_out], stream.seen(t))]
+        Z, truth = to_device(X_all[rows], device), y_all[rows]
         accuracy = {}
         for rho in RHOS:
             head = agg.solve(Ridge.relative(rho))
@@ -144,15 +157,7 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
                 int((head.predict(H) == truth[part]).sum()) for part, H in phi.blocks(Z, 2**30)
             )
             accuracy[rho] = round(100 * right / len(rows), 3)
-        acc = agg.accounts
-        tasks.append(
-            {
-                "f": acc.cut_fraction,
-                "rows": acc.n_rows,
-                "uploads": len(agg.absorbed),
-                "accuracy": list(accuracy.values()),
-            }
-        )
+        tasks.append({"accounts": asdict(agg.accounts), "accuracy": list(accuracy.values())})
     return {
         **asdict(case),
         "seed": seed,
@@ -163,11 +168,32 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
     }
 
 
-def split(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows for the streams, and a fifth of the rows of every class, held out."""
+def training_rows(dataset: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Features (float32) and labels of a dataset's training rows, or of Gaussian classes.
+
+    ``gaussians-D-C-S``: C classes in D dimensions, 2,000 rows each, with means from N(0, S^2 I)
+    and covariance I (absolute values where the kind needs them). Their within-class spectrum is
+    flat, unlike that of any backbone, and nine tenths of the rows are held out.
+    """
+    if not dataset.startswith("gaussians"):
+        data = load_dataset(dataset)
+        return data.X_train.astype(np.float32), data.y_train
+    dimensions, classes, scale = dataset.split("-")[1:]
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(int(classes)), 2000)
+    means = float(scale) * rng.standard_normal((int(classes), int(dimensions)))
+    X = (means[y] + rng.standard_normal((len(y), int(dimensions)))).astype(np.float32)
+    return (np.abs(X) if kind == "hellinger" else X), y
+
+
+def split(y: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Rows for the streams, and a share of the rows of every class, held out."""
     rng = np.random.default_rng(0)
     held_out = np.concatenate(
-        [rng.permutation(np.flatnonzero(y == c))[: int((y == c).sum()) // 5] for c in np.unique(y)]
+        [
+            rng.permutation(np.flatnonzero(y == c))[: int(share * (y == c).sum())]
+            for c in np.unique(y)
+        ]
     )
     return np.setdiff1d(np.arange(len(y)), held_out), np.sort(held_out)
 
@@ -177,29 +203,80 @@ def at(run: dict, task: dict, rho: float) -> float:
     return float(np.interp(math.log(rho), np.log(run["rhos"]), task["accuracy"]))
 
 
-def rules() -> dict[str, object]:
-    """Candidate rules: rho from the cut share f and the rows per upload n."""
-    made: dict[str, object] = {}
-    for base in (0.01, 0.02, 0.03, 0.05):
-        for a in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0):
-            made[f"{base:g} + {a:g} f"] = lambda f, _, b=base, a=a: b + a * f
-        for a in (0.1, 0.2, 0.3, 0.4, 0.5, 0.7):
-            made[f"{base:g} + {a:g} sqrt(f)"] = lambda f, _, b=base, a=a: b + a * f**0.5
-        for a in (0.02, 0.03, 0.05, 0.07, 0.1, 0.15):
-            made[f"{base:g} + {a:g} f sqrt(n)"] = lambda f, n, b=base, a=a: b + a * f * n**0.5
-        for a in (0.1, 0.2, 0.3, 0.4, 0.6):
-            made[f"{base:g} + {a:g} f n^(1/4)"] = lambda f, n, b=base, a=a: b + a * f * n**0.25
-            made[f"{base:g} + {a:g} f log2(n)"] = lambda f, n, b=base, a=a: b + a * f * math.log2(n)
+Rule = Callable[[Accounts], float]
+DEFAULT = f"{Ridge().base:g} + {Ridge().slope:g} f sqrt(n)"
+"""The rule that is in use."""
+
+
+def rules() -> dict[str, Rule]:
+    """Candidate rules for rho = lambda / mean ||h||^2.
+
+    f is the share of the energy that truncation removed and n the mean number of rows per upload.
+    s and F are the spectral and Frobenius norms of what truncation removed, per upload and in
+    units of mean ||h||^2.
+    """
+    made: dict[str, Rule] = {}
+
+    def add(name: str, factors: Iterable[float], loss: Callable[[Accounts, float], float]) -> None:
+        for base, a in itertools.product((0.01, 0.02, 0.03, 0.05), factors):
+            made[f"{base:g} + {a:g} {name}"] = lambda acc, b=base, a=a: (
+                b + a * loss(acc, max(1.0, acc.rows_per_part))
+            )
+
+    add("f", (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0), lambda acc, _: acc.cut_fraction)
+    add("sqrt(f)", (0.1, 0.2, 0.3, 0.4, 0.5, 0.7), lambda acc, _: acc.cut_fraction**0.5)
+    add("f sqrt(n)", (0.03, 0.05, 0.07, 0.1, 0.15), lambda acc, n: acc.cut_fraction * n**0.5)
+    add("f n^(1/4)", (0.1, 0.2, 0.3, 0.4, 0.6), lambda acc, n: acc.cut_fraction * n**0.25)
+    add("f log2(n)", (0.1, 0.2, 0.3, 0.4), lambda acc, n: acc.cut_fraction * math.log2(n))
+    add("s", (0.1, 0.2, 0.3, 0.5), lambda acc, _: per_upload(acc, acc.eps_G - acc.eps_quant))
+    add(
+        "s sqrt(n)",
+        (0.005, 0.01, 0.02, 0.03),
+        lambda acc, n: per_upload(acc, acc.eps_G - acc.eps_quant) * n**0.5,
+    )
+    add("F", (0.02, 0.03, 0.04, 0.06), lambda acc, _: per_upload(acc, acc.eps_G_fro))
     return made
 
 
-def regret(run: dict, rule) -> float:
+def per_upload(accounts: Accounts, norm: float) -> float:
+    """A norm that adds over uploads, per upload and in units of mean ||h||^2."""
+    return norm / max(1, accounts.parts) / accounts.mean_row_energy
+
+
+def regret(run: dict, rule: Rule) -> float:
     """Mean over tasks of the accuracy lost against the best ridge of the grid."""
-    lost = [
-        max(t["accuracy"]) - at(run, t, rule(t["f"], max(1.0, t["rows"] / t["uploads"])))
-        for t in run["tasks"]
-    ]
+    lost = [max(t["accuracy"]) - at(run, t, rule(Accounts(**t["accounts"]))) for t in run["tasks"]]
     return float(np.mean(lost))
+
+
+def ridge_table(title: str, runs: list[dict], beside: dict[str, list[dict]]) -> list[str]:
+    """The rules with the smallest mean regret, the best of each family, as Markdown.
+
+    ``beside``: runs whose regret is shown and does not choose.
+    """
+    scored: dict[str, tuple[float, str, str]] = {}
+    for name, rule in rules().items():
+        lost = [regret(r, rule) for r in runs]
+        others = [np.mean([regret(r, rule) for r in group]) for group in beside.values()]
+        cells = [f"{x:{form}}" for x, form in [(np.mean(lost), ".3f"), (np.max(lost), ".2f")]]
+        row = " | ".join([name, *cells, *(f"{x:.2f}" for x in others)])
+        scored[name] = (float(np.mean(lost)), name.split(" ", 3)[-1], row)
+    order = sorted(scored.values())
+    first_of_family = {family: row for _, family, row in reversed(order)}
+    shown = [row for _, family, row in order if row == first_of_family[family]]
+    shown += [
+        row
+        for i, (_, _, row) in enumerate(order)
+        if row not in shown and (i < 5 or row.startswith(DEFAULT))
+    ]
+    head = ["rule for rho", "mean regret", "largest regret of a run", *beside]
+    return [
+        f"## {title}: {len(runs)} runs",
+        "",
+        f"| {' | '.join(head)} |",
+        f"|---|{'---:|' * (len(head) - 1)}",
+        *(f"| {row} |" for row in sorted(shown, key=lambda r: float(r.split(" | ")[1]))),
+    ]
 
 
 def fit(runs: list[dict]) -> str:
@@ -210,24 +287,20 @@ def fit(runs: list[dict]) -> str:
         f"Written by `python benchmarks/choose_constants.py fit` on {datetime.date.today()} from",
         "results/constants.ndjson. A fifth of the training rows of each class is held out; no",
         f"test row is read. Accuracies are means over {len(STREAM_SEEDS)} streams. f is the share",
-        "of the energy that truncation removed, n the mean number of rows per upload. The regret",
-        "of a rule is what it loses against the best ridge of every task, in points of accuracy.",
+        "of the energy that truncation removed, n the mean number of rows per upload; s and F are",
+        "the spectral and Frobenius norms of what truncation removed, per upload and in units of",
+        "mean ||h||^2. The regret of a rule is what it loses against the best ridge of every task,",
+        "in points of accuracy. The tables show the five best rules, the best of each family, and",
+        f"the rule in use, {DEFAULT}.",
+        "Gaussian classes with flat spectra are shown beside and do not choose: no rule that uses",
+        "only the accounts serves them, because their best ridge is large at full rank too.",
     ]
-    for title, chosen in (
-        (
-            "Ridge for summaries",
-            [r for r in runs if r["rank"] and (r["bits"], r["sum_extra"]) == (5.0, 1.0)],
-        ),
-        ("Ridge for mixtures", [r for r in runs if r["group_size"]]),
-    ):
-        scored = sorted(
-            (np.mean(lost), np.max(lost), name)
-            for name, rule in rules().items()
-            if (lost := [regret(r, rule) for r in chosen])
-        )
-        lines += ["", f"## {title}: {len(chosen)} runs", ""]
-        lines += ["| rule for rho | mean regret | largest regret of a run |", "|---|---:|---:|"]
-        lines += [f"| {name} | {mean:.3f} | {worst:.2f} |" for mean, worst, name in scored[:15]]
+    defaults = [r for r in runs if r["rank"] and (r["bits"], r["sum_extra"]) == (5.0, 1.0)]
+    flat = [r for r in defaults if r["dataset"].startswith("gaussians")]
+    real = [r for r in defaults if r not in flat]
+    lines += ["", *ridge_table("Ridge for summaries", real, {"flat spectra": flat})]
+    mixtures = [r for r in runs if r["group_size"]]
+    lines += ["", *ridge_table("Ridge for mixtures", mixtures, {})]
     lines += ["", "## Every case at its best fixed ridge, and what the ridge costs", ""]
     lines += [
         "| dataset | tasks, clients, beta | M | message | MiB | f | A_avg / A_T | best rho |",
@@ -241,7 +314,7 @@ def fit(runs: list[dict]) -> str:
         case = Case(**json.loads(key))
         table = np.array([[t["accuracy"] for t in run["tasks"]] for run in same])
         best = int(table.mean(axis=(0, 1)).argmax())
-        f = np.mean([run["tasks"][-1]["f"] for run in same])
+        f = np.mean([Accounts(**run["tasks"][-1]["accounts"]).cut_fraction for run in same])
         lines.append(
             f"| {case.dataset} | {case.n_tasks}, {case.clients}, {case.beta:g} "
             f"| {case.out_features} | {case.message} | {max(r['mib'] for r in same):.3f} | {f:.3f} "
@@ -255,6 +328,7 @@ def main() -> None:
     parser.add_argument("step", choices=["measure", "fit"])
     parser.add_argument("--device", default=None)
     parser.add_argument("--only", default="", help="cases whose description contains this text")
+    parser.add_argument("--share", default="0/1", help="I/N: every N-th case, starting with I")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS / "constants.ndjson")
     args = parser.parse_args()
@@ -264,17 +338,21 @@ def main() -> None:
         (RESULTS / "constants.md").write_text(fit(runs))
         return
     done = {(json.dumps({k: r[k] for k in Case.__dataclass_fields__}), r["seed"]) for r in runs}
+    first, step = map(int, args.share.split("/"))
+    wanted = [
+        (case, seed)
+        for case, seed in itertools.product(cases(), STREAM_SEEDS)
+        if args.only in f"{case.dataset} {case.message}"
+    ][first::step]
     with ThreadPoolExecutor(args.threads) as pool:
-        for seed in STREAM_SEEDS:
-            for case in cases():
-                key = json.dumps(asdict(case))
-                if (key, seed) in done or args.only not in f"{case.dataset} {case.message}":
-                    continue
-                result = measure(case, seed, args.device, pool)
-                with args.out.open("a") as out:
-                    out.write(json.dumps(result) + "\n")
-                best = max(map(max, (t["accuracy"] for t in result["tasks"])))
-                print(seed, case, result["mib"], best, result["seconds"], flush=True)
+        for case, seed in wanted:
+            if (json.dumps(asdict(case)), seed) in done:
+                continue
+            result = measure(case, seed, args.device, pool)
+            with args.out.open("a") as out:
+                out.write(json.dumps(result) + "\n")
+            best = max(map(max, (t["accuracy"] for t in result["tasks"])))
+            print(seed, case, result["mib"], best, result["seconds"], flush=True)
 
 
 if __name__ == "__main__":
