@@ -21,6 +21,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from fedran.federation.ops.scaffold import DeclaredFeatures, FederationOptions, 
 from fedran.federation.ops.tasks import run_task, simulate
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.messages import seal
+from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
@@ -100,7 +102,7 @@ def store_alone(folder, sites, made, phi, out):
             "upload": len(blob),
             "seconds": float(np.median(times[1:])),
             "peaks": peaks,
-            "journal": (folder / "journal").stat().st_size / sites,
+            "database": (folder / "store.db").stat().st_size / sites,
             "snapshot bytes": size,
             "snapshot": snapshot,
             "solve": solve,
@@ -177,7 +179,8 @@ def with_flower(work, sites, made, phi, *, simulated):
     finally:
         watch.ended.set()
         stop_federation(folder, say=print)
-    book = EventLog(folder / "server" / "state" / "events.jsonl").read()
+    with closing(Database(folder / "server" / "state", read_only=True)) as database:
+        book = EventLog(database).read()
     payload = sum(e["bytes"] for e in book if e["event"] == "upload")
     assert done.state == "complete", done
     shutil.rmtree(folder)
@@ -190,8 +193,8 @@ def store_table(found):
     before, after = (" / ".join(f"{p[k]:.0f}" for p in found["peaks"].values()) for k in (0, 1))
     rows = [
         ("upload (envelope)", f"{found['upload'] / MIB:.2f} MiB"),
-        ("check, journal (synced), absorb", f"{found['seconds']:.3f} s"),
-        ("disk per upload (journal)", f"{found['journal'] / MIB:.2f} MiB"),
+        ("check, write (synced), absorb", f"{found['seconds']:.3f} s"),
+        ("disk per upload (database)", f"{found['database'] / MIB:.2f} MiB"),
         ("disk per snapshot", f"{found['snapshot bytes'] / MIB:.0f} MiB, two are kept"),
         ("time per snapshot", f"{found['snapshot']:.2f} s"),
         ("solve the head", f"{found['solve']:.2f} s"),

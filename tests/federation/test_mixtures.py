@@ -1,6 +1,6 @@
 """Federations of mixtures: sites, server, edges, and a rebuild at another width."""
 
-import json
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from fedran.federation.ops import rebuild as module
 from fedran.federation.ops.rebuild import NotRebuildable, rebuild
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
@@ -195,7 +196,7 @@ def test_a_rebuild_equals_a_server_that_had_the_width_from_the_start(server, tmp
     rebuild(paths, 64)
     fresh = fedran.Aggregator(64, fingerprint=paths.settings().offer("t").features().fingerprint)
     store = Store.open(paths.settings(), paths.folder)
-    for record in store.journal.records():
+    for record in store.database.envelopes():
         found = open_envelope(record)
         fresh.absorb(fedran.decode(found.upload), client="site-1", task=found.statement.task)
     assert fedran.encode(store.aggregator) == fedran.encode(fresh)
@@ -215,7 +216,8 @@ def test_a_crash_during_a_rebuild_loses_nothing(server, monkeypatch):
 
     crashes = {"write_atomically": write_until_settings, "update_head": crash}
     for name, change in crashes.items():
-        (paths.state / "served.json").write_text('{"head": "old", "nodes": ["7"]}')
+        with closing(Database(paths.state)) as database:
+            database.set_served("old", ["7"])
         with monkeypatch.context() as patch:
             patch.setattr(module, name, change)
             with pytest.raises(KeyboardInterrupt):
@@ -223,8 +225,8 @@ def test_a_crash_during_a_rebuild_loses_nothing(server, monkeypatch):
         store = Store.open(paths.settings(), paths.folder)
         assert len(store.aggregator.absorbed) == 2
         assert store.aggregator.out_features == (48 if name == "write_atomically" else 80)
+        assert store.database.served() == ("outdated", set())
         store.close()
-        assert json.loads((paths.state / "served.json").read_bytes())["nodes"] == []
 
 
 def test_a_width_that_does_not_fit_into_memory_leaves_the_settings_as_they_were(

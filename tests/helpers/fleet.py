@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from contextlib import closing
 
 import pytest
 
@@ -16,6 +17,7 @@ from flwr.app import (
 )
 
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
+from fedran.federation.server.database import Database
 
 NAMES = ("site-1", "site-2", "site-3")
 
@@ -115,7 +117,9 @@ class Deaf(Site):
 
 
 def served(folder):
-    return json.loads((folder / "served.json").read_text())
+    with closing(Database(folder, read_only=True)) as database:
+        head, nodes = database.served()
+    return {"head": head, "nodes": sorted(nodes)}
 
 
 def events(server, event):

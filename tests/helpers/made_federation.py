@@ -1,5 +1,6 @@
 """A small federation in memory: rules, sites with keys, uploads of random rows."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -44,6 +45,16 @@ class Sites:
 
     def store(self, folder, snapshot_every=3, **changes):
         return Store(folder, replace(RULES, **changes), self.roster, snapshot_every)
+
+
+@contextmanager
+def full_disk(database):
+    """A disk on which the database cannot grow."""
+    database.sql.execute("PRAGMA max_page_count = 1")
+    try:
+        yield
+    finally:
+        database.sql.execute("PRAGMA max_page_count = 1000000")
 
 
 def same_state(a, b):

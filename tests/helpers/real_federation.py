@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedran.federation.ops.background import (
 from fedran.federation.ops.flower import free_port
 from fedran.federation.ops.scaffold import FederationOptions, make_federation
 from fedran.federation.ops.tasks import run_task
+from fedran.federation.server.database import FILE, Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.outbox import Outbox
@@ -88,7 +89,10 @@ class Federation:
         return fedran.load(path) if path.is_file() else None
 
     def events(self, event, **fields):
-        book = EventLog(self.server.state / "events.jsonl").read()
+        if not (self.server.state / FILE).is_file():
+            return []
+        with closing(Database(self.server.state, read_only=True)) as database:
+            book = EventLog(database).read()
         found = [e for e in book if e["event"] == event]
         return [e for e in found if all(e.get(k) == v for k, v in fields.items())]
 

@@ -2,8 +2,11 @@
 
 import json
 import time
+from functools import cached_property
 
+from fedran.federation.protocol.identity import Statement
 from fedran.federation.protocol.lockfile import locked
+from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from helpers.made_federation import Sites
 
@@ -21,7 +24,14 @@ class RecordedFederation:
         (self.server / "server.toml").write_text(toml)
         self.sites = Sites(*NAMES)
         self.sites.roster.save(self.server / "roster.toml")
-        self.events = EventLog(self.state / "events.jsonl")
+
+    @cached_property
+    def database(self):
+        return Database(self.state)
+
+    @cached_property
+    def events(self):
+        return EventLog(self.database)
 
     def store(self):
         return self.sites.store(self.state)
@@ -46,4 +56,8 @@ class RecordedFederation:
     def flower(self, nodes=(), runs=(), at=None):
         nodes = [dict(zip(("client", "status", "last_seen"), n, strict=True)) for n in nodes]
         fields = {"at": time.time() if at is None else at, "nodes": nodes, "runs": list(runs)}
-        (self.state / "flower.json").write_text(json.dumps(fields))
+        self.database.set_fact("flower", json.dumps(fields))
+
+    def quarantine(self, client, task, reason):
+        statement = Statement("trial", client, task, "f" * 64, "d" * 64)
+        self.database.add_waiting(statement, f"{client}, {task}".encode(), reason)

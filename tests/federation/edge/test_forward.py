@@ -169,7 +169,9 @@ def test_a_sum_fits_its_budget_and_accounts_for_the_loss(sites, opened, server):
     summary = fedran.decode(made.upload)
     assert summary.rank < 24
     assert summary.accounts.merges == 1
-    exact = sum(fedran.decode(open_envelope(b).upload).accounts.cut for b in edge.journal.records())
+    exact = sum(
+        fedran.decode(open_envelope(b).upload).accounts.cut for b in edge.database.envelopes()
+    )
     assert summary.accounts.cut > exact
     assert server.receive(made.to_bytes()).outcome == "accepted"
     assert server.solve().diagnosis.f == pytest.approx(summary.accounts.cut_fraction)
@@ -227,7 +229,7 @@ def test_a_sum_that_the_disk_damaged_ends_in_a_conflict_and_counts_once(sites, o
     again = edge.forward("may")
     assert again.statement.task == "may.sum-2"
     assert "in a sum of edge" in server.receive(again.to_bytes()).reason
-    assert server.journal.count == 1
+    assert server.database.count() == 1
 
 
 def test_an_edge_with_a_damaged_outbox_does_not_forward(sites, opened):

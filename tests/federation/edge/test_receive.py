@@ -1,7 +1,5 @@
 """Which uploads of members an edge accepts."""
 
-import errno
-
 import pytest
 
 pytest.importorskip("cryptography")
@@ -12,7 +10,7 @@ from fedran.federation.edge.edge import Edge, EdgeRules
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.site.outbox import Outbox
 from helpers.made_edge import outcomes, uploads
-from helpers.made_federation import PHI, Sites, upload
+from helpers.made_federation import PHI, Sites, full_disk, upload
 
 REFUSED = [
     ("wrong key", {"key": "other"}, "signature: expected a signature by the key of site-1"),
@@ -25,13 +23,13 @@ REFUSED = [
 @pytest.mark.parametrize(("_", "changes", "words"), REFUSED, ids=[r[0] for r in REFUSED])
 def test_an_upload_refused_by_an_edge_leaves_no_trace(_, changes, words, sites, opened):
     edge = opened()
-    before = edge.journal.end
+    before = edge.database.count()
     if "key" in changes:
         changes = {"key": SiteKey.generate()}
     receipt = edge.receive(sites.envelope("site-1", "may", **changes))
     assert (receipt.outcome, receipt.client) == ("refused", "site-1")
     assert words in receipt.reason
-    assert edge.journal.end == before
+    assert edge.database.count() == before
     assert edge.forward("may") is None
     assert edge.receive(sites.envelope("site-1", "may")).outcome == "accepted"
 
@@ -85,16 +83,10 @@ def test_a_member_speaks_for_others_only_where_the_edge_lists_them(sites, opened
     assert edge.forward("may").statement.members == (("site-3", "may"), ("site-2", "may"))
 
 
-def test_an_edge_with_a_full_disk_accepts_nothing(sites, opened, monkeypatch):
-    edge, (blob,) = opened(), uploads(sites, "site-1")
-
-    def full(record):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(edge.journal, "append", full)
-        with pytest.raises(OSError, match="No space left"):
-            edge.receive(blob)
+def test_an_edge_with_a_full_disk_accepts_nothing(sites, opened):
+    edge, blob = opened(), sites.envelope("site-1", "may", upload(1, classes=range(99), n=99))
+    with full_disk(edge.database), pytest.raises(OSError, match="disk is full"):
+        edge.receive(blob)
     assert edge.forward("may") is None
     assert outcomes(edge, blob, blob) == ["accepted", "duplicate"]
 

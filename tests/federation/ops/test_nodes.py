@@ -10,6 +10,7 @@ pytest.importorskip("cryptography")
 
 from fedran.federation.ops import flower
 from fedran.federation.ops.nodes import FIRST_WAIT, NodeRegistry
+from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths
 
 
@@ -67,6 +68,10 @@ def place(tmp_path):
     return ServerPaths(tmp_path)
 
 
+def database(place):
+    return Database(place.state)
+
+
 def key(place, client, text):
     (place.nodes / f"{client}.pub").write_text(text)
 
@@ -86,7 +91,7 @@ def test_a_new_key_is_registered_once_through_restarts(place, link):
     update(place, 2)
     assert link.how_often("supernode", "register") == 2
     assert [n["key"] for n in link.nodes.values()] == ["A", "B"]
-    assert place.node_owners() == {"1": "site-1", "2": "site-2"}
+    assert database(place).node_owners() == {"1": "site-1", "2": "site-2"}
     asked = next(words for words in link.asked if words[:2] == ("supernode", "register"))
     assert asked[3:] == (flower.CONNECTION, "--name", "site-1")
 
@@ -98,7 +103,7 @@ def test_a_changed_node_key_replaces_the_old_one(place, link):
     update(place, 3)
     assert [n["key"] for n in link.nodes.values()] == ["B"]
     assert (link.how_often("supernode", "unregister"), link.count) == (1, 2)
-    assert place.node_owners() == {"2": "site-1"}
+    assert database(place).node_owners() == {"2": "site-1"}
 
 
 def test_a_removed_key_may_no_longer_connect_and_is_forgotten(place, link, caplog):
@@ -110,7 +115,7 @@ def test_a_removed_key_may_no_longer_connect_and_is_forgotten(place, link, caplo
         update(place, 3)
     assert [n["key"] for n in link.nodes.values()] == ["site-2"]
     assert link.how_often("supernode", "unregister") == 1
-    assert place.node_owners() == {"2": "site-2"}
+    assert database(place).node_owners() == {"2": "site-2"}
     assert "the node of site-1 may no longer connect" in caplog.text
     assert "not updated" not in caplog.text
 
@@ -121,7 +126,7 @@ def test_a_key_that_flower_refuses_does_not_keep_others_out(place, link):
     key(place, "site-3", "C")
     update(place, 2)
     assert {n["key"] for n in link.nodes.values()} == {"A", "C"}
-    assert (place.state / "flower.json").exists()
+    assert database(place).fact("flower")
 
 
 def test_a_key_file_that_is_no_text_is_a_warning(place, link):
@@ -145,7 +150,7 @@ def test_nodes_and_runs_are_recorded_for_the_status(place, link):
     link.nodes["2"]["status"] = "offline"
     link.nodes["77"] = {"key": "?", "status": "online"}
     update(place)
-    note = json.loads((place.state / "flower.json").read_text())
+    note = json.loads(database(place).fact("flower"))
     assert [(n["node_id"], n["client"], n["status"]) for n in note["nodes"]] == [
         ("1", "site-1", "online"),
         ("2", "site-2", "offline"),
@@ -179,11 +184,11 @@ def test_no_answer_of_flower_is_a_warning_and_the_next_update_goes_on(reason, pl
     assert "nodes and runs were not updated" in caplog.text
     link.away = None
     registry.update(catch_up=True)
-    assert place.node_owners() == {"1": "site-1"}
+    assert database(place).node_owners() == {"1": "site-1"}
 
 
 def serve(place, *nodes, head="abc"):
-    (place.state / "served.json").write_text(json.dumps({"head": head, "nodes": list(nodes)}))
+    database(place).set_served(head, nodes)
 
 
 @pytest.fixture
@@ -202,16 +207,12 @@ def test_all_nodes_without_the_newest_head_get_it_in_one_run(three, place, link)
     assert [a for a in link.asked if a[0] == "run"] == [("run", ".", flower.CONNECTION)]
 
 
-@pytest.mark.parametrize(
-    "why", ["all have it", "no head", "no file", "damaged", "away", "not wanted"]
-)
+@pytest.mark.parametrize("why", ["all have it", "no head", "never served", "away", "not wanted"])
 def test_no_catch_up_run_is_started_without_need(why, three, place, link):
     if why == "all have it":
         serve(place, "1", "2", "3")
     elif why == "no head":
         serve(place, head="")
-    elif why == "damaged":
-        (place.state / "served.json").write_text("[")
     elif why == "away":
         serve(place, "1")
         for number in "23":
@@ -270,13 +271,13 @@ def test_a_node_that_accepted_the_head_is_served_at_once_the_next_time(three, pl
 def test_nodes_are_registered_again_after_a_crash_or_with_a_new_database(place, link):
     key(place, "site-1", "A")
     update(place)
-    (place.flower / "nodes.json").unlink()  # registered there, not written down here
+    database(place).set_nodes({})  # registered there, not written down here
     update(place)
-    assert place.node_owners() == {"2": "site-1"}
+    assert database(place).node_owners() == {"2": "site-1"}
     assert list(link.nodes) == ["2"]
     link.nodes.clear()  # Flower's database is a new one
     update(place)
-    assert place.node_owners() == {"3": "site-1"}
+    assert database(place).node_owners() == {"3": "site-1"}
 
 
 def test_nodes_that_flower_lists_as_unregistered_are_ignored(place, link):

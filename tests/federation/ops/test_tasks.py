@@ -16,6 +16,7 @@ from fedran.federation.ops.tasks import (
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_file
+from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.settings import ServerPaths
 
@@ -63,7 +64,7 @@ def answering(place, monkeypatch):
 
 
 def book(place):
-    return EventLog(place.state / "events.jsonl")
+    return EventLog(Database(place.state))
 
 
 def ended(place, state, task="may"):
@@ -192,8 +193,9 @@ def test_a_run_that_never_ends_is_an_error(place, answering, monkeypatch):
 def test_bytes_of_forwarded_sums_count_for_their_task(place, answering):
     answering("finished:completed")
     ended(place, "complete")
-    book = EventLog(place.state / "events.jsonl")
-    book.write("upload", task="may.sum-1", client="edge", outcome="accepted", bytes=5_000_000)
+    book(place).write(
+        "upload", task="may.sum-1", client="edge", outcome="accepted", bytes=5_000_000
+    )
     said = []
     run_task(place, "may", say=said.append)
     assert "uploads 5.000 MB" in said[-1]

@@ -38,7 +38,7 @@ def opened(here):
 def test_the_store_is_in_the_folder_of_the_settings_and_can_be_opened_again(opened, sites, here):
     blob = sites.envelope("site-1", "may")
     assert opened(state="memory").receive(blob).outcome == "accepted"
-    assert (here / "memory" / "journal").is_file()
+    assert (here / "memory" / "store.db").is_file()
     assert opened(state="memory").receive(blob).outcome == "duplicate"
 
 

@@ -1,6 +1,5 @@
 """A wrong answer of one node does not affect the others."""
 
-import errno
 import logging
 
 import pytest
@@ -19,7 +18,7 @@ from flwr.app import (
 import fedran
 from fedran.federation.protocol.transport import message_content
 from helpers.fleet import NAMES, Site, events, honest, named, raw, served, text
-from helpers.made_federation import D, M, upload
+from helpers.made_federation import D, M, full_disk, upload
 
 MALFORMED = {
     "another kind of array": raw(Array("uint8", (3,), "numpy.ndarray", b"abc")),
@@ -111,12 +110,10 @@ def test_a_node_gets_one_receipt_per_upload_good_or_bad(server, sites):
     assert [r["outcome"] for r in nodes[13].receipts] == ["refused", "accepted", "refused"]
 
 
-def test_a_round_with_a_full_disk_acknowledges_nothing(server, sites, monkeypatch, caplog):
+def test_a_round_with_a_full_disk_acknowledges_nothing(server, sites, caplog):
     server("april", honest(sites, "april"))
-    full = OSError(errno.ENOSPC, "No space left on device")
     nodes = honest(sites)
-    with monkeypatch.context() as patch:
-        patch.setattr(server.store.journal, "append", lambda _: (_ for _ in ()).throw(full))
+    with full_disk(server.store.database):
         assert server("may", nodes) == "short"
     assert [site.receipts for site in nodes.values()] == [[], [], []]
     assert "site-1: upload not written to disk" in caplog.text

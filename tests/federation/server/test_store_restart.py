@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,8 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.federation.server import store as module
-from fedran.federation.server.journal import StoreDamaged
-from helpers.made_federation import Sites, same_state, upload
+from fedran.federation.server.database import StoreDamaged
+from helpers.made_federation import Sites, full_disk, same_state, upload
 
 TESTS = Path(__file__).parents[2]
 
@@ -46,18 +47,12 @@ def test_a_restart_ends_in_the_same_state(sites, tmp_path):
         store.close()
 
 
-def test_a_store_with_a_full_disk_accepts_nothing(sites, store, tmp_path, monkeypatch):
+def test_a_store_with_a_full_disk_accepts_nothing(sites, store):
     store.receive(sites.envelope("site-1", "may"))
-    state = store.journal.end
-
-    def full(record):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store.journal, "append", full)
-        with pytest.raises(OSError, match="No space left"):
-            store.receive(sites.envelope("site-2", "may"))
-    assert store.journal.end == state
+    with full_disk(store.database), pytest.raises(OSError, match="disk is full"):
+        store.receive(sites.envelope("site-2", "may"))
+    assert store.database.count() == 1
+    assert [e["client"] for e in store.events.read()] == ["site-1"]
     assert ("site-2", "may") not in store.aggregator.absorbed
     assert store.receive(sites.envelope("site-2", "may")).outcome == "accepted"
 
@@ -70,7 +65,7 @@ def test_a_snapshot_that_could_not_be_written_loses_nothing(sites, tmp_path, mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "write_atomically", full)
+        patch.setattr(module, "save", full)
         receipt = store.receive(sites.envelope("site-2", "may"))
     assert receipt.outcome == "accepted"
     store.close()
@@ -79,13 +74,46 @@ def test_a_snapshot_that_could_not_be_written_loses_nothing(sites, tmp_path, mon
     again.close()
 
 
-def test_a_journal_that_is_older_than_its_snapshot_is_refused(sites, tmp_path):
+def test_a_missing_database_beside_a_snapshot_is_refused(sites, tmp_path):
     store = sites.store(tmp_path / "s", snapshot_every=1)
     store.receive(sites.envelope("site-1", "may"))
     store.close()
-    (tmp_path / "s" / "journal").unlink()
-    with pytest.raises(StoreDamaged, match="restore both from one backup"):
+    (tmp_path / "s" / "store.db").unlink()
+    with pytest.raises(StoreDamaged, match="restore it from a backup"):
         sites.store(tmp_path / "s")
+
+
+def test_a_snapshot_of_other_uploads_is_not_used(sites, tmp_path, caplog):
+    """An older database was put in the place of the newer one."""
+    for name, tasks in (("a", ("may",)), ("b", ("may", "june", "july"))):
+        store = sites.store(tmp_path / name, snapshot_every=1)
+        for task in tasks:
+            store.receive(sites.envelope("site-1", task))
+        store.close()
+    shutil.copy(tmp_path / "a" / "store.db", tmp_path / "b" / "store.db")
+    found, wanted = sites.store(tmp_path / "b"), sites.store(tmp_path / "a")
+    assert same_state(found, wanted)
+    assert "snapshot-0000000003.fedran is not of this database's uploads" in caplog.text
+    for store in (found, wanted):
+        store.close()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 0.5, 0.999])
+def test_a_damaged_snapshot_is_noticed_and_made_up_for(share, sites, tmp_path, caplog):
+    whole, store = sites.store(tmp_path / "whole"), sites.store(tmp_path / "s", snapshot_every=2)
+    for n in range(4):
+        for s in (whole, store):
+            s.receive(sites.envelope("site-1", f"task-{n}"))
+    store.close()
+    path = tmp_path / "s" / "snapshot-0000000004.fedran"
+    data = bytearray(path.read_bytes())
+    data[int(share * len(data))] ^= 4
+    path.write_bytes(data)
+    again = sites.store(tmp_path / "s")
+    assert "snapshot-0000000004.fedran is damaged" in caplog.text
+    assert same_state(again, whole)
+    for s in (again, whole):
+        s.close()
 
 
 SERVER = """
@@ -132,9 +160,9 @@ def test_killed_at_any_moment_a_restart_ends_as_if_undisturbed(sites, tmp_path):
     for path in sorted(inbox.iterdir()):
         assert final.receive(path.read_bytes()).settled
     whole = sites.store(tmp_path / "whole")
-    for record in final.journal.records():
+    for record in final.database.envelopes():
         whole.receive(record)
     assert same_state(final, whole)
-    assert final.journal.count == 30
+    assert final.database.count() == 30
     for store in (final, whole):
         store.close()

@@ -19,8 +19,7 @@ def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
     recorded.task("may", deadline=600.0)
     recorded.upload("site-1", "may", classes=[["[red]cat", 5], *([n, 1] for n in range(20))])
     recorded.upload("site-2", "may", "quarantined", reason="too loud")
-    (recorded.state / "quarantine").mkdir()
-    (recorded.state / "quarantine" / "site-2@may").touch()
+    recorded.quarantine("site-2", "may", "too loud")
     recorded.events.write(
         "declined", client="site-3", task="may", reason="[bold]nothing\x1b[31m yet"
     )

@@ -48,7 +48,8 @@ def test_only_get_requests_are_answered(method, open_task):
 
 
 @pytest.mark.parametrize(
-    "path", ["/server.toml", "/../server.toml", "/%2e%2e/server.toml", "/state/journal", "/?x", "*"]
+    "path",
+    ["/server.toml", "/../server.toml", "/%2e%2e/server.toml", "/state/store.db", "/?x", "*"],
 )
 def test_other_paths_and_files_are_not_found(path, open_task):
     with serving(Reader(open_task.folder)) as server:

@@ -1,13 +1,13 @@
 """An edge aggregator: a site that sums the uploads of its members and forwards one upload.
 
-A member's envelope is checked as the server would check it and written to a journal before it is
+A member's envelope is checked as the server would check it and written to a database before it is
 acknowledged. A forwarded sum lists its members and goes into the site's outbox. That envelope is
 also the record of what was forwarded, so that no crash can put a member into two sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import reduce
 from itertools import count
@@ -30,7 +30,7 @@ from fedran.federation.protocol.identity import (
 )
 from fedran.federation.protocol.messages import Envelope, MessageKind, open_envelope, seal
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
-from fedran.federation.server.journal import Journal
+from fedran.federation.server.database import Database, Upload
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.validation import (
     check_not_covered,
@@ -101,15 +101,15 @@ class Edge:
         self.covered: dict[UploadId, UploadId] = {}
         """Members of accepted sums -> the sum that contains them."""
         self._checker: _Checker | None = None
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.journal = Journal(self.folder / "journal")
+        self.database = Database(self.folder)
         try:
-            for envelope in self._received():
+            for upload in self.database.uploads():
                 if self._checker is None:
-                    self._checker = self._make_checker(decode_upload(envelope, FILE_LIMITS))
-                self._remember(envelope)
+                    first = open_envelope(self.database.envelope(upload), FILE_LIMITS)
+                    self._checker = self._make_checker(decode_upload(first, FILE_LIMITS))
+                self._remember(upload)
         except BaseException:
-            self.journal.close()
+            self.database.close()
             raise
 
     def receive(self, blob: bytes) -> Receipt:
@@ -140,9 +140,9 @@ class Edge:
         except Refused as reason:
             code = reason.code if isinstance(reason, UploadRefused) else Code.INVALID
             return Receipt(code, *key, digest, str(reason))
-        self.journal.append(blob)
+        upload = self.database.add_upload(statement, message, blob)
         self._checker = checker
-        self._remember(envelope)
+        self._remember(upload)
         return Receipt(Code.ACCEPTED, *key, digest)
 
     def forward(
@@ -202,19 +202,18 @@ class Edge:
             with refusals_name_file(path):
                 forwarded.update(open_envelope(path.read_bytes(), FILE_LIMITS).statement.members)
         return [
-            e
-            for e in self._received()
-            if base_task(e.statement.task) == task and e.statement.key not in forwarded
+            open_envelope(self.database.envelope(upload), FILE_LIMITS)
+            for upload in self.database.uploads()
+            if base_task(upload.task) == task and upload.key not in forwarded
         ]
 
     def close(self) -> None:
-        """Close the journal. Nothing is lost without it."""
-        self.journal.close()
+        """Close the database. Nothing is lost without it."""
+        self.database.close()
 
-    def _remember(self, envelope: Envelope) -> None:
-        statement = envelope.statement
-        self.accepted[statement.key] = statement.digest
-        self.covered.update(dict.fromkeys(statement.members, statement.key))
+    def _remember(self, upload: Upload) -> None:
+        self.accepted[upload.key] = upload.digest
+        self.covered.update(dict.fromkeys(upload.members, upload.key))
 
     def _make_checker(self, first: Summary | Mixture) -> _Checker:
         fingerprint = self.rules.fingerprint or first.fingerprint
@@ -223,9 +222,6 @@ class Edge:
         if kind != (self.rules.message or kind):
             raise Refused("message", f"a {self.rules.message}", f"a {kind}")
         return _Checker(first, fingerprint)
-
-    def _received(self) -> Iterator[Envelope]:
-        return (open_envelope(record, FILE_LIMITS) for record in self.journal.records())
 
 
 class _Checker:

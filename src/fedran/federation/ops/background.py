@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from fedran.federation.ops import flower
 from fedran.federation.protocol.lockfile import lock_holder, terminate
 from fedran.federation.protocol.logs import log_file
+from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.settings import local_sites
 
@@ -35,8 +37,14 @@ def start_federation(folder: Path, *, insecure: bool, say: Callable[[str], None]
     def server_is_ready() -> bool:
         if not flower.is_listening(address):
             return False
-        registered = set(server.node_owners().values())
-        return insecure or all(site.settings().client in registered for site in sites)
+        if insecure:
+            return True
+        try:
+            with closing(Database(server.state, read_only=True)) as database:
+                registered = database.nodes()
+        except OSError:  # not made yet
+            return False
+        return all(site.settings().client in registered for site in sites)
 
     def sites_are_connected() -> bool:
         try:

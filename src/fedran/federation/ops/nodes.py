@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import time
+from contextlib import closing
 from typing import Any
 
 from fedran.federation.ops import flower
+from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths
-from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
 FIRST_WAIT = 10
@@ -35,26 +36,27 @@ class NodeRegistry:
         try:
             listed = flower.flwr(self.paths, "supernode", "list", flower.CONNECTION)["nodes"]
             nodes = [n for n in listed if n["status"] != "unregistered"]
-            if self.authenticated:
-                self._register({str(n["node-id"]) for n in nodes})
-            runs = flower.flwr(self.paths, "list", flower.CONNECTION)["runs"]
-            self._record(nodes, runs)
-            if catch_up and not any(flower.is_active(run) for run in runs):
-                self._catch_up(nodes)
+            with closing(Database(self.paths.state)) as database:
+                if self.authenticated:
+                    self._register(database, {str(n["node-id"]) for n in nodes})
+                runs = flower.flwr(self.paths, "list", flower.CONNECTION)["runs"]
+                self._record(database, nodes, runs)
+                if catch_up and not any(flower.is_active(run) for run in runs):
+                    self._catch_up(database, nodes)
         except Exception as reason:
             log.warning("nodes and runs were not updated: %s: %s", type(reason).__name__, reason)
 
-    def _register(self, listed: set[str]) -> None:
+    def _register(self, database: Database, listed: set[str]) -> None:
         """Allow exactly the nodes whose keys are in ``nodes/`` to connect; store their ids.
 
-        ``listed`` are the nodes that Flower knows. Our file and Flower's list differ after a crash
+        ``listed`` are the nodes that Flower knows. Our list and Flower's list differ after a crash
         between the two, or with a new database of Flower. Nodes that only one of them contains
         are removed first, and registered again if their key is present.
         """
-        stored = read_json_object(self.paths.registered_nodes)
+        stored = database.nodes()
         known = {client: entry for client, entry in stored.items() if entry[0] in listed}
         if known != stored:
-            self._store(known)
+            database.set_nodes(known)
         for node in listed - {node for node, _ in known.values()}:
             self._call("unregister", node, "an unknown site")
         keys = {}
@@ -67,14 +69,14 @@ class NodeRegistry:
             if keys.get(client) != key and self._call("unregister", node, client):
                 log.info("the node of %s may no longer connect", client)
                 del known[client]
-                self._store(known)
+                database.set_nodes(known)
         for client in sorted(keys.keys() - known.keys()):
             path = self.paths.nodes / f"{client}.pub"
             answer = self._call("register", str(path), client, "--name", client)
             if answer:
                 log.info("the node of %s may connect", client)
-                known[client] = [str(answer["node-id"]), keys[client]]
-                self._store(known)
+                known[client] = (str(answer["node-id"]), keys[client])
+                database.set_nodes(known)
 
     def _call(self, verb: str, argument: str, client: str, *options: str) -> dict[str, Any]:
         """Flower's answer; empty, with a warning, if it refuses this node."""
@@ -84,12 +86,11 @@ class NodeRegistry:
             log.warning("node of %s: %s", client, reason)
             return {}
 
-    def _store(self, known: dict[str, Any]) -> None:
-        write_atomically(self.paths.registered_nodes, json.dumps(known).encode())
-
-    def _record(self, nodes: list[dict[str, Any]], runs: list[dict[str, Any]]) -> None:
-        """Write ``state/flower.json`` for ``fedran federation status``."""
-        owners = self.paths.node_owners()
+    def _record(
+        self, database: Database, nodes: list[dict[str, Any]], runs: list[dict[str, Any]]
+    ) -> None:
+        """Note Flower's nodes and runs for ``fedran federation status``."""
+        owners = database.node_owners()
         record = {
             "at": time.time(),
             "nodes": [
@@ -103,19 +104,17 @@ class NodeRegistry:
             ],
             "runs": [flower.run_record(run) for run in runs[:100]],
         }
-        self.paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self.paths.state / "flower.json", json.dumps(record).encode())
+        database.set_fact("flower", json.dumps(record))
 
-    def _catch_up(self, nodes: list[dict[str, Any]]) -> None:
+    def _catch_up(self, database: Database, nodes: list[dict[str, Any]]) -> None:
         """Start a run without a task if a connected node lacks the newest head.
 
         A node that still lacks it afterwards is asked again after ever longer waits.
         """
-        served = read_json_object(self.paths.state / "served.json")
-        if not served.get("head"):
+        head, current = database.served()
+        if not head:
             return
         online = {str(n["node-id"]) for n in nodes if n["status"] == "online"}
-        current = set(map(str, served.get("nodes", [])))
         for node in current:
             self.waits.pop(node, None)
         due = 0

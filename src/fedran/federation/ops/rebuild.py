@@ -1,8 +1,7 @@
-"""Rebuilds a server's state at another width from the mixtures in its journal."""
+"""Rebuilds a server's state at another width from the mixtures in its database."""
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from contextlib import closing
@@ -12,8 +11,8 @@ from pathlib import Path
 from fedran.core.mixture import Mixture
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import open_envelope
+from fedran.federation.server.database import SNAPSHOTS, Database
 from fedran.federation.server.head import ValidationSet, update_head
-from fedran.federation.server.journal import Journal
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation import decode_upload
@@ -22,7 +21,7 @@ from fedran.wire.validation import FILE_LIMITS
 
 
 class NotRebuildable(ValueError):
-    """The journal holds summaries, which exist only at the width at which they were made."""
+    """The database holds summaries, which exist only at the width at which they were made."""
 
 
 def rebuild(paths: ServerPaths, out_features: int) -> int:
@@ -30,42 +29,39 @@ def rebuild(paths: ServerPaths, out_features: int) -> int:
 
     The sites are not asked. Later uploads need no change either, because a mixture does not name
     the width. A running server hands the new classifier to all sites. After a crash at any moment,
-    the journal is complete and the settings name the old width or the new one.
+    the uploads are complete and the settings name the old width or the new one.
     """
     settings = replace(paths.settings(), out_features=out_features)
     with locked(paths.state, 60.0, task="rebuild"):
         changed = _with_out_features(paths.settings_file, out_features)
         validation = ValidationSet.load(settings, paths.folder)
-        count = _require_mixtures(paths.state / "journal")
+        count = _require_mixtures(paths.state)
         # Snapshots only save time, and those of another width are refused.
-        for snapshot in paths.state.glob("snapshot-*"):
+        for snapshot in paths.state.glob(SNAPSHOTS):
             snapshot.unlink()
         # The settings change after the lift, because memory may not suffice for the new width.
         with closing(Store.open(settings, paths.folder)) as store:
             # No node has the new classifier yet: the server's next update sends it to all.
-            served = {"head": "outdated", "nodes": []}
-            write_atomically(paths.state / "served.json", json.dumps(served).encode())
+            store.database.set_served("outdated")
             write_atomically(paths.settings_file, changed.encode())
             store.snapshot()
             update_head(store, validation, "rebuild")
     return count
 
 
-def _require_mixtures(path: Path) -> int:
-    """The number of uploads in a journal, all of which must be mixtures."""
-    if not path.is_file():
-        return 0
-    with closing(Journal(path)) as journal:
-        for record in journal.records():
-            envelope = open_envelope(record, FILE_LIMITS)
+def _require_mixtures(state: Path) -> int:
+    """The number of accepted uploads, all of which must be mixtures."""
+    with closing(Database(state)) as database:
+        for blob in database.envelopes():
+            envelope = open_envelope(blob, FILE_LIMITS)
             if not isinstance(decode_upload(envelope, FILE_LIMITS), Mixture):
                 client, task = envelope.statement.key
                 raise NotRebuildable(
-                    f"the journal must hold mixtures only, but the upload of {client} for {task} "
+                    f"the database must hold mixtures only, but the upload of {client} for {task} "
                     "is a summary, which cannot be lifted to another width; start a new federation "
                     "with the new out_features and ask the sites again"
                 )
-        return journal.count
+        return database.count()
 
 
 def _with_out_features(path: Path, out_features: int) -> str:

@@ -6,7 +6,6 @@ started again; uploads that already arrived are in the store and are not asked f
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -23,13 +22,13 @@ from fedran.federation.protocol.identity import Roster, base_task, check_task
 from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.receipts import Receipt
+from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.head import ValidationSet
 from fedran.federation.server.round import Quorum
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
 from fedran.federation.site.settings import local_sites
-from fedran.wire.files import write_atomically
 
 MAX_RUNS = 4
 """Runs of one task until it counts as failed."""
@@ -101,7 +100,7 @@ def simulate(
 ) -> list[TaskResult]:
     """Run tasks over all sites in a folder in Flower's simulation, ``cpus`` cores per site.
 
-    Ray runs as many sites in parallel as there are cores. Uploads, signatures, journal and
+    Ray runs as many sites in parallel as there are cores. Uploads, signatures, store and
     receipts are the same as in a deployment.
     """
     if find_spec("ray") is None:
@@ -156,8 +155,8 @@ def _run_once(
     except flower.FlowerError as reason:  # the SuperLink may be starting
         return {"run-id": "", "status": f"not started ({reason})"}
     run_id = str(started["run-id"])
-    paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    EventLog(paths.state / "events.jsonl").write("run", task=task, run_id=run_id, status="started")
+    with closing(Database(paths.state)) as database:
+        EventLog(database).write("run", task=task, run_id=run_id, status="started")
     deadline = time.monotonic() + paths.settings().deadline + EXTRA_SECONDS
     run: dict[str, Any] = {"run-id": run_id, "status": "unknown"}
     while time.monotonic() < deadline:
@@ -179,9 +178,11 @@ def _finish(
     paths: ServerPaths, task: str, run: dict[str, Any], say: Callable[[str], None]
 ) -> TaskResult:
     """Record the bytes of a completed run and report how the task ended."""
-    log, record = EventLog(paths.state / "events.jsonl"), flower.run_record(run)
-    log.write("run", task=task, **record)
-    events = [e for e in log.read() if base_task(str(e.get("task", ""))) == task]
+    record = flower.run_record(run)
+    with closing(Database(paths.state)) as database:
+        log = EventLog(database)
+        log.write("run", task=task, **record)
+        events = [e for e in log.read() if base_task(str(e.get("task", ""))) == task]
     states = [e["state"] for e in events if e["event"] == "task"]
     uploads = [e for e in events if e["event"] == "upload" and e["outcome"] == "accepted"]
     payload = sum(e["bytes"] for e in uploads)
@@ -202,6 +203,5 @@ def accept_upload(paths: ServerPaths, client: str, task: str) -> Receipt:
     ):
         receipt = store.accept(client, task)
         # No node has the new classifier yet: the server's next update sends it to all.
-        served = {"head": "outdated", "nodes": []}
-        write_atomically(paths.state / "served.json", json.dumps(served).encode())
+        store.database.set_served("outdated")
     return receipt

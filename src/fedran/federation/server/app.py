@@ -22,7 +22,7 @@ from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.server.head import ValidationSet
 from fedran.federation.server.round import Round
-from fedran.federation.server.settings import ServerPaths, ServerSettings
+from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
 
 VARIABLE = "FEDRAN_SERVER"
@@ -49,7 +49,7 @@ def main(grid: Grid, context: Context) -> None:
             closing(Store.open(settings, folder)) as store,
         ):
             validation = ValidationSet.load(settings, folder)
-            Round(grid, settings, store, validation, ServerPaths(folder).node_owners).run(task)
+            Round(grid, settings, store, validation, store.database.node_owners).run(task)
     except Exception as reason:
         log.exception("the run failed: %s", reason)
         raise

@@ -18,6 +18,7 @@ from fedran.federation.protocol.rows import Rows, read_rows
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
 from fedran.wire.codec import encode
+from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,8 @@ def update_head(store: Store, validation: ValidationSet | None, task: str) -> tu
     digest = hashlib.sha256(blob).hexdigest()
     path = store.folder / "head.fedran"
     if not path.is_file() or path.read_bytes() != blob:
-        store.write_replaceable(path.name, blob)
+        with store.tolerating_a_full_disk(path.name):
+            write_atomically(path, blob)
         accuracy = validation.accuracy(head) if validation else None
         shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
         log.info("new head: %d classes%s", len(head.classes), shown)

@@ -6,7 +6,6 @@ grow with the number of sites.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +25,6 @@ from fedran.federation.server.head import ValidationSet, update_head
 from fedran.federation.server.messenger import Messenger
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
-from fedran.wire.files import read_json_object
 
 POLL_SECONDS = 1.0
 CATCH_UP_SECONDS = 120.0
@@ -168,13 +166,7 @@ class Round:
 
         Without a task, the newest one is offered again to sites that missed it.
         """
-        known = read_json_object(self.store.folder / "tasks.json").get("tasks", [])
-        known = [str(name) for name in known]
-        arrived = sorted({base_task(name) for _, name in self.store.aggregator.absorbed})
-        tasks = list(dict.fromkeys((*known, *arrived, *([task] if task else []))))
-        if tasks != known:
-            self.store.write_replaceable("tasks.json", json.dumps({"tasks": tasks}).encode())
-        self.store.tasks = frozenset(tasks)
+        tasks = self.store.open_task(task)
         newest = task or (tasks[-1] if tasks else "")
         if not newest:
             return None
@@ -226,7 +218,7 @@ class Round:
     def _hand_back(self, task: str) -> None:
         """Send receipts and the newest head to every connected node, and note who has the head.
 
-        Nodes that are not noted in ``served.json`` are asked again by a later run.
+        Nodes that are not noted in the database are asked again by a later run.
         """
         head, digest = update_head(self.store, self.validation, task)
         nodes = list(self.messenger.grid.get_node_ids())
@@ -236,8 +228,8 @@ class Round:
             lacks_head = head and self.held_heads.get(node) != digest
             body = message_content({"receipts": receipts}, {"head": head} if lacks_head else {})
             self.messenger.send(node, body, MessageType.QUERY, HAND_BACK_SECONDS)
-        before = read_json_object(self.store.folder / "served.json")
-        served = set(before.get("nodes", [])) if before.get("head") == digest else set()
+        before, had_it = self.store.database.served()
+        served = had_it if before == digest else set()
         deadline = time.monotonic() + HAND_BACK_SECONDS
         while self.messenger.unanswered and time.monotonic() < deadline:
             for node, reply in self.messenger.replies():
@@ -245,8 +237,8 @@ class Round:
                 if node in self.receipts and _held_head(reply) == digest:
                     served.add(str(node))
             time.sleep(POLL_SECONDS / 2)
-        note = {"head": digest, "nodes": sorted(served)}
-        self.store.write_replaceable("served.json", json.dumps(note).encode())
+        with self.store.tolerating_a_full_disk("list of nodes that have the head"):
+            self.store.database.set_served(digest, sorted(served))
         lacking = {str(n) for n in nodes} - served
         if head and lacking:
             log.warning("%d of %d nodes will be asked again", len(lacking), len(nodes))

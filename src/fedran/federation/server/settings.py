@@ -19,7 +19,6 @@ from fedran.federation.protocol.messages import (
 )
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
 from fedran.settings import Settings, between
-from fedran.wire.files import read_json_object
 
 ENVELOPE_BYTES = 1024
 """Room for the statement and the signature beside an upload."""
@@ -156,20 +155,10 @@ class ServerPaths:
 
     @property
     def state(self) -> Path:
-        """The folder of the store: journal, snapshots, quarantine, event log."""
+        """The folder of the store: the database, snapshots, the newest head."""
         return self.folder / self.settings().state
 
     @property
     def flower(self) -> Path:
         """The folder of Flower's own files: its database, its connection and our thin app."""
         return self.folder / self.flower_name
-
-    @property
-    def registered_nodes(self) -> Path:
-        """JSON: client -> [node id at the SuperLink, public key of the node]."""
-        return self.flower / "nodes.json"
-
-    def node_owners(self) -> dict[str, str]:
-        """Node ids at the SuperLink and the clients whose keys they have."""
-        registered = read_json_object(self.registered_nodes)
-        return {node: client for client, (node, _) in registered.items()}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import statistics
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import Roster, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
+from fedran.federation.server.database import SNAPSHOTS, Database, Upload
 from fedran.federation.server.events import EventLog
-from fedran.federation.server.journal import Journal, StoreDamaged
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.validation import (
     Rules,
@@ -31,7 +31,7 @@ from fedran.federation.server.validation import (
     check_sender,
     decode_upload,
 )
-from fedran.wire.files import load, save, write_atomically
+from fedran.wire.files import load, save
 from fedran.wire.validation import FILE_LIMITS, Limits
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ SNAPSHOTS_KEPT = 2
 
 @dataclass
 class State:
-    """What follows from the accepted uploads. It can be rebuilt from the journal."""
+    """What follows from the accepted uploads. It can be rebuilt from the database."""
 
     aggregator: Aggregator
     energies: list[float]
@@ -53,20 +53,18 @@ class State:
     covered: dict[UploadId, UploadId]
     """Members of forwarded sums -> the sum that contains them."""
 
-    def absorb(self, envelope: Envelope, message: Summary | Mixture) -> None:
-        """Add one upload."""
-        statement = envelope.statement
-        self.aggregator.absorb(message, client=statement.client, task=statement.task)
-        self.covered.update(dict.fromkeys(statement.members, statement.key))
-        self.energies.append(_mean_energy(message, self.aggregator.out_features))
+    def note(self, upload: Upload, rules: Rules) -> None:
+        """Add what the database says about an upload that the aggregator has absorbed."""
+        self.covered.update(dict.fromkeys(upload.members, upload.key))
+        self.energies.append(_mean_energy(upload.rows, upload.energy, rules))
 
 
 class Store:
-    """An aggregator with a journal, snapshots and a quarantine in one folder.
+    """An aggregator over the accepted uploads in a database, with snapshots in the same folder.
 
-    An upload is checked completely, then written to the journal and synced, then absorbed, then
-    acknowledged. A restart loads the newest snapshot and replays the records that follow it in
-    the journal. The state is then bit for bit the same as without the restart.
+    An upload is checked completely, then written to the database and synced, then absorbed, then
+    acknowledged. A restart loads the newest snapshot and absorbs the uploads that follow it in
+    the database. The state is then bit for bit the same as without the restart.
     """
 
     def __init__(
@@ -75,18 +73,15 @@ class Store:
         self.folder, self.rules, self.roster = Path(folder), rules, roster
         self.snapshot_every = snapshot_every
         """Accepted uploads between two snapshots."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.quarantine = self.folder / "quarantine"
-        self.quarantine.mkdir(exist_ok=True, mode=0o700)
         self.lock = threading.RLock()
         self.tasks: Collection[str] | None = None
         """Tasks that were opened. Uploads for others are refused. None: any task."""
-        self.events = EventLog(self.folder / "events.jsonl")
-        self.journal = Journal(self.folder / "journal")
+        self.database = Database(self.folder)
+        self.events = EventLog(self.database)
         try:
             self.state = self._restore()
         except BaseException:
-            self.journal.close()
+            self.database.close()
             raise
 
     @classmethod
@@ -113,8 +108,18 @@ class Store:
         return self.aggregator.solve()
 
     def close(self) -> None:
-        """Close the journal. Nothing is lost without it."""
-        self.journal.close()
+        """Close the database. Nothing is lost without it."""
+        self.database.close()
+
+    def open_task(self, task: str) -> list[str]:
+        """Add a task to the opened ones, and return them all. "" adds none."""
+        tasks = self.database.tasks()
+        if task and task not in tasks:
+            tasks.append(task)
+            with self.tolerating_a_full_disk(f"task {task}"):
+                self.database.add_task(task)
+        self.tasks = frozenset(tasks)
+        return tasks
 
     def receive(self, blob: bytes) -> Receipt:
         """Decide about one envelope. Every problem with it is answered by a receipt.
@@ -122,28 +127,35 @@ class Store:
         Only a failing disk raises (OSError): then nothing was accepted and nothing is acknowledged.
         """
         with self.lock:
-            event = _event_fields(blob, verified=False)
-            receipt = self._decide(blob, event)
-            self._record(receipt, event)
+            arrival = Arrival(blob)
+            receipt = self._decide(arrival)
+            if receipt.code == Code.ACCEPTED:
+                self._commit(arrival, receipt)
+            elif receipt.code == Code.QUARANTINED:
+                assert arrival.envelope is not None
+                with self.database.transaction():
+                    self.database.add_waiting(arrival.envelope.statement, blob, receipt.reason)
+                    self.events.write_or_raise("upload", **arrival.event(receipt))
+            else:
+                self.events.write("upload", **arrival.event(receipt))
             return receipt
 
-    def _decide(self, blob: bytes, event: dict[str, object]) -> Receipt:
-        """The decision of ``receive``. Fields for the event log are added to ``event``."""
+    def _decide(self, arrival: Arrival) -> Receipt:
+        """The decision of ``receive``. Nothing is written here."""
         key, digest = ("?", "?"), "?"
         try:
-            envelope = open_envelope(blob, self.rules.limits)
+            envelope = arrival.envelope = open_envelope(arrival.blob, self.rules.limits)
             key, digest = envelope.statement.key, envelope.statement.digest
             self._check_sender(envelope)
-            event["verified"] = True
+            arrival.verified = True
             check_fingerprint(envelope.statement, self.rules.upload_fingerprint)
             if self.aggregator.absorbed.get(key) == digest:
                 return Receipt(Code.DUPLICATE, *key, digest)
             message = self._check_content(envelope)
-            event |= _event_fields(blob, envelope, message)
             unusual = self._unusual(message)
             if unusual:
-                self._quarantine(envelope, blob)
-                return Receipt(Code.QUARANTINED, *key, digest, unusual)
+                self._check_not_waiting(envelope)
+            arrival.message = message
         except Refused as reason:
             code = reason.code if isinstance(reason, UploadRefused) else Code.INVALID
             return Receipt(code, *key, digest, str(reason))
@@ -153,26 +165,24 @@ class Store:
             log.exception("%s, %s: unexpected error while checking an upload", *key)
             reason_shown = "an error at the server; its log says more"
             return Receipt(Code.SERVER_ERROR, *key, digest, reason_shown)
-        return self._commit(envelope, blob, message)
+        if unusual:
+            return Receipt(Code.QUARANTINED, *key, digest, unusual)
+        return Receipt(Code.ACCEPTED, *key, digest)
 
     def accept(self, client: str, task: str) -> Receipt:
         """Accept an upload that is in quarantine."""
-        path = self._quarantined(check_id(client, "client"), check_id(task, "task"))
+        key = check_id(client, "client"), check_id(task, "task")
         with self.lock:
-            if not path.is_file():
+            waiting = self.database.quarantine().get(key)
+            if waiting is None:
                 raise Refused("upload", "an upload in quarantine", f"{client}, {task}")
-            blob = path.read_bytes()
-            envelope = open_envelope(blob, self.rules.limits)
-            key, digest = envelope.statement.key, envelope.statement.digest
-            if self.aggregator.absorbed.get(key) == digest:  # a crash came before the unlink
-                path.unlink()
-                return Receipt(Code.DUPLICATE, *key, digest)
+            arrival = Arrival(self.database.envelope(waiting), verified=True, released=True)
+            envelope = arrival.envelope = open_envelope(arrival.blob, self.rules.limits)
             self._check_sender(envelope)
             check_fingerprint(envelope.statement, self.rules.upload_fingerprint)
-            message = self._check_content(envelope)
-            receipt = self._commit(envelope, blob, message)
-            self._record(receipt, _event_fields(blob, envelope, message, released=True))
-            path.unlink()
+            arrival.message = self._check_content(envelope)
+            receipt = Receipt(Code.ACCEPTED, *key, envelope.statement.digest)
+            self._commit(arrival, receipt)
             return receipt
 
     def _check_sender(self, envelope: Envelope) -> None:
@@ -185,12 +195,24 @@ class Store:
         check_not_covered(envelope.statement, self.aggregator.absorbed, self.state.covered)
         return check_message(envelope, self.rules, self.aggregator)
 
+    def _check_not_waiting(self, envelope: Envelope) -> None:
+        """Refuse a second upload for quarantine. The first one stays there."""
+        waiting = self.database.quarantine().get(envelope.statement.key)
+        if waiting is not None and waiting.digest != envelope.statement.digest:
+            raise UploadRefused(
+                Code.CONFLICT,
+                "digest",
+                "the upload that is in quarantine for this site and task",
+                "another upload",
+                hint="use a new task id for other data",
+            )
+
     def _unusual(self, message: Summary | Mixture) -> str:
         """Why a person has to decide about the upload; empty for a usual one."""
         rows, known = message.accounts.n_rows, self.aggregator.accounts.n_rows
         if rows > max(MANY_ROWS, UNUSUAL * known):
             return f"{rows} rows, after {known} in all; `fedran federation accept` accepts it"
-        mean = _mean_energy(message, self.rules.out_features)
+        mean = _mean_energy(rows, message.accounts.energy, self.rules)
         median = statistics.median(self.state.energies) if self.state.energies else 0.0
         if median <= 0 or median / UNUSUAL <= mean <= UNUSUAL * median:
             return ""
@@ -199,104 +221,95 @@ class Store:
             "`fedran federation accept` accepts it"
         )
 
-    def _commit(self, envelope: Envelope, blob: bytes, message: Summary | Mixture) -> Receipt:
-        self.journal.append(blob)
-        self.state.absorb(envelope, message)
-        if self.journal.count % self.snapshot_every == 0:
-            try:
+    def _commit(self, arrival: Arrival, receipt: Receipt) -> None:
+        """Write an upload and its event to disk, then absorb it."""
+        assert arrival.envelope is not None
+        assert arrival.message is not None
+        statement, message = arrival.envelope.statement, arrival.message
+        with self.database.transaction():
+            upload = self.database.add_upload(statement, message, arrival.blob)
+            self.events.write_or_raise("upload", **arrival.event(receipt))
+        self.aggregator.absorb(message, client=statement.client, task=statement.task)
+        self.state.note(upload, self.rules)
+        if len(self.state.energies) % self.snapshot_every == 0:
+            with self.tolerating_a_full_disk("snapshot"):  # a restart only takes longer
                 self.snapshot()
-            except OSError as reason:  # the journal has the upload: a restart only takes longer
-                log.warning("snapshot not written: %s", reason)
-        return Receipt(Code.ACCEPTED, *envelope.statement.key, envelope.statement.digest)
 
-    def _quarantine(self, envelope: Envelope, blob: bytes) -> None:
-        path = self._quarantined(*envelope.statement.key)
-        if path.is_file() and path.read_bytes() != blob:
-            raise UploadRefused(
-                Code.CONFLICT,
-                "digest",
-                "the upload that is in quarantine for this site and task",
-                "another upload",
-                hint="use a new task id for other data",
-            )
-        write_atomically(path, blob)
-
-    def _quarantined(self, client: str, task: str) -> Path:
-        return self.quarantine / f"{client}@{task}"
-
-    def _record(self, receipt: Receipt, event: dict[str, object]) -> None:
-        """Write the event. ``verified`` says whether the client in it really sent the upload."""
-        self.events.write("upload", **receipts_to_json([receipt])[0], **event)
-
-    def write_replaceable(self, name: str, data: bytes) -> None:
-        """Write a file that can be made again. A full disk is logged and does not raise."""
+    @contextmanager
+    def tolerating_a_full_disk(self, what: str) -> Iterator[None]:
+        """Log that something was not written, which can be made again. Nothing is raised."""
         try:
-            write_atomically(self.folder / name, data)
+            yield
         except OSError as reason:
-            log.error("%s not written: %s", name, reason)
+            log.error("%s not written: %s", what, reason)
 
     def snapshot(self) -> None:
-        """Write the state to ``snapshot-N`` files, where N is the number of accepted uploads.
+        """Write the aggregator to a file. It only makes a restart faster. Two are kept.
 
-        A snapshot only saves time: a restart replays the journal from it on. Two are kept.
+        The file has a checksum, and lists the digests of all uploads in the aggregator.
         """
-        path = self.folder / f"snapshot-{self.journal.count:010d}.fedran"
-        notes = {
-            "energies": self.state.energies,
-            "covered": [[list(m), list(k)] for m, k in self.state.covered.items()],
-        }
-        # The notes come first, so that they exist for every aggregator file.
-        write_atomically(path.with_suffix(".json"), json.dumps(notes).encode())
-        save(self.aggregator, path)
+        save(self.aggregator, self.folder / f"snapshot-{len(self.state.energies):010d}.fedran")
         for old in self._snapshots()[:-SNAPSHOTS_KEPT]:
             old.unlink()
-            old.with_suffix(".json").unlink(missing_ok=True)
 
     def _snapshots(self) -> list[Path]:
-        return sorted(self.folder.glob("snapshot-*.fedran"))
+        return sorted(self.folder.glob(SNAPSHOTS))
 
     def _restore(self) -> State:
-        """The newest undamaged snapshot, or the empty state, and the journal after it."""
-        rules, done = self.rules, 0
+        """The newest snapshot that belongs to the database, or nothing; then the later uploads."""
+        uploads, rules = self.database.uploads(), self.rules
         state = State(Aggregator(rules.out_features, fingerprint=rules.fingerprint), [], {})
         for path in reversed(self._snapshots()):
-            count = int(path.stem.removeprefix("snapshot-"))
-            if count > self.journal.count:
-                raise StoreDamaged(
-                    f"{path}: expected a journal of at least {count} records, got "
-                    f"{self.journal.count}; the journal is older than the snapshot, restore both "
-                    "from one backup"
-                )
             try:
-                notes = json.loads(path.with_suffix(".json").read_bytes())
-                covered = {(m[0], m[1]): (k[0], k[1]) for m, k in notes["covered"]}
-                done, state = count, State(load(path, Aggregator), notes["energies"], covered)
-                break
-            except (OSError, ValueError, KeyError, TypeError, IndexError) as reason:
+                found = load(path, Aggregator)
+            except (OSError, ValueError) as reason:
                 log.warning("%s is damaged, using an older snapshot: %s", path.name, reason)
-        require_same(rules.fingerprint, state.aggregator.fingerprint, "settings and state")
-        for record in self.journal.records(done):
-            envelope = open_envelope(record, FILE_LIMITS)
-            state.absorb(envelope, decode_upload(envelope, FILE_LIMITS))
+                continue
+            require_same(rules.fingerprint, found.fingerprint, "settings and state")
+            history = [(u.key, u.digest) for u in uploads[: len(found.absorbed)]]
+            if list(found.absorbed.items()) == history:
+                state.aggregator = found
+                break
+            log.warning("%s is not of this database's uploads; it is deleted", path.name)
+            path.unlink()
+        done = len(state.aggregator.absorbed)
+        for upload in uploads[:done]:
+            state.note(upload, rules)
+        for upload in uploads[done:]:
+            envelope = open_envelope(self.database.envelope(upload), FILE_LIMITS)
+            message = decode_upload(envelope, FILE_LIMITS)
+            state.aggregator.absorb(message, client=upload.client, task=upload.task)
+            state.note(upload, rules)
         return state
 
 
-def _mean_energy(message: Summary | Mixture, out_features: int) -> float:
+@dataclass
+class Arrival:
+    """An envelope that arrived, and what is known about it after the checks so far."""
+
+    blob: bytes
+    verified: bool = False
+    """Whether the client in the envelope really sent it."""
+    released: bool = False
+    """Whether it comes from quarantine."""
+    envelope: Envelope | None = None
+    message: Summary | Mixture | None = None
+    """Only after every check."""
+
+    def event(self, receipt: Receipt) -> dict[str, object]:
+        """The fields of the upload in the event log."""
+        fields: dict[str, object] = {**receipts_to_json([receipt])[0], "verified": self.verified}
+        fields |= {"bytes": len(self.blob), "rows": None, "classes": None, "members": 0}
+        if self.released:
+            fields["released"] = True
+        if self.message is not None and self.envelope is not None:
+            fields["rows"] = self.message.accounts.n_rows
+            fields["classes"] = list(zip(self.message.classes, self.message.counts, strict=True))
+            fields["members"] = len(self.envelope.statement.members)
+        return fields
+
+
+def _mean_energy(rows: int, energy: float, rules: Rules) -> float:
     """Mean ||h||^2 of the rows; for a mixture that of normal entries, before the activation."""
-    gain = out_features if isinstance(message, Mixture) else 1
-    return gain * message.accounts.energy / max(1, message.accounts.n_rows)
-
-
-def _event_fields(
-    blob: bytes,
-    envelope: Envelope | None = None,
-    message: Summary | Mixture | None = None,
-    **more: bool,
-) -> dict[str, object]:
-    """The fields of an upload in the event log. Contents appear only after every check."""
-    event: dict[str, object] = {"verified": True, "bytes": len(blob), "rows": None, **more}
-    event |= {"classes": None, "members": len(envelope.statement.members) if envelope else 0}
-    if message is not None:
-        event["rows"] = message.accounts.n_rows
-        event["classes"] = list(zip(message.classes, message.counts, strict=True))
-    return event
+    gain = rules.out_features if rules.message == "mixture" else 1
+    return gain * energy / max(1, rows)

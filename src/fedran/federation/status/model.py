@@ -102,8 +102,7 @@ class Status:
     nodes: int | None
     """Connected nodes; None: unknown."""
     records: int | None
-    """Uploads in the journal; None if it cannot be read."""
-    journal_bytes: int
+    """Accepted uploads; None if the database cannot be read."""
     disk_bytes: int
     payload: int
     """Bytes of all signed envelopes that arrived."""

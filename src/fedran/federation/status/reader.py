@@ -1,6 +1,6 @@
-"""Reads the state of a federation from the server's files, whether the server runs or not.
+"""Reads the state of a federation from the server's database, whether the server runs or not.
 
-Nothing is opened for writing, and missing or damaged files are reported in ``Status.notes``.
+Nothing is opened for writing, and what cannot be read is reported in ``Status.notes``.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ import math
 import shlex
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
-from fedran.federation.protocol.identity import Roster, UploadId
+from fedran.federation.protocol.identity import Roster
 from fedran.federation.protocol.lockfile import lock_holder
-from fedran.federation.server.events import EventLog, plain
-from fedran.federation.server.journal import count_records
+from fedran.federation.server.database import Database, Waiting
+from fedran.federation.server.events import EventLog
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.status.counts import Event, EventCounts
 from fedran.federation.status.model import HeadStatus, Problem, SiteStatus, Status, TaskStatus
@@ -37,29 +36,18 @@ class Reader:
         self.given, paths = Path(folder), ServerPaths.find(folder)
         self.folder, self.settings = paths.folder, paths.settings()
         self.state = self.folder / self.settings.state
-        self.events = EventLog(self.state / "events.jsonl")
 
     def read(self, now: float | None = None) -> Status:
         """The state now."""
         now, notes = time.time() if now is None else now, list[str]()
         active = lock_holder(self.state)
-        events = self.events.read()
+        stored = self._read_database(notes)
         if active is None:  # a run may have started between the two reads
             active = lock_holder(self.state)
         running = lock_holder(self.folder / "log") is not None
         oldest = now - (self.settings.catch_up or 3600.0) - GRACE if running else math.inf
-        flower = read_flower_state(self.state / "flower.json", oldest, notes)
-        counts = EventCounts([*events, *({**run, "event": "run"} for run in flower.runs)])
-        records, journal = None, self.state / "journal"
-        try:
-            records = count_records(journal)
-        except OSError as reason:
-            notes.append(f"The journal cannot be read: {reason}")
-        if records is not None and records > len(counts.accepted):
-            notes.append(
-                f"The journal contains {records} uploads, the event log {len(counts.accepted)}. "
-                "The missing ones are part of the classifier, but are not shown below."
-            )
+        flower = read_flower_state(stored.flower, oldest)
+        counts = EventCounts([*stored.events, *({**run, "event": "run"} for run in flower.runs)])
         return Status(
             at=now,
             federation=self.settings.federation,
@@ -67,15 +55,14 @@ class Reader:
             server="running" if running else "not running",
             checked=flower.at,
             nodes=flower.online,
-            records=records,
-            journal_bytes=journal.stat().st_size if journal.is_file() else 0,
+            records=stored.records,
             disk_bytes=disk_bytes(self.state),
             payload=counts.bytes.total(),
             transport=counts.transport(),
             head=_head(counts.newest_head),
             tasks=[_task(counts, task, active) for task in reversed(counts.tasks)],
             sites=self._sites(counts, flower, notes),
-            quarantine=self._quarantine(counts),
+            quarantine=self._quarantine(stored.quarantine),
             problems=_problems(counts.problems),
             notes=notes,
         )
@@ -91,26 +78,50 @@ class Reader:
         clients = sorted(roster | counts.clients)
         return [_site(counts, flower, client, client in roster) for client in clients]
 
-    def _quarantine(self, counts: EventCounts) -> list[Problem]:
-        """Uploads in quarantine that were not accepted since, with the command that does it."""
+    def _read_database(self, notes: list[str]) -> Stored:
+        """The tables that a status needs; empty before the first start of the server."""
+        try:
+            with closing(Database(self.state, read_only=True)) as database:
+                return Stored(
+                    database.count(),
+                    EventLog(database).read(),
+                    list(database.quarantine().values()),
+                    database.fact("flower"),
+                )
+        except FileNotFoundError:
+            return Stored(0)
+        except OSError as reason:
+            notes.append(f"The database cannot be read: {reason}")
+            return Stored(None)
+
+    def _quarantine(self, waiting: list[Waiting]) -> list[Problem]:
+        """Uploads in quarantine, each with the command that accepts it."""
         found = []
-        for (client, task), at in quarantined_uploads(self.state / "quarantine").items():
-            if (client, task) in counts.accepted:
-                continue
-            event = counts.quarantined.get((client, task), {})
+        for upload in waiting:
+            client, task = upload.client, upload.task
             command = ["fedran", "federation", "accept", str(self.given), client, task]
             found.append(
                 Problem(
-                    at=float(event.get("at", at)),
+                    at=upload.at,
                     client=client,
                     task=task,
                     outcome="quarantined",
-                    reason=str(event.get("reason") or "the event log does not contain the reason"),
+                    reason=upload.reason,
                     verified=True,
                     command=shlex.join(command),
                 )
             )
         return found
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a status needs of the database."""
+
+    records: int | None
+    events: list[Event] = field(default_factory=list)
+    quarantine: list[Waiting] = field(default_factory=list)
+    flower: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,37 +153,12 @@ class FlowerState:
         return max((t for t in times if t is not None), default=None)
 
 
-def read_flower_state(path: Path, oldest: float, notes: list[str]) -> FlowerState:
-    """The server's record of Flower's state; everything is unknown if it is missing or damaged."""
-    try:
-        found = plain(json.loads(path.read_bytes()))
-        at = found.get("at") if isinstance(found, dict) else None
-        if not isinstance(at, (int, float)) or not 0 <= at < 1e11:
-            raise ValueError("no valid time")
-    except FileNotFoundError:
+def read_flower_state(text: str, oldest: float) -> FlowerState:
+    """The server's last record of Flower's state; everything is unknown without one."""
+    if not text:
         return FlowerState()
-    except (OSError, ValueError, RecursionError):
-        notes.append(f"{path.name} is damaged. Which sites are connected is unknown.")
-        return FlowerState()
-    nodes, runs = (
-        [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-        for items in (found.get("nodes"), found.get("runs"))
-    )
-    return FlowerState(at, at >= oldest, nodes, runs)
-
-
-def quarantined_uploads(folder: Path) -> dict[UploadId, float]:
-    """The uploads in quarantine by client and task, with the times of their files."""
-    found = {}
-    for path in sorted(folder.glob("*@*")):
-        client, _, task = path.name.partition("@")
-        try:
-            key = check_id(client, "client"), check_id(task, "task")
-            if not (client.startswith(".") and task.endswith(".part")):  # is being written
-                found[key] = path.stat().st_mtime
-        except (Refused, OSError):
-            continue
-    return found
+    found = json.loads(text)
+    return FlowerState(found["at"], found["at"] >= oldest, found["nodes"], found["runs"])
 
 
 def disk_bytes(folder: Path) -> int:

@@ -60,7 +60,7 @@ def _print_overview(status: Status, console: Console) -> None:
         transport = f", {format_bytes(status.transport)} at the transport"
     console.print(f"uploads received {format_bytes(status.payload)}{transport}")
     records = "unreadable" if status.records is None else format_count(status.records, "upload")
-    console.print(f"journal {records}, {format_bytes(status.disk_bytes)} on disk")
+    console.print(f"database {records}, {format_bytes(status.disk_bytes)} on disk")
     head = status.head
     if head is None:
         console.print("no classifier yet")
