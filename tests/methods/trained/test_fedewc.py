@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedran.methods.trained.fedewc import LARGEST_FISHER, blend_fisher, fisher_information
+from fedran.methods.trained.fedewc import (
+    LARGEST_FISHER,
+    blend_fisher,
+    elastic_penalty,
+    fisher_information,
+)
 from fedran.methods.trained.training.local_training import (
     Rows,
     as_tensor,
@@ -247,3 +252,23 @@ def test_fisher_information_is_never_sent(dataset, stream):
             for blob in rounds.one(0, r).values():
                 names = unpack_tensors("closing" if closing else "local-model", blob, "cpu").tensors
                 assert set(names) == (set() if closing else set(rounds.state.weights))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_penalty_and_its_gradient_against_numpy(seed):
+    """The second tensor has two rows more than the anchor."""
+    rng = np.random.default_rng(seed)
+    shapes = {"a": (3, 2), "b": (4,)}
+    fixed = {"a": (3, 2), "b": (2,)}
+    theta = {n: rng.standard_normal(s) for n, s in shapes.items()}
+    star, fisher = ({n: rng.random(s) for n, s in fixed.items()} for _ in range(2))
+    weights = {n: torch.tensor(v, requires_grad=True) for n, v in theta.items()}
+    anchor, F = ({n: torch.tensor(v) for n, v in part.items()} for part in (star, fisher))
+    value = elastic_penalty(weights, anchor, F)
+    (3 * value).backward()
+    moved = {n: theta[n][: len(star[n])] - star[n] for n in star}
+    expected = 0.5 * sum(float((fisher[n] * moved[n] ** 2).sum()) for n in star)
+    assert float(value.detach()) == pytest.approx(expected, rel=1e-12)
+    for n, slope in ((n, weights[n].grad.numpy()) for n in star):
+        np.testing.assert_allclose(slope[: len(star[n])], 3 * fisher[n] * moved[n], rtol=1e-12)
+        assert not slope[len(star[n]) :].any()

@@ -12,7 +12,6 @@ from fedran.methods.trained.training.local_training import (
     ClientRound,
     Rows,
     network_input,
-    seeded_random,
 )
 from fedran.methods.trained.training.messages import (
     unpack_tensors,
@@ -128,13 +127,13 @@ def test_the_loss_of_target_against_numpy(trained, seed):
     )
     old = {**trained, **{n: trained[n][:4] + 0.1 for n in ("head.weight", "head.bias")}}
     codes = torch.tensor([4, 5, 4, 4, 5, 5])
+    drawn = torch.randint(9, (5,), generator=random)
     client = ClientRound(
-        1, 0, 4, (), {}, {}, Rows(real, codes), {"synthetic": made}, seeded_random("draw", seed)
+        1, 0, 4, (), {}, {}, Rows(real, codes), {"synthetic": made}, random, replayed=made[drawn]
     )
     client.network = student_network("small", trained, "cpu")
     client.teacher = teacher_network("small", old, "cpu")
     found = float(method.loss(client, real, codes).detach())
-    drawn = torch.randint(9, (5,), generator=seeded_random("draw", seed))
     with torch.no_grad():
         logits, student = (client.network(network_input(x)).numpy() for x in (real, made[drawn]))
         teacher = client.teacher(network_input(made[drawn])).numpy()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
+from fedran.methods.trained.training.lazy_torch import Tensor, Weights, load_torch, torch
 from fedran.methods.trained.training.local_training import (
     ClientRound,
     Memory,
@@ -57,6 +58,11 @@ class FedEWC(TrainedMethod):
         """The corrected anchor is taken from the final model of a task."""
         return self.flavour == "corrected"
 
+    def loss_memory(self, client: ClientRound) -> Memory:
+        """Anchor and Fisher information."""
+        kept = client.memory.items()
+        return {n: t for n, t in kept if n.startswith(("anchor/", "fisher/")) and client.known}
+
     def loss(self, client: ClientRound, X: Tensor, codes: Tensor) -> Tensor:
         """Cross-entropy over the new logits + strength x the penalty."""
         value = self.classification_loss(client, client.student(network_input(X)), codes)
@@ -95,11 +101,33 @@ def elastic_penalty(
     weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor], fisher: Mapping[str, Tensor]
 ) -> Tensor:
     """1/2 sum F (theta - theta*)^2. Rows that the anchor does not have are left out."""
-    parts = [
-        (fisher[name] * (weights[name][: len(anchored)] - anchored) ** 2).sum()
-        for name, anchored in anchor.items()
+    found = [
+        weights[n] if len(weights[n]) == len(fixed) else weights[n][: len(fixed)]
+        for n, fixed in anchor.items()
     ]
-    return 0.5 * torch.stack(parts).sum()
+    return _penalty().apply(list(anchor.values()), [fisher[n] for n in anchor], *found)
+
+
+@lru_cache(maxsize=1)
+def _penalty() -> Any:
+    """The penalty with its gradient F (theta - theta*), each in a few kernels for all tensors.
+
+    It is defined on first use, because settings can be listed without torch.
+    """
+
+    class Penalty(load_torch().autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, anchor: list[Tensor], fisher: list[Tensor], *weights: Tensor) -> Any:
+            moved = torch._foreach_sub(list(weights), anchor)
+            ctx.pull = torch._foreach_mul(moved, fisher)
+            products = torch._foreach_mul(moved, ctx.pull)
+            return 0.5 * torch.stack(torch._foreach_norm(products, 1)).sum()  # none is negative
+
+        @staticmethod
+        def backward(ctx: Any, slope: Tensor) -> Any:
+            return None, None, *torch._foreach_mul(ctx.pull, slope)
+
+    return Penalty
 
 
 def fisher_information(

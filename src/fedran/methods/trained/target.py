@@ -10,11 +10,11 @@ from fedran.methods.trained.training.lazy_torch import Tensor, torch
 from fedran.methods.trained.training.local_training import (
     ClientRound,
     Memory,
-    augment,
+    Replay,
     distillation,
+    fast_convolutions,
     network_input,
     stable_seed,
-    to_device_async,
 )
 from fedran.methods.trained.training.method import TrainedMethod
 from fedran.methods.trained.training.server_state import ServerState
@@ -106,7 +106,9 @@ class TARGET(TrainedMethod):
         student = student_network(self.network, state.weights, self.torch_device)
         seed = stable_seed("synthesis", state.seed, state.task)
         assert state.spec.image_size is not None
-        made = synthesise(teacher, student, state.spec.image_size, plan, seed, self.torch_device)
+        size = state.spec.image_size
+        with fast_convolutions(self.precision):
+            made = synthesise(teacher, student, size, plan, seed, self.torch_device)
         state.extra["synthetic"] = made.images
         return state
 
@@ -119,6 +121,12 @@ class TARGET(TrainedMethod):
         """Keep the synthetic images; send nothing."""
         client.memory.update(client.extra)
         return {}
+
+    def replay(self, client: ClientRound) -> Replay | None:
+        """Synthetic images with every batch, from the second task on."""
+        if client.teacher is None:
+            return None
+        return Replay(client.memory["synthetic"], self.replay_batch)
 
     def max_batches(self, client: ClientRound) -> int | None:
         """As published, an epoch ends with the synthetic batches."""
@@ -135,10 +143,7 @@ class TARGET(TrainedMethod):
         value = self.classification_loss(client, client.student(network_input(X)), codes)
         if client.teacher is None:
             return value
-        images = client.memory["synthetic"]
-        drawn = torch.randint(len(images), (self.replay_batch,), generator=client.random)
-        chosen = images[to_device_async(drawn, images.device)]
-        x = network_input(augment(chosen, client.random) if self.augment else chosen)
+        x = network_input(client.replayed)
         with torch.no_grad():
             soft = client.teacher(x)
         return value + self.strength * distillation(client.student(x), soft, self.temperature)

@@ -8,15 +8,19 @@ from hypothesis import strategies as st
 
 from fedran.core.errors import Refused
 from fedran.methods.protocol import ClientData
+from fedran.methods.trained.training import local_training
 from fedran.methods.trained.training.local_training import (
     MEAN,
     STD,
+    Replay,
     Rows,
     Schedule,
     as_tensor,
+    augment,
     batches,
     client_rows,
     cross_entropy,
+    epoch,
     fit,
     network_input,
     seeded_random,
@@ -214,3 +218,35 @@ def test_batchnorm_statistics_follow_the_batches():
     np.testing.assert_allclose(norm.running_mean, 0.1 * seen.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
     variance = seen.transpose(1, 0, 2, 3).reshape(32, -1).var(1, ddof=1)
     np.testing.assert_allclose(norm.running_var, 0.9 + 0.1 * variance, rtol=1e-4)
+
+
+def slow_epoch(rows, schedule, random, replay):
+    """One batch after the other, each gathered and augmented by itself."""
+    for batch in batches(len(rows), schedule.batch, random):
+        X = augment(rows.X[batch], random) if schedule.augment else rows.X[batch]
+        if replay is None:
+            yield X, rows.codes[batch]
+            continue
+        chosen = torch.randint(len(replay.images), (replay.batch,), generator=random)
+        images = replay.images[chosen]
+        yield X, rows.codes[batch], augment(images, random) if schedule.augment else images
+
+
+@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize("replayed", [0, 3])
+@pytest.mark.parametrize(("n", "size", "ahead"), [(1, 2, 1), (11, 5, 32), (23, 2, 4), (24, 2, 4)])
+def test_batches_drawn_ahead_are_those_drawn_one_by_one(
+    n, size, ahead, replayed, moves, monkeypatch
+):
+    monkeypatch.setattr(local_training, "BATCHES_AHEAD", ahead)
+    rows = Rows(pictures(n, n, 8), torch.arange(n))
+    replay = Replay(pictures(1, 7, 8), replayed) if replayed else None
+    schedule = Schedule(batch=size, augment=moves)
+    one, other = (torch.Generator().manual_seed(5) for _ in range(2))
+    found = list(epoch(rows, schedule, one, "cpu", None, replay))
+    expected = list(slow_epoch(rows, schedule, other, replay))
+    assert len(found) == len(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert len(mine) == len(theirs) == 2 + bool(replayed)
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    assert torch.equal(one.get_state(), other.get_state())

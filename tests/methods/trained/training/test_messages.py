@@ -182,3 +182,21 @@ def test_an_impossible_shape_is_refused(shape):
     raw = json.dumps(entries).encode()
     with pytest.raises(Refused):
         unpack_tensors("k", len(raw).to_bytes(8, "little") + raw + bytes(n), "cpu")
+
+
+@given(
+    st.dictionaries(
+        st.text('aé/."\\ ', min_size=1, max_size=4),
+        st.tuples(
+            st.lists(st.integers(0, 3), min_size=0, max_size=3), st.sampled_from(sorted(KINDS))
+        ),
+        max_size=5,
+    ),
+    st.text(max_size=5),
+)
+@settings(max_examples=60, deadline=None)
+def test_messages_are_the_bytes_that_safetensors_writes(shapes, word):
+    tensors = {n: tensor(0, shape, kind) for n, (shape, kind) in shapes.items()}
+    text = json.dumps({"kind": "k", "word": word}, separators=(",", ":"))
+    arrays = {n: np.ascontiguousarray(t.numpy()).reshape(t.shape) for n, t in tensors.items()}
+    assert pack_tensors("k", {"word": word}, tensors) == save(arrays, {"fedran": text})

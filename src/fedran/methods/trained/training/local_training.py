@@ -1,14 +1,15 @@
 """One client's training: rows as tensors, augmentation, batches, losses and plain SGD.
 
 Images are (n, 3, height, width) in uint8 until a network takes them. Random numbers always come
-from a generator on the CPU, so that every device sees the same batches, crops and flips.
+from a generator on the CPU, so that every device sees the same batches, crops and flips. They are
+drawn for many batches ahead and copied to the device together.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -29,13 +30,15 @@ if TYPE_CHECKING:
 Precision = Literal["float32", "bfloat16"]
 Memory: TypeAlias = dict[str, Tensor]
 """Named tensors that a client keeps between rounds; ``teacher/...`` is the last task's model."""
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(X of a batch, class numbers) -> the value to minimise."""
+Loss = Callable[..., Tensor]
+"""(X of a batch, class numbers, and replayed images if there are any) -> the value to minimise."""
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Pixel statistics of ImageNet, used for every dataset, as published weights expect."""
 PADDING = 4
 """Pixels, for images of 32 pixels and more. Smaller ones are padded by an eighth of their size."""
+BATCHES_AHEAD = 32
+"""Batches that are drawn, gathered and augmented together."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,14 @@ class Rows:
 
     def __getitem__(self, which: Tensor) -> Rows:
         return Rows(self.X[which], self.codes[which])
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Images (n, 3, h, w) of which ``batch`` are drawn to accompany every batch of rows."""
+
+    images: Tensor
+    batch: int
 
 
 @dataclass
@@ -74,6 +85,8 @@ class ClientRound:
     random: Any
     network: Network | None = None
     teacher: Network | None = None
+    replayed: Tensor | None = None
+    """Old or synthetic images that accompany the current batch."""
 
     @property
     def student(self) -> Network:
@@ -177,21 +190,34 @@ def augment(X: Tensor, random: Any) -> Tensor:
     """
     if X.ndim != 4:
         return X
+    return shift_and_flip(X, to_device_async(draw_moves(len(X), X, random), X.device))
+
+
+def draw_moves(n: int, like: Tensor, random: Any) -> Tensor:
+    """Shifts down and right, and flips, (3, n, 1), for ``n`` images of the size of ``like``."""
+    widest = 2 * _padding(like) + 1
+    shifts = [torch.randint(0, widest, (n, 1), generator=random) for _ in range(2)]
+    return torch.stack([*shifts, (torch.rand((n, 1), generator=random) < 0.5).long()])
+
+
+def shift_and_flip(X: Tensor, moves: Tensor) -> Tensor:
+    """The images after the moves that ``draw_moves`` drew, gathered at once."""
     n, _, h, w = X.shape
-    pad = min(PADDING, h // 8)
-    shifts = [torch.randint(0, 2 * pad + 1, (n, 1), generator=random) for _ in range(2)]
-    flips = torch.rand((n, 1), generator=random) < 0.5
-    dy, dx, flip = to_device_async(torch.stack([*shifts, flips.long()]), X.device)
+    dy, dx, flip = moves
     columns = torch.arange(w, device=X.device).expand(n, w)
     columns = torch.where(flip.bool(), w - 1 - columns, columns) + dx
     rows = torch.arange(h, device=X.device).expand(n, h) + dy
-    padded = torch.nn.functional.pad(X, (pad, pad, pad, pad))
+    padded = torch.nn.functional.pad(X, (_padding(X),) * 4)
     return padded[
         torch.arange(n, device=X.device)[:, None, None, None],
         torch.arange(3, device=X.device)[None, :, None, None],
         rows[:, None, :, None],
         columns[:, None, None, :],
     ]
+
+
+def _padding(images: Tensor) -> int:
+    return min(PADDING, images.shape[2] // 8)
 
 
 def to_device_async(tensor: Tensor, device: Any) -> Tensor:
@@ -235,6 +261,28 @@ class Schedule(Settings):
     """``bfloat16`` trains a network in mixed precision, which is faster on a GPU."""
 
 
+class Step:
+    """Forward, backward and update of SGD on one batch, with a fresh optimiser."""
+
+    def __init__(self, network: Network, loss: Loss, schedule: Schedule, device: str) -> None:
+        self.loss, self.schedule, self.device = loss, schedule, device
+        self.optimiser = torch.optim.SGD(
+            network.parameters(),
+            lr=schedule.lr,
+            momentum=schedule.momentum,
+            weight_decay=schedule.weight_decay,
+            fused=device.startswith("cuda") or None,
+        )
+
+    def __call__(self, *batch: Tensor) -> None:
+        """One step on this batch."""
+        self.optimiser.zero_grad(set_to_none=True)
+        with autocast(self.device, self.schedule.precision):
+            value = self.loss(*batch)
+        value.backward()
+        self.optimiser.step()
+
+
 def fit(
     network: Network,
     rows: Rows,
@@ -243,38 +291,66 @@ def fit(
     random: Any,
     device: str,
     max_batches: int | None = None,
+    replay: Replay | None = None,
+    step: Callable[..., None] | None = None,
 ) -> None:
-    """Train in place with a fresh optimiser; ``max_batches`` limits the batches per epoch.
+    """Train in place; ``max_batches`` limits the batches per epoch.
 
-    Raises ValueError if the weights are not finite afterwards.
+    The loss receives a batch of rows, and of ``replay`` where there is one. ``step`` replaces the
+    plain ``Step``. Raises ValueError if the weights are not finite afterwards.
     """
-    parameters = list(network.parameters())
-    optimiser = torch.optim.SGD(
-        parameters,
-        lr=schedule.lr,
-        momentum=schedule.momentum,
-        weight_decay=schedule.weight_decay,
-        fused=device.startswith("cuda") or None,
-    )
+    step = step or Step(network, loss, schedule, device)
     set_training_mode(network, len(rows))
     for _ in range(schedule.epochs):
-        for number, batch in enumerate(batches(len(rows), schedule.batch, random)):
-            if number == max_batches:
-                break
-            part = rows[to_device_async(batch, device)]
-            X = augment(part.X, random) if schedule.augment else part.X
-            optimiser.zero_grad(set_to_none=True)
-            with autocast(device, schedule.precision):
-                value = loss(X, part.codes)
-            value.backward()
-            optimiser.step()
-    if not bool(torch.stack([p.isfinite().all() for p in parameters]).all()):
+        for batch in epoch(rows, schedule, random, device, max_batches, replay):
+            step(*batch)
+    if not bool(torch.stack([p.isfinite().all() for p in network.parameters()]).all()):
         raise ValueError(
             f"training diverged: weights are no longer finite at lr = {schedule.lr:g}; lower lr"
         )
 
 
-def batches(n: int, size: int, random: Any) -> Iterator[Tensor]:
+def epoch(
+    rows: Rows,
+    schedule: Schedule,
+    random: Any,
+    device: str,
+    max_batches: int | None = None,
+    replay: Replay | None = None,
+) -> Iterator[tuple[Tensor, ...]]:
+    """The batches of one epoch: X, class numbers, and replayed images where there are any.
+
+    Random numbers are drawn batch by batch, first for the rows, then for the replay. The host
+    waits for nothing: one copy of these numbers serves ``BATCHES_AHEAD`` batches.
+    """
+    parts = batches(len(rows), schedule.batch, random)[:max_batches]
+    moves = schedule.augment and rows.X.ndim == 4
+    for start in range(0, len(parts), BATCHES_AHEAD):
+        ahead = parts[start : start + BATCHES_AHEAD]
+        moved, drawn, drawn_moved = [], [], []
+        for part in ahead:
+            if moves:
+                moved.append(draw_moves(len(part), rows.X, random))
+            if replay is not None:
+                drawn.append(torch.randint(len(replay.images), (replay.batch,), generator=random))
+            if replay is not None and schedule.augment:
+                drawn_moved.append(draw_moves(replay.batch, replay.images, random))
+        chosen = rows[to_device_async(torch.cat(ahead), device)]
+        X = _moved(chosen.X, moved)
+        sizes = [len(part) for part in ahead]
+        columns = [X.split(sizes), chosen.codes.split(sizes)]
+        if replay is not None:
+            images = replay.images[to_device_async(torch.cat(drawn), device)]
+            columns.append(_moved(images, drawn_moved).split(replay.batch))
+        yield from zip(*columns, strict=True)
+
+
+def _moved(X: Tensor, moves: list[Tensor]) -> Tensor:
+    """X after the moves of all batches, or X itself if there are none."""
+    return shift_and_flip(X, to_device_async(torch.cat(moves, 1), X.device)) if moves else X
+
+
+def batches(n: int, size: int, random: Any) -> list[Tensor]:
     """The numbers 0 .. n-1 in random order. A last batch of one row joins the batch before it.
 
     BatchNorm cannot compute the variance of a single row.
@@ -283,7 +359,7 @@ def batches(n: int, size: int, random: Any) -> Iterator[Tensor]:
     if len(parts) > 1 and len(parts[-1]) == 1:
         last = parts.pop()
         parts[-1] = torch.cat([parts[-1], last])
-    yield from parts
+    return parts
 
 
 def set_training_mode(network: Network, n_rows: int) -> None:
@@ -300,3 +376,14 @@ def autocast(device: str, precision: Precision) -> AbstractContextManager[Any]:
     if precision == "float32":
         return nullcontext()
     return torch.autocast(torch.device(device).type, torch.bfloat16)
+
+
+@contextmanager
+def fast_convolutions(precision: Precision) -> Iterator[None]:
+    """In bfloat16, cuDNN measures its algorithms for convolutions and takes the fastest."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or precision == "bfloat16"
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

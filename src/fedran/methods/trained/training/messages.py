@@ -15,6 +15,7 @@ from fedran.wire.container import FORMAT
 from fedran.wire.validation import Header
 
 DTYPES = {"F32": np.float32, "U8": np.uint8, "I64": np.int64}
+NAMES = {np.dtype(dtype).name: name for name, dtype in DTYPES.items()}
 LARGEST_HEADER = 8 * 2**20
 
 
@@ -27,12 +28,30 @@ class Message:
 
 
 def pack_tensors(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """A message as bytes. Equal input gives equal bytes."""
-    from safetensors.numpy import save
+    """A message as bytes, those that safetensors writes. Equal input gives equal bytes.
 
+    A model on an accelerator is copied to the host at once, not tensor by tensor.
+    """
     text = json.dumps({"kind": kind, **fields}, separators=(",", ":"), allow_nan=False)
-    arrays = {n: np.asarray(t.detach().cpu().numpy(), order="C") for n, t in tensors.items()}
-    return save(arrays, {FORMAT: text})
+    entries: dict[str, Any] = {"__metadata__": {FORMAT: text}}
+    flat, offset = [], 0
+    for name in sorted(tensors, key=lambda n: (-tensors[n].element_size(), n)):
+        tensor = tensors[name].detach()
+        empty = torch.zeros(0, device=tensor.device)
+        values = tensor.contiguous().view(-1) if tensor.numel() else empty
+        flat.append(values.view(torch.uint8))
+        entries[name] = {
+            "dtype": NAMES[str(tensor.dtype).removeprefix("torch.")],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + len(flat[-1])],
+        }
+        offset += len(flat[-1])
+    header = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % 8)
+    if any(t.is_cuda for t in flat):
+        host = torch.empty(offset, dtype=torch.uint8, pin_memory=True)
+        flat = [host.copy_(torch.cat(flat))]
+    return b"".join([len(header).to_bytes(8, "little"), header, *(t.numpy().data for t in flat)])
 
 
 def unpack_tensors(kind: str, blob: bytes, device: str) -> Message:
@@ -59,7 +78,7 @@ def unpack_tensors(kind: str, blob: bytes, device: str) -> Message:
             array = np.frombuffer(part["data"], dtype=DTYPES[part["dtype"]]).reshape(part["shape"])
         except ValueError:
             raise Refused(name, "a shape that fits its numbers", part["shape"]) from None
-        tensors[name] = torch.tensor(array, device=device)
+        tensors[name] = torch.from_numpy(array).to(device)
     return Message(header, tensors)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -15,16 +16,20 @@ from fedran.methods.trained.training.fedavg import FedAvg
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import (
     ClientRound,
+    Memory,
+    Replay,
     Rows,
     Schedule,
     as_tensor,
     cross_entropy,
     distillation,
+    fast_convolutions,
     fit,
     network_input,
     stable_seed,
 )
 from fedran.methods.trained.training.messages import strip_prefix
+from fedran.methods.trained.training.recorded import recorded_step
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import (
     COUNTERS,
@@ -61,6 +66,8 @@ class TrainedMethod(FedAvg, Schedule, ABC):
     """Images are resized to squares of this side, in pixels."""
     weights: str = ""
     """A safetensors file with the initial weights of the body. Without it they are random."""
+    execution: Literal["eager", "recorded", "compiled"] = "eager"
+    """``recorded`` replays the steps as CUDA graphs; ``compiled`` also uses ``torch.compile``."""
 
     sends: ClassVar[str] = "all weights and BatchNorm statistics, float32, every round"
 
@@ -75,6 +82,11 @@ class TrainedMethod(FedAvg, Schedule, ABC):
             raise ValueError(
                 f"precision = {self.precision!r} is for networks, and network = 'head' trains in "
                 "float32: leave precision out, or choose another network"
+            )
+        if self.execution != "eager" and not self.torch_device.startswith("cuda"):
+            raise ValueError(
+                f"execution = {self.execution!r} needs a CUDA device, got {self.torch_device}: "
+                "leave execution out, or give --device cuda"
             )
 
     @property
@@ -103,6 +115,10 @@ class TrainedMethod(FedAvg, Schedule, ABC):
         if not Path(self.weights).is_file():
             raise FileNotFoundError(f"{self.weights}: {NO_FILE}")
         return hashlib.sha256(Path(self.weights).read_bytes()).hexdigest()
+
+    def params(self) -> dict[str, Any]:
+        """The settings, without those that only say where and how torch computes."""
+        return {name: v for name, v in super().params().items() if name != "execution"}
 
     def formula(self, in_features: int, n_classes: int) -> int | None:
         """One state_dict per round: 4 bytes per weight or statistic, 8 per BatchNorm counter."""
@@ -141,9 +157,24 @@ class TrainedMethod(FedAvg, Schedule, ABC):
         """The rows that a client trains on: those of the task, and replay where a method has it."""
         return client.rows
 
+    def replay(self, client: ClientRound) -> Replay | None:
+        """Images that accompany the batches. The loss finds them in ``client.replayed``."""
+        return None
+
     def max_batches(self, client: ClientRound) -> int | None:
         """A limit on the batches per epoch."""
         return None
+
+    def loss_memory(self, client: ClientRound) -> Memory:
+        """The part of a client's memory that ``loss`` reads, besides the teacher."""
+        return {}
+
+    def batch_loss(
+        self, client: ClientRound, X: Tensor, codes: Tensor, replayed: Tensor | None = None
+    ) -> Tensor:
+        """``loss`` on a batch with its replayed images."""
+        client.replayed = replayed
+        return self.loss(client, X, codes)
 
     def after_training(self, client: ClientRound) -> None:
         """Update a client's memory after its training in a round."""
@@ -179,15 +210,21 @@ class TrainedMethod(FedAvg, Schedule, ABC):
         if teacher:
             client.teacher = teacher_network(self.network, teacher, self.torch_device)
         client.network = student_network(self.network, client.weights, self.torch_device)
-        fit(
-            client.network,
-            rows,
-            lambda X, codes: self.loss(client, X, codes),
-            self,
-            client.random,
-            self.torch_device,
-            self.max_batches(client),
-        )
+        step = None
+        if self.execution != "eager" and len(rows) > 1:
+            step = recorded_step(self, client, self.batch_loss, self.loss_memory(client))
+        with fast_convolutions(self.precision):
+            fit(
+                client.network,
+                rows,
+                partial(self.batch_loss, client),
+                self,
+                client.random,
+                self.torch_device,
+                self.max_batches(client),
+                self.replay(client),
+                step,
+            )
         self.after_training(client)
         return copy_weights(client.network), len(rows)
 

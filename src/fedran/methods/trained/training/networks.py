@@ -143,6 +143,9 @@ def initialise(network: Network, seed: int) -> None:
                 module.weight.copy_(bound * (2 * fresh - 1))
                 module.bias.zero_()
         elif isinstance(module, nn.BatchNorm2d):
-            module.reset_running_stats()
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
+            for ones, zeros in (
+                (module.weight, module.bias),
+                (module.running_var, module.running_mean),
+            ):
+                nn.init.ones_(ones)
+                nn.init.zeros_(zeros)

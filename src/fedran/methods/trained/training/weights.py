@@ -133,6 +133,9 @@ def _network(name: Any, in_features: int, device: str, trainable: bool) -> Netwo
     from fedran.methods.trained.training.networks import build
 
     network = build(name, in_features).to(device)
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.num_batches_tracked = None  # saves one kernel per layer and step
     if name != "head" and device != "cpu":
         network = network.to(memory_format=torch.channels_last)
     return network.requires_grad_(trainable)

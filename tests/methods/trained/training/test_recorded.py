@@ -1,0 +1,99 @@
+"""Recorded steps give the numbers of plain ones, whichever client and round replays them."""
+
+import pytest
+import torch
+
+from fedran.methods.registry import make_method
+from fedran.methods.trained.training import recorded
+from fedran.methods.trained.training.local_training import Rows, Schedule, cross_entropy, fit
+from fedran.methods.trained.training.networks import build
+from fedran.methods.trained.training.recorded import RecordedStep
+from fedran.methods.trained.training.weights import copy_weights
+from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
+
+KEYS = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """Recording that warms up and then repeats the step itself; the number of recordings."""
+    recordings = []
+
+    def record(step, pool):
+        recordings.append(pool)
+        step()
+        step()
+        return step
+
+    monkeypatch.setattr(recorded, "record_graph", record)
+    monkeypatch.setattr(recorded, "_kept", {})
+    return recordings
+
+
+def dumped(key, execution, more, device=None):
+    data = make_images(n=45)
+    method = quick(key, device, **more)
+    object.__setattr__(method, "execution", execution)  # on the CPU too
+    rounds = Rounds(method, data, make_tasks(data, n_clients=2)).run(2)
+    return rounds, [method.dump(rounds.state), *map(method.dump_client, rounds.cstates.values())]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_recorded_steps_give_the_same_bits_as_plain_ones(key, on_cpu):
+    """Two clients of different size, two tasks; every batch size is recorded once per task."""
+    more = {"network": "small", "augment": True, "batch": 4}
+    _, plain = dumped(key, "eager", more)
+    assert not on_cpu
+    _, replayed = dumped(key, "recorded", more)
+    assert replayed == plain
+    sizes = 2  # 4, and the last batch of the client with fewer rows
+    clients = 2 if key in ("fedewc", "fedicarl") else 1
+    assert 2 <= len(on_cpu) <= 2 * sizes * clients
+
+
+def test_recording_leaves_weights_statistics_and_momentum_unchanged(on_cpu):
+    network = build("head", 3)
+    network.head.resize(2)
+    rows = Rows(torch.randn(6, 3), torch.tensor([0, 1] * 3))
+
+    def loss(X, codes):
+        return cross_entropy(network(X), codes)
+
+    step = RecordedStep(network, loss, Schedule(batch=3), "cpu")
+    step.momentum[0].fill_(0.5)
+    before = copy_weights(network)
+    with step._unchanged():
+        step.step(*(rows.X, rows.codes))
+        assert not same(copy_weights(network), before)
+    assert same(copy_weights(network), before)
+    assert bool((step.momentum[0] == 0.5).all())
+    step.restart()
+    assert not any(bool(m.any()) for m in step.momentum)
+    fit(network, rows, loss, Schedule(batch=3), torch.Generator(), "cpu", step=step)
+    assert not same(copy_weights(network), before)
+
+
+def test_few_recorded_steps_are_kept(on_cpu):
+    for seed in range(recorded.MOST_STEPS + 2):
+        dumped("finetune", "recorded", {"network": "small", "n_rounds": 1, "lr": 0.01 + seed / 99})
+    assert len(recorded._kept) == recorded.MOST_STEPS
+
+
+def test_only_a_gpu_records_steps():
+    with pytest.raises(ValueError, match="execution = 'recorded' needs a CUDA device, got cpu"):
+        make_method("finetune", {"network": "small", "execution": "recorded"})
+    params = make_method("finetune", {"network": "small"}, "cuda").params()
+    other = {"network": "small", "execution": "compiled"}
+    assert make_method("finetune", other, "cuda").params() == params
+
+
+@needs_gpu
+@pytest.mark.parametrize("execution", ["recorded", "compiled"])
+@pytest.mark.parametrize("key", KEYS)
+def test_a_recorded_step_learns_what_a_plain_one_learns_on_a_gpu(key, execution):
+    more = {"network": "small", "batch": 4, "n_rounds": 3}
+    plain, _ = dumped(key, "eager", more, "cuda")
+    other, _ = dumped(key, execution, more, "cuda")
+    for name, weights in plain.state.weights.items():
+        torch.testing.assert_close(other.state.weights[name], weights, rtol=0.02, atol=0.02)
