@@ -36,7 +36,7 @@ MIGRATIONS = (
     CREATE TABLE uploads (
         number INTEGER PRIMARY KEY, client TEXT NOT NULL, task TEXT NOT NULL,
         digest TEXT NOT NULL, at REAL NOT NULL, bytes INTEGER NOT NULL, rows INTEGER NOT NULL,
-        energy REAL NOT NULL, classes TEXT NOT NULL, members TEXT NOT NULL,
+        energy REAL NOT NULL, cut REAL NOT NULL, classes TEXT NOT NULL, members TEXT NOT NULL,
         envelope TEXT NOT NULL UNIQUE REFERENCES envelopes (sha256), crc INTEGER NOT NULL,
         UNIQUE (client, task)
     );
@@ -88,6 +88,8 @@ class Upload:
     rows: int
     energy: float
     """Of all rows together, as the upload states it."""
+    cut: float
+    """Energy that truncation removed, as the upload states it."""
     classes: tuple[tuple[str | int, int], ...]
     """Labels and their numbers of rows."""
     members: tuple[UploadId, ...]
@@ -278,6 +280,7 @@ class Database:
                 len(blob),
                 int(message.accounts.n_rows),
                 float(message.accounts.energy),
+                float(message.accounts.cut),
                 tuple(zip(message.classes, map(int, message.counts), strict=True)),
                 statement.members,
                 self._add_envelope(blob),
@@ -291,8 +294,8 @@ class Database:
         """Accepted uploads in order of acceptance."""
         found = []
         for row in self._rows("uploads", "ORDER BY number"):
-            row[8] = tuple((label, rows) for label, rows in json.loads(row[8]))
-            row[9] = tuple((client, task) for client, task in json.loads(row[9]))
+            row[9] = tuple((label, rows) for label, rows in json.loads(row[9]))
+            row[10] = tuple((client, task) for client, task in json.loads(row[10]))
             found.append(Upload(*row))
         return found
 
