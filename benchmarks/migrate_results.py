@@ -1,8 +1,10 @@
-"""Results of schema 2 to schema 3: ``python benchmarks/migrate_results.py [FILE.jsonl ...]``.
+"""Results of older schemas to schema 4: ``python benchmarks/migrate_results.py [FILE.jsonl ...]``.
 
 Schema 3 says in every line for which study a run was made. Schema 2 only had the name of the
-configuration file. Without arguments all files of results/ are converted. Lines of schema 3 stay
-as they are, and a run keeps its id, so that sweeps go on from converted files.
+configuration file. Schema 4 adds A_avg, A_T and the arguments of the command, which are unknown
+for older lines. Without arguments all files of results/ are converted. Lines of schema 4 stay as
+they are, and a run keeps its id, so that sweeps go on from converted files. The script may be run
+again at any time.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import sys
 from pathlib import Path, PurePosixPath
 
+from fedran.bench.results.result import Result
 from fedran.wire.files import write_atomically
 
 STUDIES = {
@@ -28,16 +31,17 @@ STUDIES = {
 
 
 def migrated(line: str) -> str:
-    """A line of schema 2 as schema 3; a line of schema 3 unchanged."""
+    """A line of schema 2 or 3 as schema 4; a line of schema 4 unchanged."""
     fields = json.loads(line)
-    if fields["schema"] == 3:
+    if fields["schema"] == 4:
         return line
-    if fields["schema"] != 2:
-        raise ValueError(f"expected schema 2 or 3, got {fields['schema']}")
-    config = PurePosixPath(fields["config"].replace("\\", "/")).as_posix()
-    sends = fields["sends"].replace("bits a number", "bits per value")
-    fields.update(schema=3, study=STUDIES.get(config, "accuracy"), sends=sends)
-    return json.dumps(fields, sort_keys=True, allow_nan=False)
+    if fields["schema"] not in (2, 3):
+        raise ValueError(f"expected schema 2, 3 or 4, got {fields['schema']}")
+    if fields["schema"] == 2:
+        config = PurePosixPath(fields["config"].replace("\\", "/")).as_posix()
+        sends = fields["sends"].replace("bits a number", "bits per value")
+        fields.update(schema=3, study=STUDIES.get(config, "accuracy"), sends=sends)
+    return Result.from_json(json.dumps(fields)).to_json()
 
 
 def migrate(path: Path) -> bool:

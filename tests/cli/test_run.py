@@ -32,6 +32,8 @@ def test_a_run_prints_a_line_each_and_says_where_the_results_are(cli, tmp_path):
     results = read_results([tmp_path / "here" / "digits.jsonl"])
     assert {r.key for r in results} == {"fedncm", "afl"}
     assert {r.config for r in results} == {"digits.toml"}
+    assert all(r.arguments == ["digits.toml", *FAST] for r in results)
+    assert "Digits, every method (methods=fedncm,afl; stream.seed=7)" in out
     assert len(list((tmp_path / "rows").iterdir())) == 2
     code, out, _ = cli("run", DIGITS, "--out", "here", *FAST)
     assert code == 0

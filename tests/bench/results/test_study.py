@@ -26,8 +26,16 @@ CONFIG = 'dataset = "digits"\n[stream]\ntasks = 2\nclients = 2\nbeta = 1\n[[meth
 
 def schema_2(result):
     fields = json.loads(result.to_json())
-    del fields["study"]
+    for later in ("study", "A_avg", "A_T", "arguments"):
+        del fields[later]
     return json.dumps({**fields, "schema": 2}, sort_keys=True)
+
+
+def schema_3(result):
+    fields = json.loads(result.to_json())
+    for later in ("A_avg", "A_T", "arguments"):
+        del fields[later]
+    return json.dumps({**fields, "schema": 3}, sort_keys=True)
 
 
 @pytest.fixture
@@ -97,6 +105,24 @@ def test_a_line_of_schema_2_is_refused_and_names_the_migration():
         Result.from_json(schema_2(made_up()))
 
 
+def test_a_line_holds_the_averages_that_follow_from_its_accuracies():
+    result = made_up()
+    fields = json.loads(result.to_json())
+    assert (fields["A_avg"], fields["A_T"]) == pytest.approx((result.A_avg, result.A_T), abs=1e-4)
+    assert Result.from_json(json.dumps({**fields, "A_T": 0.0})).A_T == result.A_T
+
+
+def test_a_line_of_schema_3_is_read_and_migrated(migrate, tmp_path):
+    result = made_up(study="rank")
+    assert Result.from_json(schema_3(result)) == result
+    assert result.arguments is None
+    file = tmp_path / "old.jsonl"
+    file.write_text(schema_3(result) + "\n")
+    assert migrate(file)
+    assert file.read_text() == result.to_json() + "\n"
+    assert not migrate(file)
+
+
 @pytest.mark.parametrize(
     ("config", "study"),
     [
@@ -131,6 +157,6 @@ def test_a_sweep_goes_on_from_migrated_results(sweep, migrate):
 def test_the_committed_results_are_migrated():
     files = list((ROOT / "results").glob("*.jsonl"))
     lines = [json.loads(line) for f in files for line in f.read_text().splitlines()]
-    assert {fields["schema"] for fields in lines} == {3}
+    assert {fields["schema"] for fields in lines} <= {3, 4}
     for fields in lines:
         assert fields["run_id"] == Result.from_json(json.dumps(fields)).run_id

@@ -19,7 +19,9 @@ from fedran.core.errors import nearest
 from fedran.core.labels import Label
 from fedran.wire.files import write_atomically
 
-SCHEMA = 3
+SCHEMA = 4
+READABLE = (3, 4)
+"""Schema 3 did not record the arguments of the command, and had no A_avg and A_T."""
 
 DEFAULT_STUDY = "accuracy"
 STUDIES = {
@@ -117,6 +119,8 @@ class Result:
     """What the run was made for, one of ``STUDIES``."""
     config: str = ""
     """The configuration file of the run."""
+    arguments: list[str] | None = None
+    """What followed ``fedran run``: the file and every ``--set``. None where it is not recorded."""
     drift: list[float] = field(default_factory=list)
     """Feature drift on the reference rows (client 1, task 2), after task 2 and every later one,
     where the extractor is trained; empty where it is frozen."""
@@ -155,8 +159,9 @@ class Result:
         return max(max(t.bytes_up) for t in self.tasks)
 
     def to_json(self) -> str:
-        """One line of JSON."""
-        fields = {"run_id": self.run_id, **asdict(self)}
+        """One line of JSON. ``run_id``, ``A_avg`` and ``A_T`` are there for readers of the file."""
+        shown = {"A_avg": round(self.A_avg, 4), "A_T": round(self.A_T, 4)}
+        fields = {"run_id": self.run_id, **shown, **asdict(self)}
         fields["tasks"] = [record_fields(t) for t in self.tasks]
         return json.dumps(fields, sort_keys=True, allow_nan=False)
 
@@ -166,11 +171,14 @@ class Result:
         try:
             fields = json.loads(line)
             fields.pop("run_id")
-            if fields["schema"] != SCHEMA:
+            for computed in ("A_avg", "A_T"):
+                fields.pop(computed, None)
+            if fields["schema"] not in READABLE:
                 raise ValueError(
                     f"expected results of schema {SCHEMA}, got schema {fields['schema']}; "
                     "benchmarks/migrate_results.py converts schema 2"
                 )
+            fields["schema"] = SCHEMA
             require_study(fields["study"])
             fields["tasks"] = [read_record(t) for t in fields["tasks"]]
             return cls(**fields)

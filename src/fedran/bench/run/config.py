@@ -129,6 +129,8 @@ class Experiment:
     """What its runs are for, one of ``STUDIES``."""
     source: str
     """The file it was read from, relative to the working folder if it is inside it."""
+    arguments: tuple[str, ...] | None
+    """What follows ``fedran run`` in the command; none where no command was given."""
     datasets: tuple[str, ...]
     streams: tuple[Mapping[str, Any], ...]
     """One mapping of settings per stream."""
@@ -140,22 +142,32 @@ class Experiment:
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read a TOML file, apply ``key=value`` overrides and validate the result."""
+    """Read a TOML file, apply ``key=value`` overrides and validate the result.
+
+    The name of the experiment then says what was changed, unless an override sets the name too.
+    """
     path = Path(path)
     fields = read_toml(path, "a configuration")
-    for text in overrides:
-        override(fields, text)
     try:
         source = path.resolve().relative_to(Path.cwd()).as_posix()
     except ValueError:
         source = path.name  # results are read on other machines, where a full path says nothing
+    own_name = fields.get("name")
+    for text in overrides:
+        override(fields, text)
+    if overrides and fields.get("name") == own_name:
+        changes = "; ".join(text.strip() for text in overrides)
+        fields["name"] = f"{own_name or path.stem} ({changes})"
+    arguments = (source, *(part for text in overrides for part in ("--set", text)))
     try:
-        return parse_config(fields, source)
+        return parse_config(fields, source, arguments)
     except ValueError as reason:
         raise ValueError(f"{path}: {reason}") from None
 
 
-def parse_config(fields: Mapping[str, Any], source: str = "") -> Experiment:
+def parse_config(
+    fields: Mapping[str, Any], source: str = "", arguments: tuple[str, ...] | None = None
+) -> Experiment:
     """An experiment from plain values. Errors name the setting and, if close, the right one."""
     _require_method_tables(fields.get("method", []))
     top = check_table(ConfigurationFile, fields, "the configuration")
@@ -177,6 +189,7 @@ def parse_config(fields: Mapping[str, Any], source: str = "") -> Experiment:
         name=top.get("name") or Path(source).stem or "experiment",
         study=study,
         source=source,
+        arguments=arguments,
         datasets=tuple(datasets),
         streams=streams,
         methods=methods,
@@ -247,8 +260,8 @@ def _require_method_tables(tables: Any) -> None:
 def override(fields: dict[str, Any], text: str) -> None:
     """Apply ``key=value``: ``stream.beta=0.5``, ``method.rank=[64,128]``, ``methods=exact,afl``.
 
-    ``method.NAME`` sets NAME for every method that has it. ``methods=`` keeps only these methods
-    and adds those that are missing. A value that is not valid TOML is plain text.
+    ``method.NAME`` sets NAME for every method that has it. ``methods=`` keeps only these of the
+    methods that the file lists. A value that is not valid TOML is plain text.
     """
     key, equals, raw = (part.strip() for part in text.partition("="))
     if not equals or not key:
@@ -275,12 +288,14 @@ def override(fields: dict[str, Any], text: str) -> None:
 def _keep_methods(fields: dict[str, Any], keys: list[str]) -> None:
     tables = fields.get("method", [])
     _require_method_tables(tables)
+    listed = list(dict.fromkeys(str(table.get("key")) for table in tables))
     for key in keys:
-        if key not in METHODS:
-            raise ValueError(f"--set methods: no method {key!r}{nearest(key, METHODS)}")
-    present = [table.get("key") for table in tables]
-    kept = [table for table in tables if table.get("key") in keys]
-    fields["method"] = kept + [{"key": key} for key in keys if key not in present]
+        if key not in listed:
+            raise ValueError(
+                f"--set methods: the file lists no method {key!r}{nearest(key, listed)}; it lists "
+                f"{', '.join(listed)}"
+            )
+    fields["method"] = [table for table in tables if table.get("key") in keys]
 
 
 def _set_in_methods(fields: dict[str, Any], name: str, value: Any) -> None:

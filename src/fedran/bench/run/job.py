@@ -30,6 +30,7 @@ class Job:
     projection_seed: int
     study: str
     config: str
+    arguments: tuple[str, ...] | None
     gram_error: bool
     seconds_per_row: float | None
     budgets: Mapping[str, float]
@@ -38,12 +39,13 @@ class Job:
     def __str__(self) -> str:
         params = "".join(f", {k.replace('_', ' ')} {v}" for k, v in self.choice.params.items())
         seed = f", projection seed {self.projection_seed}" if self.projection_seed else ""
-        return f"{self.choice.label}{params} on {self.dataset} ({_shown(self.stream)}{seed})"
+        return f"{self.choice.label}{params} on {self.dataset_name} ({_shown(self.stream)}{seed})"
 
     @property
     def dataset_name(self) -> str:
-        """The dataset without folder and suffix."""
-        return Path(self.dataset).stem
+        """The name of the dataset in results and tables: a path without folder and suffix."""
+        path = Path(self.dataset)
+        return path.stem if path.suffix == ".npz" else path.name
 
     def prepare(self) -> PreparedJob:
         """Load the dataset and make stream and method."""
@@ -56,6 +58,7 @@ class Job:
             self.choice.label,
             self.study,
             self.config,
+            self.arguments,
             dict(self.budgets),
             self.gram_error,
             self.seconds_per_row,
@@ -72,6 +75,7 @@ def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:
             seed,
             experiment.study,
             experiment.source,
+            experiment.arguments,
             experiment.gram_error,
             experiment.seconds_per_row,
             experiment.budgets,

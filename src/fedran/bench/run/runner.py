@@ -47,6 +47,8 @@ class PreparedJob:
     label: str = ""
     study: str = DEFAULT_STUDY
     config: str = ""
+    arguments: tuple[str, ...] | None = None
+    """What followed ``fedran run``, where a command made the job."""
     budgets: dict[str, float] = field(default_factory=dict)
     gram_error: bool = False
     seconds_per_row: float | None = None
@@ -299,6 +301,7 @@ class _Runner:
             side_by_side=prepared.side_by_side,
             study=prepared.study,
             config=prepared.config,
+            arguments=None if prepared.arguments is None else list(prepared.arguments),
             drift=current.measured.drift,
             reference_acc=current.measured.reference_acc,
             budgets=prepared.budgets,

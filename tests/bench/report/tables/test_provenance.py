@@ -8,6 +8,8 @@ from helpers.made_up import made_up
 def test_a_command_has_the_options_that_its_machine_implies():
     run = made_up(config="a.toml", machine="Linux, NVIDIA H200", side_by_side=3)
     assert full_command(run) == "fedran run a.toml --device cuda --jobs 3"
+    changed = made_up(config="a.toml", arguments=["a.toml", "--set", "stream={file='x y'}"])
+    assert full_command(changed) == """fedran run a.toml --set 'stream={file='"'"'x y'"'"'}'"""
     assert full_command(made_up(config="")) == "a command that is not recorded"
 
 
@@ -22,6 +24,12 @@ def test_each_command_has_one_row_with_dates_seeds_and_versions():
         "Linux x86_64",
         "fedran 0.2.0, numpy 2.0.0, scipy 1.0.0",
     ]
+
+
+def test_results_that_do_not_record_their_arguments_are_named_as_such():
+    words = "do not record what --set changed"
+    assert words in command_table([made_up(), made_up(arguments=["a.toml"], seed=2)]).note
+    assert words not in command_table([made_up(arguments=["a.toml"])]).note
 
 
 def test_every_method_is_listed_with_its_run_ids():

@@ -51,6 +51,8 @@ def command_table(results: Iterable[Result]) -> Table:
         *text_columns("seeds", "machine", "versions", wide=True),
     ]
     note = "The options of a command follow from the machine that the results name."
+    if any(r.config and r.arguments is None for runs in batches.values() for r in runs):
+        note += " Older results do not record what --set changed; then only the file is shown."
     if any("+" in r.versions["fedran"] for runs in batches.values() for r in runs):
         note += " The part after the plus sign of a version is a hash of the code."
     return Table("Commands", columns, blocks, note)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,6 +73,8 @@ class Table:
 
 def base_command(result: Result) -> str:
     """The command that produced a result, without options for the machine."""
+    if result.arguments:
+        return f"fedran run {shlex.join(result.arguments)}"
     return f"fedran run {result.config}" if result.config else "a command that is not recorded"
 
 
