@@ -42,6 +42,7 @@ def test_runs_side_by_side_give_the_same_results(config, tmp_path):
     assert {name: os.environ.get(name) for name in THREAD_VARIABLES} == threads
 
 
+WITH_AFL = CONFIG + '[[method]]\nkey = "afl"\n'
 KILL = """
     import os, pathlib, signal
     from fedran.methods.analytic.afl import AFL
@@ -65,7 +66,7 @@ def test_a_killed_process_fails_its_own_run_and_the_others_go_on(
     """As the kernel does when memory runs out."""
     patched_processes(KILL.format(condition="True"))
     listener = Listener()
-    experiment = config(CONFIG, "methods=afl,fedncm,fedran", "stream.seed=1")
+    experiment = config(WITH_AFL, "stream.seed=1")
     outcome = execute(experiment, tmp_path / "out", listener, workers=2)
     assert outcome.done == 2
     assert {r.key for r in read_results([outcome.file])} == {"fedncm", "fedran"}
@@ -78,7 +79,7 @@ def test_a_killed_process_fails_its_own_run_and_the_others_go_on(
 def test_a_run_whose_process_was_killed_once_is_tried_again(config, tmp_path, patched_processes):
     patched_processes(KILL.format(condition="not marker.exists()"))
     listener = Listener()
-    experiment = config(CONFIG, "methods=afl,fedncm", "stream.seed=1")
+    experiment = config(WITH_AFL, "methods=afl,fedncm", "stream.seed=1")
     outcome = execute(experiment, tmp_path / "out", listener, workers=1)
     assert (outcome.done, outcome.failed) == (2, ())
     assert [note for (note,) in listener.of("note") if "tried once more" in note]
@@ -154,7 +155,7 @@ def test_an_interrupt_ends_a_long_computation_within_two_seconds(
 
         AFL.client = client
     """)
-    config(CONFIG, "methods=afl")
+    config(WITH_AFL)
     command = ["-m", "fedran.bench.run", "c.toml", "--set", "methods=afl", "--jobs", str(jobs)]
     process = subprocess.Popen(
         [sys.executable, *command], stderr=subprocess.PIPE, text=True, start_new_session=True
