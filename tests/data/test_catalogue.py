@@ -217,6 +217,20 @@ def test_cifar100_is_found_below_the_data_folder(tmp_path, monkeypatch, place):
     assert len(load_images("cifar100").test) == 3
 
 
+@pytest.mark.parametrize("name", ["vtab50-vit_ti16", "vtab50-efficientnet_lite0"])
+def test_features_of_vtab_come_with_their_images_if_these_have_the_same_labels(folder, name):
+    write(folder / "features" / f"{name}.npz")
+    assert load_dataset(name).images is None
+    with pytest.raises(FileNotFoundError, match=r"vtab50: .*data/vtab50.*put train\.npz"):
+        load_images("vtab50")
+    (folder / "data" / "vtab50").mkdir(parents=True)
+    pack(folder / "data" / "vtab50" / "train.npz", [1, 2], [0, 1])
+    pack(folder / "data" / "vtab50" / "test.npz", [3, 4], [0, 1])
+    loaded = load_dataset(name)
+    assert np.array_equal(loaded.images.pixels(1), picture(2))
+    assert loaded.test_images is None  # its labels are in another order
+
+
 def test_load_images_suggests_the_nearest_name(monkeypatch):
     monkeypatch.delenv("FEDRAN_DATA", raising=False)
     with pytest.raises(FileNotFoundError, match="did you mean 'cifar100'"):

@@ -38,6 +38,8 @@ SMALL = {
     "min_group": 1,
     "general_blocks": 1,
     "task_blocks": 1,
+    "blocks": 2,
+    "components": 3,
 }
 TRAINED = [key for key in METHODS if issubclass(METHODS[key], FedAvg)]
 PROMPTED = [key for key in TRAINED if issubclass(METHODS[key], PromptedMethod)]
@@ -50,7 +52,8 @@ def make(key):
     key, _, network = key.partition("@")
     names = {name for name in settings(key) if not (name == "lam" and key in OWN_RIDGE)}
     more = {"network": "small"} if network or key == "target" else {}
-    more |= {"weights": tiny_vit(), "lr": 0.05} if key in PROMPTED else {}
+    if key in PROMPTED:
+        more = {"weights": tiny_vit(), "n_rounds": 2, "epochs": 4, "batch": 8}
     return make_method(key, {k: v for k, v in SMALL.items() if k in names} | more)
 
 

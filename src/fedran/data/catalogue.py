@@ -19,8 +19,19 @@ from fedran.data.images import ArrayImages, ImageSet
 
 VARIABLE = "FEDRAN_DATA"
 """The environment variable that names the folder with all datasets."""
-IMAGE_SETS = ("cifar100",)
 CIFAR_FOLDERS = ("cifar100", "cifar-100-binary", "cifar-100-python")
+IMAGE_SETS = {
+    "cifar100": (
+        CIFAR_FOLDERS,
+        "download 'CIFAR-100 binary version' from https://www.cs.toronto.edu/~kriz/cifar.html and "
+        "unpack it there",
+    ),
+    "vtab50": (
+        ("vtab50",),
+        "put train.npz and test.npz, or train/<class>/ and test/<class>/, there",
+    ),
+}
+"""Folders in which the images of known datasets are looked up, and how to provide them."""
 DIGITS_TEST_SHARE, DIGITS_SEED = 0.3, 0
 HAR_TEST_FROM = 45
 """Segments 0 .. 44 of each person and activity are for training, 45 .. 59 for testing: the same
@@ -60,7 +71,7 @@ def load_dataset(name: str) -> Dataset:
 
 
 def load_images(name_or_path: str | Path) -> ImageSet:
-    """The images of a known dataset (``"cifar100"``) or of a folder.
+    """The images of a known dataset (``"cifar100"``, ``"vtab50"``) or of a folder.
 
     A known dataset is looked up below the folder that FEDRAN_DATA names. A folder may hold
     ``train/<class>/`` and ``test/<class>/``, packed ``train*.npz`` and ``test.npz``, or CIFAR-100
@@ -68,7 +79,7 @@ def load_images(name_or_path: str | Path) -> ImageSet:
     """
     name = str(name_or_path)
     if name in IMAGE_SETS:
-        return _cifar100()
+        return _known_images(name)
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         for folder in (path, *(path / below for below in CIFAR_FOLDERS)):
@@ -176,15 +187,27 @@ def _feature_file(name: str, what: str, nonnegative: bool) -> Callable[[], Datas
     return load
 
 
-_cifar100_lite0 = _feature_file("cifar100-efficientnet_lite0", CIFAR, nonnegative=True)
+def _features_and_images(
+    name: str, images: str, what: str, nonnegative: bool
+) -> Callable[[], Dataset]:
+    """The same, with the images of the features if they are on this machine."""
+    load = _feature_file(name, what, nonnegative)
+    return lambda: _with_images(load(), images)
+
 
 DATASETS: dict[str, Callable[[], Dataset]] = {
     "digits": digits,
-    "cifar100-efficientnet_lite0": lambda: _with_images(_cifar100_lite0(), "cifar100"),
-    "vtab50-efficientnet_lite0": _feature_file("vtab50-efficientnet_lite0", VTAB, nonnegative=True),
+    "cifar100-efficientnet_lite0": _features_and_images(
+        "cifar100-efficientnet_lite0", "cifar100", CIFAR, nonnegative=True
+    ),
+    "vtab50-efficientnet_lite0": _features_and_images(
+        "vtab50-efficientnet_lite0", "vtab50", VTAB, nonnegative=True
+    ),
     "vtab50-vit_s14": _feature_file("vtab50-vit_s14", VTAB, nonnegative=False),
-    "cifar100-vit_ti16": _feature_file("cifar100-vit_ti16", CIFAR, nonnegative=False),
-    "vtab50-vit_ti16": _feature_file("vtab50-vit_ti16", VTAB, nonnegative=False),
+    "cifar100-vit_ti16": _features_and_images(
+        "cifar100-vit_ti16", "cifar100", CIFAR, nonnegative=False
+    ),
+    "vtab50-vit_ti16": _features_and_images("vtab50-vit_ti16", "vtab50", VTAB, nonnegative=False),
     "cifar100": lambda: image_dataset(load_images("cifar100")),
     "har-dsa19": lambda: har(data_file("data/har_dsa19/features.npz", DSA)),
 }
@@ -219,18 +242,21 @@ def _images_in(folder: Path) -> ImageSet | None:
     return None
 
 
-def _cifar100() -> ImageSet:
+def _known_images(name: str) -> ImageSet:
+    """The images of a dataset of ``IMAGE_SETS``."""
+    folders, advice = IMAGE_SETS[name]
     root = os.environ.get(VARIABLE)
     if root:
-        for name in CIFAR_FOLDERS:
-            for folder in (Path(root).expanduser() / "data" / name, Path(root).expanduser() / name):
-                found = _images_in(folder)
+        for folder in folders:
+            for path in (
+                Path(root).expanduser() / "data" / folder,
+                Path(root).expanduser() / folder,
+            ):
+                found = _images_in(path)
                 if found is not None:
                     return found
     state = f"{VARIABLE}={root} holds none of them" if root else f"{VARIABLE} is not set"
     raise FileNotFoundError(
-        "cifar100: expected data/cifar100/train_0.npz, cifar-100-binary or cifar-100-python below "
-        f"the folder that {VARIABLE} names, but {state}; download 'CIFAR-100 binary version' "
-        "from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it there and set "
-        f"{VARIABLE} to that folder"
+        f"{name}: expected images in data/{' or data/'.join(folders)} below the folder that "
+        f"{VARIABLE} names, but {state}; {advice} and set {VARIABLE} to that folder"
     )

@@ -23,6 +23,8 @@ from fedran.methods.analytic.loranpac import LoRanPAC
 from fedran.methods.analytic.ranpac import RanPAC
 from fedran.methods.analytic.stsa import STSA
 from fedran.methods.analytic.stsa_e import STSAE, STSAECorrected
+from fedran.methods.prompted.codaprompt import FedCODAPrompt
+from fedran.methods.prompted.cprompt import FedCPrompt
 from fedran.methods.prompted.dualprompt import FedDualPrompt
 from fedran.methods.protocol import Method
 from fedran.methods.trained.fedewc import FedEWC
@@ -62,6 +64,8 @@ METHODS: dict[str, type[Any]] = {
     "fedicarl": FediCaRL,
     "target": TARGET,
     "fed-dualprompt": FedDualPrompt,
+    "fed-codaprompt": FedCODAPrompt,
+    "fed-cprompt": FedCPrompt,
     "send-images": SendImages,
     "send-features": SendFeatures,
     "send-features-8bit": SendFeatures8Bit,

@@ -11,7 +11,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from numpy.typing import NDArray
@@ -141,6 +141,15 @@ class PromptedMethod(FedAvg, ABC):
             "head.bias": torch.zeros(0, device=device),
         }
         return ServerState(spec, seed, head)
+
+    def start_task(self, state: ServerState) -> ServerState:
+        """New rows of the head start at zero: features of a ViT are long, and random rows would
+        start with large logits.
+        """
+        weight, bias = (state.weights[f"head.{part}"].clone() for part in ("weight", "bias"))
+        weight[state.known :] = 0
+        bias[state.known :] = 0
+        return replace(state, weights={**state.weights, "head.weight": weight, "head.bias": bias})
 
     def local_rows(self, data: ClientData, classes: tuple[Label, ...]) -> Rows:
         """The labelled rows as ``Embedded`` images, which stay on the device for the task."""

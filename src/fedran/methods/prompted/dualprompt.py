@@ -34,7 +34,7 @@ class FedDualPrompt(PromptedMethod):
 
     general_length: Annotated[int, at_least(1)] = 5
     """Keys, and values, of the general prompt in each block."""
-    general_blocks: Annotated[int, at_least(1)] = 2
+    general_blocks: Annotated[int, at_least(0)] = 2
     """Number of first blocks that have the general prompt."""
     task_length: Annotated[int, at_least(1)] = 5
     """Keys, and values, of a task's prompt in each block. The paper uses 5 or 20."""
@@ -56,7 +56,7 @@ class FedDualPrompt(PromptedMethod):
 
     def start_task(self, state: ServerState) -> ServerState:
         """Add the prompt and the key of the task, and at first the general prompt."""
-        sizes = self.vit.sizes
+        state, sizes = super().start_task(state), self.vit.sizes
         if self.general_blocks + self.task_blocks > sizes.depth:
             raise ValueError(
                 f"general_blocks + task_blocks must be at most {sizes.depth}, the blocks of the "
