@@ -33,7 +33,8 @@ class Accounts:
     eta_merge: float = 0.0
     """Largest share of the trace that any merge truncated (eta_merge). Maximum."""
     merges: int = 0
-    """Largest number of truncating merges of any client's summary (L_t). Maximum."""
+    """Largest number of truncating merges of any client's summary (L_t), those of its own batches
+    included. Maximum."""
     mixture_rows: int = 0
     """Rows that mixtures describe, for which no bound on the error of the Gram exists. Adds."""
     parts: int = 0

@@ -33,6 +33,10 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 MAP_VERSION = 2
 BLOCK_BYTES = 64 * 2**20
 """Largest block of random features computed at a time: the working memory of ``phi(Z)``."""
+GELU_ENERGY, GELU_VARIANCE = 0.42522, 1.12387
+"""Mean and variance of gelu(x)^2 for x from N(0, 1)."""
+NEVER = 41.4
+"""-log of the probability, 1e-18, that an honest row lies outside ``row_energy_range``."""
 
 
 class RandomFeatures:
@@ -303,3 +307,25 @@ def largest_row_norm(fingerprint: Fingerprint) -> float | None:
     except Refused:
         return None
     return None if phi.kind == "relu" else phi.largest_gain
+
+
+def row_energy_range(fingerprint: Fingerprint) -> tuple[float, float] | None:
+    """The range of ||phi(z)||^2 for rows z that do not depend on the projection; None if unknown.
+
+    Where prepared rows have unit norm, z P is N(0, 1), so ||phi(z)||^2 is a sum of M independent
+    squares of gelu(x). By Chernoff's bound a row lies outside with probability 1e-18. Rows of
+    zeros, whose random features are zero, are below the range.
+
+    >>> low, high = row_energy_range(RandomFeatures(64, 8192).fingerprint)
+    >>> round(low / 8192, 2), round(high / 8192, 2)
+    (0.32, 0.59)
+    """
+    try:
+        phi = RandomFeatures.from_fingerprint(fingerprint)
+    except Refused:
+        return None
+    if phi.kind == "relu":
+        return None
+    M, spread = phi.out_features, GELU_VARIANCE * NEVER * phi.out_features
+    low = GELU_ENERGY * M - math.sqrt(2 * spread)
+    return max(0.0, low), GELU_ENERGY * M + 2 * math.sqrt(spread) + 2 * NEVER

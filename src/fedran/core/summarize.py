@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -200,7 +201,10 @@ class Summarizer:
     def _compress(self) -> None:
         keep = self.out_features if self.capacity >= 2 * self.out_features else self.capacity // 2
         result = leading(self._stack(), keep, "H")
-        self._accounts = self._accounts.after_local_cut(result.loss)
+        accounts = self._accounts.after_local_cut(result.loss)
+        # Every truncation adds to eps_G, and a receiver has to know how many there were.
+        merges = accounts.merges + (result.loss.trace > 0)
+        self._accounts = replace(accounts, merges=merges)
         self._pieces = [result.factor.T]
         self._held = int(result.factor.shape[1])
         self._compressions += 1

@@ -100,11 +100,12 @@ def _shrink(s: Summary, blob: bytes, max_bytes: int, precision: Precision, bits:
     if len(blob) <= max_bytes:
         return blob
     bare = len(encode_summary(s.truncate(1, local=True), precision, bits)) if s.rank else len(blob)
-    while len(blob) > max_bytes and s.rank > 1:
+    rank = s.rank
+    while len(blob) > max_bytes and rank > 1:
         share = max(0.0, (max_bytes - bare) / max(len(blob) - bare, 1))
-        rank = max(1, min(s.rank - 1, int(0.98 * share * s.rank)))
-        s = s.truncate(rank, local=True)
-        blob = encode_summary(s, precision, bits)
+        rank = max(1, min(rank - 1, int(0.98 * share * rank)))
+        # Always from the whole summary: the accounts then hold one truncation, not one per step.
+        blob = encode_summary(s.truncate(rank, local=True), precision, bits)
     if len(blob) > max_bytes:
         raise ValueError(
             f"max_bytes={max_bytes} is too small: {len(s.classes)} class sums and one column of "

@@ -154,6 +154,18 @@ def test_a_roster_with_edges_is_read_as_it_was_written(tmp_path):
     assert Roster.load(path).edges == {}
 
 
+def test_a_roster_with_caps_on_rows_is_read_as_it_was_written(tmp_path):
+    path, public = tmp_path / "roster.toml", SiteKey.generate().public
+    roster = Roster({"site-1": public, "site-2": public}, rows={"site-1": 2000, "ward.2": 1})
+    roster.save(path)
+    assert Roster.load(path) == roster
+    assert Roster.load(path).without("site-1").rows == {"ward.2": 1}
+    for wrong in ("0", "-1", "1.5", "true", '"many"'):
+        path.write_text(f'[clients]\n"site-1" = "{public}"\n[rows]\nsite-1 = {wrong}\n')
+        with pytest.raises(Refused, match="a positive number"):
+            Roster.load(path)
+
+
 def test_a_known_site_keeps_its_key():
     key = SiteKey.generate().public
     roster = Roster().with_site("site-1", key)
@@ -188,7 +200,9 @@ def test_an_edge_may_only_list_its_own_members():
             Roster(clients, edges).check(SAID, other.sign(SAID))
     Roster(clients, {"site-1": ("b", "a", "c")}).check(SAID, key.sign(SAID))
     own = replace(SAID, members=(("site-1", "may"),))
-    Roster(clients).check(own, key.sign(own))
+    for edges in ({}, {"site-1": ("site-1",)}):  # nobody's sum may hold its own upload
+        with pytest.raises(Refused, match=r"got \['site-1'\]"):
+            Roster(clients, edges).check(own, key.sign(own))
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,6 @@ def test_the_store_writes_one_event_per_decision(tmp_path):
     assert (events[0]["rows"], sum(n for _, n in events[0]["classes"])) == (20, 20)
     assert [label for label, _ in events[0]["classes"]] == ["cat", "dog"]
     assert events[3]["classes"] is None
-    assert "times the median" in events[2]["reason"]
+    assert "times the other sites' median" in events[2]["reason"]
     assert [e.get("released", False) for e in events] == [False] * 6 + [True]
     store.close()

@@ -11,6 +11,7 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server import store as module
+from fedran.federation.server.quarantine import Figures
 from helpers.made_federation import PHI, RULES, M, Sites, same_state, upload
 
 
@@ -117,7 +118,7 @@ def test_an_upload_of_unusual_energy_waits_in_quarantine_for_a_person(sites, sto
     receipt = store.receive(loud)
     assert receipt.outcome == "quarantined"
     assert receipt.settled
-    assert "times the median" in receipt.reason
+    assert "times the other sites' median" in receipt.reason
     assert store.receive(loud).outcome == "quarantined"
     other = store.receive(sites.envelope("site-2", "may", upload(3, scale=20.0)))
     assert (other.outcome, "in quarantine" in other.reason) == ("refused", True)
@@ -151,7 +152,8 @@ def test_a_site_cannot_send_a_sum_for_sites_that_are_not_its_members(own, sites,
     claim = sites.envelope("site-1", "may.sum-1", members=(*own, ("site-2", "may")))
     receipt = store.receive(claim)
     assert receipt.outcome == "refused"
-    assert "members that the roster lists for site-1, got ['site-2']" in receipt.reason
+    foreign = sorted({client for client, _ in (*own, ("site-2", "may"))})
+    assert f"members that the roster lists for site-1, got {foreign}" in receipt.reason
     assert (store.database.count(), store.state.covered) == (before, {})
     assert store.receive(sites.envelope("site-2", "may")).outcome == "accepted"
     assert store.receive(sites.envelope("site-1", "may")).outcome == "accepted"
@@ -182,12 +184,12 @@ def test_a_sum_is_for_a_task_that_was_opened(sites, store):
 
 def test_rows_that_are_all_zero_are_refused_and_do_not_affect_others(sites, store):
     assert "all zero" in store.receive(sites.envelope("site-1", "may", upload(1, scale=0.0))).reason
-    store.state.energies.append(0.0)  # an old upload may have none
+    store.state.figures["site-3", "may"] = Figures(5, 0.0, 0.0, 1, (0,))  # of an old version
     assert store.receive(sites.envelope("site-2", "may")).outcome == "accepted"
 
 
 def test_an_unexpected_error_in_a_check_refuses_the_upload(sites, store, monkeypatch, caplog):
-    monkeypatch.setattr(store, "_unusual", lambda _: 1 / 0)
+    monkeypatch.setattr(store, "_unusual", lambda *_: 1 / 0)
     receipt = store.receive(sites.envelope("site-1", "may"))
     assert (receipt.code, receipt.reason[:8]) == (Code.SERVER_ERROR, "an error")
     assert "ZeroDivisionError" in caplog.text
@@ -200,23 +202,8 @@ def test_rows_with_hardly_any_energy_are_quarantined(sites, store):
         assert store.receive(sites.envelope("site-1", f"task-{n}")).outcome == "accepted"
     before = store.solve().diagnosis.lam
     tiny = fedran.decode(upload(7, scale=1e-3))
-    many = replace(tiny, accounts=replace(tiny.accounts, n_rows=10**6), digest=None)
+    many = replace(tiny, accounts=replace(tiny.accounts, n_rows=100), digest=None)
     receipt = store.receive(sites.envelope("site-2", "may", fedran.encode(many)))
     assert receipt.outcome == "quarantined"
-    assert "times the median" in receipt.reason
-    assert store.solve().diagnosis.lam == before
-
-
-def test_an_upload_of_absurdly_many_rows_is_quarantined(sites, store):
-    """With everything cut away, its number of rows would multiply the ridge of all."""
-    assert store.receive(sites.envelope("site-1", "may")).outcome == "accepted"
-    before = store.solve().diagnosis.lam
-    found = fedran.decode(upload(7))
-    rows, energy = 2**40, 2**40 * found.accounts.mean_row_energy
-    cut = energy - found.accounts.energy
-    lies = {"n_rows": rows, "energy": energy, "cut": cut, "eps_G": cut, "eps_G_fro": cut}
-    lie = replace(found, accounts=replace(found.accounts, **lies), digest=None)
-    receipt = store.receive(sites.envelope("site-2", "may", fedran.encode(lie)))
-    assert receipt.outcome == "quarantined"
-    assert f"{rows} rows, after 20 in all" in receipt.reason
+    assert "times the other sites' median" in receipt.reason
     assert store.solve().diagnosis.lam == before

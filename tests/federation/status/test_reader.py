@@ -192,7 +192,7 @@ def test_reading_a_running_server_changes_no_file(recorded):
     assert site(status, "site-3").last_seen is None
     (waiting,) = status.quarantine
     assert waiting.command == f"fedran federation accept {recorded.folder} site-2 may"
-    assert "times the median" in waiting.reason
+    assert "times the other sites' median" in waiting.reason
     store.accept("site-2", "may")
     assert read(recorded).quarantine == []
     store.close()

@@ -33,6 +33,7 @@ from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.server.database import Database, Upload
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.validation import (
+    check_accounts,
     check_not_covered,
     check_parts,
     check_sender,
@@ -137,6 +138,7 @@ class Edge:
             checker = self._checker or self._make_checker(message)
             checker.check(message, client=statement.client, task=statement.task)
             check_parts(statement, message)
+            check_accounts(envelope, message, self.rules.limits)
         except Refused as reason:
             code = reason.code if isinstance(reason, UploadRefused) else Code.INVALID
             return Receipt(code, *key, digest, str(reason))

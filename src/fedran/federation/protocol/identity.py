@@ -31,6 +31,7 @@ SUM = ".sum-"
 """Separates task and number in the name of a forwarded sum. No other task contains it."""
 ROSTER_HEADER = (
     "# Sites of this federation: client id = public key. A site that is removed is refused.\n"
+    "# Optional tables: edges (the members of an edge), rows (the most rows of a site per task).\n"
 )
 UploadId = tuple[str, str]
 """(client, task) identifies an upload."""
@@ -180,23 +181,30 @@ class Roster:
     clients: dict[str, str] = field(default_factory=dict)
     """Client -> public key."""
     edges: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Edge -> its members. An edge may only forward sums of their uploads."""
+    """Edge -> its members. Only an edge may forward sums, and only of their uploads."""
+    rows: dict[str, int] = field(default_factory=dict)
+    """Client -> the most rows that it may send per task."""
 
     @classmethod
     def load(cls, path: str | Path) -> Roster:
-        """Read the tables ``[clients]`` and ``[edges]``. Every id and key is checked."""
+        """Read the tables ``[clients]``, ``[edges]`` and ``[rows]``. Every value is checked."""
         fields = read_toml(path, "the roster")
         clients, edges = fields.get("clients"), fields.get("edges", {})
-        if not set(fields) <= {"clients", "edges"} or not isinstance(clients, dict):
-            raise Refused(str(path), "a table [clients], and optionally [edges]", sorted(fields))
+        rows = fields.get("rows", {})
+        if not set(fields) <= {"clients", "edges", "rows"} or not isinstance(clients, dict):
+            expected = "a table [clients], and optionally [edges] and [rows]"
+            raise Refused(str(path), expected, sorted(fields))
         if not isinstance(edges, dict) or not all(isinstance(m, list) for m in edges.values()):
             raise Refused(str(path), "[edges] with a list of members for each edge", edges)
+        if not isinstance(rows, dict) or not all(type(n) is int and n > 0 for n in rows.values()):
+            raise Refused(str(path), "[rows] with a positive number for each site", rows)
         return cls(
             {check_id(c, "client"): check_public(k, c) for c, k in clients.items()},
             {
                 check_id(e, "client"): tuple(check_id(m, "member") for m in members)
                 for e, members in edges.items()
             },
+            {check_id(c, "client"): n for c, n in rows.items()},
         )
 
     def save(self, path: str | Path) -> None:
@@ -205,6 +213,9 @@ class Roster:
         if self.edges:
             rows.append("\n[edges]\n")
             rows += [f'"{e}" = {json.dumps(list(m))}\n' for e, m in sorted(self.edges.items())]
+        if self.rows:
+            rows.append("\n[rows]\n")
+            rows += [f'"{c}" = {n}\n' for c, n in sorted(self.rows.items())]
         write_atomically(path, (ROSTER_HEADER + "[clients]\n" + "".join(rows)).encode())
 
     def with_site(self, client: str, public: str) -> Roster:
@@ -221,6 +232,7 @@ class Roster:
         return Roster(
             {c: k for c, k in self.clients.items() if c != client},
             {e: m for e, m in self.edges.items() if e != client},
+            {c: n for c, n in self.rows.items() if c != client},
         )
 
     def check(self, statement: Statement, signature: bytes) -> None:
@@ -235,7 +247,7 @@ class Roster:
                 hint="add its public key to the server's roster",
             )
         verify(public, statement, signature)
-        own = {*self.edges.get(statement.client, ()), statement.client}
+        own = set(self.edges.get(statement.client, ())) - {statement.client}
         foreign = sorted({client for client, _ in statement.members} - own)
         if foreign:
             raise UploadRefused(

@@ -34,6 +34,8 @@ class Code(StrEnum):
     """The sender uses another backbone or feature map."""
     TOO_LARGE = "too_large"
     TOO_MANY_CLASSES = "too_many_classes"
+    TOO_MANY_ROWS = "too_many_rows"
+    """More rows than the roster allows the site per task."""
     INVALID = "invalid"
     """The envelope or the summary in it fails a check."""
     SERVER_ERROR = "server_error"

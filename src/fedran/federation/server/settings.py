@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.ids import check_id
+from fedran.core.labels import Label, canonical, ordered
 from fedran.federation.protocol.messages import (
     MAX_BUDGET,
     MAX_GROUP_SIZE,
@@ -18,6 +19,7 @@ from fedran.federation.protocol.messages import (
     check_source,
 )
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
+from fedran.federation.server.quarantine import NewClasses, Thresholds
 from fedran.settings import Settings, between
 
 ENVELOPE_BYTES = 1024
@@ -70,6 +72,23 @@ class ServerSettings(Settings):
     only keys are checked, once per hour."""
     max_classes: Annotated[int, between(1, 10**6)] = 10_000
     """Limit on the number of classes over all uploads."""
+    classes: list[str | int] | None = None
+    """The labels that may occur. Sites get this list with every task, and an upload with another
+    label is refused. Without it, any label is accepted."""
+    new_classes: NewClasses = "open"
+    """`wait`: an upload with a class that no accepted upload has waits for
+    `fedran federation accept`."""
+    classes_per_site: Annotated[int, between(1, 10**6)] = 1000
+    """Limit on the number of classes of one site over all its uploads."""
+    row_multiple: Annotated[float, between(1, 10**6)] = 5.0
+    """An upload with more rows than this multiple of the other sites' median waits for
+    `fedran federation accept`, unless `[rows]` in the roster has a cap for the site."""
+    first_rows: Annotated[int, between(1, 10**9)] = 10_000
+    """While no other site has sent an upload, one with more rows waits for
+    `fedran federation accept`."""
+    head_margin: Annotated[float, between(0, 100)] = 2.0
+    """A new head is held back if its accuracy on the validation rows of an earlier task's classes
+    is lower by more than this many points."""
     roster: str = "roster.toml"
     """File with the sites that may send."""
     state: str = "state"
@@ -78,12 +97,27 @@ class ServerSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_source(self.source)
+        if self.classes is not None:
+            if len(self.classes) != len(set(self.classes)) or not self.classes:
+                raise ValueError(f"classes must list each label once, got {self.classes}")
+            for label in self.classes:
+                canonical(label)
         least = self.budget_bytes + ENVELOPE_BYTES
         if self.largest_upload < least:
             raise ValueError(
                 f"largest_upload must be at least {least:,} (budget_bytes and {ENVELOPE_BYTES:,}), "
                 f"got {self.largest_upload}"
             )
+
+    @property
+    def labels(self) -> tuple[Label, ...] | None:
+        """The labels that may occur, in canonical order; None: any."""
+        return None if self.classes is None else ordered(self.classes)
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """From which size on an upload waits for a person."""
+        return Thresholds(self.row_multiple, self.first_rows, self.new_classes)
 
     def features(self) -> RandomFeatures:
         """The feature map that every offer describes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import statistics
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -17,11 +16,18 @@ from fedran.core.head import Head
 from fedran.core.ids import check_id
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import Roster, UploadId, base_task
+from fedran.federation.protocol.identity import Roster, Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.server.database import SNAPSHOTS, Database, Upload
 from fedran.federation.server.events import EventLog
+from fedran.federation.server.quarantine import (
+    Figures,
+    check_class_quota,
+    check_row_cap,
+    represented_sites,
+    why_unusual,
+)
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.validation import (
     Rules,
@@ -35,11 +41,6 @@ from fedran.wire.files import load, save
 from fedran.wire.validation import FILE_LIMITS, Limits
 
 log = logging.getLogger(__name__)
-UNUSUAL = 100.0
-"""An upload whose mean row energy differs from the median by more than this factor is quarantined.
-The ridge is proportional to the mean over all rows, so few bytes could otherwise change it."""
-MANY_ROWS = 10**7
-"""An upload of more rows is quarantined if it has UNUSUAL times the rows accepted so far."""
 SNAPSHOTS_KEPT = 2
 
 
@@ -48,15 +49,21 @@ class State:
     """What follows from the accepted uploads. It can be rebuilt from the database."""
 
     aggregator: Aggregator
-    energies: list[float]
-    """Mean row energy of each upload, in order of acceptance."""
+    figures: dict[UploadId, Figures]
+    """Figures of each upload, with which later ones are compared."""
     covered: dict[UploadId, UploadId]
     """Members of forwarded sums -> the sum that contains them."""
 
     def note(self, upload: Upload, rules: Rules) -> None:
         """Add what the database says about an upload that the aggregator has absorbed."""
         self.covered.update(dict.fromkeys(upload.members, upload.key))
-        self.energies.append(_mean_energy(upload.rows, upload.energy, rules))
+        self.figures[upload.key] = Figures(
+            upload.rows,
+            _energy(upload.energy, rules),
+            upload.cut,
+            represented_sites(upload.members),
+            tuple(label for label, _ in upload.classes),
+        )
 
 
 class Store:
@@ -91,9 +98,13 @@ class Store:
             settings.federation,
             settings.features().fingerprint,
             settings.out_features,
+            classes=settings.labels,
             max_classes=settings.max_classes,
             limits=Limits(message=settings.largest_upload),
             message=settings.message,
+            thresholds=settings.thresholds,
+            classes_per_site=settings.classes_per_site,
+            budget_bytes=settings.budget_bytes,
         )
         roster = Roster.load(folder / settings.roster)
         return cls(folder / settings.state, rules, roster, settings.snapshot_every)
@@ -152,7 +163,7 @@ class Store:
             if self.aggregator.absorbed.get(key) == digest:
                 return Receipt(Code.DUPLICATE, *key, digest)
             message = self._check_content(envelope)
-            unusual = self._unusual(message)
+            unusual = self._unusual(envelope.statement, message)
             if unusual:
                 self._check_not_waiting(envelope)
             arrival.message = message
@@ -207,19 +218,28 @@ class Store:
                 hint="use a new task id for other data",
             )
 
-    def _unusual(self, message: Summary | Mixture) -> str:
+    def _unusual(self, statement: Statement, message: Summary | Mixture) -> str:
         """Why a person has to decide about the upload; empty for a usual one."""
-        rows, known = message.accounts.n_rows, self.aggregator.accounts.n_rows
-        if rows > max(MANY_ROWS, UNUSUAL * known):
-            return f"{rows} rows, after {known} in all; `fedran federation accept` accepts it"
-        mean = _mean_energy(rows, message.accounts.energy, self.rules)
-        median = statistics.median(self.state.energies) if self.state.energies else 0.0
-        if median <= 0 or median / UNUSUAL <= mean <= UNUSUAL * median:
-            return ""
-        return (
-            f"mean row energy {mean:.3g} is {mean / median:.3g} times the median; "
-            "`fedran federation accept` accepts it"
+        rules, history, acc = self.rules, self.state.figures, message.accounts
+        found = Figures(
+            acc.n_rows,
+            _energy(acc.energy, rules),
+            acc.cut,
+            represented_sites(statement.members),
+            message.classes,
         )
+        cap = check_row_cap(statement, found.rows, self.roster)
+        check_class_quota(statement, found, history, rules.classes_per_site)
+        reason = why_unusual(
+            statement.client,
+            found,
+            history,
+            self.aggregator.classes,
+            rules.thresholds,
+            rules.fingerprint,
+            cap,
+        )
+        return f"{reason}; `fedran federation accept` accepts it" if reason else ""
 
     def _commit(self, arrival: Arrival, receipt: Receipt) -> None:
         """Write an upload and its event to disk, then absorb it."""
@@ -231,7 +251,7 @@ class Store:
             self.events.write_or_raise("upload", **arrival.event(receipt))
         self.aggregator.absorb(message, client=statement.client, task=statement.task)
         self.state.note(upload, self.rules)
-        if len(self.state.energies) % self.snapshot_every == 0:
+        if len(self.state.figures) % self.snapshot_every == 0:
             with self.tolerating_a_full_disk("snapshot"):  # a restart only takes longer
                 self.snapshot()
 
@@ -248,7 +268,7 @@ class Store:
 
         The file has a checksum, and lists the digests of all uploads in the aggregator.
         """
-        save(self.aggregator, self.folder / f"snapshot-{len(self.state.energies):010d}.fedran")
+        save(self.aggregator, self.folder / f"snapshot-{len(self.state.figures):010d}.fedran")
         for old in self._snapshots()[:-SNAPSHOTS_KEPT]:
             old.unlink()
 
@@ -258,7 +278,7 @@ class Store:
     def _restore(self) -> State:
         """The newest snapshot that belongs to the database, or nothing; then the later uploads."""
         uploads, rules = self.database.uploads(), self.rules
-        state = State(Aggregator(rules.out_features, fingerprint=rules.fingerprint), [], {})
+        state = State(Aggregator(rules.out_features, fingerprint=rules.fingerprint), {}, {})
         for path in reversed(self._snapshots()):
             try:
                 found = load(path, Aggregator)
@@ -309,7 +329,6 @@ class Arrival:
         return fields
 
 
-def _mean_energy(rows: int, energy: float, rules: Rules) -> float:
-    """Mean ||h||^2 of the rows; for a mixture that of normal entries, before the activation."""
-    gain = rules.out_features if rules.message == "mixture" else 1
-    return gain * energy / max(1, rows)
+def _energy(energy: float, rules: Rules) -> float:
+    """||H||^2 of the rows; for a mixture that of normal entries, before the activation."""
+    return energy * (rules.out_features if rules.message == "mixture" else 1)

@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedran.core.aggregator import Aggregator
+from fedran.core.consistency import check_one_site, check_row_energy
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import SUM, Roster, Statement, UploadId
+from fedran.federation.protocol.identity import Roster, Statement, UploadId
 from fedran.federation.protocol.messages import Envelope, MessageKind
 from fedran.federation.protocol.receipts import Code, UploadRefused
+from fedran.federation.server.quarantine import DEFAULT_THRESHOLDS, Thresholds, represented_sites
 from fedran.wire.codec import decode
+from fedran.wire.container import unpack
+from fedran.wire.summary_codec import rounding_of
 from fedran.wire.validation import DEFAULT_LIMITS, Limits
 
 
@@ -33,6 +37,12 @@ class Rules:
     limits: Limits = DEFAULT_LIMITS
     message: MessageKind = "summary"
     """The kind of every upload."""
+    thresholds: Thresholds = DEFAULT_THRESHOLDS
+    """From which size on an upload waits for a person."""
+    classes_per_site: int = 1000
+    """Limit over all uploads of one site."""
+    budget_bytes: int | None = None
+    """Limit on the upload of one site, which every offer states. None: only ``limits``."""
 
     @property
     def upload_fingerprint(self) -> Fingerprint:
@@ -100,7 +110,7 @@ def check_parts(statement: Statement, message: Summary | Mixture) -> None:
 
     The ridge depends on the number of rows per site, so nobody may choose the number of sites.
     """
-    sites = sum(SUM not in task for _, task in statement.members) if statement.members else 1
+    sites = represented_sites(statement.members)
     found = len(message.parts) if isinstance(message, Mixture) else message.accounts.parts
     if found != sites:
         raise UploadRefused(
@@ -108,9 +118,27 @@ def check_parts(statement: Statement, message: Summary | Mixture) -> None:
         )
 
 
+def check_accounts(envelope: Envelope, message: Summary | Mixture, limits: Limits) -> None:
+    """Refuse a summary whose accounts the rows of one site cannot have.
+
+    The accounts of a forwarded sum add up those of its members. The edge checked them.
+    """
+    if isinstance(message, Mixture):
+        return
+    if envelope.statement.members:
+        check_row_energy(message)
+    else:
+        check_one_site(message, rounding_of(unpack(envelope.upload, limits), message))
+
+
 def check_message(envelope: Envelope, rules: Rules, aggregator: Aggregator) -> Summary | Mixture:
     """The decoded message, after every check that could refuse it. Nothing is absorbed here."""
     statement = envelope.statement
+    if rules.budget_bytes is not None and not statement.members:
+        size = len(envelope.upload)
+        if size > rules.budget_bytes:
+            expected = f"at most {rules.budget_bytes} bytes, the budget of the offer"
+            raise UploadRefused(Code.TOO_LARGE, "upload", expected, size)
     message = decode_upload(envelope, rules.limits)
     if isinstance(message, Mixture) != (rules.message == "mixture"):
         got = type(message).__name__.lower()
@@ -123,6 +151,7 @@ def check_message(envelope: Envelope, rules: Rules, aggregator: Aggregator) -> S
         expected = "rows that are not all zero"
         raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
     check_parts(statement, message)
+    check_accounts(envelope, message, rules.limits)
     total = len({*aggregator.classes, *message.classes})
     if total > rules.max_classes:
         expected = f"at most {rules.max_classes} over all uploads"

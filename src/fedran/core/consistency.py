@@ -1,0 +1,143 @@
+"""Checks of one site's summary that honest ones always pass: its accounts fit its numbers.
+
+``Summary.validate`` checks what holds for every summary, sums included. The checks here hold for
+the summary of one site's rows, encoded once. The accounts of a sum add up bounds of its members,
+so the members are checked instead.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedran.core._linalg.arrays import cast, to_numpy
+from fedran.core.errors import Refused
+from fedran.core.features import row_energy_range
+from fedran.core.summary import ENERGY_SLACK, Summary
+
+BOUND_SLACK = 1e-3
+"""Relative tolerance for rounding in bounds of cut, eps_G and eps_B."""
+SPECTRAL_SLACK = 1e-5
+"""Tolerance of eigenvalues, relative to the energy: float32 eigenvalues are exact to about
+1e-7 times the largest one."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The largest errors that the encoding of a message can have caused."""
+
+    gram: float
+    """Of the Gram, in the spectral norm."""
+    sums: float
+    """Of the class sums, in the Frobenius norm."""
+
+
+def check_one_site(summary: Summary, rounding: Rounding | None = None) -> None:
+    r"""Refuse a valid summary whose accounts one site's rows cannot have.
+
+    With sigma_r the smallest singular value sent, n rows and C classes:
+
+    * A truncation discards values below sigma_r, so ``cut <= (min(n - C, M) - r) sigma_r^2``, and
+      the part of eps_G that is not quantisation is at most sigma_r^2 per truncation. There are at
+      most two (``summarize``, then ``encode`` with a limit) and one per recorded merge. A spectral
+      norm is also at most the trace, which is ``cut``.
+    * eps_quant and eps_B are at most what ``rounding`` says, where it is known.
+    * Without centring, ``b_c' (F F' + eps_G I)^-1 b_c <= n_c``, because b_c is the sum of n_c rows
+      of H and H'H is at most ``F F' + eps_G I``.
+    * Where the feature map has rows of a known energy, energy and class sums are within it.
+    """
+    if summary.accounts.parts > 1:
+        raise ValueError("check_one_site expects the summary of one site, got a sum")
+    _check_truncation(summary)
+    acc = summary.accounts
+    if rounding is not None:
+        tiny = SPECTRAL_SLACK * acc.energy
+        if acc.eps_quant > rounding.gram * (1 + BOUND_SLACK) + tiny:
+            expected = f"at most {rounding.gram:.6g}, what the encoding can cause"
+            raise Refused("accounts.eps_quant", expected, f"{acc.eps_quant:.6g}")
+        tiny = SPECTRAL_SLACK * math.sqrt(acc.energy * acc.n_rows)
+        if acc.eps_B > rounding.sums * (1 + BOUND_SLACK) + tiny:
+            expected = f"at most {rounding.sums:.6g}, what the encoding can cause"
+            raise Refused("accounts.eps_B", expected, f"{acc.eps_B:.6g}")
+    if summary.center is None:
+        _check_uncentred_sums(summary)
+    check_row_energy(summary)
+
+
+def _check_truncation(summary: Summary) -> None:
+    """The checks of cut and eps_G against the smallest singular value."""
+    acc, r = summary.accounts, summary.rank
+    free = acc.n_rows - (len(summary.classes) if summary.center else 0)
+    least = float(np.min(summary.sigma)) ** 2 if r else 0.0
+    if acc.merges > acc.n_rows:
+        raise Refused("accounts.merges", f"at most one per row, {acc.n_rows}", acc.merges)
+    directions = max(0, min(free, (acc.merges + 1) * summary.out_features) - r)
+    most = directions * least * (1 + BOUND_SLACK) + ENERGY_SLACK * acc.energy
+    if acc.cut > most:
+        raise Refused(
+            "accounts.cut",
+            f"at most (min(n - C, M) - r) sigma_r^2 = {directions * least:.6g}",
+            f"{acc.cut:.6g}",
+            hint="truncation discards values below the smallest one sent",
+        )
+    if acc.eps_quant > acc.eps_G * (1 + BOUND_SLACK):
+        expected = f"at most eps_G = {acc.eps_G:.6g}, of which it is a part"
+        raise Refused("accounts.eps_quant", expected, f"{acc.eps_quant:.6g}")
+    rest, truncations = acc.eps_G - acc.eps_quant, acc.merges + 2
+    most = min(truncations * least, acc.cut)
+    if rest > most * (1 + BOUND_SLACK) + SPECTRAL_SLACK * acc.energy:
+        raise Refused(
+            "accounts.eps_G",
+            f"at most {most:.6g} beside quantisation: sigma_r^2 per truncation, and cut",
+            f"{rest:.6g}",
+        )
+
+
+def _check_uncentred_sums(summary: Summary) -> None:
+    """``b_c' (F F' + eps_G I)^-1 b_c <= n_c`` by Woodbury's identity, with room for eps_B.
+
+    M r^2 + r^3 + 2 M r C operations in float64.
+    """
+    acc = summary.accounts
+    if not summary.classes or acc.energy <= 0:
+        return
+    F = to_numpy(cast(summary.factor, "float64"))
+    B, counts = to_numpy(summary.class_sums), np.asarray(summary.counts, dtype=np.float64)
+    lam = acc.eps_G + SPECTRAL_SLACK * acc.energy
+    squares = np.einsum("mc,mc->c", B, B)
+    if summary.rank:
+        K, FtB = F.T @ F, F.T @ B
+        K[np.diag_indices_from(K)] += lam
+        squares = squares - np.einsum("rc,rc->c", FtB, np.linalg.solve(K, FtB))
+    weighted = np.maximum(squares, 0.0) / lam
+    # b_c itself may be wrong by eps_B, which adds eps_B / sqrt(lambda) to the norm.
+    most = (np.sqrt(counts) + acc.eps_B / math.sqrt(lam)) ** 2 * (1 + BOUND_SLACK)
+    if np.any(weighted > most):
+        c = int(np.argmax(weighted - most))
+        raise Refused(
+            "class_sums",
+            f"b' (F F' + eps_G I)^-1 b of at most n_c = {summary.counts[c]}",
+            f"{weighted[c]:.6g} for class {summary.classes[c]!r}",
+        )
+
+
+def check_row_energy(summary: Summary) -> None:
+    """Refuse energies and class sums beyond what rows of the feature map have."""
+    found = None if summary.fingerprint is None else row_energy_range(summary.fingerprint)
+    if found is None:
+        return
+    high, acc = found[1], summary.accounts
+    if acc.energy > acc.n_rows * high * (1 + ENERGY_SLACK):
+        expected = f"at most {high:.6g} per row, as rows of this feature map have"
+        raise Refused("accounts.energy", expected, f"{acc.mean_row_energy:.6g}")
+    counts = np.maximum(summary.counts, 1.0)
+    norms = np.linalg.norm(to_numpy(summary.class_sums), axis=0) / counts
+    if np.any(norms > math.sqrt(high) * (1 + ENERGY_SLACK)):
+        c = int(np.argmax(norms))
+        raise Refused(
+            "class_sums",
+            f"a norm of at most n_c {math.sqrt(high):.6g}, as rows of this feature map have",
+            f"{norms[c]:.6g} per row of class {summary.classes[c]!r}",
+        )
