@@ -1,5 +1,6 @@
 """``fedran run``: lines, exit codes, one-line errors."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,19 @@ def in_an_empty_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_run_prints_a_line_each_and_says_where_the_results_are(cli, tmp_path):
+def test_a_run_prints_a_line_per_task_and_run_and_says_where_the_results_are(cli, tmp_path):
     code, out, err = cli("run", DIGITS, "--out", "here", "--streams", "rows", *FAST)
     assert (code, err) == (0, "")
     for beta in (0.1, 1.0):
         for label in ("FedNCM", "AFL"):
-            lines = [x for x in out.splitlines() if x.startswith(f"{label} on digits")]
-            lines = [x for x in lines if f"beta {beta}" in x]
-            assert len(lines) == 1
-            assert "A_avg " in lines[0]
-            assert "MiB" in lines[0]
+            name = f"{label} on digits (5 tasks, seed 7, 5 clients, beta {beta}): "
+            lines = [x for x in out.splitlines() if name in x]
+            assert [x.partition(name)[2][:11] for x in lines[:5]] == [
+                f"task {t} of 5" for t in range(1, 6)
+            ]
+            assert "A_avg " in lines[5]
+            assert "0.00 MiB" not in lines[5]
+            assert len(lines) == 6
     assert "Digits, every method" in out
     assert "4 runs done, 0 skipped, 0 failed. Results: here/digits.jsonl" in out
     assert "fedran report here" in out
@@ -37,7 +41,7 @@ def test_a_run_prints_a_line_each_and_says_where_the_results_are(cli, tmp_path):
     assert len(list((tmp_path / "rows").iterdir())) == 2
     code, out, _ = cli("run", DIGITS, "--out", "here", *FAST)
     assert code == 0
-    assert "4 runs are already done and are skipped" in out
+    assert "0 runs to do, 4 already done" in out
     assert "0 runs done, 4 skipped, 0 failed" in out
     code, out, _ = cli("report", "here")
     assert code == 0
@@ -73,7 +77,7 @@ def test_a_failing_run_is_reported_with_exit_code_1(cli, tmp_path):
     )
     code, out, err = cli("run", str(tmp_path / "c.toml"))
     assert (code, err) == (1, "")
-    assert "failed Finetune (from weights)" in out
+    assert "] Finetune (from weights)" in out
     assert "none.safetensors: no such file; expected weights (.safetensors)" in out
     assert "1 runs done, 0 skipped, 1 failed" in out
 
@@ -134,7 +138,7 @@ def test_an_interrupt_is_130_and_the_next_call_goes_on(cli, monkeypatch, tmp_pat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedran.cli.run.BarReporter.finished", stop)
+        patch.setattr("fedran.cli.run.PlainReporter.finished", stop)
         assert cli("run", DIGITS, *FAST)[0] == 130
     code, out, _ = cli("run", DIGITS, *FAST)
     assert code == 0
@@ -150,3 +154,14 @@ def test_an_interrupt_says_stopped(cli, monkeypatch):
     assert code == 130
     assert "Stopped: the same command continues from here." in out
     assert err.strip() == "fedran: stopped"
+
+
+def test_in_a_terminal_there_is_a_bar_and_one_line_per_run(cli, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then believes that it writes to a terminal
+    code, out, _ = cli("run", DIGITS, *FAST, "--set", "stream.beta=1")
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
+    assert code == 0
+    assert len(re.findall(r"AFL on digits \(.*?\): A_avg", text)) == 1
+    assert "runs to do" not in text
+    code, out, _ = cli("run", DIGITS, *FAST, "--set", "stream.beta=1")
+    assert "2 runs are already done and are skipped" in out

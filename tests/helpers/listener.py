@@ -11,7 +11,7 @@ class Listener:
         self.planned, self.skipped, self.workers = list(planned), skipped, workers
 
     def __getattr__(self, name):
-        if name not in ("learn", "start", "step", "finished", "failed", "note"):
+        if name not in ("learn", "start", "step", "task_done", "finished", "failed", "note"):
             raise AttributeError(name)
         return lambda *what: self.heard.append((name, *what))
 

@@ -1,4 +1,4 @@
-"""``fedran report DIR``: results as one HTML page and figures."""
+"""``fedran report DIR``: results as text, as one HTML page with figures, and as files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from fedran.bench.report.build import load_results, make_report
+from fedran.bench.report.export import export_tables, overview_tables, text_table
+from fedran.core.errors import MissingExtra
 
 
 def report(
@@ -27,12 +29,33 @@ def report(
     open_page: Annotated[
         bool, typer.Option("--open", help="Show the page in the web browser.")
     ] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help="Only print the tables; write no page.")
+    ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Also write every table to this folder, as CSV and LaTeX."
+        ),
+    ] = None,
 ) -> None:
-    """Write the tables and figures of all results in a folder as one HTML page.
+    """Print the accuracies of all results in a folder, and write tables and figures as a page.
 
-    The page opens offline.
+    The page is HTML and opens offline. It needs the extra 'report'; the printed tables and
+    --export do not.
     """
-    result = make_report(load_results(folder))
+    results = load_results(folder)
+    for table in overview_tables(results):
+        typer.echo(f"{text_table(table)}\n")
+    if export is not None:
+        typer.echo(f"{len(export_tables(results, export))} files of tables in {export}")
+    if text:
+        return
+    try:
+        result = make_report(results)
+    except MissingExtra as reason:
+        typer.echo(f"No page was written. {reason}")
+        return
     page = result.write(folder / "report" if out is None else out)
     typer.echo(f"{page}")
     for name in result.figures:

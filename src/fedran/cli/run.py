@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated
@@ -15,8 +17,15 @@ from rich.table import Column
 
 from fedran.bench.results.result import Result
 from fedran.bench.run.config import load_config
-from fedran.bench.run.progress import PlannedJob, RemainingTime, duration, summary
+from fedran.bench.run.progress import (
+    PlainReporter,
+    PlannedJob,
+    RemainingTime,
+    duration,
+    summary,
+)
 from fedran.bench.run.sweep import DEFAULT_OUT, HOW_TO_CONTINUE, execute, list_runs
+from fedran.bench.run.tracking import TaskDone
 
 
 def at_least_one(number: int) -> int:
@@ -65,7 +74,8 @@ def run(
 ) -> None:
     """Run an experiment or a sweep. Runs that are already done are skipped.
 
-    After an interruption the same command continues.
+    After an interruption the same command continues. Where the output is not a terminal, one line
+    per task is printed instead of a progress bar.
     """
     experiment = load_config(config, overrides or [])
     console = Console()
@@ -76,7 +86,9 @@ def run(
         raise typer.Exit(0 if possible else 1)
     console.print(f"[bold]{escape(experiment.name)}[/bold]", highlight=False)
     try:
-        with BarReporter(console) as reporter:
+        with ExitStack() as stack:
+            bar = stack.enter_context(BarReporter(console)) if console.is_terminal else None
+            reporter = bar or PlainReporter(sys.stdout)
             outcome = execute(
                 experiment, out, reporter, device=device, workers=workers, streams=streams
             )
@@ -152,6 +164,10 @@ class BarReporter:
         self.remaining.step(run)
         self.completed[run] = min(self.completed.get(run, 0) + 1, self.steps.get(run, 0))
         self._move(f"{self.labels.get(run, run)}, {what}")
+
+    def task_done(self, run: str, done: TaskDone) -> None:
+        """Show the accuracy beside the bar."""
+        self._move(f"{self.labels.get(run, run)}, {done}")
 
     def finished(self, run: str, result: Result) -> None:
         """Print a line above the bar."""

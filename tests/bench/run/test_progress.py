@@ -8,6 +8,7 @@ import pytest
 
 from fedran.bench.run import progress
 from fedran.bench.run.progress import PlainReporter, RemainingTime, duration, summary
+from fedran.bench.run.tracking import TaskDone
 from helpers.made_up import made_up
 
 
@@ -122,13 +123,15 @@ def test_two_runs_with_the_same_description_count_twice(now):
     assert clock.seconds_left() == pytest.approx(6)
 
 
-def test_the_plain_reporter_prints_one_line_per_run(now):
+def test_the_plain_reporter_prints_one_line_per_task_and_per_run(now):
     out = io.StringIO()
     plain = PlainReporter(out)
     plain.begin(planned(("first", "X"), ("second", "X"), ("third", "X")), 4, 1)
     plain.start("first")
     plain.step("first", "task 1")
+    plain.task_done("first", TaskDone(1, 2, 87.654, 792, 0.00123))
     now[0] = 50
+    plain.task_done("first", TaskDone(2, 2, 80.0, 3 * 2**19, 12.345))
     result = made_up(upload=2**21)
     plain.finished("first", result)
     plain.start("second")
@@ -138,6 +141,8 @@ def test_the_plain_reporter_prints_one_line_per_run(now):
     plain.finished("third", result)
     assert out.getvalue().splitlines() == [
         "3 runs to do, 4 already done",
+        "first: task 1 of 2: accuracy 87.65, upload 792 B, 0.00123 s",
+        "first: task 2 of 2: accuracy 80.00, upload 1.50 MiB, 12.3 s",
         f"[1/3] first: {summary(result)}; about 2 min left",
         "[2/3] second: FAILED: no images; about 50 s left",
         "by the way",
@@ -168,6 +173,7 @@ def test_the_plain_reporter_prints_to_stderr_by_default(capsys):
 def test_the_summary_of_a_result_is_one_line():
     result = replace(made_up(upload=3 * 2**20, tasks=1, clients=2), acc=[[0.875]])
     assert summary(result) == "A_avg 87.50, A_T 87.50, 3.00 MiB, 0.85 s per task"
+    assert ", 500 B, " in summary(made_up(upload=500))
 
 
 @pytest.mark.parametrize(

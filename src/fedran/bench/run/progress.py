@@ -16,6 +16,8 @@ from fedran.bench.results.metrics import task_seconds
 from fedran.bench.results.result import Result
 from fedran.bench.run.job import Job
 from fedran.bench.run.memory import Needs
+from fedran.bench.run.tracking import TaskDone
+from fedran.wire.sizes import human_bytes
 
 LOG_SECONDS = 60.0
 """Seconds between two log lines during a run."""
@@ -60,6 +62,10 @@ class Reporter(Protocol):
 
     def step(self, run: str, what: str) -> None:
         """A step of a run is done."""
+        ...
+
+    def task_done(self, run: str, done: TaskDone) -> None:
+        """A task of a run was tested."""
         ...
 
     def finished(self, run: str, result: Result) -> None:
@@ -147,7 +153,7 @@ class RemainingTime:
 
 
 class PlainReporter:
-    """Lines of text for logs: one per run, and one per minute within a run."""
+    """Lines of text for logs: one per task and per run, and one per minute of a long task."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self.out = out or sys.stderr
@@ -174,6 +180,10 @@ class PlainReporter:
         self.remaining.step(run)
         if time.monotonic() - self.last_line >= LOG_SECONDS:
             self.note(f"{self.count}/{self.total} done; {run}: {what}{self._left()}")
+
+    def task_done(self, run: str, done: TaskDone) -> None:
+        """Print the figures of the task."""
+        self.note(f"{run}: {done}")
 
     def finished(self, run: str, result: Result) -> None:
         """Print accuracy, bytes, seconds and the time left."""
@@ -202,7 +212,7 @@ def summary(result: Result) -> str:
     """Accuracy, largest upload and seconds of a result, in one line."""
     return (
         f"A_avg {result.A_avg:.2f}, A_T {result.A_T:.2f}, "
-        f"{result.max_upload / 2**20:.2f} MiB, {task_seconds(result):.2f} s per task"
+        f"{human_bytes(result.max_upload)}, {task_seconds(result):.3g} s per task"
     )
 
 

@@ -23,6 +23,7 @@ from fedran.bench.results.result import (
 )
 from fedran.bench.run.checkpoint import Checkpoint, Measurements, OpenTask, RunState
 from fedran.bench.run.machine import describe_machine, peak_memory, reset_peak_memory
+from fedran.bench.run.tracking import TaskDone
 from fedran.core._linalg.arrays import namespace, to_device
 from fedran.core.exact import ExactSum
 from fedran.data.dataset import Dataset, as_images
@@ -104,23 +105,31 @@ def run(
     prepared: PreparedJob,
     *,
     progress: Progress = lambda _: None,
+    task_done: Callable[[TaskDone], None] = lambda _: None,
     checkpoint: Checkpoint | None = None,
 ) -> Result:
     """In every task: the clients one after the other, then the server, then a test.
 
     The test covers all classes seen so far. With a ``checkpoint`` the run continues where it was
-    interrupted, after any round. Remove the checkpoint once the result is on disk.
+    interrupted, after any round. Remove the checkpoint once the result is on disk. ``task_done`` is
+    called after the test of each task that this call computes.
     """
-    return _Runner(prepared, progress, checkpoint or Checkpoint()).run()
+    return _Runner(prepared, progress, task_done, checkpoint or Checkpoint()).run()
 
 
 class _Runner:
     """The loop over tasks, rounds and clients."""
 
-    def __init__(self, prepared: PreparedJob, progress: Progress, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self,
+        prepared: PreparedJob,
+        progress: Progress,
+        task_done: Callable[[TaskDone], None],
+        checkpoint: Checkpoint,
+    ) -> None:
         self.prepared, self.method = prepared, prepared.method
         self.data, self.stream = prepared.dataset, prepared.stream
-        self.progress, self.checkpoint = progress, checkpoint
+        self.progress, self.task_done, self.checkpoint = progress, task_done, checkpoint
         self.clients = tuple(f"client-{k}" for k in range(self.stream.n_clients))
         backbone = image_side = None
         if self.data.kind == "images":
@@ -156,6 +165,7 @@ class _Runner:
             self._drift(current, t)
             self.checkpoint.save(self.method, current)
             self.progress(f"task {t + 1}: solved and tested")
+            self.task_done(self._done(current, t))
         return self._result(current)
 
     def _rounds(self, current: RunState, t: int) -> None:
@@ -188,6 +198,12 @@ class _Runner:
             current.state = self.method.aggregate(current.state, t, round_, uploads)
             task.server += time.perf_counter() - start
             task.rounds += 1
+
+    def _done(self, current: RunState, t: int) -> TaskDone:
+        record, rows = current.measured.tasks[t], [len(r) for r in self.test[: t + 1]]
+        accuracy = 100.0 * float(np.average(current.measured.acc[t], weights=rows))
+        seconds = float(np.mean(record.seconds.client)) + record.seconds.server
+        return TaskDone(t + 1, len(self.stream.tasks), accuracy, max(record.bytes_up), seconds)
 
     def _client_data(self, t: int, k: int) -> ClientData:
         task = self.stream.tasks[t]

@@ -32,6 +32,7 @@ def run_here(todo: list[PlannedJob], reporter: Reporter) -> Iterator[RunOutcome]
                 outcome = run(
                     planned.job.prepare(),
                     progress=partial(reporter.step, planned.name),
+                    task_done=partial(reporter.task_done, planned.name),
                     checkpoint=Checkpoint(planned.checkpoint),
                 )
         except Exception as error:  # the other runs continue after any error
@@ -80,6 +81,8 @@ def _run_in_pool(
                     reporter.start(planned.name)
                 elif kind == "step":
                     reporter.step(planned.name, content)
+                elif kind == "task":
+                    reporter.task_done(planned.name, content)
                 else:
                     worker.planned = None
                     yield planned, Result.from_json(content) if kind == "result" else content
@@ -138,6 +141,7 @@ def _serve(connection: Connection, threads: int) -> None:
                 found = run(
                     replace(planned.job.prepare(), side_by_side=side_by_side),
                     progress=lambda what: connection.send(("step", what)),
+                    task_done=lambda done: connection.send(("task", done)),
                     checkpoint=Checkpoint(planned.checkpoint),
                 )
                 outcome = ("result", found.to_json())

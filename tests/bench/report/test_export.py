@@ -1,0 +1,78 @@
+"""Tables as text, CSV and LaTeX."""
+
+import csv
+import io
+import sys
+
+import pytest
+
+from fedran.bench.report.export import (
+    csv_table,
+    export_tables,
+    latex_table,
+    overview_tables,
+    text_table,
+)
+from fedran.bench.report.sections import sections
+from fedran.bench.report.tables.table import Cell, Table, number_columns, text_columns
+from helpers.made_up import made_up
+
+TABLE = Table(
+    "Title, 5 %",
+    [*text_columns("method"), *number_columns("A_T", group="β = 0.1"), *number_columns("MiB")],
+    [
+        [[Cell('R&D_1, "x"'), Cell("76.5 ± 0.1", "best"), Cell("1")]],
+        [[Cell("\x1b[31m~"), Cell("9", "second"), Cell("-")]],
+    ],
+    "A note_with 100 %.",
+)
+
+
+def test_text_has_aligned_columns_and_no_escape_sequences():
+    title, empty, *lines = text_table(TABLE).splitlines()
+    assert (title, empty) == ("Title, 5 %", "")
+    assert len({len(line) for line in lines}) == 1
+    assert lines[0].split("  ")[0] == "method"
+    assert lines[2].endswith("  76.5 ± 0.1    1")
+    assert "\x1b" not in "".join(lines)
+
+
+def test_csv_reads_back_to_the_cells():
+    header, *rows = csv.reader(io.StringIO(csv_table(TABLE)))
+    assert header == ["method", "β = 0.1: A_T", "MiB"]
+    assert rows == [[c.text for c in row] for row in TABLE.rows]
+
+
+def test_latex_escapes_every_special_character_and_marks_the_best():
+    lines = latex_table(TABLE).splitlines()
+    assert lines[:4] == [
+        "% Title, 5 %",
+        "% A note_with 100 %.",
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+    ]
+    assert lines[4] == r"method & $\beta$ = 0.1: A\_T & MiB \\"
+    assert lines[6] == r"""R\&D\_1, "x" & \textbf{76.5 $\pm$ 0.1} & 1 \\"""
+    assert lines[7].endswith(r"\textasciitilde{} & \underline{9} & - \\")
+    assert lines[-1] == r"\end{tabular}"
+
+
+def test_the_overview_shows_accuracy_upload_and_seconds_of_every_method():
+    runs = [made_up("fedran", seed=s, upload=792, level=0.8) for s in (1, 2)]
+    (table,) = overview_tables([*runs, made_up("afl", upload=3 * 2**20)])
+    rows = {row[0].text: [c.text for c in row[1:]] for row in table.rows}
+    mean = sum(r.A_T for r in runs) / 2
+    assert rows["fedran"][0] == "0.1"
+    assert float(rows["fedran"][2]) == pytest.approx(mean, abs=0.01)
+    assert rows["fedran"][3:] == ["792 B", "1", "2"]
+    assert rows["afl"][3] == "3.00 MiB"
+
+
+def test_every_table_of_the_report_becomes_two_files_without_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    runs = [made_up(k, seed=s) for k in ("fedran", "afl") for s in (1, 2)]
+    written = export_tables(runs, tmp_path / "tables")
+    tables = [t for s in sections(runs) for t in (*s.tables, *s.details)]
+    assert len(written) == len(set(written)) == 2 * len(tables) > 10
+    assert {p.name for p in (tmp_path / "tables").iterdir()} == {p.name for p in written}
+    assert next(p for p in written if p.suffix == ".tex").read_text().endswith("tabular}\n")
