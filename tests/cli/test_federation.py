@@ -287,7 +287,7 @@ HELP = {
     "init": "Create a server, and sites to try it",
     "join": "Create a site: configuration, keys",
     "add": "Admit a site to the server, or a member to an edge",
-    "remove": "Exclude a site from now on",
+    "remove": "End a site's membership",
     "server": "Run a server in the foreground until Ctrl-C",
     "client": "Run a site in the foreground until Ctrl-C",
     "up": "Start a server and its sites on this machine in the background",
@@ -300,6 +300,11 @@ HELP = {
     "status": "Show tasks, sites, bytes, accuracy",
     "accept": "Accept an upload that is in quarantine",
     "rebuild": "Rebuild the classifier at another width from stored mixtures",
+    "forget": "Remove a site's uploads from the classifier",
+    "backup": "Copy the database, settings, roster and nodes to a folder",
+    "restore": "Replace the database by that of a backup",
+    "verify": "Check every byte of the database",
+    "repair": "Save what is intact of a damaged database",
     "forward": "Add up the new uploads of an edge's members",
 }
 

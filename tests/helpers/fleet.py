@@ -122,6 +122,10 @@ def served(folder):
     return {"head": head, "nodes": sorted(nodes)}
 
 
+def heads(server):
+    return server.store.database.heads()
+
+
 def events(server, event):
     return [e for e in server.store.events.read() if e["event"] == event]
 

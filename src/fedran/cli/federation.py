@@ -17,6 +17,7 @@ from fedran.wire.sizes import human_bytes, parse_bytes
 MessageKind = Literal["summary", "mixture"]
 SUMMARY = "Create, run and watch a federation of sites on Flower."
 SETUP, RUN, WATCH, EDGE = "Create a federation", "Run it", "Watch it", "Edges"
+STORE = "Keep its data"
 """Groups of commands on the help page."""
 app = typer.Typer(name="federation", help=SUMMARY, no_args_is_help=True, add_completion=False)
 
@@ -184,12 +185,15 @@ def add(
 
 @app.command(rich_help_panel=SETUP)
 def remove(folder: ServerFolder, client: Client) -> None:
-    """Exclude a site from now on. Its earlier uploads remain in the classifier."""
+    """End a site's membership. Its earlier uploads stay in the classifier: see `forget`."""
     from fedran.federation.ops.enrolment import remove_site
     from fedran.federation.server.settings import ServerPaths
 
     remove_site(ServerPaths.find(folder), client)
-    typer.echo(f"{client} is removed from the roster; its earlier uploads remain in the classifier")
+    typer.echo(
+        f"{client} is removed from the roster. Its earlier uploads stay in the classifier; "
+        f"`fedran federation forget {folder} {client}` removes them"
+    )
 
 
 @app.command(rich_help_panel=SETUP)
@@ -338,6 +342,89 @@ def rebuild(
         f"{count} mixtures lifted to {out_features} random features; "
         "a running server will send the new classifier"
     )
+
+
+@app.command(rich_help_panel=STORE)
+def forget(
+    folder: ServerFolder,
+    client: Client,
+    task: Annotated[str | None, typer.Option(help="Only this task. Default: all tasks.")] = None,
+) -> None:
+    """Remove a site's uploads from the classifier, and rebuild it from the others.
+
+    The site stays a member: `remove` ends that. A signed record says what was removed.
+    """
+    from fedran.federation.ops.forget import forget as run
+    from fedran.federation.server.settings import ServerPaths
+
+    found, record = run(ServerPaths.find(folder), client, task)
+    for gone in found.tombstones:
+        typer.echo(f"removed: {gone.client}, {gone.task} {gone.digest[:12]}")
+    typer.echo(
+        f"{len(found.heads)} earlier classifiers were made with them; record: {record}\n"
+        "a running server will send a new classifier"
+    )
+
+
+@app.command(rich_help_panel=STORE)
+def backup(
+    folder: ServerFolder,
+    destination: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
+) -> None:
+    """Copy the database, settings, roster and nodes to a folder, also while the server runs."""
+    from fedran.federation.ops.maintenance import back_up
+    from fedran.federation.server.settings import ServerPaths
+
+    back_up(ServerPaths.find(folder), destination)
+    typer.echo(f"{destination}: verified copy; private keys (tls/, record.key) are not in it")
+
+
+@app.command(rich_help_panel=STORE)
+def restore(
+    folder: ServerFolder,
+    backup: Annotated[Path, typer.Argument(help="Folder of the backup.", show_default=False)],
+    record: Annotated[
+        list[Path] | None,
+        typer.Option(help="A signed record of `forget`, newer than the backup. May be repeated."),
+    ] = None,
+) -> None:
+    """Replace the database by that of a backup. What was forgotten since stays forgotten."""
+    from fedran.federation.ops.maintenance import restore as run
+    from fedran.federation.server.settings import ServerPaths
+
+    again = run(ServerPaths.find(folder), backup, record or [])
+    for gone in again:
+        typer.echo(f"forgotten again: {gone.client}, {gone.task}")
+    typer.echo("restored; sites will send again what the backup does not contain")
+
+
+@app.command(rich_help_panel=STORE)
+def verify(folder: ServerFolder) -> None:
+    """Check every byte of the database against its checksums. The exit code is 1 for damage."""
+    from fedran.federation.ops.maintenance import verify_store
+    from fedran.federation.server.settings import ServerPaths
+
+    found = verify_store(ServerPaths.find(folder))
+    for problem in found:
+        typer.echo(problem)
+    if found:
+        raise typer.Exit(1)
+    typer.echo("the database is what was written")
+
+
+@app.command(rich_help_panel=STORE)
+def repair(folder: ServerFolder) -> None:
+    """Save what is intact of a damaged database, and say what is lost."""
+    from fedran.federation.ops.maintenance import repair as run
+    from fedran.federation.server.settings import ServerPaths
+
+    lost = run(ServerPaths.find(folder))
+    if lost is None:
+        typer.echo("nothing is damaged; nothing was changed")
+        return
+    for loss in lost:
+        typer.echo(f"lost: {loss}")
+    typer.echo("the rest is saved; sites will send again what they still have")
 
 
 @app.command(rich_help_panel=EDGE)

@@ -12,6 +12,7 @@ from helpers.fleet import (
     NAMES,
     Site,
     events,
+    heads,
     honest,
     offers,
     served,
@@ -33,8 +34,9 @@ def test_a_task_ends_with_receipts_and_the_head_for_everyone(server, sites):
     assert sorted(note["nodes"]) == ["11", "12", "13", "99"]
     assert fedran.load(server.folder / "head.fedran").classes == (0, 1)
     assert [e["state"] for e in events(server, "task")] == ["open", "complete"]
-    (event,) = events(server, "head")
-    assert (event["task"], event["classes"], event["accuracy"]) == ("may", 2, None)
+    (solved,) = heads(server)
+    assert (solved.task, solved.classes, solved.accuracy) == ("may", 2, None)
+    assert (solved.digest, solved.last_upload) == (note["head"], 3)
 
 
 def test_an_offer_lists_the_earlier_tasks(server, sites):
@@ -146,4 +148,4 @@ def test_uploads_sent_twice_count_for_the_quorum_and_leave_the_head_unchanged(se
     assert server("may", nodes) == "complete"
     assert [site.receipts[-1]["outcome"] for site in nodes.values()] == ["duplicate"] * 3
     assert (server.folder / "head.fedran").read_bytes() == head
-    assert len(events(server, "head")) == 1
+    assert len(heads(server)) == 1

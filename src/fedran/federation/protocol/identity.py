@@ -121,7 +121,11 @@ class SiteKey:
 
     def sign(self, statement: Statement) -> bytes:
         """The signature, 64 bytes."""
-        return self._private.sign(statement.to_bytes())
+        return self.sign_bytes(statement.to_bytes())
+
+    def sign_bytes(self, data: bytes) -> bytes:
+        """The signature of a text that names its purpose."""
+        return self._private.sign(data)
 
     def save(self, path: str | Path) -> None:
         """Write a new file that only its owner can read. An existing file is not overwritten."""
@@ -142,17 +146,24 @@ class SiteKey:
 
 def verify(public: str, statement: Statement, signature: bytes) -> None:
     """Refuse a signature that this key did not make over exactly this statement."""
-    key = Ed25519PublicKey.from_public_bytes(_key_bytes(public, "public key"))
-    try:
-        key.verify(signature, statement.to_bytes())
-    except InvalidSignature:
+    if not is_signed(public, statement.to_bytes(), signature):
         raise UploadRefused(
             Code.BAD_SIGNATURE,
             "signature",
             f"a signature by the key of {statement.client}",
             "another signature",
             hint="check the site's key file against the server's roster",
-        ) from None
+        )
+
+
+def is_signed(public: str, data: bytes, signature: bytes) -> bool:
+    """Whether this key made this signature over exactly these bytes."""
+    key = Ed25519PublicKey.from_public_bytes(_key_bytes(public, "public key"))
+    try:
+        key.verify(signature, data)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def check_public(public: object, what: str) -> str:

@@ -17,7 +17,8 @@ from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
 
-MAX_BUDGET = 2**31
+MAX_BUDGET = 2**29
+"""SQLite, which stores uploads, has a limit of 10^9 bytes per value."""
 MAX_WIDTH = 2**17
 MAX_SOURCE_FIELDS = 16
 MAX_EARLIER = 100

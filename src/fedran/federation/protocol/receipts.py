@@ -22,6 +22,10 @@ class Code(StrEnum):
     """The upload is unusual. It is kept until a person accepts it."""
     CONFLICT = "conflict"
     """Another upload with the rows of this client and task was accepted before."""
+    FORGOTTEN = "forgotten"
+    """The server's owner removed the upload, and accepts none for this client and task."""
+    LOST = "lost"
+    """The server no longer has an upload that it accepted, and asks for it again."""
     WRONG_FEDERATION = "wrong_federation"
     UNKNOWN_CLIENT = "unknown_client"
     """The roster does not list the client."""
@@ -88,7 +92,7 @@ class Receipt:
     @property
     def final(self) -> bool:
         """Whether sending the upload again cannot change the outcome."""
-        return self.settled or self.code == Code.CONFLICT
+        return self.settled or self.code in (Code.CONFLICT, Code.FORGOTTEN)
 
 
 def receipts_to_json(receipts: Sequence[Receipt]) -> list[dict[str, str]]:

@@ -45,6 +45,18 @@ MIGRATIONS = (
         reason TEXT NOT NULL, envelope TEXT NOT NULL UNIQUE REFERENCES envelopes (sha256),
         crc INTEGER NOT NULL, PRIMARY KEY (client, task)
     );
+    CREATE TABLE tombstones (
+        client TEXT NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL, at REAL NOT NULL,
+        who TEXT NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (client, task, digest)
+    );
+    CREATE TABLE records (
+        number INTEGER PRIMARY KEY, at REAL NOT NULL, content TEXT NOT NULL, crc INTEGER NOT NULL
+    );
+    CREATE TABLE heads (
+        number INTEGER PRIMARY KEY, at REAL NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL,
+        classes INTEGER NOT NULL, bytes INTEGER NOT NULL, accuracy REAL, seconds REAL NOT NULL,
+        last_upload INTEGER NOT NULL, crc INTEGER NOT NULL
+    );
     CREATE TABLE tasks (
         number INTEGER PRIMARY KEY, task TEXT NOT NULL UNIQUE, crc INTEGER NOT NULL
     );
@@ -113,6 +125,36 @@ class Waiting:
     at: float
     reason: str
     envelope: str
+
+
+@dataclass(frozen=True)
+class Tombstone:
+    """An upload that was forgotten. No other one is accepted for its client and task."""
+
+    client: str
+    task: str
+    digest: str
+    """SHA-256 of the encoded message; empty if it was known only as part of a sum."""
+    at: float
+    who: str
+    """The user of the server's machine who gave the command."""
+
+
+@dataclass(frozen=True)
+class SolvedHead:
+    """A head that was solved, tested and sent."""
+
+    number: int
+    at: float
+    task: str
+    digest: str
+    """SHA-256 of the encoded head."""
+    classes: int
+    bytes: int
+    accuracy: float | None
+    seconds: float
+    last_upload: int
+    """Number of the last upload in it."""
 
 
 class Database:
@@ -188,7 +230,7 @@ class Database:
                 self.sql.execute(statement)
         if version == 0:
             self.sql.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            self.set_fact("epoch", secrets.token_hex(8))
+            self.new_epoch()
         self.sql.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         return len(MIGRATIONS)
 
@@ -231,7 +273,7 @@ class Database:
 
     def _put(self, table: str, *, replace: bool = False, **row: Any) -> None:
         """Write one row with its checksum."""
-        row["crc"] = _checksum(row.values())
+        row["crc"] = checksum(row.values())
         verb = "INSERT OR REPLACE" if replace else "INSERT"
         names, marks = ", ".join(row), ", ".join("?" * len(row))
         with self.transaction():
@@ -245,7 +287,7 @@ class Database:
         with self.lock, self._named_errors():
             found = self.sql.execute(f"SELECT * FROM {table} {rest}", values).fetchall()  # noqa: S608
         for row in found:
-            if _checksum(row[:-1]) != row[-1]:
+            if checksum(row[:-1]) != row[-1]:
                 raise self._damaged(f"a row of the table {table} ({str(row[0])[:64]!a})")
         return [list(row[:-1]) for row in found]
 
@@ -372,6 +414,87 @@ class Database:
             for node in nodes:
                 self._put("served", node=node)
 
+    def add_head(
+        self,
+        digest: str,
+        *,
+        task: str,
+        classes: int,
+        size: int,
+        accuracy: float | None,
+        seconds: float,
+    ) -> None:
+        """Note that a head was solved from all uploads that are accepted now."""
+        with self.transaction():
+            numbers = self._next("heads"), self._next("uploads") - 1
+            at, shown = time.time(), None if accuracy is None else float(accuracy)
+            head = SolvedHead(
+                numbers[0], at, task, digest, classes, size, shown, float(seconds), numbers[1]
+            )
+            self._put("heads", **vars(head))
+
+    def heads(self) -> list[SolvedHead]:
+        """All heads, oldest first."""
+        return [SolvedHead(*row) for row in self._rows("heads", "ORDER BY number")]
+
+    def tombstones(self) -> list[Tombstone]:
+        """What was forgotten, oldest first."""
+        return [Tombstone(*row) for row in self._rows("tombstones", "ORDER BY at, client, task")]
+
+    def forget(self, tombstones: Sequence[Tombstone]) -> None:
+        """Write tombstones, and delete the uploads of their clients and tasks."""
+        with self.transaction():
+            for tombstone in tombstones:
+                self._put("tombstones", replace=True, **vars(tombstone))
+                key = tombstone.client, tombstone.task
+                self.sql.execute("DELETE FROM uploads WHERE client = ? AND task = ?", key)
+                self.sql.execute("DELETE FROM quarantine WHERE client = ? AND task = ?", key)
+            self._drop_unused_envelopes()
+
+    def _drop_unused_envelopes(self) -> None:
+        self.sql.execute(
+            "DELETE FROM envelopes WHERE sha256 NOT IN "
+            "(SELECT envelope FROM uploads UNION ALL SELECT envelope FROM quarantine)"
+        )
+
+    def add_record(self, content: str) -> None:
+        """Keep a signed record."""
+        with self.transaction():
+            self._put("records", number=self._next("records"), at=time.time(), content=content)
+
+    def records(self) -> list[str]:
+        """All signed records, oldest first."""
+        return [content for _, _, content in self._rows("records", "ORDER BY number")]
+
+    def new_epoch(self) -> None:
+        """Say that the state is no longer a continuation of the earlier one."""
+        self.set_fact("epoch", secrets.token_hex(8))
+
+    def checkpoint(self) -> None:
+        """Empty the log of changes, so that deleted data is in no file any more."""
+        with self.lock, self._named_errors():
+            self.sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def copy_to(self, path: Path) -> None:
+        """Write a consistent copy, one file, while other processes read and write."""
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        with self.lock, self._named_errors():
+            target = sqlite3.connect(path)
+            try:
+                self.sql.backup(target)
+                target.execute("PRAGMA journal_mode = DELETE")
+            finally:
+                target.close()
+
+    def delete_events(self, before: float, most: int) -> int:
+        """Delete events from before a time, and the oldest beyond a number; returns how many."""
+        with self.transaction():
+            last = self._next("events") - 1 - most
+            found = self.sql.execute(
+                "DELETE FROM events WHERE at < ? OR number <= ?", (before, last)
+            )
+            return found.rowcount
+
     def add_event(self, event: str, fields: str) -> None:
         """Write one event with the current time. ``fields`` is a JSON object."""
         with self.transaction():
@@ -384,8 +507,9 @@ class Database:
         return [(number, at, event, fields) for number, at, event, fields in rows]
 
 
-def _checksum(values: Any) -> int:
-    return zlib.crc32(json.dumps(list(values)).encode())
+def checksum(values: Any) -> int:
+    """The checksum of a row: CRC-32 of its other values as a JSON list."""
+    return zlib.crc32(json.dumps(list(values), default=repr).encode())
 
 
 def _json(value: object) -> str:

@@ -59,7 +59,7 @@ def update_head(store: Store, validation: ValidationSet | None, task: str) -> tu
     """Solve and encode the head over everything in the store; its bytes and their SHA-256.
 
     A head that differs from the last one is tested, written to ``head.fedran`` and recorded in
-    the event log. Before the first upload, bytes and digest are empty.
+    the database. Before the first upload, bytes and digest are empty.
     """
     if not store.aggregator.absorbed:
         return b"", ""
@@ -75,13 +75,13 @@ def update_head(store: Store, validation: ValidationSet | None, task: str) -> tu
         accuracy = validation.accuracy(head) if validation else None
         shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
         log.info("new head: %d classes%s", len(head.classes), shown)
-        store.events.write(
-            "head",
-            task=task,
-            classes=len(head.classes),
-            bytes=len(blob),
-            digest=digest,
-            accuracy=accuracy,
-            seconds=round(seconds, 3),
-        )
+        with store.tolerating_a_full_disk("record of the head"):
+            store.database.add_head(
+                digest,
+                task=task,
+                classes=len(head.classes),
+                size=len(blob),
+                accuracy=accuracy,
+                seconds=round(seconds, 3),
+            )
     return blob, digest

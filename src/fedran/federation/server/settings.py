@@ -60,6 +60,10 @@ class ServerSettings(Settings):
     """Seconds that a task waits for sites."""
     snapshot_every: Annotated[int, between(1, 10**6)] = 20
     """Accepted uploads between two snapshots."""
+    snapshots: Annotated[int, between(1, 100)] = 2
+    """Number of snapshots that are kept."""
+    event_days: Annotated[float, between(1, 36500)] = 365.0
+    """Days after which events are deleted. Uploads and heads are kept."""
     largest_upload: Annotated[int, between(1, MAX_BUDGET)] = 64 * 2**20
     """Limit on the bytes of one envelope, also of a forwarded sum. A larger one is refused before
     it is parsed. At least `budget_bytes` + 1,024."""

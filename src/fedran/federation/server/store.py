@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.core.aggregator import Aggregator
@@ -19,7 +20,7 @@ from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import Roster, Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
-from fedran.federation.server.database import SNAPSHOTS, Database, Upload
+from fedran.federation.server.database import SNAPSHOTS, Database, SolvedHead, Tombstone, Upload
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.quarantine import (
     Figures,
@@ -34,6 +35,7 @@ from fedran.federation.server.validation import (
     check_fingerprint,
     check_message,
     check_not_covered,
+    check_not_forgotten,
     check_sender,
     decode_upload,
 )
@@ -41,7 +43,8 @@ from fedran.wire.files import load, save
 from fedran.wire.validation import FILE_LIMITS, Limits
 
 log = logging.getLogger(__name__)
-SNAPSHOTS_KEPT = 2
+MAX_EVENTS = 100_000
+"""Events that are kept, whatever their age, because anyone can cause some."""
 
 
 @dataclass
@@ -66,6 +69,17 @@ class State:
         )
 
 
+@dataclass(frozen=True)
+class Forgotten:
+    """What ``Store.forget`` removed."""
+
+    tombstones: list[Tombstone]
+    heads: list[SolvedHead]
+    """Heads that were solved with one of the removed uploads."""
+    record: str = ""
+    """Both as signed JSON."""
+
+
 class Store:
     """An aggregator over the accepted uploads in a database, with snapshots in the same folder.
 
@@ -75,17 +89,26 @@ class Store:
     """
 
     def __init__(
-        self, folder: str | Path, rules: Rules, roster: Roster, snapshot_every: int = 20
+        self,
+        folder: str | Path,
+        rules: Rules,
+        roster: Roster,
+        snapshot_every: int = 20,
+        snapshots: int = 2,
     ) -> None:
         self.folder, self.rules, self.roster = Path(folder), rules, roster
         self.snapshot_every = snapshot_every
         """Accepted uploads between two snapshots."""
+        self.snapshots = snapshots
+        """Number of snapshots that are kept."""
         self.lock = threading.RLock()
         self.tasks: Collection[str] | None = None
         """Tasks that were opened. Uploads for others are refused. None: any task."""
         self.database = Database(self.folder)
         self.events = EventLog(self.database)
         try:
+            self.forgotten = {(t.client, t.task) for t in self.database.tombstones()}
+            """Clients and tasks whose uploads were removed."""
             self.state = self._restore()
         except BaseException:
             self.database.close()
@@ -107,7 +130,11 @@ class Store:
             budget_bytes=settings.budget_bytes,
         )
         roster = Roster.load(folder / settings.roster)
-        return cls(folder / settings.state, rules, roster, settings.snapshot_every)
+        every, kept = settings.snapshot_every, settings.snapshots
+        store = cls(folder / settings.state, rules, roster, every, kept)
+        with store.tolerating_a_full_disk("deletion of old events"):
+            store.database.delete_events(time.time() - 86400 * settings.event_days, MAX_EVENTS)
+        return store
 
     @property
     def aggregator(self) -> Aggregator:
@@ -196,6 +223,50 @@ class Store:
             self._commit(arrival, receipt)
             return receipt
 
+    def forget(
+        self, client: str, task: str | None, who: str, sign: Callable[[Forgotten], str]
+    ) -> Forgotten:
+        """Delete the uploads of a site, for one task or all, and rebuild the state without them.
+
+        The state is then bit for bit that of a store that never saw them. A sum that contains one
+        of them is deleted too; its edge is asked for another one. No upload for these tasks is
+        accepted from the site again. ``sign`` makes the record that is stored with the tombstones.
+        """
+        with self.lock:
+            uploads = self.database.uploads()
+
+            def meant(key: UploadId) -> bool:
+                return key[0] == client and task in (None, base_task(key[1]))
+
+            gone = [u for u in uploads if meant(u.key) or any(map(meant, u.members))]
+            waiting = [w for key, w in self.database.quarantine().items() if meant(key)]
+            digests = dict.fromkeys((m for u in gone for m in u.members if meant(m)), "")
+            digests |= {u.key: u.digest for u in gone}
+            digests |= {(w.client, w.task): w.digest for w in waiting}
+            if not digests:
+                which = "any task" if task is None else task
+                raise Refused("upload", f"an upload of {client} for {which}", "none")
+            now = time.time()
+            tombstones = [Tombstone(*key, digest, now, who) for key, digest in digests.items()]
+            heads = [
+                head
+                for head in self.database.heads()
+                if any(u.number <= head.last_upload and u.at <= head.at for u in gone)
+            ]
+            found = Forgotten(tombstones, heads)
+            found = replace(found, record=sign(found))
+            with self.database.transaction():
+                self.database.forget(tombstones)
+                self.database.add_record(found.record)
+                self.database.new_epoch()
+                self.database.set_served("outdated")
+                self.events.write_or_raise("forget", client=client, task=task, uploads=len(digests))
+            self.database.checkpoint()
+            self.forgotten.update(digests)
+            self.state = self._restore()
+            self.snapshot()
+            return found
+
     def _check_sender(self, envelope: Envelope) -> None:
         check_sender(envelope, self.rules.federation, self.roster)
         task = envelope.statement.task
@@ -203,6 +274,7 @@ class Store:
             raise UploadRefused(Code.UNKNOWN_TASK, "task", "a task that this server opened", task)
 
     def _check_content(self, envelope: Envelope) -> Summary | Mixture:
+        check_not_forgotten(envelope.statement, self.forgotten)
         check_not_covered(envelope.statement, self.aggregator.absorbed, self.state.covered)
         return check_message(envelope, self.rules, self.aggregator)
 
@@ -264,12 +336,12 @@ class Store:
             log.error("%s not written: %s", what, reason)
 
     def snapshot(self) -> None:
-        """Write the aggregator to a file. It only makes a restart faster. Two are kept.
+        """Write the aggregator to a file. It only makes a restart faster.
 
         The file has a checksum, and lists the digests of all uploads in the aggregator.
         """
         save(self.aggregator, self.folder / f"snapshot-{len(self.state.figures):010d}.fedran")
-        for old in self._snapshots()[:-SNAPSHOTS_KEPT]:
+        for old in self._snapshots()[: -self.snapshots]:
             old.unlink()
 
     def _snapshots(self) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fedran.core.aggregator import Aggregator
@@ -94,6 +94,19 @@ def check_not_covered(
             got = f"{member}, which was accepted {how}"
             raise UploadRefused(
                 Code.CONFLICT, "members", "uploads that were not accepted before", got
+            )
+
+
+def check_not_forgotten(statement: Statement, forgotten: Collection[UploadId]) -> None:
+    """Refuse an upload, or a sum with a member, that the server's owner removed."""
+    for client, task in (statement.key, *statement.members):
+        if (client, task) in forgotten:
+            raise UploadRefused(
+                Code.FORGOTTEN,
+                "upload",
+                "uploads that the server's owner has not removed",
+                f"{client}, {task}",
+                hint="an edge leaves this member out of its sum; use a new task id for new data",
             )
 
 

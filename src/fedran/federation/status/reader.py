@@ -82,9 +82,10 @@ class Reader:
         """The tables that a status needs; empty before the first start of the server."""
         try:
             with closing(Database(self.state, read_only=True)) as database:
+                heads = [{**vars(head), "event": "head"} for head in database.heads()]
                 return Stored(
                     database.count(),
-                    EventLog(database).read(),
+                    [*EventLog(database).read(), *heads],
                     list(database.quarantine().values()),
                     database.fact("flower"),
                 )

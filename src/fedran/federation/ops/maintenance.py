@@ -1,0 +1,154 @@
+"""Verifies, backs up, restores and repairs the store of a server."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fedran.core.aggregator import Aggregator
+from fedran.core.errors import Refused
+from fedran.federation.ops.forget import check_record, record_key
+from fedran.federation.protocol.lockfile import lock_holder, locked
+from fedran.federation.server.database import (
+    FILE,
+    SNAPSHOTS,
+    Database,
+    StoreDamaged,
+    StoreFailed,
+    Tombstone,
+)
+from fedran.federation.server.events import EventLog
+from fedran.federation.server.integrity import salvage, verify
+from fedran.federation.server.settings import ServerPaths
+from fedran.wire.files import load, sync_folder
+
+COMPANIONS = ("", "-wal", "-shm")
+"""A database and the files that SQLite has beside it."""
+
+
+class ServerRunning(OSError):
+    """The store of a running server cannot be replaced."""
+
+
+def verify_store(paths: ServerPaths) -> list[str]:
+    """Every damage of the database, its snapshots and its signed records, one sentence each."""
+    try:
+        with closing(Database(paths.state, read_only=True)) as database:
+            found = verify(database)
+            for content in [] if found else database.records():
+                check_record(content, record_key(paths))
+    except (StoreDamaged, Refused) as reason:
+        return [str(reason)]
+    for path in sorted(paths.state.glob(SNAPSHOTS)):
+        try:
+            load(path, Aggregator)
+        except (OSError, ValueError) as reason:
+            found.append(f"{reason}; delete this snapshot, the server makes a new one")
+    return found
+
+
+def back_up(paths: ServerPaths, destination: Path) -> None:
+    """Copy the database, the settings, the roster and the nodes' public keys to a new folder.
+
+    The server may run. The copy is of one moment, and is verified. Private keys are not copied.
+    """
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise FileExistsError(f"{destination}: is not an empty folder; name a new one")
+    destination.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with closing(Database(paths.state, read_only=True)) as database:
+        database.copy_to(destination / FILE)
+    _require_intact(destination)
+    shutil.copy2(paths.settings_file, destination)
+    shutil.copy2(paths.roster, destination)
+    shutil.copytree(paths.nodes, destination / "nodes")
+    sync_folder(destination)
+
+
+def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> list[Tombstone]:
+    """Replace the database by that of a backup; returns what was forgotten again.
+
+    What was forgotten after the backup was made stays forgotten: by the tombstones in the present
+    database, and by signed records, for the case that it is lost. The epoch is a new one, so that
+    sites send again what the backup does not contain. The old database is kept beside it.
+    """
+    key = record_key(paths)
+    tombstones = [t for path in records for t in check_record(path.read_text(), key)]
+    with _stopped(paths):
+        _require_intact(backup)
+        try:
+            with closing(Database(paths.state)) as present:
+                tombstones += present.tombstones()
+        except (FileNotFoundError, StoreDamaged, StoreFailed):
+            pass
+        with TemporaryDirectory(dir=paths.state, prefix=".restore-") as folder:
+            shutil.copyfile(backup / FILE, Path(folder) / FILE)
+            with closing(Database(folder)) as database:
+                known = set(database.tombstones())
+                again = [t for t in dict.fromkeys(tombstones) if t not in known]
+                database.forget(again)
+                database.new_epoch()
+                database.set_served("outdated")
+                EventLog(database).write("restore", forgotten=len(again))
+            _replace(paths.state, Path(folder), "replaced")
+    return again
+
+
+def repair(paths: ServerPaths) -> list[str] | None:
+    """Make a database of everything that is intact in a damaged one; returns what is lost.
+
+    None: nothing was damaged, and nothing was changed. The damaged database is kept beside the
+    new one.
+    """
+    with _stopped(paths):
+        if not (paths.state / FILE).is_file():
+            raise FileNotFoundError(f"{paths.state / FILE}: no such file; restore a backup")
+        try:
+            with closing(Database(paths.state)) as database:
+                if not verify(database):
+                    return None
+        except StoreDamaged:
+            pass
+        with TemporaryDirectory(dir=paths.state, prefix=".repair-") as folder:
+            with closing(Database(folder)) as database:
+                lost = salvage(paths.state / FILE, database)
+                database.set_served("outdated")
+                EventLog(database).write("repair", lost=lost)
+            _replace(paths.state, Path(folder), "damaged")
+    return lost
+
+
+def _require_intact(folder: Path) -> None:
+    with closing(Database(folder, read_only=True)) as database:
+        found = verify(database)
+    if found:
+        raise StoreDamaged(
+            f"{folder / FILE}: {found[0]}" + (f" and {len(found) - 1} more" if found[1:] else "")
+        )
+
+
+@contextmanager
+def _stopped(paths: ServerPaths) -> Iterator[None]:
+    """Hold the store's lock while no server runs."""
+    if lock_holder(paths.folder / "log") is not None:
+        raise ServerRunning(
+            f"{paths.folder}: the server runs; stop it with `fedran federation down`"
+        )
+    with locked(paths.folder / "log", 2.0), locked(paths.state, 60.0, task="maintenance"):
+        yield
+
+
+def _replace(state: Path, new: Path, name: str) -> None:
+    """Put a closed database in the place of the present one, which is renamed.
+
+    The old log of changes must not meet the new database, so it is renamed first.
+    """
+    number = 1 + sum(path.name.startswith(f"{name}-") for path in state.iterdir())
+    for suffix in reversed(COMPANIONS):
+        old = state / f"{FILE}{suffix}"
+        if old.exists():
+            old.replace(state / f"{name}-{number}.db{suffix}")
+    (new / FILE).replace(state / FILE)
+    sync_folder(state)
