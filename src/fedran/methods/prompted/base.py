@@ -195,9 +195,11 @@ class PromptedMethod(FedAvg, ABC):
             done = client.round * self.epochs + epoch
             for rate, group in zip(rates, optimiser.param_groups, strict=True):
                 group["lr"] = rate * self.rate_share(done)
-            for batch in batches(len(rows), self.batch, client.random):
+            parts = batches(len(rows), self.batch, client.random)
+            order = to_device_async(torch.cat(parts), self.torch_device)
+            for batch in order.split([len(part) for part in parts]):
                 optimiser.zero_grad(set_to_none=True)
-                loss(rows[to_device_async(batch, self.torch_device)]).backward()
+                loss(rows[batch]).backward()
                 optimiser.step()
         if not bool(torch.stack([t.isfinite().all() for t in trained.values()]).all()):
             raise ValueError(

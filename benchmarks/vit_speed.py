@@ -1,0 +1,85 @@
+"""Training speed of the methods on a frozen ViT, in images per second.
+
+    FEDRAN_DATA=... python benchmarks/vit_speed.py --device cuda [--precision bfloat16] [--methods ...]
+
+One client trains on random images in the second task of a stream, first to warm up and then
+for the measurement. One line of JSON per method: images per second of training, the seconds that
+a run of CIFAR-100 with 5 rounds of 5 epochs per task would train, images per second of inference,
+and the largest memory of the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+import numpy as np
+import torch
+
+from fedran.methods.prompted.base import PromptedMethod
+from fedran.methods.protocol import ClientData, Spec
+from fedran.methods.registry import METHODS, make_method
+
+VIT_METHODS = tuple(key for key in METHODS if issubclass(METHODS[key], PromptedMethod))
+IMAGES_PER_RUN = 50_000 * 25
+CLASSES = 10
+
+
+def measure(key: str, args: argparse.Namespace) -> dict:
+    """Speed of one method."""
+    method = make_method(
+        key, {"precision": args.precision, "epochs": args.epochs, "n_rounds": 1}, args.device
+    )
+    tasks = (tuple(range(CLASSES)), tuple(range(CLASSES, 2 * CLASSES)))
+    state = method.init(Spec(3, tasks, ("a",), image_size=32), 0)
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, (args.rows, 32, 32, 3), dtype=np.uint8)
+    seconds = []
+    for task in range(2):
+        data = ClientData("a", str(task), X, CLASSES * task + np.arange(len(X)) % CLASSES)
+        for _ in range(2):
+            message = method.broadcast(state, task, 0)
+            start = time.perf_counter()
+            cstate, upload = method.client(None, message, data, 0)
+            seconds.append(time.perf_counter() - start)
+        state = method.aggregate(state, task, 0, {"a": upload})
+        for round_ in range(1, method.rounds(task)):
+            message = method.broadcast(state, task, round_)
+            cstate, closing = method.client(cstate, message, data, 0)
+            state = method.aggregate(state, task, round_, {"a": closing})
+    method.predict(state, X[:200])
+    start = time.perf_counter()
+    method.predict(state, X)
+    predicted = time.perf_counter() - start
+    trained = args.epochs * len(X) / seconds[-1]
+    on_gpu = args.device.startswith("cuda")
+    return {
+        "method": method.name,
+        "device": torch.cuda.get_device_name() if on_gpu else args.device,
+        "precision": args.precision,
+        "batch": method.params()["batch"],
+        "images_per_second": round(trained, 1),
+        "seconds_per_run": round(IMAGES_PER_RUN / trained, 1),
+        "inference_per_second": round(len(X) / predicted, 1),
+        "first_round_seconds": round(seconds[0], 2),
+        "upload_bytes": len(upload),
+        "device_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if on_gpu else None,
+    }
+
+
+def main() -> None:
+    """Measure the methods one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--methods", default=",".join(VIT_METHODS))
+    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--epochs", type=int, default=5)
+    args = parser.parse_args()
+    for key in args.methods.split(","):
+        print(json.dumps(measure(key, args)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
