@@ -1,6 +1,6 @@
 """Training speed of the methods on a frozen ViT, in images per second.
 
-    FEDRAN_DATA=... python benchmarks/vit_speed.py --device cuda [--precision bfloat16] [--methods ...]
+    FEDRAN_DATA=... python benchmarks/vit_speed.py --device cuda --precision bfloat16
 
 One client trains on random images in the second task of a stream, first to warm up and then
 for the measurement. One line of JSON per method: images per second of training, the seconds that

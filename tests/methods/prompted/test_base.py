@@ -100,6 +100,15 @@ def test_the_learning_rate_falls_over_the_task_and_not_over_the_round():
     assert quick(n_rounds=1, epochs=1).rate_share(0) == 1
 
 
+def test_the_head_may_have_its_own_rate(dataset):
+    """The rate of the other tensors then does not matter to a head alone."""
+    method = quick(lr=0.5, head_lr=0.02)
+    assert (method.rate_of("head.bias"), method.rate_of("prompts")) == (0.02, 0.5)
+    one = Rounds(method, dataset, make_tasks(dataset)).run(1)
+    other = Rounds(quick(lr=0.02), dataset, make_tasks(dataset)).run(1)
+    assert same(one.state.weights, other.state.weights)
+
+
 def test_batches_come_from_the_client_and_the_round_alone(dataset):
     """The same round of the same client gives the same bytes, whatever ran before."""
     rounds = Rounds(quick(), dataset, make_tasks(dataset))

@@ -71,6 +71,8 @@ class PromptedMethod(FedAvg, ABC):
     """Rows per batch."""
     lr: Annotated[float, positive] = 0.001
     """Learning rate of Adam."""
+    head_lr: Annotated[float | None, positive] = None
+    """Learning rate of the head; without it ``lr``."""
     decay: Literal["cosine", "constant"] = "cosine"
     """``cosine``: the rate falls to almost 0 over all epochs of a task, across its rounds."""
     weight_decay: Annotated[float, at_least(0)] = 0.0
@@ -131,7 +133,7 @@ class PromptedMethod(FedAvg, ABC):
 
     def rate_of(self, name: str) -> float:
         """The learning rate of a trained tensor."""
-        return self.lr
+        return self.lr if self.head_lr is None or not name.startswith("head.") else self.head_lr
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """A head without classes; ``start_task`` adds the other tensors."""
