@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedran.methods.protocol import Spec
 from fedran.methods.registry import make_method
 from fedran.methods.trained.training import recorded
 from fedran.methods.trained.training.local_training import Rows, Schedule, cross_entropy, fit
@@ -34,8 +35,9 @@ def on_cpu(monkeypatch):
 def dumped(key, execution, more, device=None):
     data = make_images(n=45)
     method = quick(key, device, **more)
-    object.__setattr__(method, "execution", execution)  # on the CPU too
-    rounds = Rounds(method, data, make_tasks(data, n_clients=2)).run(2)
+    rounds = Rounds(method, data, make_tasks(data, n_clients=2))
+    object.__setattr__(method, "execution", execution)  # after the check of the device
+    rounds.run(2)
     return rounds, [method.dump(rounds.state), *map(method.dump_client, rounds.cstates.values())]
 
 
@@ -81,8 +83,9 @@ def test_few_recorded_steps_are_kept(on_cpu):
 
 
 def test_only_a_gpu_records_steps():
+    method = make_method("finetune", {"network": "small", "execution": "recorded"})
     with pytest.raises(ValueError, match="execution = 'recorded' needs a CUDA device, got cpu"):
-        make_method("finetune", {"network": "small", "execution": "recorded"})
+        method.init(Spec(3, ((0, 1),), ("a",), None, 8), 0)
     params = make_method("finetune", {"network": "small"}, "cuda").params()
     other = {"network": "small", "execution": "compiled"}
     assert make_method("finetune", other, "cuda").params() == params

@@ -83,11 +83,6 @@ class TrainedMethod(FedAvg, Schedule, ABC):
                 f"precision = {self.precision!r} is for networks, and network = 'head' trains in "
                 "float32: leave precision out, or choose another network"
             )
-        if self.execution != "eager" and not self.torch_device.startswith("cuda"):
-            raise ValueError(
-                f"execution = {self.execution!r} needs a CUDA device, got {self.torch_device}: "
-                "leave execution out, or give --device cuda"
-            )
 
     @property
     def name(self) -> str:
@@ -197,6 +192,11 @@ class TrainedMethod(FedAvg, Schedule, ABC):
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The initial weights, without classes."""
+        if self.execution != "eager" and not self.torch_device.startswith("cuda"):
+            raise ValueError(
+                f"execution = {self.execution!r} needs a CUDA device, got {self.torch_device}: "
+                "leave execution out, or give --device cuda"
+            )
         seed_of_weights = stable_seed("weights", seed)
         weights = initial_weights(
             self.network, spec.in_features, self.weights, seed_of_weights, self.torch_device
