@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from fedran.methods.registry import METHODS, make_method
+from fedran.core.errors import printable
+from fedran.methods.registry import known_methods, make_method
 
 _CLAIMS = {
     "one_round": "one round per task",
@@ -31,7 +32,12 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all settings.")] = False,
 ) -> None:
     """List the methods of the benchmark with their claims, uploads and verification."""
-    rows = [describe_method(key) for key in METHODS]
+    rows, broken = [], {}
+    for key in known_methods():
+        try:
+            rows.append(describe_method(key))
+        except Exception as error:  # a package from outside may raise anything
+            broken[key] = printable(str(error))
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
@@ -46,6 +52,8 @@ def methods(
         grid.add_row("sends", escape(row["sends"]))
         grid.add_row("verified", escape(row["verified"]))
         console.print(Padding(grid, (0, 0, 0, 4)))
+    for key, reason in broken.items():
+        console.print(escape(f"{key} cannot be loaded: {reason}"))
     console.print(f"\n{NOTE}")
 
 

@@ -1,10 +1,14 @@
-"""All methods by key, for the benchmark and the generic checks."""
+"""All methods by key, for the benchmark and the generic checks, and those from outside."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, cast
 
 from fedran.core.errors import nearest
 from fedran.methods.analytic.afl import AFL, AFLRidgeKept
@@ -23,6 +27,7 @@ from fedran.methods.analytic.loranpac import LoRanPAC
 from fedran.methods.analytic.ranpac import RanPAC
 from fedran.methods.analytic.stsa import STSA
 from fedran.methods.analytic.stsa_e import STSAE, STSAECorrected
+from fedran.methods.base import HOW_TO, require_method
 from fedran.methods.prompted.codaprompt import FedCODAPrompt
 from fedran.methods.prompted.cprompt import FedCPrompt
 from fedran.methods.prompted.dualprompt import FedDualPrompt
@@ -72,31 +77,77 @@ METHODS: dict[str, type[Any]] = {
 }
 
 
+ENTRY_POINTS = "fedran.methods"
+"""The group in which an installed package lists its methods."""
+
+
+def known_methods() -> list[str]:
+    """The keys of our own methods and of those that installed packages offer."""
+    return list(dict.fromkeys([*METHODS, *(e.name for e in entry_points(group=ENTRY_POINTS))]))
+
+
+def method_class(key: str) -> type[Any]:
+    """The class of a method: ours, of an installed package, or ``module:Class``.
+
+    ``module`` is imported, so its code is executed. It is looked up in the Python path and in the
+    current folder. Our own keys cannot be replaced by a package.
+    """
+    if key in METHODS:
+        return METHODS[key]
+    offered = {e.name: e.value for e in entry_points(group=ENTRY_POINTS)}
+    target = offered.get(key, key)
+    module, colon, name = target.partition(":")
+    if not colon:
+        close = nearest(key, known_methods())
+        raise ValueError(f"no method {key!r}{close}; `fedran methods` lists them")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        found = getattr(import_module(module), name)
+    except ModuleNotFoundError as reason:
+        hint = "looked in the Python path and in the current folder"
+        raise ValueError(f"method {key!r}: no module {reason.name!r}; {hint}") from None
+    except AttributeError:
+        raise ValueError(f"method {key!r}: {module} has no class {name!r}") from None
+    if not isinstance(found, type):
+        raise ValueError(f"method {key!r}: expected a class, got {type(found).__name__}")
+    return found
+
+
 def make_method(
     key: str, params: Mapping[str, Any] | None = None, device: str | None = None
 ) -> Method[Any]:
     """A method by its key, with settings other than its defaults.
 
-    An unknown key or setting is a ValueError that names the nearest one. The rules for values
-    are part of the type hints of the fields, so they hold for direct construction too.
-    ``device`` is for methods that can compute on an accelerator; the others run on the CPU.
+    The key of a method from outside this package is ``module:Class``, or the name of an entry
+    point. Such a method is checked for every member that a run needs. An unknown key or setting is
+    a ValueError that names the nearest one. The rules for values are part of the type hints of the
+    fields, so they hold for direct construction too. ``device`` is for methods that can compute on
+    an accelerator; the others run on the CPU.
 
     >>> make_method("fedran", {"rank": 64}).params()["rank"]
     64
     """
-    if key not in METHODS:
-        raise ValueError(f"no method {key!r}{nearest(key, METHODS)}; `fedran methods` lists them")
-    values = check_table(METHODS[key], params or {}, f"method {key!r}", prefix=f"{key}.")
+    kind = method_class(key)
+    if not is_dataclass(kind):
+        raise ValueError(f"method {key!r}: {kind.__name__} must be a dataclass ({HOW_TO})")
+    values = check_table(kind, params or {}, f"method {key!r}", prefix=f"{key}.")
     if device is not None and can_use_device(key):
         values["device"] = device
-    return METHODS[key](**values)
+    try:
+        method = cast("Method[Any]", kind(**values))
+    except TypeError as reason:  # for instance an abstract class
+        raise ValueError(f"method {key!r}: {reason}") from None
+    if key not in METHODS:
+        require_method(method, key)
+    return method
 
 
 def settings(key: str) -> dict[str, Any]:
     """The settings of a method and their type hints, without the device."""
-    return hints(METHODS[key])
+    return hints(method_class(key))
 
 
 def can_use_device(key: str) -> bool:
     """Whether the method computes on an accelerator when it is given one."""
-    return any(f.name == "device" for f in fields(METHODS[key]))
+    return any(f.name == "device" for f in fields(method_class(key)))

@@ -1,6 +1,8 @@
 """Results name everything needed to repeat a run; unusual clients and labels run too."""
 
+import hashlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from fedran.data.catalogue import digits
 from fedran.data.dataset import Dataset
 from fedran.data.stream import Stream, Task, make_stream
 from fedran.methods.registry import make_method
+from helpers import wanderer
 from helpers.wanderer import CLIENTS, Wanderer
 
 
@@ -28,7 +31,8 @@ def test_a_result_holds_everything_needed_to_repeat_the_run(dataset, stream):
     assert found.study == "runtime"
     assert (found.family, found.params) == ("trained", {"step": 0.3})
     assert found.seeds == {"order": 3, "partition": 3, "mask": 3, "projection": 2}
-    assert found.hashes == {"stream": stream.hash, "features": dataset.hash}
+    code = hashlib.sha256(Path(wanderer.__file__).read_bytes()).hexdigest()
+    assert found.hashes == {"stream": stream.hash, "features": dataset.hash, "method": code}
     assert found.stream == stream.settings
     assert found.versions["fedran"] == f"{fedran.__version__}+{code_hash()}"
     assert found.side_by_side == 1

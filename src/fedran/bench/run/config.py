@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from fedran.bench.results.result import DEFAULT_STUDY, require_study
 from fedran.core.errors import nearest, printable
-from fedran.methods.registry import METHODS, make_method, settings
+from fedran.methods.registry import known_methods, make_method, settings
 from fedran.settings import Rule, Settings, at_least, check_table, one_line, positive, share
 from fedran.wire.files import read_toml
 
@@ -77,7 +77,8 @@ class MethodSettings(Settings):
     """A table ``[[method]]``. All other keys are settings of the method itself."""
 
     key: str
-    """The method; ``fedran methods`` lists them."""
+    """The method; ``fedran methods`` lists them. ``module:Class`` is a class of your own, which is
+    imported from the Python path or the current folder."""
     label: Annotated[str | None, one_line] = None
     """Name of the method in tables; without it, the method's own name."""
     only: dict[str, Any] = field(default_factory=dict)
@@ -224,7 +225,7 @@ def _methods(tables: Sequence[Mapping[str, Any]]) -> Iterable[MethodChoice]:
     own = MethodSettings.__dataclass_fields__
     for table in tables:
         if "key" not in table:
-            raise ValueError(f"a [[method]] needs a key; one of {', '.join(METHODS)}")
+            raise ValueError(f"a [[method]] needs a key; one of {', '.join(known_methods())}")
         common = {name: value for name, value in table.items() if name in own}
         checked = check_table(MethodSettings, common, "[[method]]", "method.")
         only, where = checked.get("only", {}), f"only of method {checked['key']!r}"
@@ -301,7 +302,7 @@ def _keep_methods(fields: dict[str, Any], keys: list[str]) -> None:
 def _set_in_methods(fields: dict[str, Any], name: str, value: Any) -> None:
     known: set[str] = set()
     for table in fields.get("method", []):
-        if isinstance(table, dict) and table.get("key") in METHODS:
+        if isinstance(table, dict) and isinstance(table.get("key"), str):
             own = settings(table["key"])
             known |= set(own)
             if name in own:

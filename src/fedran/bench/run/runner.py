@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from fedran.core.exact import ExactSum
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.images import Images
 from fedran.data.stream import Stream
+from fedran.methods.base import require_method
 from fedran.methods.protocol import ClientData, Method, Spec
 
 Progress = Callable[[str], None]
@@ -58,6 +61,7 @@ class PreparedJob:
     """Runs that share the machine."""
 
     def __post_init__(self) -> None:
+        require_method(self.method, self.key)
         if self.method.input == "images":
             size = getattr(self.method, "image_size", None)
             object.__setattr__(self, "dataset", _with_pixels(self.dataset, size))
@@ -86,6 +90,9 @@ class PreparedJob:
         """Hashes of the stream, of the features or images, and of the weights where known."""
         weights = self.dataset.source.get("weights") or getattr(self.method, "weights_hash", None)
         known = {"stream": self.stream.hash, self.dataset.kind: self.dataset.hash}
+        outside = _code_hash(type(self.method))
+        if outside:
+            known["method"] = outside
         return {**known, "weights": weights} if weights else known
 
     @property
@@ -115,6 +122,17 @@ def run(
     called after the test of each task that this call computes.
     """
     return _Runner(prepared, progress, task_done, checkpoint or Checkpoint()).run()
+
+
+def _code_hash(kind: type[Any]) -> str | None:
+    """Hash of the file of a class from outside this package; its other code has a version."""
+    if kind.__module__.partition(".")[0] == "fedran":
+        return None
+    try:
+        file = inspect.getsourcefile(kind)
+    except TypeError:
+        return None
+    return file and hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 class _Runner:

@@ -21,7 +21,7 @@ from fedran.bench.run.progress import PlannedJob, Reporter
 from fedran.bench.run.runner import PreparedJob
 from fedran.bench.run.workers import one_line, run_here, run_in_processes
 from fedran.data.stream_file import save_stream
-from fedran.methods.analytic.base import OneRound
+from fedran.methods.base import BaseMethod
 
 DEFAULT_OUT = Path("runs")
 """Default folder of the results."""
@@ -151,7 +151,7 @@ def _require_one(planned: Sequence[PlannedJob]) -> None:
 
 def _complete(result: Result, prepared: PreparedJob) -> bool:
     """Whether a result of the same run also holds everything that is to be measured now."""
-    has_gram = getattr(type(prepared.method), "gram", None) is not OneRound.gram
+    has_gram = getattr(type(prepared.method), "gram", None) is not BaseMethod.gram
     gram = not (prepared.gram_error and has_gram) or result.tasks[0].gram_error is not None
     timed = prepared.seconds_per_row is not None and prepared.method.input == "features"
     seconds = not timed or result.tasks[0].seconds.extraction is not None

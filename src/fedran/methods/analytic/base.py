@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
@@ -19,8 +19,9 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Diagnosis, Head
 from fedran.core.labels import Label, encode_labels
 from fedran.methods.analytic.feature_maps import FeatureMap
+from fedran.methods.base import BaseMethod
 from fedran.methods.protocol import ClientData
-from fedran.settings import Settings, at_least, positive
+from fedran.settings import at_least, positive
 from fedran.wire.codec import encode
 
 LARGEST_GRAM = 1e30
@@ -46,12 +47,11 @@ def random_features(
     return RandomFeatures(in_features, out_features, kind or "cosine", seed, source=source)
 
 
-class OneRound(Settings):
-    """One round per task. Clients keep nothing that does not follow from the seed."""
+class OneRound(BaseMethod):
+    """One round per task, by statistics of frozen features from a known source."""
 
     family: Literal["analytic", "reference"] = "analytic"
     input: Literal["features"] = "features"
-    device: str | None = None
     source: Mapping[str, str] | None = None
     """Where the features come from, for the fingerprint of random features; None: not stated."""
 
@@ -60,37 +60,6 @@ class OneRound(Settings):
         bound = copy.copy(self)
         object.__setattr__(bound, "source", source)
         return bound
-
-    def params(self) -> dict[str, Any]:
-        """The dataclass fields without the device."""
-        names = [f.name for f in fields(self)]  # type: ignore[arg-type]
-        return {name: getattr(self, name) for name in names if name != "device"}
-
-    def rounds(self, task: int) -> int:
-        """One."""
-        return 1
-
-    def participants(
-        self, task: int, round_: int, clients: tuple[str, ...], seed: int
-    ) -> tuple[str, ...]:
-        """Everyone."""
-        return clients
-
-    def formula(self, in_features: int, n_classes: int) -> int | None:
-        """The paper of the method gives no formula."""
-
-    def gram(self, state: Any) -> tuple[Callable[[Any], Any], Any] | None:
-        """The server holds no Gram."""
-
-    def embed(self, state: Any, X: NDArray[Any]) -> None:
-        """The features are frozen: there is no drift."""
-
-    def dump_client(self, cstate: Any) -> bytes:
-        """Nothing to write."""
-        return b""
-
-    def load_client(self, blob: bytes) -> None:
-        """Nothing to read: the next call starts from the seed."""
 
 
 class HasHead(Protocol):
