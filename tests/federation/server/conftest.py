@@ -52,7 +52,11 @@ def server(sites, short_waits, tmp_path):
         run.seconds = time.monotonic() - start
         return verdict
 
-    run.folder = tmp_path / "state"
+    def close():
+        """The next round opens the store again."""
+        while made:
+            made.pop().close()
+
+    run.folder, run.close = tmp_path / "state", close
     yield run
-    for store in made:
-        store.close()
+    close()

@@ -22,6 +22,7 @@ from fedran.federation.server.validation import Rules
 from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
 from fedran.federation.site.outbox import Outbox
 
+DIGEST = "ab" * 32
 OFFER = Offer("trial", "may", 6, 48, "relu", 0, "test", 20_000)
 PHI = OFFER.features()
 
@@ -77,7 +78,7 @@ def call(app, body, here=None):
     reply = app(message, context() if here is None else here)
     assert not reply.has_error()
     fields = fields_of(reply)
-    assert set(fields) == {"client", "head", "told"}
+    assert set(fields) == {"client", "head", "settled", "told"}
     return fields, blobs_of(reply, 10**6)
 
 
@@ -91,7 +92,8 @@ def receipts(*found):
 
 def test_an_offer_is_answered_with_everything_pending(place):
     fields, blobs = call(answer_offer, asked())
-    assert (fields, set(blobs)) == ({"client": "site-1", "head": "", "told": ""}, {"may"})
+    nothing = {"client": "site-1", "head": "", "settled": [], "told": ""}
+    assert (fields, set(blobs)) == (nothing, {"may"})
     assert open_envelope(blobs["may"]).statement.key == ("site-1", "may")
     assert set(call(answer_offer, asked("june"))[1]) == {"may", "june"}
     call(
@@ -284,3 +286,37 @@ def test_an_offer_leads_to_an_accepted_upload_and_a_kept_receipt(place, tmp_path
     assert call(answer_offer, message_content({"offer": None}, {}))[1] == {}
     assert json.loads((place.outbox.folder / "may.receipt").read_text())["outcome"] == "accepted"
     store.close()
+
+
+def told(code):
+    return message_content(receipts(Receipt(code, "site-1", "may", DIGEST)), {})
+
+
+def test_a_site_reports_what_it_believes_to_be_settled_and_sends_it_again_if_asked(place):
+    first = call(answer_offer, asked())[1]["may"]
+    call(
+        receive_results,
+        told(Code.ACCEPTED),
+    )
+    fields, blobs = call(answer_offer, asked(epoch="second"))
+    assert (fields["settled"], blobs) == ([["may", DIGEST]], {})
+    call(receive_results, told(Code.LOST))
+    fields, blobs = call(answer_offer, asked())
+    assert (fields["settled"], blobs) == ([], {"may": first})
+    call(
+        receive_results,
+        told(Code.FORGOTTEN),
+    )
+    assert call(answer_offer, asked())[1] == {}
+
+
+def test_an_upload_that_the_server_lost_and_the_site_deleted_is_made_again(place):
+    call(answer_offer, asked())
+    call(
+        receive_results,
+        told(Code.ACCEPTED),
+    )
+    (place.outbox.folder / "may.envelope").unlink()
+    assert call(answer_offer, asked())[1] == {}
+    call(receive_results, told(Code.LOST))
+    assert set(call(answer_offer, asked())[1]) == {"may"}

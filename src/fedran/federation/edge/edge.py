@@ -198,9 +198,12 @@ class Edge:
         return envelope
 
     def not_forwarded(self, task: str) -> list[Envelope]:
-        """Accepted uploads of a task that are in no sum of the outbox."""
+        """Accepted uploads of a task that are in no sum that the server has or will get."""
         forwarded: set[UploadId] = set()
         for path in self.outbox.folder.glob("*.envelope"):
+            receipt = self.outbox.receipt(path.stem)
+            if receipt is not None and receipt.code == Code.FORGOTTEN:
+                continue  # the server removed the sum, because a member was forgotten
             with refusals_name_file(path):
                 forwarded.update(open_envelope(path.read_bytes(), FILE_LIMITS).statement.members)
         return [

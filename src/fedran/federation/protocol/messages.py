@@ -22,6 +22,7 @@ MAX_BUDGET = 2**29
 MAX_WIDTH = 2**17
 MAX_SOURCE_FIELDS = 16
 MAX_EARLIER = 100
+MAX_SETTLED = 5000
 MAX_MEMBERS = 10_000
 MAX_GROUP_SIZE = 10**6
 ENVELOPE = "envelope"
@@ -52,6 +53,8 @@ class Offer:
     message: MessageKind = "summary"
     group_size: int = 6
     """Rows per group of a mixture, where the budget allows it."""
+    epoch: str = ""
+    """Of the server's state. It changes when the state was restored, repaired or corrected."""
 
     @classmethod
     def read(cls, fields: object) -> Offer:
@@ -73,6 +76,7 @@ class Offer:
             tuple(check_id(task, "task") for task in earlier),
             "mixture" if header.one_of("message", "summary", "mixture") == "mixture" else "summary",
             header.integer("group_size", 1, MAX_GROUP_SIZE),
+            header.text("epoch", 64) if "epoch" in fields else "",
         )
 
     def fields(self) -> dict[str, Any]:
@@ -146,6 +150,24 @@ def require_same_source(site: FeatureSource, server: FeatureSource) -> None:
             ),
             hint="correct source in the configuration of one of them",
         )
+
+
+def read_settled(given: object) -> list[tuple[str, str]]:
+    """Tasks and digests of the uploads that a site believes to be at the server.
+
+    >>> read_settled([["may", "ab" * 32]])[0][0]
+    'may'
+    """
+    if not isinstance(given, list) or len(given) > MAX_SETTLED:
+        raise Refused("settled", f"at most {MAX_SETTLED} uploads", type(given).__name__)
+    found = []
+    for pair in given:
+        if not isinstance(pair, list) or [type(p) for p in pair] != [str, str]:
+            raise Refused("settled", "pairs of task and digest", pair)
+        if len(pair[1]) != 64:
+            raise Refused("settled", "digests of 64 characters", pair[1])
+        found.append((check_id(pair[0], "task"), pair[1]))
+    return found
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import base_task
-from fedran.federation.protocol.messages import MAX_EARLIER
+from fedran.federation.protocol.messages import MAX_EARLIER, read_settled
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.server.head import ValidationSet, update_head
@@ -171,7 +171,8 @@ class Round:
         if not newest:
             return None
         earlier = [name for name in tasks if name != newest][-MAX_EARLIER:]
-        return self.settings.offer(newest, earlier).fields()
+        epoch = self.store.database.fact("epoch")
+        return self.settings.offer(newest, earlier, epoch).fields()
 
     def _receive_reply(self, node: int, reply: Message, task: str, quorum: Quorum) -> None:
         """Receive the envelopes of one node. Only those of the open task count for the quorum."""
@@ -185,6 +186,7 @@ class Round:
             fields = fields_of(reply)
             client = check_id(fields.get("client"), "client")
             problem = fields.get("told")
+            settled = read_settled(fields.get("settled", []))
             owners = self.owners()
             if owners and owners.get(str(node)) != client:
                 owner = owners.get(str(node), "nobody")
@@ -202,7 +204,7 @@ class Round:
             hint = "the server's `largest_upload` limits it"
             why = UploadRefused(Code.TOO_LARGE, "upload", f"at most {limit} bytes", size, hint)
             receipts.append(Receipt(why.code, client, name, "?", str(why)))
-        self.receipts[node] = receipts
+        self.receipts[node] = receipts + self.store.not_here(client, settled)
         self.held_heads[node] = str(fields.get("head", ""))
         for receipt in receipts:
             shown = f": {receipt.reason}" if receipt.reason else ""
@@ -237,6 +239,8 @@ class Round:
                 if node in self.receipts and _held_head(reply) == digest:
                     served.add(str(node))
             time.sleep(POLL_SECONDS / 2)
+        lost = {n for n, told in self.receipts.items() if any(r.code == Code.LOST for r in told)}
+        served -= {str(node) for node in lost}  # they have uploads that the server lost
         with self.store.tolerating_a_full_disk("list of nodes that have the head"):
             self.store.database.set_served(digest, sorted(served))
         lacking = {str(n) for n in nodes} - served

@@ -127,7 +127,7 @@ class ServerSettings(Settings):
         """The feature map that every offer describes."""
         return self.offer("any").features()
 
-    def offer(self, task: str, earlier: Sequence[str] = ()) -> Offer:
+    def offer(self, task: str, earlier: Sequence[str] = (), epoch: str = "") -> Offer:
         """The offer of a task, with the earlier tasks that a site may have missed."""
         return Offer(
             self.federation,
@@ -141,6 +141,7 @@ class ServerSettings(Settings):
             tuple(earlier),
             self.message,
             self.group_size,
+            epoch,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -223,6 +223,28 @@ class Store:
             self._commit(arrival, receipt)
             return receipt
 
+    def not_here(self, client: str, settled: Sequence[tuple[str, str]]) -> list[Receipt]:
+        """Receipts for uploads that a site believes to be settled, and that are not here.
+
+        ``settled`` are tasks and digests. Uploads that are lost, for example because an older
+        backup was restored, are asked for again. Forgotten ones are not.
+        """
+        with self.lock:
+            accepted, waiting = self.aggregator.absorbed, self.database.quarantine()
+            found = []
+            for task, digest in settled:
+                key = client, task
+                if key in self.forgotten:
+                    reason = "the server's owner removed this upload"
+                    found.append(Receipt(Code.FORGOTTEN, *key, digest, reason))
+                elif not (key in accepted or key in waiting or key in self.state.covered):
+                    reason = "the server no longer has this upload and asks for it again"
+                    found.append(Receipt(Code.LOST, *key, digest, reason))
+            for receipt in found:
+                log.info("%s, %s: %s", client, receipt.task, receipt.reason)
+                self.events.write(receipt.code.value, client=client, task=receipt.task)
+            return found
+
     def forget(
         self, client: str, task: str | None, who: str, sign: Callable[[Forgotten], str]
     ) -> Forgotten:
@@ -364,6 +386,9 @@ class Store:
                 break
             log.warning("%s is not of this database's uploads; it is deleted", path.name)
             path.unlink()
+            # An older database may have been put here: sites are asked what they have sent.
+            self.database.new_epoch()
+            self.database.set_served("outdated")
         done = len(state.aggregator.absorbed)
         for upload in uploads[:done]:
             state.note(upload, rules)

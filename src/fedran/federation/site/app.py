@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -23,7 +24,7 @@ from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
-from fedran.federation.protocol.messages import Offer
+from fedran.federation.protocol.messages import MAX_SETTLED, Offer
 from fedran.federation.protocol.receipts import receipts_from_json
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
@@ -118,6 +119,9 @@ class LocalSite:
     def make(self, offer: Offer) -> str:
         """Make the upload for a task unless it exists. Returns the problems, or an empty text."""
         offer.require(self.settings.federation, self.settings.source)
+        last = self._last_offer()
+        if last is not None and last.epoch != offer.epoch:
+            log.info("the server's state was restored or corrected; it may ask for uploads again")
         write_atomically(self._state("offer.json"), json.dumps(offer.fields()).encode())
         with locked(self._state("outbox"), self.settings.seconds):  # one message at a time
             if not self.outbox.lost() and all(map(self.outbox.has, (offer.task, *offer.earlier))):
@@ -128,9 +132,8 @@ class LocalSite:
 
     def keep_head(self, head: bytes) -> None:
         """Replace the head. One for other features than the offered ones is refused."""
-        found, path = decode(head, Head), self._state("offer.json")
-        if path.is_file():
-            offer = Offer.read(json.loads(path.read_bytes()))
+        found, offer = decode(head, Head), self._last_offer()
+        if offer is not None:
             require_same(offer.features().fingerprint, found.fingerprint, "site and head")
         write_atomically(self._state("head.fedran"), head)
 
@@ -138,6 +141,10 @@ class LocalSite:
         """SHA-256 of the head that is kept; empty without one."""
         path = self._state("head.fedran")
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+    def _last_offer(self) -> Offer | None:
+        path = self._state("offer.json")
+        return Offer.read(json.loads(path.read_bytes())) if path.is_file() else None
 
     def _state(self, name: str) -> Path:
         return self.file.parent / self.settings.state / name
@@ -162,10 +169,12 @@ class Reply:
 
     def to(self, message: Message) -> Message:
         """The reply as a Flower message."""
-        fields = {"client": "", "head": ""}
+        fields: dict[str, Any] = {"client": "", "head": "", "settled": []}
         if self.site is not None:
             with self.catch_errors():
-                fields = {"client": self.site.settings.client, "head": self.site.head_digest()}
+                settled = self.site.outbox.settled()[-MAX_SETTLED:]
+                client, head = self.site.settings.client, self.site.head_digest()
+                fields = {"client": client, "head": head, "settled": settled}
         problems = "; ".join(filter(None, self.problems))
         if problems:
             log.warning("reported to the server: %s", problems)

@@ -9,7 +9,12 @@ from pathlib import Path
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
 from fedran.federation.protocol.messages import Envelope, open_envelope
-from fedran.federation.protocol.receipts import Receipt, receipts_from_json, receipts_to_json
+from fedran.federation.protocol.receipts import (
+    Code,
+    Receipt,
+    receipts_from_json,
+    receipts_to_json,
+)
 from fedran.wire.files import write_atomically
 from fedran.wire.validation import FILE_LIMITS
 
@@ -49,9 +54,9 @@ class Outbox:
         return blob
 
     def has(self, task: str) -> bool:
-        """Whether a whole upload exists for a task, or the server has it."""
+        """Whether a whole upload exists for a task, or the server needs none."""
         receipt = self.receipt(task)
-        return (receipt is not None and receipt.settled) or self.envelope(task) is not None
+        return (receipt is not None and receipt.final) or self.envelope(task) is not None
 
     def put(self, envelope: Envelope) -> bytes:
         """Write an envelope, synced, before it is sent. An existing one for the task is kept.
@@ -68,9 +73,15 @@ class Outbox:
         return blob
 
     def settle(self, receipt: Receipt) -> None:
-        """Keep the server's receipt. A receipt for a task that was never made is ignored."""
+        """Keep the server's receipt. A receipt for a task that was never made is ignored.
+
+        If the server asks again for an upload that is no longer here, its old receipt is deleted,
+        so that the upload is made again.
+        """
         kinds = ("envelope", "damaged")
-        if any(self._path(receipt.task, kind).is_file() for kind in kinds):
+        if receipt.code == Code.LOST and not self._path(receipt.task, "envelope").is_file():
+            self._path(receipt.task, "receipt").unlink(missing_ok=True)
+        elif any(self._path(receipt.task, kind).is_file() for kind in kinds):
             data = json.dumps(receipts_to_json([receipt])[0]).encode()
             write_atomically(self._path(receipt.task, "receipt"), data)
 
@@ -85,6 +96,12 @@ class Outbox:
             log.warning("task %s: the receipt is damaged; the upload is sent again", task)
             return None
         return receipt
+
+    def settled(self) -> list[tuple[str, str]]:
+        """Tasks and digests of the uploads that the server has, as far as this site knows."""
+        receipts = (self.receipt(task) for task in self._tasks("receipt"))
+        found = (r for r in receipts if r is not None and r.settled)
+        return [(r.task, r.digest) for r in found if len(r.digest) == 64]
 
     def pending(self, *, refused: bool = True) -> list[str]:
         """Tasks whose upload is to be sent, sorted; without refused ones if ``refused=False``."""
