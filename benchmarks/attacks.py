@@ -27,9 +27,10 @@ from fedran.data.catalogue import digits
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.protocol.rows import Rows
-from fedran.federation.server.head import ValidationSet, update_head
+from fedran.federation.server.head import update_head
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
+from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.codec import decode, encode
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -259,7 +260,7 @@ def defended(world: World, attack: Attack, folder: Path, *, validation: bool):
                     decisions.append((receipt.outcome, receipt.reason))
                 elif receipt.outcome != "accepted":
                     raise AssertionError(f"an honest upload was not accepted: {receipt.reason}")
-            update_head(store, rows, f"task-{task + 1}")
+            update_head(store, rows, f"task-{task + 1}", world.settings.head_margin)
         path = store.folder / "head.fedran"
         head = decode(path.read_bytes(), fedran.Head) if path.is_file() else None
     return world.accuracy(head), decisions

@@ -328,6 +328,46 @@ def accept(folder: ServerFolder, client: Client, task: Task) -> None:
     typer.echo(f"{client}, {task}: {receipt.outcome}; a running server will send a new classifier")
 
 
+@app.command(rich_help_panel=WATCH)
+def release(folder: ServerFolder) -> None:
+    """Put a classifier that was held back into service."""
+    from fedran.federation.ops.tasks import release_head
+    from fedran.federation.server.settings import ServerPaths
+
+    digest = release_head(ServerPaths.find(folder))
+    typer.echo(f"classifier {digest[:12]} is in service; a running server will send it")
+
+
+@app.command(rich_help_panel=WATCH)
+def influence(
+    folder: ServerFolder,
+    uploads: Annotated[
+        bool, typer.Option("--uploads", help="One line per upload instead of one per site.")
+    ] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Confirm every line by replay, which is slow.")
+    ] = False,
+) -> None:
+    """Show the accuracy without each site: a large gain names a site that does harm.
+
+    Needs `validation` in server.toml. The most harmful line is confirmed by
+    a replay of all other uploads.
+    """
+    from rich.console import Console
+
+    from fedran.federation.ops.tasks import influence_of_sites
+    from fedran.federation.server.settings import ServerPaths
+    from fedran.federation.status.terminal import print_influence
+
+    paths = ServerPaths.find(folder)
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    table = influence_of_sites(paths, by_upload=uploads, replay_all=replay, say=say)
+    print_influence(table, Console(highlight=False))
+
+
 @app.command(rich_help_panel=RUN)
 def rebuild(
     folder: ServerFolder,

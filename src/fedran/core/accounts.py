@@ -49,6 +49,16 @@ class Accounts:
         }
         return Accounts(**combine)
 
+    def __sub__(self, other: Accounts) -> Accounts:
+        """What remains of a sum without one of its parts. Maxima are kept: they still hold."""
+        rest = {
+            f.name: getattr(self, f.name)
+            if f.name in _MAXIMA
+            else max(0, getattr(self, f.name) - getattr(other, f.name))
+            for f in fields(self)
+        }
+        return Accounts(**rest)
+
     @property
     def cut_fraction(self) -> float:
         """f = cut / energy, the share of the feature energy that truncation removed."""

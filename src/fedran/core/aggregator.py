@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -247,6 +248,26 @@ class Aggregator:
                     "labelled rows first"
                 )
             return self._sum.solve(ridge, self.fingerprint, complement)
+
+    def solve_without(self, messages: Iterable[Summary | Mixture]) -> Head | None:
+        """The head without some of the absorbed messages; None if no class is left.
+
+        Their part is subtracted from a copy of the sum, so that the head equals that of an
+        aggregator that never absorbed them only to rounding. The exact sum is required.
+        """
+        if not isinstance(self._sum, ExactSum):
+            raise ValueError("solve_without needs the exact sum: Aggregator without server_rank")
+        parts = []
+        for message in messages:
+            part = ExactSum(self.out_features, self.dtype, self.device)
+            if isinstance(message, Mixture):
+                part.add_mixture(message, self._phi())
+            else:
+                part.add_summary(message)
+            parts.append(part)
+        with self.lock:
+            rest = self._sum.without(parts)
+        return rest.solve(None, self.fingerprint) if rest.class_sums.classes else None
 
     def gram(self) -> Float[Array, "M M"]:
         """The sum of the Grams of everything absorbed, an (M, M) copy, for inspection."""

@@ -169,6 +169,17 @@ class ClassSums:
         # and a state that was saved and loaded must give the same head bit for bit.
         return ClassSums(classes, rows.T, tuple(counts))
 
+    def without(self, other: ClassSums) -> ClassSums:
+        """What remains of a sum without one of its parts; classes without rows are dropped."""
+        negative = replace(other, sums=-other.sums, counts=tuple(-n for n in other.counts))
+        rest = self + negative
+        kept = [i for i, n in enumerate(rest.counts) if n > 0]
+        return ClassSums(
+            tuple(rest.classes[i] for i in kept),
+            rest.sums[:, kept],
+            tuple(rest.counts[i] for i in kept),
+        )
+
     def __radd__(self, other: object) -> ClassSums:
         """Lets ``sum([a, b, c])`` start from 0."""
         return self if other == 0 else NotImplemented

@@ -178,6 +178,27 @@ class ExactSum:
             self.class_sums += other.class_sums
             self.accounts += other.accounts
 
+    def without(self, parts: Iterable[ExactSum]) -> ExactSum:
+        """The sum without some of the sums that were added to it, to rounding.
+
+        The Gram is copied. M^2 r operations for a part with r columns.
+        """
+        rest = ExactSum(self.out_features, self.dtype, self.device, stack=False)
+        with self._lock:
+            if self._gram is None:
+                rest.add_factor(self._factor())
+            else:
+                rest._add_gram(self._gram)
+            rest.class_sums, rest.accounts = self.class_sums, self.accounts
+        for part in parts:
+            if part._gram is None:
+                rest.subtract_factor(part._factor())
+            else:
+                rest._add_gram(-part._gram)
+            rest.class_sums = rest.class_sums.without(part.class_sums)
+            rest.accounts = rest.accounts - part.accounts
+        return rest
+
     def add_factor(self, factor: Float[Array, "{self.out_features} r"]) -> None:
         """Add F F' for a factor (M, r) to the Gram alone."""
         factor = to_device(factor, self.device, self.dtype)

@@ -16,9 +16,10 @@ from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import SiteKey, check_public, check_task, is_signed
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.server.database import Tombstone
-from fedran.federation.server.head import ValidationSet, update_head
+from fedran.federation.server.head import HEAD, clear_held, update_head
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Forgotten, Store
+from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.files import write_atomically
 
 PURPOSE = "fedran record 1"
@@ -49,7 +50,8 @@ def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Fo
         if store.aggregator.absorbed:
             update_head(store, validation, "forget")
         else:  # no head can be solved, and the last one must not stay
-            (store.folder / "head.fedran").unlink(missing_ok=True)
+            (store.folder / HEAD).unlink(missing_ok=True)
+            clear_held(store)
     folder = paths.folder / RECORDS
     folder.mkdir(exist_ok=True, mode=0o700)
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(found.tombstones[0].at))

@@ -12,10 +12,11 @@ from fedran.core.mixture import Mixture
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.database import SNAPSHOTS, Database
-from fedran.federation.server.head import ValidationSet, update_head
+from fedran.federation.server.head import update_head
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation import decode_upload
+from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.files import write_atomically
 from fedran.wire.validation import FILE_LIMITS
 

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedran.core.errors import MissingExtra
+from fedran.core.errors import MissingExtra, Refused
 from fedran.federation.ops import flower
 from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.identity import Roster, base_task, check_task
@@ -24,10 +24,12 @@ from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.receipts import Receipt
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
-from fedran.federation.server.head import ValidationSet
+from fedran.federation.server.head import held_digest, update_head
+from fedran.federation.server.influence import InfluenceTable, measure_influence
 from fedran.federation.server.round import Quorum
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
+from fedran.federation.server.validation_set import ValidationSet
 from fedran.federation.site.settings import local_sites
 
 MAX_RUNS = 4
@@ -205,3 +207,43 @@ def accept_upload(paths: ServerPaths, client: str, task: str) -> Receipt:
         # No node has the new classifier yet: the server's next update sends it to all.
         store.database.set_served("outdated")
     return receipt
+
+
+def release_head(paths: ServerPaths) -> str:
+    """Put a head that was held back into service; returns its digest."""
+    settings = paths.settings()
+    with (
+        locked(paths.state, 60.0, task="release"),
+        closing(Store.open(settings, paths.folder)) as store,
+    ):
+        if not held_digest(store):
+            raise Refused("head", "a head that is held back", "none")
+        _, digest = update_head(store, ValidationSet.load(settings, paths.folder), "release")
+        store.database.set_served("outdated")
+    return digest
+
+
+def influence_of_sites(
+    paths: ServerPaths,
+    *,
+    by_upload: bool = False,
+    replay_all: bool = False,
+    say: Callable[[str], None],
+) -> InfluenceTable:
+    """The accuracy without each site or upload. The server runs no task meanwhile."""
+    settings = paths.settings()
+    validation = ValidationSet.load(settings, paths.folder)
+    if validation is None:
+        raise ValueError(
+            f"{paths.settings_file}: influence is measured on validation rows; name a file with "
+            "`validation`"
+        )
+    with (
+        locked(paths.state, 60.0, task="influence"),
+        closing(Store.open(settings, paths.folder)) as store,
+    ):
+        if not store.aggregator.absorbed:
+            raise Refused("store", "an accepted upload", "none")
+        return measure_influence(
+            store, validation, by_upload=by_upload, replay_all=replay_all, say=say
+        )

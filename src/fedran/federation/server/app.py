@@ -20,10 +20,10 @@ from fedran.federation.protocol.identity import check_task
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.settings import load_settings
-from fedran.federation.server.head import ValidationSet
 from fedran.federation.server.round import Round
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
+from fedran.federation.server.validation_set import ValidationSet
 
 VARIABLE = "FEDRAN_SERVER"
 LOCK_TIMEOUT = 600.0

@@ -302,7 +302,7 @@ class Database:
         return (last or 0) + 1
 
     def fact(self, name: str) -> str:
-        """A single value: ``epoch``, ``served_head`` or ``connections``; empty if never set."""
+        """A single value such as ``epoch`` or ``served_head``; empty if never set."""
         found = self._rows("facts", "WHERE name = ?", [name])
         return str(found[0][1]) if found else ""
 

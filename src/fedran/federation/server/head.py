@@ -3,63 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import time
-from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
-
-from fedran.core._linalg.arrays import require_finite
-from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures, require_nonnegative
 from fedran.core.head import Head
-from fedran.federation.protocol.rows import Rows, read_rows
-from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.database import Upload
+from fedran.federation.server.gate import Held, check_head
 from fedran.federation.server.store import Store
-from fedran.wire.codec import encode
+from fedran.federation.server.validation_set import ValidationSet
+from fedran.wire.codec import decode, encode
 from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)
+HEAD, HELD = "head.fedran", "held.fedran"
+"""Files of the head in service, and of one that is held back."""
 
 
-@dataclass(frozen=True)
-class ValidationSet:
-    """Features (n, d) with labels at the server, and the feature map."""
-
-    rows: Rows
-    phi: RandomFeatures
-
-    @classmethod
-    def load(cls, settings: ServerSettings, folder: Path) -> ValidationSet | None:
-        """The rows in the file that the settings name; None if they name none."""
-        if settings.validation is None:
-            return None
-        rows, width = read_rows(folder / settings.validation), settings.in_features
-        if rows.is_images or rows.X.shape[1] != width:
-            expected = f"features (n, {width}), as `in_features` says"
-            raise Refused(settings.validation, expected, f"{rows.X.dtype} {rows.X.shape}")
-        require_finite(rows.X, settings.validation)
-        if settings.kind == "hellinger":  # refused now rather than when the first head is tested
-            hint = "set kind = 'cosine' for features of any sign"
-            require_nonnegative(rows.X, settings.validation, "as kind 'hellinger' requires", hint)
-        return cls(rows, settings.features())
-
-    def accuracy(self, head: Head) -> float | None:
-        """Accuracy on the rows whose class the head knows; None if there are none."""
-        known = [i for i, label in enumerate(self.rows.y) if label in head.classes]
-        if not known:
-            return None
-        found = head.predict(self.phi(self.rows.X[known]))
-        truth = [self.rows.y[i] for i in known]
-        return float(np.mean([a == b for a, b in zip(found.tolist(), truth, strict=True)]))
-
-
-def update_head(store: Store, validation: ValidationSet | None, task: str) -> tuple[bytes, str]:
+def update_head(
+    store: Store, validation: ValidationSet | None, task: str, margin: float | None = None
+) -> tuple[bytes, str]:
     """Solve and encode the head over everything in the store; its bytes and their SHA-256.
 
-    A head that differs from the last one is tested, written to ``head.fedran`` and recorded in
-    the database. Before the first upload, bytes and digest are empty.
+    A head that differs from the one in service is tested, written to ``head.fedran`` and recorded
+    in the database. Before the first upload, bytes and digest are empty.
+
+    With ``margin`` and validation rows, a head that is worse on earlier classes is held back: it
+    is written to ``held.fedran``, and the one in service stays. Without ``margin`` the new head
+    goes into service whatever its accuracy.
     """
     if not store.aggregator.absorbed:
         return b"", ""
@@ -68,20 +39,65 @@ def update_head(store: Store, validation: ValidationSet | None, task: str) -> tu
     seconds = time.monotonic() - start
     blob = encode(head)
     digest = hashlib.sha256(blob).hexdigest()
-    path = store.folder / "head.fedran"
-    if not path.is_file() or path.read_bytes() != blob:
-        with store.tolerating_a_full_disk(path.name):
-            write_atomically(path, blob)
-        accuracy = validation.accuracy(head) if validation else None
-        shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
-        log.info("new head: %d classes%s", len(head.classes), shown)
-        with store.tolerating_a_full_disk("record of the head"):
-            store.database.add_head(
-                digest,
-                task=task,
-                classes=len(head.classes),
-                size=len(blob),
-                accuracy=accuracy,
-                seconds=round(seconds, 3),
-            )
+    path = store.folder / HEAD
+    in_service = path.read_bytes() if path.is_file() else b""
+    if in_service == blob:
+        clear_held(store)
+        return blob, digest
+    if validation is not None and margin is not None:
+        known, held = held_digest(store) == digest, None
+        if not known:
+            previous = decode(in_service, Head) if in_service else None
+            held = check_head(store, validation, previous, head, margin, _new_uploads(store))
+        if held is not None:
+            _hold(store, task, blob, digest, held)
+        if known or held is not None:
+            return in_service, hashlib.sha256(in_service).hexdigest() if in_service else ""
+    with store.tolerating_a_full_disk(path.name):
+        write_atomically(path, blob)
+    clear_held(store)
+    accuracy = validation.accuracy(head) if validation else None
+    shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
+    log.info("new head: %d classes%s", len(head.classes), shown)
+    with store.tolerating_a_full_disk("record of the head"):
+        store.database.add_head(
+            digest,
+            task=task,
+            classes=len(head.classes),
+            size=len(blob),
+            accuracy=accuracy,
+            seconds=round(seconds, 3),
+        )
     return blob, digest
+
+
+def _new_uploads(store: Store) -> list[Upload]:
+    """Uploads that were accepted after the head in service was solved."""
+    heads = store.database.heads()
+    since = heads[-1].at if heads else 0.0
+    return [upload for upload in store.database.uploads() if upload.at > since]
+
+
+def held_digest(store: Store) -> str:
+    """The digest of the head that is held back; empty if none is."""
+    found = store.database.fact("held")
+    return str(json.loads(found)["digest"]) if found else ""
+
+
+def _hold(store: Store, task: str, blob: bytes, digest: str, held: Held) -> None:
+    """Keep a head that must not go into service, and tell the operator why."""
+    log.error("the new head is held back: %s", held.reason)
+    uploads = [[b.client, b.task, round(b.gain, 2)] for b in held.uploads]
+    fields = {"task": task, "digest": digest, "reason": held.reason, "uploads": uploads}
+    store.events.write("held", **fields)
+    with store.tolerating_a_full_disk(HELD):
+        write_atomically(store.folder / HELD, blob)
+        store.database.set_fact("held", json.dumps({"at": time.time(), **fields}))
+
+
+def clear_held(store: Store) -> None:
+    """Delete the head that was held back, if there is one."""
+    if store.database.fact("held"):
+        with store.tolerating_a_full_disk("held"):
+            (store.folder / HELD).unlink(missing_ok=True)
+            store.database.set_fact("held", "")

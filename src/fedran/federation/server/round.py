@@ -21,10 +21,11 @@ from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.messages import MAX_EARLIER, read_settled
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
-from fedran.federation.server.head import ValidationSet, update_head
+from fedran.federation.server.head import update_head
 from fedran.federation.server.messenger import Messenger
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
+from fedran.federation.server.validation_set import ValidationSet
 
 POLL_SECONDS = 1.0
 CATCH_UP_SECONDS = 120.0
@@ -222,7 +223,7 @@ class Round:
 
         Nodes that are not noted in the database are asked again by a later run.
         """
-        head, digest = update_head(self.store, self.validation, task)
+        head, digest = update_head(self.store, self.validation, task, self.settings.head_margin)
         nodes = list(self.messenger.grid.get_node_ids())
         self.messenger.unanswered.clear()  # answers to the offer that came too late
         for node in nodes:

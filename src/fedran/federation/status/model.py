@@ -21,6 +21,41 @@ class HeadStatus:
 
 
 @dataclass(frozen=True)
+class HeldStatus:
+    """A classifier that is held back because it is worse than the one in service."""
+
+    at: float
+    task: str
+    reason: str
+    commands: list[str]
+    """What the operator may do: forget an upload, or put the classifier into service."""
+
+
+@dataclass(frozen=True)
+class InfluenceLine:
+    """The accuracy without a site, or without one of its uploads."""
+
+    client: str
+    task: str
+    """Empty for all uploads of the site."""
+    rows: int
+    without: float
+    gain: float
+    """Points by which the accuracy is higher without it."""
+    replayed: float | None
+    """The accuracy without it by replay, where that was tried."""
+
+
+@dataclass(frozen=True)
+class InfluenceStatus:
+    """What `fedran federation influence` last found, most harmful first."""
+
+    at: float
+    accuracy: float
+    lines: list[InfluenceLine]
+
+
+@dataclass(frozen=True)
 class TaskStatus:
     """One task, from the event log."""
 
@@ -118,6 +153,8 @@ class Status:
     """Newest first, at most 200."""
     notes: list[str] = field(default_factory=list)
     """What could not be read, or is inconsistent."""
+    held: HeldStatus | None = None
+    influence: InfluenceStatus | None = None
 
     @property
     def open_tasks(self) -> list[TaskStatus]:

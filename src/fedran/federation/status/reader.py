@@ -16,13 +16,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedran.federation.protocol.identity import Roster
+from fedran.federation.protocol.identity import Roster, base_task
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.server.database import Database, Waiting
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.status.counts import Event, EventCounts
-from fedran.federation.status.model import HeadStatus, Problem, SiteStatus, Status, TaskStatus
+from fedran.federation.status.model import (
+    HeadStatus,
+    HeldStatus,
+    InfluenceLine,
+    InfluenceStatus,
+    Problem,
+    SiteStatus,
+    Status,
+    TaskStatus,
+)
 
 GRACE = 60.0
 """Seconds by which the server's next record of Flower's state may be late."""
@@ -65,7 +74,23 @@ class Reader:
             quarantine=self._quarantine(stored.quarantine),
             problems=_problems(counts.problems),
             notes=notes,
+            held=self._held(stored.held),
+            influence=_influence(stored.influence),
         )
+
+    def _held(self, content: str) -> HeldStatus | None:
+        """The head that is held back, with the commands that end this."""
+        found = json.loads(content) if content else None
+        if found is None:
+            return None
+        base = ["fedran", "federation"]
+        commands = [
+            [*base, "forget", str(self.given), client, "--task", base_task(task)]
+            for client, task, _ in found["uploads"][:3]
+        ]
+        commands.append([*base, "release", str(self.given)])
+        shown = [shlex.join(command) for command in commands]
+        return HeldStatus(found["at"], found["task"], found["reason"], shown)
 
     def _sites(
         self, counts: EventCounts, flower: FlowerState, notes: list[str]
@@ -88,6 +113,8 @@ class Reader:
                     [*EventLog(database).read(), *heads],
                     list(database.quarantine().values()),
                     database.fact("flower"),
+                    database.fact("held"),
+                    database.fact("influence"),
                 )
         except FileNotFoundError:
             return Stored(0)
@@ -123,6 +150,8 @@ class Stored:
     events: list[Event] = field(default_factory=list)
     quarantine: list[Waiting] = field(default_factory=list)
     flower: str = ""
+    held: str = ""
+    influence: str = ""
 
 
 @dataclass(frozen=True)
@@ -185,6 +214,14 @@ def _head(event: Event | None) -> HeadStatus | None:
         digest=digest if isinstance(digest, str) else "",
         accuracy=_accuracy(event),
     )
+
+
+def _influence(content: str) -> InfluenceStatus | None:
+    found = json.loads(content) if content else None
+    if found is None:
+        return None
+    lines = [InfluenceLine(**line) for line in found["lines"]]
+    return InfluenceStatus(found["at"], found["accuracy"], lines)
 
 
 def _task(counts: EventCounts, task: str, active: dict[str, Any] | None) -> TaskStatus:

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from fedran.federation.server.influence import InfluenceTable
 from fedran.federation.status.format import (
     NOTHING,
     format_age,
@@ -17,7 +18,13 @@ from fedran.federation.status.format import (
     format_percent,
     format_uploads,
 )
-from fedran.federation.status.model import Problem, SiteStatus, Status, TaskStatus
+from fedran.federation.status.model import (
+    InfluenceStatus,
+    Problem,
+    SiteStatus,
+    Status,
+    TaskStatus,
+)
 
 MAX_SHOWN = 8
 """Classes per site, and problems, that are listed. The rest is counted."""
@@ -33,7 +40,16 @@ def print_status(status: Status, console: Console) -> None:
     for upload in status.quarantine:
         _print_problem(upload, escape(upload.reason), status.at, console)
         console.print(f"    {escape(upload.command)}", soft_wrap=True)
+    if status.held is not None:
+        console.print("\n[bold red]The newest classifier is held back[/]")
+        _print_indented(escape(status.held.reason), console)
+        for command in status.held.commands:
+            console.print(f"    {escape(command)}", soft_wrap=True)
     _print_tasks(status.tasks, console)
+    if status.influence is not None:
+        measured = format_age(status.at - status.influence.at)
+        console.print(f"\n[bold]Accuracy without each site[/] (measured {measured})")
+        print_influence(status.influence, console)
     _print_sites(status.sites, status.at, console)
     problems = [p for p in status.problems if p.outcome != "quarantined"]
     if problems:
@@ -44,6 +60,22 @@ def print_status(status: Status, console: Console) -> None:
         _print_problem(problem, reason, status.at, console)
     if len(problems) > MAX_SHOWN:
         console.print(f"  and {len(problems) - MAX_SHOWN} more; --json prints all")
+
+
+def print_influence(found: InfluenceStatus | InfluenceTable, console: Console) -> None:
+    """Print the accuracy without each site or upload."""
+    table = _table("without", "task", right=("rows", "accuracy", "gain", "by replay"))
+    for line in found.lines:
+        table.add_row(
+            escape(line.client),
+            escape(line.task or "all"),
+            f"{line.rows:,}",
+            format_percent(line.without),
+            f"{line.gain:+.1f}",
+            format_percent(line.replayed),
+        )
+    table.add_row("(nobody)", "", "", format_percent(found.accuracy), "", "")
+    console.print(table)
 
 
 def _print_overview(status: Status, console: Console) -> None:

@@ -1,0 +1,105 @@
+"""What each site and each upload does to the accuracy: the head without it, on validation rows.
+
+The parts of the left-out uploads are subtracted from the sum in memory, which takes one solve per
+line. A replay of all other uploads into an empty aggregator confirms a line; it takes as long as a
+rebuild.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
+
+from fedran.core.aggregator import Aggregator
+from fedran.core.head import Head
+from fedran.federation.server.database import Upload
+from fedran.federation.server.gate import messages_of
+from fedran.federation.server.store import Store
+from fedran.federation.server.validation_set import ValidationSet
+
+MAX_KEPT = 200
+"""Lines that the status shows."""
+HARMFUL = 0.5
+"""Points of accuracy that a site must cost before its line is confirmed by a replay."""
+
+
+@dataclass(frozen=True)
+class Influence:
+    """The accuracy without a site, or without one of its uploads."""
+
+    client: str
+    task: str
+    """Empty for all uploads of the site."""
+    rows: int
+    without: float
+    """Accuracy without it, from 0 to 1. A class that is then missing counts as wrong."""
+    gain: float
+    """Points by which the accuracy is higher without it. A large value names a liar."""
+    replayed: float | None = None
+    """The accuracy without it by replay; None if that was not tried."""
+
+
+@dataclass(frozen=True)
+class InfluenceTable:
+    """The accuracy with everything, and one line per site or upload, most harmful first."""
+
+    accuracy: float
+    lines: tuple[Influence, ...]
+
+
+def measure_influence(
+    store: Store,
+    validation: ValidationSet,
+    *,
+    by_upload: bool = False,
+    replay_all: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> InfluenceTable:
+    """Leave out every site, or every upload, and keep the result for the status.
+
+    The most harmful line is confirmed by replay if it costs HARMFUL points, or all of them with
+    ``replay_all``.
+    """
+    uploads, full = store.database.uploads(), store.solve()
+    known = validation.known_to(full)
+    if not known.any():
+        raise ValueError("the validation rows have no class of the federation's head")
+
+    def accuracy(head: Head | None) -> float:
+        return 0.0 if head is None else float(validation.correct(head)[known].mean())
+
+    groups: dict[tuple[str, str], list[Upload]] = {}
+    for upload in uploads:
+        key = (upload.client, upload.task if by_upload else "")
+        groups.setdefault(key, []).append(upload)
+    total, lines = accuracy(full), []
+    for (client, task), left_out in groups.items():
+        say(f"without {client}{', ' + task if task else ''}")
+        without = accuracy(store.aggregator.solve_without(messages_of(store, left_out)))
+        rows = sum(upload.rows for upload in left_out)
+        lines.append(Influence(client, task, rows, without, 100 * (without - total)))
+    lines.sort(key=lambda line: (-line.gain, line.client, line.task))
+    confirmed = []
+    for i, line in enumerate(lines):
+        if replay_all or (i == 0 and line.gain > HARMFUL):
+            say(f"replay without {line.client}{', ' + line.task if line.task else ''}")
+            replayed = accuracy(replay(store, groups[line.client, line.task]))
+            line = Influence(**{**asdict(line), "replayed": replayed})
+        confirmed.append(line)
+    table = InfluenceTable(total, tuple(confirmed))
+    with store.tolerating_a_full_disk("influence"):
+        kept = asdict(InfluenceTable(total, table.lines[:MAX_KEPT]))
+        store.database.set_fact("influence", json.dumps({"at": time.time(), **kept}))
+    return table
+
+
+def replay(store: Store, left_out: Collection[Upload]) -> Head | None:
+    """The head of an empty aggregator that absorbs all other uploads in order of acceptance."""
+    numbers = {upload.number for upload in left_out}
+    kept = [u for u in store.database.uploads() if u.number not in numbers]
+    total = Aggregator(store.rules.out_features, fingerprint=store.rules.fingerprint)
+    for upload, message in zip(kept, messages_of(store, kept), strict=True):
+        total.absorb(message, client=upload.client, task=upload.task)
+    return total.solve() if total.classes else None

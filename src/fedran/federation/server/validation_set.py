@@ -1,0 +1,67 @@
+"""The server's own rows with labels, on which every new head is tested."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core._linalg.arrays import require_finite, to_numpy
+from fedran.core.errors import Refused
+from fedran.core.features import RandomFeatures, require_nonnegative
+from fedran.core.head import Head
+from fedran.federation.protocol.rows import Rows, read_rows
+from fedran.federation.server.settings import ServerSettings
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """Features (n, d) with labels at the server, and the feature map."""
+
+    rows: Rows
+    phi: RandomFeatures
+
+    @classmethod
+    def load(cls, settings: ServerSettings, folder: Path) -> ValidationSet | None:
+        """The rows in the file that the settings name; None if they name none."""
+        if settings.validation is None:
+            return None
+        rows, width = read_rows(folder / settings.validation), settings.in_features
+        if rows.is_images or rows.X.shape[1] != width:
+            expected = f"features (n, {width}), as `in_features` says"
+            raise Refused(settings.validation, expected, f"{rows.X.dtype} {rows.X.shape}")
+        require_finite(rows.X, settings.validation)
+        if settings.kind == "hellinger":  # refused now rather than when the first head is tested
+            hint = "set kind = 'cosine' for features of any sign"
+            require_nonnegative(rows.X, settings.validation, "as kind 'hellinger' requires", hint)
+        return cls(rows, settings.features())
+
+    def scores(self, head: Head) -> NDArray[Any]:
+        """The scores of all rows, (n, C), in the feature map of the head."""
+        phi = self.phi
+        if head.fingerprint is not None and head.fingerprint != phi.fingerprint:
+            phi = RandomFeatures.from_fingerprint(head.fingerprint)
+        parts = [to_numpy(head.scores(H)) for _, H in phi.blocks(self.rows.X)]
+        return np.concatenate(parts) if parts else np.zeros((0, len(head.classes)))
+
+    def correct(self, head: Head) -> NDArray[np.bool_]:
+        """Which rows the head labels correctly. A row of a class that it lacks is wrong."""
+        return self.correct_scores(self.scores(head), list(head.classes))
+
+    def correct_scores(self, scores: NDArray[Any], classes: list[Any]) -> NDArray[np.bool_]:
+        """Which rows have their largest score in the column of their label."""
+        position = {label: i for i, label in enumerate(classes)}
+        truth = np.array([position.get(label, -1) for label in self.rows.y], dtype=np.int64)
+        return np.asarray(np.argmax(scores, axis=1) == truth)
+
+    def known_to(self, head: Head) -> NDArray[np.bool_]:
+        """Which rows have a class of the head."""
+        return np.array([label in head.classes for label in self.rows.y], dtype=bool)
+
+    def accuracy(self, head: Head) -> float | None:
+        """Accuracy on the rows whose class the head knows; None if there are none."""
+        known = self.known_to(head)
+        return float(np.mean(self.correct(head)[known])) if known.any() else None

@@ -1,0 +1,56 @@
+"""``fedran federation influence`` and ``release``."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedran.federation.server.head import update_head
+from helpers.gated import VALIDATION, flipped, gated_sites, honest, rows, send, store_of
+from helpers.made_federation import D, M
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The folder of a server that holds a head back."""
+    sites = gated_sites()
+    np.savez(tmp_path / "v.npz", features=VALIDATION.rows.X, labels=VALIDATION.rows.y)
+    settings = f'federation = "trial"\nin_features = {D}\nout_features = {M}\nsource = "test"\n'
+    (tmp_path / "server.toml").write_text(settings + 'validation = "v.npz"\n')
+    sites.roster.save(tmp_path / "roster.toml")
+    store = store_of(sites, tmp_path / "state")
+    honest(store, sites, "may", (0, 1))
+    update_head(store, VALIDATION, "may", 2.0)
+    assert send(store, sites, "site-5", "june", flipped(rows(7, (0, 1)), 0, 1), times=5)
+    update_head(store, VALIDATION, "june", 2.0)
+    store.close()
+    return tmp_path
+
+
+def test_influence_prints_a_table_with_the_liar_first(server, cli):
+    code, out, err = cli("federation", "influence", str(server))
+    assert code == 0
+    assert "replay without site-5" in err
+    lines = out.splitlines()
+    assert lines[0].split() == ["without", "task", "rows", "accuracy", "gain", "by", "replay"]
+    assert lines[1].split()[:2] == ["site-5", "all"]
+    assert len(lines) == 7
+    code, out, _ = cli("federation", "influence", str(server), "--uploads", "--replay")
+    assert (code, out.splitlines()[1].split()[:2]) == (0, ["site-5", "june"])
+
+
+def test_influence_needs_validation_rows(server, cli):
+    path = server / "server.toml"
+    path.write_text(path.read_text().replace('validation = "v.npz"', ""))
+    code, out, err = cli("federation", "influence", str(server))
+    assert (code, out) == (2, "")
+    assert "name a file with `validation`" in err
+
+
+def test_release_puts_the_held_head_into_service(server, cli):
+    held = (server / "state" / "held.fedran").read_bytes()
+    code, out, _ = cli("federation", "release", str(server))
+    assert (code, "is in service" in out) == (0, True)
+    assert (server / "state" / "head.fedran").read_bytes() == held
+    code, out, err = cli("federation", "release", str(server))
+    assert (code, "expected a head that is held back, got none" in err) == (2, True)
