@@ -29,9 +29,10 @@ import numpy as np
 import fedran
 from fedran.core._linalg.arrays import to_device
 from fedran.core.accounts import Accounts
+from fedran.core.pseudo_labels import margin_labels
 from fedran.core.ridge import Ridge
 from fedran.data.catalogue import load_dataset
-from fedran.data.stream import make_stream
+from fedran.data.stream import Task, make_stream
 from fedran.wire import quantisation
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -57,12 +58,18 @@ class Case:
     min_group: int = 1
     directions: int = 16
     center: str | None = "class"
+    slope: float = 1.5
+    label_rate: float = 1.0
+    margin: float = 0.1
 
     @property
     def message(self) -> str:
         """What the clients send, in a few words."""
         if self.rank is not None:
             form = "" if self.center else ", uncentred"
+            form += f", slope {self.slope:g}" if self.slope != 1.5 else ""
+            if self.label_rate < 1:
+                form += f", {self.label_rate:.0%} labels, margin {self.margin:g}"
             return f"r={self.rank}, {self.bits:g} bits, sums {self.sum_extra:+g}{form}"
         return f"groups of {self.group_size}, at least {self.min_group}, q={self.directions}"
 
@@ -99,6 +106,10 @@ def cases() -> list[Case]:
     made += [Case(*few, rank=256, bits=b) for b in (3.0, 3.5, 4.0, 6.0, 8.0)]
     made += [Case(*few, rank=256, sum_extra=e) for e in (-1.0, 0.0, 3.0, 6.0)]
     made += [Case(*many, rank=8, sum_extra=e) for e in (-1.0, 0.0, 3.0, 6.0)]
+    made += [Case(*few, rank=r, slope=a) for r in (64, 256) for a in (1.0, 1.25, 1.75, 2.0)]
+    made += [
+        Case(*few, rank=256, label_rate=0.1, margin=margin) for margin in (0.0, 0.05, 0.1, 0.2, 0.3)
+    ]
     wide = {"out_features": 16384}
     made += [
         Case(*few, **wide, group_size=g, min_group=m)
@@ -115,37 +126,45 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
     X_all, y_all = training_rows(case.dataset, case.kind)
     train, held_out = split(y_all, 0.9 if case.dataset.startswith("gaussians") else 0.2)
     X, y = X_all[train], y_all[train]
-    stream = make_stream(y, n_tasks=case.n_tasks, n_clients=case.clients, beta=case.beta, seed=seed)
+    stream = make_stream(
+        y,
+        n_tasks=case.n_tasks,
+        n_clients=case.clients,
+        beta=case.beta,
+        seed=seed,
+        label_rate=case.label_rate,
+    )
     phi = fedran.RandomFeatures(X.shape[1], case.out_features, kind=case.kind, seed=seed)
     agg = fedran.Aggregator(case.out_features, fingerprint=phi.fingerprint, device=device)
-    quantisation.SUM_EXTRA_BITS = case.sum_extra
+    quantisation.SUM_EXTRA_BITS, quantisation.SLOPE = case.sum_extra, case.slope
     largest, tasks, start = 0, [], time.perf_counter()
 
-    def uploads(clients: list[np.ndarray]) -> Iterable[bytes]:
+    def summary(rows: np.ndarray, labelled: np.ndarray) -> fedran.Summary:
+        H, labels = phi(to_device(X[rows], device)), y[rows]
+        if not labelled.all():
+            masked = [c if known else None for c, known in zip(labels, labelled, strict=True)]
+            labels = margin_labels(H, masked, case.margin).labels
+        made = fedran.summarize(
+            H, labels, case.rank, center=case.center, fingerprint=phi.fingerprint
+        )
+        return made.to(None)
+
+    def uploads(task: Task) -> Iterable[bytes]:
+        clients = [(r, task.has_label(k)) for k, r in enumerate(task.rows) if len(r)]
         if case.group_size is not None:
             sizes = {"group_size": case.group_size, "min_group": case.min_group}
             return pool.map(
                 lambda rows: fedran.encode(
                     fedran.condense(X[rows], y[rows], phi, directions=case.directions, **sizes)
                 ),
-                clients,
+                [rows for rows, _ in clients],
             )
         # torch does not start its linear algebra in several threads at once.
-        summaries = [
-            fedran.summarize(
-                phi(to_device(X[rows], device)),
-                y[rows],
-                case.rank,
-                center=case.center,
-                fingerprint=phi.fingerprint,
-            ).to(None)
-            for rows in clients
-        ]
+        summaries = [summary(*client) for client in clients]
         return pool.map(lambda s: fedran.encode(s, bits=case.bits), summaries)
 
     for t, task in enumerate(stream.tasks):
-        present = [rows for rows in task.rows if len(rows)]
-        for k, blob in enumerate(uploads(present)):
+        for k, blob in enumerate(uploads(task)):
             largest = max(largest, len(blob))
             agg.absorb(fedran.decode(blob), client=f"c{k}", task=f"t{t}")
         rows = held_out[np.isin(y_all[held_out], stream.seen(t))]
@@ -295,7 +314,8 @@ def fit(runs: list[dict]) -> str:
         "Gaussian classes with flat spectra are shown beside and do not choose: no rule that uses",
         "only the accounts serves them, because their best ridge is large at full rank too.",
     ]
-    defaults = [r for r in runs if r["rank"] and (r["bits"], r["sum_extra"]) == (5.0, 1.0)]
+    usual = {"bits": 5.0, "sum_extra": 1.0, "slope": 1.5, "label_rate": 1.0}
+    defaults = [r for r in runs if r["rank"] and all(r[k] == v for k, v in usual.items())]
     flat = [r for r in defaults if r["dataset"].startswith("gaussians")]
     real = [r for r in defaults if r not in flat]
     lines += ["", *ridge_table("Ridge for summaries", real, {"flat spectra": flat})]
