@@ -5,9 +5,9 @@ import pickle
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import load_iris, make_blobs, make_circles
+from sklearn.datasets import load_digits, load_iris, make_blobs, make_circles
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -125,18 +125,18 @@ def test_a_sum_keeps_feature_names():
 @pytest.mark.parametrize(
     ("options", "width", "named"),
     [
-        ({"random_state": 1}, 6, "seed is 0 here and 1 there"),
-        ({"out_features": 32}, 6, "M is 96 here and 32 there"),
-        ({}, 5, "d is 6 here and 5 there"),
-        ({"random_state": None}, 6, "seed is 0 here"),
-        ({"kind": "relu"}, 6, 'kind is "cosine" here and "relu" there'),
-        ({"bias": False}, 6, "bias is true here and false there"),
+        ({"random_state": 1}, 6, "random_state is 0 in one classifier and 1 in the other"),
+        ({"out_features": 32}, 6, "out_features is 96 in one classifier and 32 in the other"),
+        ({}, 5, "n_features_in_ is 6 in one classifier and 5 in the other"),
+        ({"random_state": None}, 6, "random_state is 0 in one classifier"),
+        ({"kind": "relu"}, 6, "kind is 'cosine' in one classifier and 'relu' in the other"),
+        ({"bias": False}, 6, "bias is True in one classifier and False in the other"),
     ],
 )
 def test_other_features_are_not_added(blobs, options, width, named):
     X, y, _, _ = blobs
     other = model(**options).fit(X[:, :width], y)
-    with pytest.raises(fedran.Refused, match=named):
+    with pytest.raises(ValueError, match=named):
         model().fit(X, y) + other
 
 
@@ -240,9 +240,27 @@ def test_one_class_and_two(blobs):
 def test_ridge_options(blobs):
     X, y, _, _ = blobs
     mean = float(np.mean(np.sum(model().fit(X, y).phi_(X) ** 2, axis=1)))
-    given = {0.25: 0.25, fedran.Ridge.relative(0.2): 0.2 * mean, None: 0.03 * mean}
+    given = {
+        1.0: 0.03 * mean,
+        10: 0.3 * mean,
+        None: 0.03 * mean,
+        fedran.Ridge.relative(0.2): 0.2 * mean,
+        fedran.Ridge.absolute(0.25): 0.25,
+    }
     for ridge, lam in given.items():
         assert model(ridge=ridge).fit(X, y).head_.diagnosis.lam == pytest.approx(lam, rel=1e-4)
+
+
+def test_the_suggested_grid_of_ridges_works_in_a_search():
+    """A grid of plain numbers lies around the default instead of missing it by far."""
+    X, y = load_digits(return_X_y=True)
+    X = StandardScaler().fit_transform(X[:600])
+    search = GridSearchCV(FedRANClassifier(out_features=512), {"ridge": fedran.Ridge.GRID}, cv=3)
+    scores = search.fit(X, y[:600]).cv_results_["mean_test_score"]
+    default = scores[fedran.Ridge.GRID.index(1.0)]
+    assert default > 0.85
+    assert scores.max() <= default + 0.03
+    assert scores.min() > 0.75
 
 
 def test_random_states(blobs):
@@ -267,7 +285,7 @@ def test_random_states(blobs):
         ({"rank": 0}, "rank"),
         ({"rank": 1.5}, "rank"),
         ({"ridge": 0.0}, "ridge"),
-        ({"ridge": -1.0}, "ridge"),
+        ({"ridge": -1.0}, "ridge must be a finite, positive number, got -1.0"),
         ({"random_state": -1}, "seed"),
         ({"kind": "tanh"}, "kind must be one of"),
         ({"bias": 1}, "bias must be"),

@@ -16,7 +16,6 @@ from fedran.core.aggregator import FLOAT32_ENERGY, Aggregator
 from fedran.core.errors import Refused
 from fedran.core.exact import ExactSum
 from fedran.core.features import Kind, RandomFeatures
-from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
 from fedran.core.labels import encode_labels, label_array
 from fedran.core.ridge import Ridge
@@ -42,7 +41,9 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         None for the exact Gram. An int or a share of the energy in (0, 1] solves from the
         leading part only, as a federation with such uploads would.
     ridge:
-        None for the default rule, a number for an absolute lambda, or a ``fedran.Ridge``.
+        How much the weights are shrunk, as a multiple of the default rule: 10 gives ten times its
+        lambda. ``fedran.Ridge.GRID`` is a grid to search. A ``fedran.Ridge`` sets lambda
+        otherwise, for example ``Ridge.absolute(0.1)``.
     random_state:
         Seed of P. Models can be added only if it is the same int in both.
         Their ``out_features``, ``kind`` and ``bias`` must agree too.
@@ -86,7 +87,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         kind: Kind = "cosine",
         bias: bool = True,
         rank: int | float | None = None,
-        ridge: Ridge | float | None = None,
+        ridge: Ridge | float = 1.0,
         random_state: int | None = 0,
     ) -> None:
         self.out_features = out_features
@@ -197,7 +198,12 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return NotImplemented
         check_is_fitted(self, "classes_")
         check_is_fitted(other, "classes_")
-        require_same(self.phi_.fingerprint, other.phi_.fingerprint, "both classifiers")
+        for name, value in _map_parameters(self).items():
+            if value != _map_parameters(other)[name]:
+                raise ValueError(
+                    f"{name} is {value!r} in one classifier and {_map_parameters(other)[name]!r} "
+                    f"in the other; models add only if they were fitted with the same {name}"
+                )
         names = [list(getattr(c, "feature_names_in_", ())) for c in (self, other)]
         if names[0] != names[1]:
             raise ValueError("the feature names of the two classifiers differ, or their order")
@@ -217,6 +223,18 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         merged._learned.add_sum(other._learned)
         merged._forget_head()
         return merged
+
+
+def _map_parameters(clf: FedRANClassifier) -> dict[str, Any]:
+    """What a fitted model's random features depend on, by the names of the constructor."""
+    phi = clf.phi_
+    return {
+        "n_features_in_": phi.in_features,
+        "out_features": phi.out_features,
+        "kind": phi.kind,
+        "bias": phi.bias,
+        "random_state": phi.seed,
+    }
 
 
 def _require_energy(X: NDArray[Any], out_features: int) -> None:

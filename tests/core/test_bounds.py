@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fedran.core.accounts import Accounts
 from fedran.core.aggregator import Aggregator
 from fedran.core.bounds import certified_rows, gram_bounds, paper_weight_bound, weight_bound
+from fedran.core.ridge import Ridge
 from fedran.core.summarize import summarize
 from helpers.reference import features, federations, quick, ridge
 
@@ -34,7 +35,7 @@ def solved(federation, rank, server, rho, drop, device=None):
     agg = aggregate(federation, rank, device, **server)
     lam = rho * agg.accounts.mean_row_energy
     complement = "drop" if drop and server else "keep"
-    head = agg.solve(lam, complement=complement).to(None)
+    head = agg.solve(Ridge.absolute(lam), complement=complement).to(None)
     full = ridge(federation.H, federation.y, head.classes, lam)
     return head, full
 
@@ -143,6 +144,6 @@ def test_our_form_is_attained(complement):
     agg = Aggregator(2, 1, dtype="float64")
     agg.absorb(s, client="c", task="t")
     lam = 1000.0
-    head = agg.solve(lam, complement=complement)
+    head = agg.solve(Ridge.absolute(lam), complement=complement)
     distance = np.linalg.norm(head.weights - np.array([[0.0], [1 / (1 + lam)]]))
     assert distance <= head.diagnosis.eps_W <= 1.002 * distance

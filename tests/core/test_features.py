@@ -276,11 +276,21 @@ def test_features_of_the_wrong_width_are_refused():
         next(phi.blocks(np.ones((2, 4))))
 
 
-def test_a_nan_in_z_is_refused_at_the_latest_when_summarized():
+@pytest.mark.parametrize(("bad", "name"), [(np.nan, "NaN"), (np.inf, "infinity")])
+@pytest.mark.parametrize("make", [np.asarray, torch.as_tensor])
+@pytest.mark.parametrize("kind", ["cosine", "relu"])
+def test_values_that_are_not_finite_are_refused_with_row_and_column(bad, name, make, kind):
     Z = np.ones((4, 3))
-    Z[2, 0] = np.nan
-    with pytest.raises(ValueError, match="row 2"):
-        fedran.summarize(RandomFeatures(3, 4)(Z), [0] * 4)
+    Z[2, 1] = bad
+    phi = RandomFeatures(3, 4, kind)
+    for use in (phi, phi.prepare, lambda rows: list(phi.blocks(rows))):
+        with pytest.raises(fedran.Refused, match=f"finite values, got {name} in row 2, column 1"):
+            use(make(Z))
+
+
+def test_finite_values_whose_sum_overflows_are_accepted():
+    Z = np.full((4, 3), 1e308)
+    assert np.isfinite(RandomFeatures(3, 4)(Z)).all()
 
 
 def test_a_source_is_a_name_or_a_mapping():

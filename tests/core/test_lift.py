@@ -43,7 +43,7 @@ def test_groups_of_one_row_are_absorbed_as_the_rows_themselves(kind, bias, seed)
     )
     assert agg.counts == exact.counts
     np.testing.assert_allclose(
-        agg.solve(1.0).weights, exact.solve(1.0).weights, atol=1e-3 * np.sqrt(scale)
+        agg.solve().weights, exact.solve().weights, atol=1e-3 * np.sqrt(scale)
     )
 
 

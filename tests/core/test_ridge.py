@@ -144,9 +144,21 @@ class TestRule:
 
     def test_parse_accepts_none_numbers_and_ridges(self):
         assert Ridge.parse(None) == Ridge()
-        assert Ridge.parse(0.5) == Ridge.absolute(0.5)
         assert Ridge.parse(Ridge.relative(2.0)).value(Accounts(n_rows=2, energy=4.0)) == 4.0
         assert Ridge.absolute(3.0).value(Accounts(n_rows=1, energy=1e9)) == 3.0
+
+    @quick
+    @given(st.floats(1e-3, 1e3), st.floats(0, 1), st.sampled_from([float, np.float32]))
+    def test_a_number_multiplies_the_default_rule(self, times, f, kind):
+        accounts = Accounts(n_rows=9, energy=90.0, cut=90.0 * f, parts=2)
+        expected = float(kind(times)) * Ridge().value(accounts)
+        assert Ridge.parse(kind(times)).value(accounts) == pytest.approx(expected)
+
+    def test_the_suggested_grid_surrounds_the_default_rule(self):
+        assert 1.0 in Ridge.GRID
+        assert min(Ridge.GRID) <= 0.01
+        assert max(Ridge.GRID) >= 100
+        assert Ridge.parse(1) == Ridge()
 
     @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
     def test_the_ridge_must_be_positive_and_finite(self, bad):

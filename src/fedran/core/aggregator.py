@@ -234,7 +234,8 @@ class Aggregator:
     def solve(self, ridge: Ridge | float | None = None, complement: Complement = "keep") -> Head:
         """The head ``W = (G + lambda I)^-1 B`` of everything absorbed so far.
 
-        ``ridge`` is None for the default rule, a number for an absolute lambda, or a ``Ridge``.
+        ``ridge`` is None for the default rule, a number for a multiple of it, or a ``Ridge``, such
+        as ``Ridge.absolute(0.1)``.
         ``complement="drop"`` (with ``server_rank`` only) is the paper's head, which is zero
         outside the retained subspace. The state does not change; an open task stays open.
         """

@@ -66,7 +66,7 @@ class ExactSum:
     >>> total.add_rows([(slice(0, 2), H)], ("cat", "dog"), np.array([0, 1]))
     >>> total.gram().tolist(), total.class_sums.sums.tolist(), total.accounts.energy
     ([[2.0, 2.0], [2.0, 4.0]], [[1.0, 1.0], [0.0, 2.0]], 6.0)
-    >>> total.solve(1.0).predict(H).tolist()
+    >>> total.solve().predict(H).tolist()
     ['cat', 'dog']
     """
 

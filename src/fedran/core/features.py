@@ -208,8 +208,23 @@ source={'backbone': 'a backbone'})
         return ((rows, self._mapped(Z[rows])) for rows in self._slices(Z.shape[0], max_bytes))
 
     def _accepted(self, Z: ArrayLike | Array) -> Float[Array, "n d"]:
-        """Z as a matrix of floats; refuses values that the kind does not allow."""
+        """Z as a matrix of floats; refuses NaN, infinity and what the kind does not allow."""
         Z = as_matrix(Z, "Z", self.in_features)
+        xp = namespace(Z)
+        # One sum is finite unless a value is not, or finite values overflow: then look closely.
+        with np.errstate(over="ignore", invalid="ignore"):
+            suspicious = not bool(xp.isfinite(xp.sum(Z)))
+        if suspicious:
+            bad = np.argwhere(~np.isfinite(to_numpy(Z)))
+            if len(bad):
+                row, column = (int(i) for i in bad[0])
+                what = "NaN" if bool(xp.isnan(Z[row, column])) else "infinity"
+                raise Refused(
+                    "Z",
+                    "finite values",
+                    f"{what} in row {row}, column {column}",
+                    hint="remove or repair such rows",
+                )
         if self.kind == "hellinger":
             hint = "use kind='cosine' for features of any sign"
             require_nonnegative(Z, "Z", "as kind 'hellinger' requires", hint)

@@ -203,7 +203,12 @@ class Mixture:
 
     def __radd__(self, other: object) -> Mixture:
         """Lets ``sum([a, b, c])`` start from 0."""
-        return self if other == 0 else NotImplemented
+        if isinstance(other, int) and other == 0:
+            return self
+        raise TypeError(
+            f"a Mixture adds only to a Mixture, not to a {type(other).__name__}; "
+            "an Aggregator absorbs summaries and mixtures together"
+        )
 
     def to(self, device: str | None) -> Mixture:
         """The same mixture on a torch device, or in NumPy when ``device`` is None."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from scipy.linalg import blas
@@ -46,11 +46,18 @@ class Ridge:
     constants were chosen on held-out training rows (results/constants.md): the best ridge grows
     with f, and for the same f it is smaller where many small clients contribute.
 
-    >>> Ridge().value(Accounts(n_rows=100, parts=1, energy=1000.0, cut=100.0))
-    1.0
-    >>> Ridge.absolute(1e-3).value(Accounts(n_rows=10, energy=1000.0))
+    Wherever a ridge is asked for, a plain number means a multiple of this rule: 1.0 is the rule
+    itself and 10 gives ten times its lambda. ``Ridge.GRID`` is a grid of such numbers to search.
+
+    >>> accounts = Accounts(n_rows=100, parts=1, energy=1000.0, cut=100.0)
+    >>> Ridge().value(accounts), Ridge.parse(10).value(accounts)
+    (1.0, 10.0)
+    >>> Ridge.absolute(1e-3).value(accounts)
     0.001
     """
+
+    GRID: ClassVar[tuple[float, ...]] = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+    """Multiples of the default rule, for a search such as scikit-learn's ``GridSearchCV``."""
 
     base: float = 0.03
     slope: float = 0.07
@@ -77,14 +84,17 @@ class Ridge:
 
     @classmethod
     def parse(cls, ridge: Ridge | float | None) -> Ridge:
-        """A Ridge unchanged, a number as an absolute value, None as the default rule."""
+        """A Ridge unchanged, a number as that multiple of the default rule, None as the rule."""
         if ridge is None:
             return cls()
         if isinstance(ridge, Ridge):
             return ridge
         if isinstance(ridge, bool) or not isinstance(ridge, (int, float, np.number)):
             raise TypeError(f"ridge must be a number, a Ridge or None, got {ridge!r}")
-        return cls.absolute(float(ridge))
+        rule, times = cls(), float(ridge)
+        if not (math.isfinite(times) and times > 0):
+            raise ValueError(f"ridge must be a finite, positive number, got {ridge!r}")
+        return cls(base=times * rule.base, slope=times * rule.slope)
 
     def value(self, accounts: Accounts) -> float:
         """lambda for these accounts; 1.0 where the features have no energy at all."""

@@ -152,7 +152,12 @@ class Summary:
 
     def __radd__(self, other: object) -> Summary:
         """Lets ``sum([a, b, c])`` start from 0."""
-        return self if other == 0 else NotImplemented
+        if isinstance(other, int) and other == 0:
+            return self
+        raise TypeError(
+            f"a Summary adds only to a Summary, not to a {type(other).__name__}; "
+            "an Aggregator absorbs summaries and mixtures together"
+        )
 
     def truncate(
         self,

@@ -101,4 +101,4 @@ class ExactAggregatorMethod(AggregatorMethod, ABC):
 
     def solve(self, aggregator: Aggregator) -> Head:
         """Our ridge rule (or the given lambda), complement kept."""
-        return aggregator.solve(Ridge.parse(self.lam))
+        return aggregator.solve(None if self.lam is None else Ridge.absolute(self.lam))
