@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from fedran.methods.prompted.base import PromptedMethod, add_rows, with_rows
+from fedran.methods.prompted.codaprompt import FedCODAPrompt
+from fedran.methods.prompted.frozen_vit import frozen_vit
 from fedran.methods.trained.training import local_training
 from fedran.methods.trained.training.messages import unpack_tensors
 from helpers.tiny_vit import WIDTH, tiny_vit
@@ -31,6 +33,10 @@ class HeadOnly(PromptedMethod):
 
 def quick(**settings):
     return HeadOnly(**{"weights": tiny_vit(), "n_rounds": 2, "epochs": 2, "batch": 5} | settings)
+
+
+def quick_prompts():
+    return FedCODAPrompt(weights=tiny_vit(), components=2, blocks=2, length=2, n_rounds=1, epochs=1)
 
 
 def adam(parameters, rates, gradients_of):
@@ -174,6 +180,14 @@ def test_with_rows_replaces_the_last_rows_and_add_rows_appends():
     longer = add_rows(weights, {"a": torch.zeros(1, 2), "c": torch.zeros(1)})
     assert [len(longer[n]) for n in "abc"] == [4, 2, 1]
     assert same({"b": longer["b"]}, {"b": weights["b"]})
+
+
+def test_training_goes_on_after_a_process_that_started_with_a_prediction(dataset):
+    method = quick_prompts()
+    rounds = Rounds(method, dataset, make_tasks(dataset)).run(1)
+    frozen_vit.cache_clear()
+    method.predict(rounds.state, rounds.data.X_test)
+    rounds.task(1)
 
 
 def test_the_hash_of_the_weights_is_that_of_the_file():

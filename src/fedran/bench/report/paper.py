@@ -190,8 +190,8 @@ def paper_dataset(dataset: str) -> str | None:
 def paper_method(key: str) -> str | None:
     """The paper's name of a method, from its key in the registry.
 
-    >>> paper_method("fedran-paper"), paper_method("fedicarl"), paper_method("ncm")
-    ('FedRAN', 'FediCaRL', None)
+    >>> paper_method("fedran-paper"), paper_method("fed-codaprompt"), paper_method("ncm")
+    ('FedRAN', 'Fed-CODAP', None)
     """
     return _METHODS.get(re.sub(r"[^a-z0-9]", "", key.lower()))
 
@@ -210,10 +210,8 @@ _METHODS = {
     "ewc": "FedEWC",
     "fedicarl": "FediCaRL",
     "icarl": "FediCaRL",
-    "feddualp": "Fed-DualP",
-    "dualprompt": "Fed-DualP",
-    "fedcodap": "Fed-CODAP",
-    "codaprompt": "Fed-CODAP",
+    "feddualprompt": "Fed-DualP",
+    "fedcodaprompt": "Fed-CODAP",
     "fedcprompt": "Fed-CPrompt",
     "pilora": "PiLoRA",
 }

@@ -27,7 +27,7 @@ def is_head(result: Result) -> bool:
 
 
 def on_images(result: Result) -> bool:
-    """Whether a whole network was trained on images, so that its features drift."""
+    """Whether a network or its prompts were trained on images, so that features drift."""
     return is_trained(result) and not is_head(result)
 
 
@@ -35,10 +35,14 @@ def network(result: Result) -> str:
     """The network as text, or '' where none is recorded.
 
     >>> from types import SimpleNamespace as R
-    >>> network(R(params={"network": "resnet18"})), network(R(params={"network": "vit"}))
-    ('ResNet-18', 'vit')
+    >>> network(R(family="trained", params={"network": "resnet18"}))
+    'ResNet-18'
+    >>> network(R(family="trained", params={"weights": "vit.safetensors"}))
+    'frozen ViT'
     """
     name = str(result.params.get("network", ""))
+    if not name and is_trained(result) and result.params.get("weights"):
+        return "frozen ViT"
     return NETWORKS.get(name, name)
 
 

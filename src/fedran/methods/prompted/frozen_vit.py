@@ -121,11 +121,12 @@ def frozen_vit(path: str, device: str, precision: Precision) -> FrozenViT:
     load_torch()
     from fedran.backbones.vit import load_vit
 
-    network, preprocess = load_vit(find_weights(path))
-    network = network.to(device)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    network.blocks.to(dtype)
-    network.norm.to(dtype)
+    with torch.inference_mode(False):  # also if the first use is a prediction
+        network, preprocess = load_vit(find_weights(path))
+        network = network.to(device)
+        network.blocks.to(dtype)
+        network.norm.to(dtype)
     return FrozenViT(network, preprocess, device, dtype)
 
 
