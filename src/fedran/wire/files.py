@@ -90,6 +90,8 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
         raise ValueError(f"{path}: not valid TOML: {reason}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: not valid TOML: nested too deeply") from None
 
 
 @contextmanager

@@ -52,6 +52,7 @@ WRONG = [
     ({"extra": "1"}, "expected client, federation, key, node, got"),
     ({"federation": "{}"}, "federation: expected a str"),
     ({"federation": "= ="}, "not valid TOML"),
+    ({"key": "[" * 10**5 + "]" * 10**5}, "not valid TOML: nested too deeply"),
 ]
 
 

@@ -1,5 +1,6 @@
 """The answers of ``flwr``, and what they mean."""
 
+import socket
 import subprocess
 import sys
 
@@ -8,7 +9,8 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.federation.ops import flower
-from fedran.federation.server.settings import ServerPaths
+from fedran.federation.ops.scaffold import make_server
+from fedran.federation.server.settings import WITHOUT_KEYS, ServerPaths, ServerSettings
 
 
 @pytest.fixture
@@ -73,3 +75,38 @@ def test_output_around_the_json_answer_is_skipped(place, monkeypatch):
     monkeypatch.setattr(flower, "_executable", lambda name: name)
     monkeypatch.setattr(flower.subprocess, "run", fake)
     assert flower.flwr(place, "list")["runs"] == [1]
+
+
+def test_addresses_of_both_kinds_are_reached(tmp_path, monkeypatch):
+    """A server on all interfaces, and one on an IPv6 address, is reached from its own machine."""
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    for family, given, host in (
+        (socket.AF_INET, "0.0.0.0", "127.0.0.1"),
+        (socket.AF_INET6, "[::]", "::1"),
+        (socket.AF_INET6, "[::1]", "::1"),
+    ):
+        with socket.socket(family) as listener:
+            try:
+                listener.bind((host, 0))
+            except OSError:
+                pytest.skip("no IPv6 loopback here")
+            port = listener.getsockname()[1]
+            address = f"{given}:{port}"
+            assert not flower.is_listening(address)
+            listener.listen()
+            assert flower.is_listening(address)
+
+
+def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path, monkeypatch):
+    paths = make_server(tmp_path / "s", ServerSettings("trial", 4, address="[::1]:9443"))
+    monkeypatch.setattr(flower, "_executable", lambda name: name)
+    command, environment = flower.superlink(paths, insecure=False)
+    assert command[command.index("--host") + 1 : command.index("--host") + 4] == [
+        "::1",
+        "--port",
+        "9443",
+    ]
+    assert 'address = "[::1]:9443"' in (paths.flower / "config.toml").read_text()
+    assert environment[WITHOUT_KEYS] == "0"
+    assert flower.superlink(paths, insecure=True)[1][WITHOUT_KEYS] == "1"

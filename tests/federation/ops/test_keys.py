@@ -207,7 +207,7 @@ def test_a_renewed_certificate_has_the_same_authority_and_names(tmp_path):
     renew_server(tmp_path)
     after = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     assert {n for n in after if after[n] != before[n]} == {"server.crt", "server.key"}
-    assert server_hosts(tmp_path) == ["localhost", "127.0.0.1", "fl.example.org", "10.0.0.1"]
+    assert server_hosts(tmp_path) == ["localhost", "127.0.0.1", "::1", "fl.example.org", "10.0.0.1"]
     assert (tmp_path / "server.key").stat().st_mode & 0o077 == 0
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")

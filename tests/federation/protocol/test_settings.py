@@ -97,6 +97,8 @@ def test_a_task_name_is_checked_before_it_is_offered(tmp_path):
         ("0.0.0.0:1", ("0.0.0.0", 1)),
         ("fl.example.org:65535", ("fl.example.org", 65535)),
         ("localhost:80", ("localhost", 80)),
+        ("[::]:80", ("::", 80)),
+        ("[2001:db8::7]:9443", ("2001:db8::7", 9443)),
     ],
 )
 def test_an_address_is_split_into_host_and_port(address, expected):
@@ -108,6 +110,7 @@ WRONG += ["host:65536", "host:99999999", "host:1.5", "host:٣", "host:0x50", "ho
 
 
 ODD = ["two words:1", 'quote":1', "line\n:1", "http://host:9443", "--host:1", "user@host:1"]
+ODD += ["::1:9443", "[::1]", "[host]:1", "[127.0.0.1]:1", "[::1]9443"]
 ODD += ["host:0", "host:" + "1" * 5000]
 
 

@@ -38,7 +38,7 @@ def server(sites, short_waits, tmp_path):
 
     made = []
 
-    def run(task, nodes, deadline=0.2, owners=(), **changes):
+    def run(task, nodes, deadline=0.2, owners=None, **changes):
         settings = ServerSettings("trial", D, M, "relu", **{"source": "test", **changes})
         # Shorter than a file may say: most of these tests wait for it.
         object.__setattr__(settings, "deadline", deadline)
@@ -46,7 +46,7 @@ def server(sites, short_waits, tmp_path):
             made.append(sites.store(tmp_path / "state"))
         run.store = made[0]
         run.grid = Fleet(nodes) if isinstance(nodes, dict) else nodes
-        run.round = Round(run.grid, settings, made[0], None, lambda: dict(owners))
+        run.round = Round(run.grid, settings, made[0], None, owners)
         start = time.monotonic()
         verdict = run.round.run(task)
         run.seconds = time.monotonic() - start

@@ -67,10 +67,35 @@ def test_an_upload_that_is_too_large_is_refused_and_the_others_are_not(server, s
 def test_a_node_may_only_answer_for_its_own_client(server, sites, caplog):
     nodes = honest(sites, names=NAMES[:2])
     nodes[13] = Site("site-1", told="nothing from site-1")
-    assert server("may", nodes, owners={"11": "site-1", "12": "site-2", "13": "site-3"}) == "quorum"
+    owners = {"11": "site-1", "12": "site-2", "13": "site-3"}
+    assert server("may", nodes, owners=lambda: owners) == "quorum"
     assert "node 13: client: expected site-3, the owner of this node, got site-1" in caplog.text
     assert events(server, "declined") == []
     assert events(server, "task")[-1]["missing"] == ["site-3"]
+
+
+def test_answers_of_nodes_without_a_known_owner_are_not_taken(server, sites, caplog):
+    """The list of nodes may be lost with a damaged database."""
+    nodes = honest(sites)
+    assert server("may", nodes, owners=dict) == "short"
+    assert "node 11: its owner cannot be read: no client is known" in caplog.text
+    assert len(server.store.aggregator.absorbed) == 0
+    owners = {"11": "site-1", "12": "site-2", "13": "site-3"}
+    assert server("may", nodes, owners=lambda: owners) == "complete"
+
+
+def test_answers_are_not_taken_while_the_list_of_nodes_cannot_be_read(server, sites, caplog):
+    owners, reads = {"11": "site-1", "12": "site-2", "13": "site-3"}, []
+
+    def damaged_twice():
+        reads.append(1)
+        if len(reads) <= 2:
+            raise OSError("a row of the table nodes is not what was written")
+        return owners
+
+    assert server("may", honest(sites), deadline=5.0, owners=damaged_twice) == "complete"
+    assert "the table nodes" in caplog.text
+    assert len(server.grid.of(MessageType.TRAIN)) == 5
 
 
 def test_an_unsigned_client_name_beside_an_upload_proves_nothing(server, sites):

@@ -11,7 +11,7 @@ from flwr.app import (
 )
 
 from fedran.federation.server import messenger
-from fedran.federation.server.messenger import MAX_ATTEMPTS
+from fedran.federation.server.messenger import MAX_FAILURES
 from helpers.fleet import (
     Flaky,
     Fleet,
@@ -34,8 +34,8 @@ def test_a_node_that_always_fails_is_asked_a_limited_number_of_times(server, sit
     nodes = honest(sites)
     nodes[11] = Flaky("site-1", 10**6, sites.envelope("site-1", "may"))
     assert server("may", nodes) == "quorum"
-    assert len(server.grid.of(MessageType.TRAIN, 11)) == MAX_ATTEMPTS
-    assert len(server.grid.of(MessageType.TRAIN)) == MAX_ATTEMPTS + 2
+    assert len(server.grid.of(MessageType.TRAIN, 11)) == MAX_FAILURES
+    assert len(server.grid.of(MessageType.TRAIN)) == MAX_FAILURES + 2
     assert "11" not in served(server.folder)["nodes"], "it may have an upload: it is asked again"
 
 
@@ -63,6 +63,19 @@ def test_a_node_that_is_silent_for_long_is_asked_again(server, sites, monkeypatc
     nodes[11] = deaf_once
     assert server("may", nodes, deadline=5.0) == "complete"
     assert len(server.grid.of(MessageType.TRAIN, 11)) == 2
+
+
+def test_a_slow_node_does_not_use_up_the_budget_for_errors(server, sites, monkeypatch):
+    monkeypatch.setattr(messenger, "SLOW_SECONDS", 0.0)
+    nodes = honest(sites)
+    site, asked = nodes[11], []
+
+    def slow(message):
+        asked.append(message)
+        return site(message) if len(asked) > MAX_FAILURES + 2 else None
+
+    nodes[11] = slow
+    assert server("may", nodes, deadline=5.0) == "complete"
 
 
 def test_a_node_that_was_killed_at_work_and_is_back_is_asked_again(server, sites):

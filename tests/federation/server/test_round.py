@@ -6,8 +6,11 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from flwr.app import MessageType
+
 import fedran
-from fedran.federation.protocol.messages import MAX_EARLIER, Offer
+from fedran.federation.protocol.messages import MAX_EARLIER, Offer, open_envelope
+from fedran.federation.protocol.transport import fields_of, message_content
 from helpers.fleet import (
     NAMES,
     Site,
@@ -112,6 +115,56 @@ def test_a_task_does_not_wait_for_sites_that_declined(server, sites):
     assert [e["client"] for e in events(server, "declined")] == ["site-2", "site-3"]
     assert "\x1b" not in str(events(server, "declined"))
     assert nodes[12].head == (server.folder / "head.fedran").read_bytes()
+
+
+class Hoarder(Site):
+    """Sends one upload per message and says that it has more."""
+
+    def __call__(self, message):
+        fields = fields_of(message)
+        if message.metadata.message_type != MessageType.TRAIN:
+            return super().__call__(message)
+        known = {receipt["task"] for receipt in fields["receipts"]}
+        left = [b for b in self.blobs if open_envelope(b).statement.task not in known]
+        told = {"client": self.client, "head": self._digest(), "told": "", "more": len(left) > 1}
+        return message_content(told, {"one": left[0]} if left else {})
+
+
+def test_a_node_with_more_uploads_is_asked_again_and_told_what_arrived(server, sites):
+    tasks = ["jan", "feb", "march", "april"]
+    server("jan", {})
+    for task in tasks:
+        server.store.database.add_task(task)
+    server.store.open_task("april")
+    hoarder = Hoarder("site-1", *(sites.envelope("site-1", t) for t in tasks))
+    server("", {11: hoarder})
+    assert sorted(server.store.aggregator.absorbed) == sorted(("site-1", t) for t in tasks)
+    assert len(server.grid.of(MessageType.TRAIN, 11)) == 4
+    assert [r["outcome"] for r in hoarder.receipts] == ["accepted"] * 4
+
+
+def test_a_task_does_not_wait_for_older_uploads_which_are_fetched_afterwards(server, sites):
+    server("april", {})
+    nodes = honest(sites)
+    nodes[11] = Hoarder("site-1", *(sites.envelope("site-1", t) for t in ("may", "april")))
+    assert server("may", nodes, deadline=5.0) == "complete"
+    assert "11" not in served(server.folder)["nodes"], "so the next update asks it again"
+    server("", nodes)
+    assert ("site-1", "april") in server.store.aggregator.absorbed
+    assert "11" in served(server.folder)["nodes"]
+
+
+def test_a_node_that_always_claims_to_have_more_is_asked_only_while_it_sends_something_new(
+    server, sites
+):
+    blob = sites.envelope("site-1", "may")
+
+    def liar(message):
+        told = {"client": "site-1", "head": "", "told": "", "more": True}
+        return message_content(told, {"b": blob})
+
+    server("may", {11: liar}, deadline=0.5)
+    assert len(server.grid.of(MessageType.TRAIN, 11)) == 2, "the second reply has nothing new"
 
 
 def test_uploads_of_other_tasks_do_not_count_for_the_open_task(server, sites):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import shutil
 import time
 
 import numpy as np
@@ -78,12 +79,16 @@ def call(app, body, here=None):
     reply = app(message, context() if here is None else here)
     assert not reply.has_error()
     fields = fields_of(reply)
-    assert set(fields) == {"client", "head", "settled", "told"}
+    assert set(fields) == {"client", "head", "settled", "told", "more"}
     return fields, blobs_of(reply, 10**6)
 
 
 def asked(task="may", **changes):
     return message_content({"offer": {**OFFER.fields(), "task": task, **changes}}, {})
+
+
+def fields_of_body(body):
+    return json.loads(body["fields"]["json"])
 
 
 def receipts(*found):
@@ -92,7 +97,7 @@ def receipts(*found):
 
 def test_an_offer_is_answered_with_everything_pending(place):
     fields, blobs = call(answer_offer, asked())
-    nothing = {"client": "site-1", "head": "", "settled": [], "told": ""}
+    nothing = {"client": "site-1", "head": "", "settled": [], "told": "", "more": False}
     assert (fields, set(blobs)) == (nothing, {"may"})
     assert open_envelope(blobs["may"]).statement.key == ("site-1", "may")
     assert set(call(answer_offer, asked("june"))[1]) == {"may", "june"}
@@ -102,13 +107,43 @@ def test_an_offer_is_answered_with_everything_pending(place):
     assert set(call(answer_offer, asked("june"))[1]) == {"june"}
 
 
-def test_without_an_offer_pending_uploads_are_sent_and_none_is_made(place):
+def test_the_offered_task_is_sent_first_then_older_ones_and_the_server_asks_again(
+    place, monkeypatch
+):
+    """Eleven uploads of 1.5 MB that the server lacks must not starve the offered one."""
+    for task in ("april", "march", "zz"):
+        shutil.copy(place.folder / "data" / "may.npz", place.folder / "data" / f"{task}.npz")
+    for task in ("march", "april", "zz"):
+        call(answer_offer, asked(task))
+    size = len(place.outbox.envelope("zz"))
+    monkeypatch.setattr("fedran.federation.site.app.MESSAGE_BYTES", 2 * size + 200)
+    offer = asked("zz", earlier=["march", "april", "may"])
+    fields, blobs = call(answer_offer, offer)
+    assert (list(blobs), fields["more"]) == (["zz", "march"], True)
+    arrived = [Receipt(Code.ACCEPTED, "site-1", task, "d") for task in blobs]
+    again = {"offer": fields_of_body(offer)["offer"], **receipts(*arrived)}
+    fields, blobs = call(answer_offer, message_content(again, {}))
+    assert (list(blobs), fields["more"]) == (["april", "may"], False)
+
+
+def test_an_upload_that_was_refused_in_this_run_is_not_sent_twice_in_it(place):
+    call(answer_offer, asked())
+    refused = receipts(Receipt(Code.UNKNOWN_CLIENT, "site-1", "may", "d", "roster"))
+    body = {"offer": OFFER.fields(), **refused}
+    assert call(answer_offer, message_content(body, {}))[1] == {}
+    assert set(call(answer_offer, asked())[1]) == {"may"}, "its own task was offered again"
+
+
+def test_without_an_offer_pending_uploads_are_sent_and_none_is_made(place, monkeypatch):
     assert call(answer_offer, message_content({"offer": None, "sync": True}, {}))[1] == {}
     call(answer_offer, asked())
     assert set(call(answer_offer, message_content({"offer": None}, {}))[1]) == {"may"}
     refused = Receipt(Code.UNKNOWN_CLIENT, "site-1", "may", "d", "roster")
     call(receive_results, message_content(receipts(refused), {}))
     assert call(answer_offer, message_content({"offer": None}, {}))[1] == {}
+    assert set(call(answer_offer, asked("june"))[1]) == {"june"}, "refused a moment ago"
+    later = time.time() + 70
+    monkeypatch.setattr(time, "time", lambda: later)
     assert set(call(answer_offer, asked("june"))[1]) == {"may", "june"}
 
 
@@ -116,7 +151,7 @@ def test_without_an_offer_pending_uploads_are_sent_and_none_is_made(place):
     ("body", "words"),
     [
         (asked("../../etc/passwd"), "task: expected"),
-        (asked("/etc/passwd"), "task: expected"),
+        (asked("/etc/passwd"), "Refused at the site; its log says more"),
         (asked(federation="other"), "federation: expected trial, got other"),
         (asked(out_features=2**60), "out_features: expected"),
         (asked(source={"backbone": 3}), "source: expected"),
@@ -180,6 +215,18 @@ def test_a_damaged_outbox_does_not_hold_up_the_others(place):
     assert set(call(answer_offer, message_content({"offer": None}, {}))[1]) == {"june"}
     fields, blobs = call(answer_offer, asked("june"))
     assert (fields["told"], set(blobs), blobs["may"]) == ("", {"may", "june"}, first)
+
+
+def test_an_absolute_path_never_reaches_the_server(place, tmp_path, caplog):
+    secret = tmp_path / "patients of Dr Who"
+    toml = place.file.read_text()
+    place.file.write_text(toml.replace('folder = "data"', f'folder = "{secret}"'))
+    told = [call(answer_offer, asked())[0]["told"]]
+    assert str(secret) in caplog.text
+    place.file.write_text(toml + f'key = "{secret}/site.key"\n')
+    told.append(call(answer_offer, asked())[0]["told"])
+    assert all(told)
+    assert all("/" not in text and "Who" not in text for text in told)
 
 
 def test_unreadable_rows_are_reported_to_the_server(place):

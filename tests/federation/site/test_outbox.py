@@ -43,6 +43,26 @@ def test_a_refused_upload_is_sent_again_with_the_next_offer(tmp_path):
     assert site.outbox.receipt("may").reason == "client: expected a site"
 
 
+def test_a_refused_upload_waits_longer_after_every_refusal(tmp_path, monkeypatch):
+    site, now = site_of(tmp_path, *rows()), [1e9]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    site.prepare(OFFER)
+    refused = Receipt(Code.UNKNOWN_CLIENT, "site-1", "may", "d", "roster")
+    waits = []
+    for _ in range(16):
+        site.outbox.settle(refused)
+        site.outbox.settle(refused)  # the same answer twice is one refusal
+        start = now[0]
+        while not site.outbox.due("may"):
+            now[0] += 10
+        waits.append(now[0] - start)
+    assert waits[:5] == [60, 60, 120, 240, 480]
+    assert waits[-1] == 86400
+    site.outbox.settle(Receipt(Code.ACCEPTED, "site-1", "may", "d"))
+    assert site.outbox.due("may")
+    assert site.outbox.pending() == []
+
+
 def test_an_upload_is_not_sent_again_after_a_conflict(tmp_path):
     key = SiteKey.generate()
     first, second = (

@@ -155,3 +155,17 @@ def test_an_offer_for_features_of_another_source_is_refused(tmp_path):
 def test_an_offer_of_another_federation_is_refused(tmp_path):
     with pytest.raises(Refused, match="federation: expected trial, got other"):
         site_of(tmp_path, *rows()).prepare(replace(OFFER, federation="other"))
+
+
+def test_a_site_limits_rank_bytes_and_width_by_its_own_settings(tmp_path):
+    X, y = rows()
+    generous = replace(OFFER, budget_bytes=2**30)
+    free = summary_of(site_of(tmp_path / "free", X, y).prepare(generous))
+    assert free.rank > 30
+    half = summary_of(site_of(tmp_path / "half", X, y, max_rank_share=0.25).prepare(generous))
+    assert half.rank == 15
+    small = site_of(tmp_path / "small", X, y, max_upload=4000).prepare(generous)
+    assert len(open_envelope(small).upload) <= 4000
+    narrow = site_of(tmp_path / "narrow", X, y, max_out_features=40)
+    with pytest.raises(Refused, match="out_features: expected at most 40, the site's"):
+        narrow.prepare(generous)

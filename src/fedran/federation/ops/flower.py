@@ -14,8 +14,8 @@ from typing import Any
 
 from fedran.core.errors import MissingExtra
 from fedran.federation.protocol.identity import check_private
-from fedran.federation.protocol.settings import check_address
-from fedran.federation.server.settings import ServerPaths
+from fedran.federation.protocol.settings import check_address, join_address
+from fedran.federation.server.settings import WITHOUT_KEYS, ServerPaths
 from fedran.federation.site.settings import SitePaths
 from fedran.wire.files import write_atomically
 
@@ -23,7 +23,8 @@ CONNECTION = "fedran"
 """Name of the connection to our SuperLink in Flower's configuration."""
 COMPLETED = "finished:completed"
 """Status of a run that ended without an error."""
-ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+"""Addresses that mean all interfaces, and one that reaches them from this machine."""
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -65,11 +66,14 @@ class FlowerError(OSError):
 
 def superlink(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the server's SuperLink; writes Flower's configuration."""
-    host, port = check_address(paths.settings().address)
-    _write_configuration(paths, f"{_reachable(host)}:{port}", insecure=insecure)
+    address = paths.settings().address
+    host, port = check_address(address)
+    _write_configuration(paths, _reachable(address), insecure=insecure)
     command = [_executable("flower-superlink"), "--host", host, "--port", str(port)]
     command += ["--database", str(paths.flower / "state.db")]
     command += ["--disable-runtime-dependency-installation"]
+    environment = _environment(FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file)
+    environment[WITHOUT_KEYS] = "1" if insecure else "0"
     if insecure:
         command += ["--insecure"]
     else:
@@ -77,7 +81,7 @@ def superlink(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[st
         command += ["--ssl-certfile", str(paths.tls / "server.crt")]
         command += ["--ssl-keyfile", str(paths.tls / "server.key")]
         command += ["--ssl-ca-certfile", str(paths.tls / "ca.crt"), "--enable-supernode-auth"]
-    return command, _environment(FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file)
+    return command, environment
 
 
 def simulator(paths: ServerPaths, sites: Path, port: int) -> tuple[list[str], dict[str, str]]:
@@ -85,9 +89,10 @@ def simulator(paths: ServerPaths, sites: Path, port: int) -> tuple[list[str], di
     _write_configuration(paths, f"127.0.0.1:{port}", insecure=True)
     command = [_executable("flower-superlink"), "--simulation", "--insecure", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--disable-runtime-dependency-installation"]
-    return command, _environment(
+    environment = _environment(
         FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file, FEDRAN_SITE=sites
     )
+    return command, {**environment, WITHOUT_KEYS: "1"}
 
 
 def supernode(paths: SitePaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
@@ -152,10 +157,11 @@ def run_record(run: dict[str, Any]) -> dict[str, Any]:
 
 def is_listening(address: str) -> bool:
     """Whether a program listens at a server's address."""
-    host, port = check_address(address)
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        return probe.connect_ex((_reachable(host), port)) == 0
+    try:
+        socket.create_connection(check_address(_reachable(address)), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def free_port() -> int:
@@ -165,8 +171,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _reachable(host: str) -> str:
-    return "127.0.0.1" if host in ALL_INTERFACES else host
+def _reachable(address: str) -> str:
+    """The address by which programs on this machine reach a server that listens at another."""
+    host, port = check_address(address)
+    return join_address(LOOPBACK.get(host, host), port)
 
 
 def _executable(name: str) -> str:

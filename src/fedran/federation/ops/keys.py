@@ -31,7 +31,7 @@ from fedran.federation.protocol.settings import is_host
 from fedran.wire.files import write_atomically
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
-LOCAL_HOSTS = ("localhost", "127.0.0.1")
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 def make_node_key(path: Path) -> str:

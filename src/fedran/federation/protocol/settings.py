@@ -15,7 +15,7 @@ from fedran.settings import Rule, check_table
 from fedran.wire.files import read_toml
 
 T = TypeVar("T")
-ADDRESS = "host:port, such as 127.0.0.1:9443"
+ADDRESS = "host:port, such as 127.0.0.1:9443 or [::1]:9443"
 
 
 def load_settings(kind: type[T], path: str | Path) -> T:
@@ -28,15 +28,27 @@ def load_settings(kind: type[T], path: str | Path) -> T:
 
 
 def check_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``.
+    """Host and port of ``host:port``. An IPv6 address stands in brackets.
 
-    >>> check_address("127.0.0.1:9443")
-    ('127.0.0.1', 9443)
+    >>> check_address("127.0.0.1:9443"), check_address("[::1]:9443")
+    (('127.0.0.1', 9443), ('::1', 9443))
     """
-    host, _, port = address.rpartition(":")
-    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 2**16 or not is_host(host):
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+)):([0-9]{1,5})", address)
+    if found is None or not 0 < int(found[3]) < 2**16:
         raise Refused("address", ADDRESS, address)
-    return host, int(port)
+    host = found[1] or found[2]
+    if not is_host(host) or (":" in host) != (found[1] is not None):
+        raise Refused("address", ADDRESS, address)
+    return host, int(found[3])
+
+
+def join_address(host: str, port: int) -> str:
+    """The inverse of ``check_address``.
+
+    >>> join_address("::1", 9443)
+    '[::1]:9443'
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_host(text: str) -> bool:

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-MAX_ATTEMPTS = 5
-"""How often one node is asked within one run."""
+MAX_FAILURES = 5
+"""Errors after which a node is not asked again within one run."""
 RETRY_SECONDS = 10.0
 """Seconds until a node whose answer is an error is asked again."""
 SLOW_SECONDS = 75.0
-"""Seconds without an answer until a node is asked again, then twice as many, ..."""
+"""Seconds without an answer until a node is asked again, then twice as many, ... A slow node is
+asked again for as long as the run lasts."""
 
 
 class Messenger:
@@ -23,7 +24,9 @@ class Messenger:
         self.grid = grid
         self.unanswered: dict[str, int] = {}
         """Message id -> node, for messages without a reply so far."""
-        self._attempts: dict[int, int] = {}
+        self._failures: dict[int, int] = {}
+        self._patience: dict[int, float] = {}
+        """Node -> seconds until it is asked again if it does not answer."""
         self._asked_at: dict[int, float] = {}
         self._ask_from: dict[int, float] = {}
         """Node -> time from which it may be asked (again)."""
@@ -42,17 +45,16 @@ class Messenger:
         again = self._disconnected & connected
         self._disconnected -= again
         again |= {
-            node
-            for node in busy & connected
-            if now - self._asked_at[node] > SLOW_SECONDS * self._attempts[node]
+            node for node in busy & connected if now - self._asked_at[node] > self._patience[node]
         }
         due = {node for node in connected - busy if self._ask_from.get(node, 0.0) <= now}
-        return [n for n in sorted(due | again) if self._attempts.get(n, 0) < MAX_ATTEMPTS]
+        return [n for n in sorted(due | again) if self._failures.get(n, 0) < MAX_FAILURES]
 
     def send(self, node: int, body: RecordDict, kind: str, ttl: float) -> None:
         """Send one message to one node, so that the id of the message is known."""
         message = Message(body, dst_node_id=node, message_type=kind, ttl=ttl)
-        self._attempts[node] = self._attempts.get(node, 0) + 1
+        waited_for = node in self.unanswered.values()
+        self._patience[node] = 2 * self._patience[node] if waited_for else SLOW_SECONDS
         self._asked_at[node] = time.monotonic()
         self._ask_from[node] = float("inf")
         for message_id in self.grid.push_messages([message]):
@@ -62,8 +64,13 @@ class Messenger:
                 self.retry_later(node)
 
     def retry_later(self, node: int) -> None:
-        """Let a node be asked again after a pause."""
+        """Count a failure of a node, and let it be asked again after a pause."""
+        self._failures[node] = self._failures.get(node, 0) + 1
         self._ask_from[node] = time.monotonic() + RETRY_SECONDS
+
+    def ask_again(self, node: int) -> None:
+        """Let a node that has more to send be asked at once."""
+        self._ask_from[node] = 0.0
 
     def replies(self) -> Iterator[tuple[int, Message]]:
         """Replies that have arrived, with their nodes. Only one is in memory at a time."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -32,6 +33,8 @@ CATCH_UP_SECONDS = 120.0
 """How long a run without a task waits for answers."""
 PROGRESS_SECONDS = 30.0
 """Time between two log lines about missing sites."""
+MAX_MESSAGES = 100
+"""Replies of one node in one run, after which it is not asked for more."""
 HAND_BACK_SECONDS = 90.0
 """How long nodes have to take receipts and head."""
 log = logging.getLogger(__name__)
@@ -103,8 +106,8 @@ class Quorum:
 class Round:
     """One run of the server app.
 
-    ``owners`` maps node ids to client ids where node keys are known. A node may only answer for
-    its own client.
+    ``owners`` reads which client each node id belongs to. A node may only answer for its own
+    client, and one without a known owner for nobody. None: the nodes have no keys.
     """
 
     def __init__(
@@ -113,7 +116,7 @@ class Round:
         settings: ServerSettings,
         store: Store,
         validation: ValidationSet | None = None,
-        owners: Callable[[], Mapping[str, str]] = dict,
+        owners: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         self.messenger, self.settings, self.store = Messenger(grid), settings, store
         self.validation, self.owners = validation, owners
@@ -121,6 +124,9 @@ class Round:
         """Node -> what was decided about its uploads."""
         self.held_heads: dict[int, str] = {}
         """Node -> SHA-256 of the head that it says it has."""
+        self.have_more: set[int] = set()
+        """Nodes whose last reply had no room for all their uploads."""
+        self.replies: Counter[int] = Counter()
 
     def run(self, task: str) -> Verdict:
         """Run the task until everyone answered or the deadline passed.
@@ -144,16 +150,19 @@ class Round:
     def _collect(self, task: str, quorum: Quorum) -> Verdict:
         """Ask nodes and take their replies until the task has a verdict."""
         start, last_progress = time.monotonic(), 0.0
-        offer = message_content({"offer": self._open_task(task)}, {})
+        offer = self._open_task(task)
         while True:
             left = max(1.0, quorum.deadline - (time.monotonic() - start))
             for node in self.messenger.nodes_to_ask():
-                self.messenger.send(node, offer, MessageType.TRAIN, left)
+                receipts = receipts_to_json(self.receipts.get(node, []))
+                body = message_content({"offer": offer, "receipts": receipts}, {})
+                self.messenger.send(node, body, MessageType.TRAIN, left)
             for node, reply in self.messenger.replies():
                 self._receive_reply(node, reply, task, quorum)
             seconds = time.monotonic() - start
             verdict = quorum.verdict(seconds)
-            done = verdict != "wait" and (task or not self.messenger.unanswered)
+            idle = not self.messenger.unanswered and not self.have_more
+            done = verdict != "wait" and (task or idle)
             if done or seconds >= quorum.deadline:
                 return verdict
             if seconds >= last_progress + PROGRESS_SECONDS:
@@ -188,12 +197,13 @@ class Round:
             client = check_id(fields.get("client"), "client")
             problem = fields.get("told")
             settled = read_settled(fields.get("settled", []))
-            owners = self.owners()
-            if owners and owners.get(str(node)) != client:
-                owner = owners.get(str(node), "nobody")
-                raise Refused("client", f"{owner}, the owner of this node", client)
+            self._check_owner(node, client)
         except Refused as reason:
             log.warning("node %s: %s", node, reason)
+            return
+        except OSError as reason:
+            log.error("node %s: its owner cannot be read: %s; it is asked again", node, reason)
+            self.messenger.retry_later(node)
             return
         try:
             receipts = [self.store.receive(blob) for blob in blobs.values()]
@@ -205,7 +215,8 @@ class Round:
             hint = "the server's `largest_upload` limits it"
             why = UploadRefused(Code.TOO_LARGE, "upload", f"at most {limit} bytes", size, hint)
             receipts.append(Receipt(why.code, client, name, "?", str(why)))
-        self.receipts[node] = receipts + self.store.not_here(client, settled)
+        self._note_more(node, receipts, fields.get("more") is True)
+        self.receipts.setdefault(node, []).extend(receipts + self.store.not_here(client, settled))
         self.held_heads[node] = str(fields.get("head", ""))
         for receipt in receipts:
             shown = f": {receipt.reason}" if receipt.reason else ""
@@ -217,6 +228,29 @@ class Round:
             log.warning("%s, %s: nothing sent: %s", client, task, problem)
             self.store.events.write("declined", client=client, task=task, reason=problem)
             quorum.decline(client)
+
+    def _check_owner(self, node: int, client: str) -> None:
+        """Refuse an answer for another client than the node's own."""
+        if self.owners is None:
+            return
+        owner = self.owners().get(str(node))
+        if owner is None:  # registered a moment ago, or the list of nodes is lost
+            raise OSError(f"no client is known for the node that answers for {client}")
+        if owner != client:
+            raise Refused("client", f"{owner}, the owner of this node", client)
+
+    def _note_more(self, node: int, receipts: list[Receipt], more: bool) -> None:
+        """Ask a node again that has more uploads, if its reply contained a new one.
+
+        The next message contains the receipts so far, so that the node sends others.
+        """
+        self.have_more.discard(node)
+        self.replies[node] += 1
+        known = {(r.task, r.digest) for r in self.receipts.get(node, [])}
+        new = any((r.task, r.digest) not in known for r in receipts)
+        if more and new and self.replies[node] < MAX_MESSAGES:
+            self.have_more.add(node)
+            self.messenger.ask_again(node)
 
     def _hand_back(self, task: str) -> None:
         """Send receipts and the newest head to every connected node, and note who has the head.
@@ -237,7 +271,8 @@ class Round:
         while self.messenger.unanswered and time.monotonic() < deadline:
             for node, reply in self.messenger.replies():
                 # A node that did not answer the offer may still have rows to send.
-                if node in self.receipts and _held_head(reply) == digest:
+                answered = node in self.receipts and node not in self.have_more
+                if answered and _held_head(reply) == digest:
                     served.add(str(node))
             time.sleep(POLL_SECONDS / 2)
         lost = {n for n, told in self.receipts.items() if any(r.code == Code.LOST for r in told)}

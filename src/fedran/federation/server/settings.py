@@ -22,6 +22,9 @@ from fedran.federation.protocol.settings import is_address, is_id, load_settings
 from fedran.federation.server.quarantine import NewClasses, Thresholds
 from fedran.settings import Settings, between
 
+WITHOUT_KEYS = "FEDRAN_NODES_WITHOUT_KEYS"
+"""Environment variable of the server app: "1" if nodes have no keys (no TLS, or a simulation).
+Otherwise a node may only answer for the client whose key it has."""
 ENVELOPE_BYTES = 1024
 """Room for the statement and the signature beside an upload."""
 

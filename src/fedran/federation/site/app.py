@@ -22,12 +22,13 @@ from flwr.clientapp import ClientApp
 from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
+from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import MAX_SETTLED, Offer
-from fedran.federation.protocol.receipts import receipts_from_json
+from fedran.federation.protocol.receipts import Code, receipts_from_json
 from fedran.federation.protocol.settings import load_settings
-from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
+from fedran.federation.protocol.transport import MAX_BLOBS, blobs_of, fields_of, message_content
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.worker import make_uploads, make_uploads_in_child, text_for_server
@@ -38,32 +39,31 @@ from fedran.wire.validation import DEFAULT_LIMITS
 VARIABLE = "FEDRAN_SITE"
 MESSAGE_BYTES = 16 * 2**20
 """Limit on the envelopes in one message; a single larger one is sent alone. A site that was
-offline for months must not send everything at once."""
+offline for months says that it has more, and the server asks again."""
 log = logging.getLogger(__name__)
 app = ClientApp()
 
 
 @app.train()
 def answer_offer(message: Message, context: Context) -> Message:
-    """Send the envelope of the offered task, and every other one that the server may lack.
+    """Send the envelope of the offered task, then every other one that the server may lack.
 
-    Without an offer no upload is made, and refused uploads are not sent again.
+    Without an offer no upload is made, and refused uploads are not sent again. The server asks a
+    second time if the reply had no room for all uploads. It then says what it received.
     """
-    reply, offer = Reply(), None
+    reply, offer, received = Reply(), None, set[str]()
     with reply.catch_errors():
         site = reply.site = LocalSite.find(context)
         with reply.catch_errors():
-            offer = fields_of(message).get("offer")
-            if offer is not None:
-                reply.problems.append(site.make(Offer.read(offer)))
-        for task in site.outbox.pending(refused=offer is not None):
+            fields = fields_of(message)
             with reply.catch_errors():
-                blob = site.outbox.envelope(task) or b""
-                size = sum(map(len, reply.blobs.values()))
-                if reply.blobs and size + len(blob) > MESSAGE_BYTES:
-                    log.info("task %s: the message is full; sent with the next one", task)
-                    continue
-                reply.blobs[task] = blob
+                received = site.settle(fields.get("receipts", []))
+            if fields.get("offer") is not None:
+                offer = Offer.read(fields["offer"])
+                reply.problems.append(site.make(offer))
+        for task in site.to_send(offer, received):
+            with reply.catch_errors():
+                reply.add(task, site.outbox.envelope(task) or b"")
     return reply.to(message)
 
 
@@ -74,11 +74,7 @@ def receive_results(message: Message, context: Context) -> Message:
     with reply.catch_errors():
         site = reply.site = LocalSite.find(context)
         with reply.catch_errors():
-            for receipt in receipts_from_json(fields_of(message).get("receipts", [])):
-                if receipt.client == site.settings.client:
-                    site.outbox.settle(receipt)
-                    answer = f"{receipt.outcome} {receipt.reason}".strip()
-                    log.info("task %s: %s", printable(receipt.task), printable(answer))
+            site.settle(fields_of(message).get("receipts", []))
         with reply.catch_errors():
             head = blobs_of(message, DEFAULT_LIMITS.message).get("head")
             if head is not None:
@@ -130,6 +126,29 @@ class LocalSite:
                 return make_uploads_in_child(self.file, self.settings, offer)
             return make_uploads(self.file, offer)
 
+    def settle(self, receipts: object) -> set[str]:
+        """Write the receipts for this site to the outbox; returns the tasks that arrived."""
+        mine = [r for r in receipts_from_json(receipts) if r.client == self.settings.client]
+        for receipt in mine:
+            before = self.outbox.receipt(receipt.task)
+            self.outbox.settle(receipt)
+            if receipt != before:
+                answer = f"{receipt.outcome} {receipt.reason}".strip()
+                log.info("task %s: %s", printable(receipt.task), printable(answer))
+        return {receipt.task for receipt in mine if receipt.code != Code.LOST}
+
+    def to_send(self, offer: Offer | None, received: set[str]) -> list[str]:
+        """Tasks whose upload the server may lack: the offered one first, then older ones.
+
+        A refused upload of another task is left out until its wait is over.
+        """
+        pending = set(self.outbox.pending(refused=offer is not None)) - received
+        if offer is None:
+            return sorted(pending)
+        order = {task: n for n, task in enumerate((offer.task, *offer.earlier))}
+        due = {t for t in pending if base_task(t) == offer.task or self.outbox.due(t)}
+        return sorted(due, key=lambda task: (order.get(base_task(task), len(order)), task))
+
     def keep_head(self, head: bytes) -> None:
         """Replace the head. One for other features than the offered ones is refused."""
         found, offer = decode(head, Head), self._last_offer()
@@ -157,6 +176,17 @@ class Reply:
     site: LocalSite | None = None
     problems: list[str] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
+    more: bool = False
+    """Whether the site has uploads for which this reply has no room."""
+
+    def add(self, task: str, blob: bytes) -> None:
+        """Add an envelope if there is room for it."""
+        size = sum(map(len, self.blobs.values())) + len(blob)
+        if self.blobs and (size > MESSAGE_BYTES or len(self.blobs) >= MAX_BLOBS):
+            self.more = True
+            log.info("task %s: the message is full; sent with the next one", task)
+        else:
+            self.blobs[task] = blob
 
     @contextmanager
     def catch_errors(self) -> Iterator[None]:
@@ -178,5 +208,5 @@ class Reply:
         problems = "; ".join(filter(None, self.problems))
         if problems:
             log.warning("reported to the server: %s", problems)
-        body = message_content({**fields, "told": problems}, self.blobs)
+        body = message_content({**fields, "told": problems, "more": self.more}, self.blobs)
         return Message(body, reply_to=message)

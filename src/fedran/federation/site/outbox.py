@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 
 from fedran.core.errors import Refused
@@ -19,15 +20,18 @@ from fedran.wire.files import write_atomically
 from fedran.wire.validation import FILE_LIMITS
 
 log = logging.getLogger(__name__)
+FIRST_WAIT, LONGEST_WAIT = 60.0, 86400.0
+"""Seconds until a refused upload is sent again with an offer of another task. The wait doubles."""
 
 
 class Outbox:
     """``TASK.envelope`` is an upload, and ``TASK.receipt`` the server's answer to it.
 
-    A refused upload is kept and sent again with every offer, because the reason may have been
-    removed at the server (a site that was not yet in the roster, another feature map). After a
-    conflict it is not sent again: the server has other rows for the task. To have an upload made
-    anew, remove the files of its task.
+    A refused upload is kept and sent again, because the reason may have been removed at the server
+    (a site that was not yet in the roster, another feature map): with every offer of its own task,
+    and with offers of other tasks after ever longer waits. After a conflict it is not sent again:
+    the server has other rows for the task. To have an upload made anew, remove the files of its
+    task.
 
     An envelope that the disk damaged is renamed to ``TASK.damaged`` and made again. If the server
     has the first one, the second ends in a conflict, and nothing counts twice.
@@ -76,13 +80,17 @@ class Outbox:
         """Keep the server's receipt. A receipt for a task that was never made is ignored.
 
         If the server asks again for an upload that is no longer here, its old receipt is deleted,
-        so that the upload is made again.
+        so that the upload is made again. The file of a receipt also says when the first and the
+        last of several refusals came.
         """
         kinds = ("envelope", "damaged")
         if receipt.code == Code.LOST and not self._path(receipt.task, "envelope").is_file():
             self._path(receipt.task, "receipt").unlink(missing_ok=True)
         elif any(self._path(receipt.task, kind).is_file() for kind in kinds):
-            data = json.dumps(receipts_to_json([receipt])[0]).encode()
+            first, _ = self._refused_at(receipt.task)
+            last = time.time()
+            times = {"first": first or last, "last": last}
+            data = json.dumps({**receipts_to_json([receipt])[0], **times}).encode()
             write_atomically(self._path(receipt.task, "receipt"), data)
 
     def receipt(self, task: str) -> Receipt | None:
@@ -107,6 +115,12 @@ class Outbox:
         """Tasks whose upload is to be sent, sorted; without refused ones if ``refused=False``."""
         return [task for task in self._tasks("envelope") if self._to_send(task, refused)]
 
+    def due(self, task: str) -> bool:
+        """Whether a refused upload has waited long enough to be sent again."""
+        first, last = self._refused_at(task)
+        wait = min(max(last - first, FIRST_WAIT), LONGEST_WAIT)
+        return not last or not last <= time.time() < last + wait
+
     def lost(self) -> list[str]:
         """Tasks whose upload was damaged before the server had it, sorted."""
         found = {task for task in self.pending() if self.envelope(task) is None}
@@ -116,6 +130,16 @@ class Outbox:
     def _to_send(self, task: str, refused: bool = True) -> bool:
         receipt = self.receipt(task)
         return receipt is None or (refused and not receipt.final)
+
+    def _refused_at(self, task: str) -> tuple[float, float]:
+        """Unix times of the first and the last refusal; zeros without one."""
+        receipt, path = self.receipt(task), self._path(task, "receipt")
+        if receipt is None or receipt.settled or receipt.code == Code.LOST:
+            return 0.0, 0.0
+        found = json.loads(path.read_bytes())
+        first, last = found.get("first"), found.get("last")
+        known = isinstance(first, float) and isinstance(last, float)
+        return (first, last) if known else (0.0, 0.0)
 
     def _tasks(self, kind: str) -> list[str]:
         return sorted(path.stem for path in self.folder.glob(f"*.{kind}"))

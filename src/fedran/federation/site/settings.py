@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fedran.federation.protocol.messages import check_source
+from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, check_source
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
 from fedran.settings import Settings, between
 
@@ -43,6 +43,13 @@ class SiteSettings(Settings):
     min_class_count: Annotated[int, between(1, 10**9)] = 5
     """Classes with fewer rows are withheld, because their sums would reveal single rows. Rows
     with pseudo-labels count."""
+    max_rank_share: Annotated[float, between(0.001, 1)] = 1.0
+    """Limit on the rank of a summary, as a share of its rows. A summary whose rank is near the
+    number of rows describes every single row."""
+    max_out_features: Annotated[int, between(1, MAX_WIDTH)] = 2**16
+    """Limit on the number of random features. An offer with more is refused."""
+    max_upload: Annotated[int, between(1024, MAX_BUDGET)] = 64 * 2**20
+    """Limit on the bytes of an upload, where the server's budget is larger."""
     pseudo_labels: Literal["margin", "none"] = "margin"
     """Whether rows without a label get a pseudo-label, or are left out."""
     seconds: Annotated[float, between(1, 7 * 86400)] = 600.0

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,6 +53,11 @@ class Site:
     min_class_count: int = 5
     """Classes with fewer rows are withheld: their sums would reveal single rows. Rows with a
     pseudo-label count."""
+    max_rank_share: float = 1.0
+    """Limit on the rank of a summary, as a share of its rows."""
+    max_out_features: int = 2**16
+    max_upload: int = 64 * 2**20
+    """Limit on the bytes of an upload, besides the budget of the offer."""
     pseudo_labels: Literal["margin", "none"] = "margin"
     work_bytes: int = 2 * 2**30
     """Memory for random features and what is computed from them."""
@@ -77,6 +82,9 @@ class Site:
             backbone=backbone_loader(settings.backbone, folder) if settings.backbone else None,
             made_by=settings.source,
             min_class_count=settings.min_class_count,
+            max_rank_share=settings.max_rank_share,
+            max_out_features=settings.max_out_features,
+            max_upload=settings.max_upload,
             pseudo_labels=settings.pseudo_labels,
             work_bytes=settings.memory_mib * 2**20 // 2,  # the rest: rows, backbone, interpreter
         )
@@ -87,6 +95,10 @@ class Site:
         found = self.outbox.envelope(offer.task)
         if found is not None:
             return found
+        if offer.out_features > self.max_out_features:
+            expected = f"at most {self.max_out_features}, the site's max_out_features"
+            raise Refused("out_features", expected, offer.out_features)
+        offer = replace(offer, budget_bytes=min(offer.budget_bytes, self.max_upload))
         if offer.message == "mixture":
             upload = self.condense(offer)
         else:
@@ -125,7 +137,7 @@ class Site:
         if rank < 1:
             expected = f"room for the sums of {n_classes} classes"
             raise Refused("budget_bytes", expected, offer.budget_bytes)
-        rank = min(rank, len(kept), width)
+        rank = min(rank, width, max(1, int(self.max_rank_share * len(kept))))
         if in_memory is not None:
             rows = in_memory if len(kept) == len(in_memory) else in_memory[kept]
             labels = [y[i] for i in kept]

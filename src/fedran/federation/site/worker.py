@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,8 @@ MAX_ANSWER = 4096
 """Bytes of an answer. A pipe can hold them even if nobody reads from it."""
 DONE = "done: "
 """The start of every answer. Without it, the child ended before its work was done."""
+PATH = re.compile(r"(?<![\w.])(?:~?/|[A-Za-z]:\\)\S")
+"""The start of an absolute path in a text."""
 GRACE_SECONDS = 5
 """Seconds beyond the time limit after which the child ends even if the parent is gone."""
 
@@ -105,7 +108,7 @@ def text_for_server(reason: BaseException, folder: Path | None) -> str:
     """An error as the server may see it: our own messages verbatim, others by type only.
 
     Messages of third-party exceptions may contain private data, so they stay in the site's log.
-    The path of the site's folder stays there too.
+    Absolute paths stay there too: they name the site's data and users.
     """
     if isinstance(reason, WorkerFailed):
         log.warning("nothing to send: %s", reason)
@@ -115,8 +118,11 @@ def text_for_server(reason: BaseException, folder: Path | None) -> str:
         return "out of memory; raise the site's memory_mib"
     if folder is not None and isinstance(reason, (Refused, FileNotFoundError, AlreadyRunning)):
         log.warning("nothing to send: %s", reason)
-        return printable(str(reason).replace(f"{folder}{os.sep}", ""))
-    log.error("nothing to send", exc_info=reason)
+        text = printable(str(reason).replace(f"{folder}{os.sep}", ""))
+        if not PATH.search(text):
+            return text
+    else:
+        log.error("nothing to send", exc_info=reason)
     return f"{type(reason).__name__} at the site; its log says more"
 
 
