@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedran.bench.report.tables.table import base_command
 from fedran.bench.results.result import read_results
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +99,6 @@ def test_a_failing_run_is_reported_with_exit_code_1(cli, tmp_path):
         (["."], "this is a folder"),
         ([DIGITS, "--jobs", "0"], "--jobs"),
         ([DIGITS, "--dryrun"], "--dry-run"),
-        ([], "CONFIG"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(cli, arguments, words, tmp_path):
@@ -165,3 +166,40 @@ def test_in_a_terminal_there_is_a_bar_and_one_line_per_run(cli, monkeypatch):
     assert "runs to do" not in text
     code, out, _ = cli("run", DIGITS, *FAST, "--set", "stream.beta=1")
     assert "2 runs are already done and are skipped" in out
+
+
+def test_methods_and_datasets_run_without_a_file(cli, tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(5), 12)
+    (tmp_path / "deep").mkdir()
+    np.savez(tmp_path / "deep" / "mine.npz", X=y[:, None] + rng.random((60, 3)), y=y)
+    given = ["--method", "fedncm", "--method", "afl", "--dataset", "deep/mine.npz"]
+    changes = ["--set", "stream.clients=2", "--set", "method.gamma=2"]
+    code, out, err = cli("run", *given, *changes)
+    assert (code, err) == (0, "")
+    assert out.startswith("fedncm, afl on mine\n")
+    assert "AFL, gamma 2 on mine (5 tasks, " in out
+    results = read_results([tmp_path / "runs" / "fedncm-afl-on-mine.jsonl"])
+    assert {(r.key, r.dataset, r.config) for r in results} == {
+        ("fedncm", "mine", ""),
+        ("afl", "mine", ""),
+    }
+    assert all(len(r.tasks[0].bytes_up) == 2 for r in results)
+    assert base_command(results[0]) == " ".join(["fedran run", *given, *changes])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "without CONFIG.toml, --method and --dataset must be given"),
+        (["--method", "afl"], "without CONFIG.toml, --dataset must be given"),
+        (["--dataset", "digits"], "without CONFIG.toml, --method must be given"),
+        ([DIGITS, "--method", "afl"], "use --set methods=... and --set dataset=... instead"),
+        (["--method", "aful", "--dataset", "digits"], "no method 'aful' (did you mean 'afl'?)"),
+        (["--method", "afl", "--dataset", "digit"], "no dataset 'digit' (did you mean 'digits'?)"),
+    ],
+)
+def test_a_command_without_a_file_says_what_it_lacks(cli, arguments, words):
+    code, _, err = cli("run", *arguments)
+    assert code == 2
+    assert words in err

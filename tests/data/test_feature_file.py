@@ -174,3 +174,49 @@ def test_other_files_named_npz_are_refused_in_one_sentence(kind, tmp_path):
 def test_feature_files_with_arrays_of_the_wrong_shape_are_refused(arrays, tmp_path):
     with pytest.raises(ValueError):
         read_feature_file(write(tmp_path / "x.npz", **arrays))
+
+
+def X_and_y(rows=20):
+    rng = np.random.default_rng(3)
+    return rng.random((3 * rows, 4)).astype(np.float32), np.repeat(["a", "b", "c"], rows)
+
+
+def test_x_and_y_are_split_into_the_same_training_and_test_rows_every_time(tmp_path):
+    X, y = X_and_y()
+    groups = np.arange(len(y)) % 3
+    np.savez(tmp_path / "f.npz", X=X, y=y, groups=groups)
+    found = read_feature_file(tmp_path / "f.npz")
+    assert found.name == "f"
+    assert [list(found.y_test).count(c) for c in "abc"] == [6, 6, 6]
+    rows = {tuple(x): (c, g) for x, c, g in zip(X, y, groups, strict=True)}
+    train = zip(found.X_train, found.y_train, found.groups, strict=True)
+    assert all(rows[tuple(x)] == (c, g) for x, c, g in train)
+    assert all(rows[tuple(x)][0] == c for x, c in zip(found.X_test, found.y_test, strict=True))
+    together = {tuple(x) for x in np.concatenate([found.X_train, found.X_test])}
+    assert together == set(rows)
+    assert read_feature_file(tmp_path / "f.npz").hash == found.hash
+
+
+def test_the_names_of_scikit_learn_mean_the_same_as_ours(tmp_path):
+    X, y = X_and_y()
+    np.savez(tmp_path / "a.npz", X_train=X, y_train=y, X_test=X[:9], y_test=y[:9])
+    np.savez(tmp_path / "b.npz", train=X, train_labels=y, test=X[:9], test_labels=y[:9])
+    found, ours = (read_feature_file(tmp_path / f"{name}.npz") for name in "ab")
+    assert found.hash == ours.hash
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"y": None}, "expected an array 'y'"),
+        ({"y": np.zeros(5)}, r"y: expected shape \(60,\), got shape \(5,\)"),
+        ({"groups": np.zeros((60, 2))}, r"groups: expected shape \(60,\)"),
+        ({"y": np.arange(60)}, "four rows or more of some class"),
+    ],
+)
+def test_x_without_fitting_labels_is_refused(arrays, words, tmp_path):
+    X, y = X_and_y()
+    given = {k: v for k, v in {"X": X, "y": y, **arrays}.items() if v is not None}
+    np.savez(tmp_path / "f.npz", **given)
+    with pytest.raises(Refused, match=words):
+        read_feature_file(tmp_path / "f.npz")

@@ -1,4 +1,4 @@
-"""``fedran run CONFIG.toml``: an experiment or a sweep, with a progress bar."""
+"""``fedran run``: an experiment or a sweep, with a progress bar."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from fedran.bench.results.result import Result
-from fedran.bench.run.config import load_config
+from fedran.bench.run.config import load_or_quick
 from fedran.bench.run.progress import (
     PlainReporter,
     PlannedJob,
@@ -37,8 +37,21 @@ def at_least_one(number: int) -> int:
 
 def run(
     config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.toml", help="Configuration of the experiment.")
-    ],
+        Path | None,
+        typer.Argument(metavar="[CONFIG.toml]", help="Configuration of the experiment."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY", help="Without a file: a method to run (fedran methods). May be repeated."
+        ),
+    ] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Without a file: a dataset, by name or path. May be repeated."
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder for the results.")
     ] = DEFAULT_OUT,
@@ -74,10 +87,13 @@ def run(
 ) -> None:
     """Run an experiment or a sweep. Runs that are already done are skipped.
 
-    After an interruption the same command continues. Where the output is not a terminal, one line
-    per task is printed instead of a progress bar.
+    After an interruption the same command continues.
+
+    Without a file, the stream has 5 tasks, 5 clients and beta 0.5; --set changes it.
+
+    Where the output is not a terminal, each task prints a line.
     """
-    experiment = load_config(config, overrides or [])
+    experiment = load_or_quick(config, method or [], dataset or [], overrides or [])
     console = Console()
     if dry_run:
         lines, possible = list_runs(experiment, device)

@@ -13,7 +13,7 @@ import numpy as np
 from fedran.core.errors import Refused, nearest
 from fedran.data.cifar import cifar100_binary, cifar100_python
 from fedran.data.dataset import Dataset, image_dataset
-from fedran.data.feature_file import images_of, load_arrays, read_feature_file, require
+from fedran.data.feature_file import held_out, images_of, load_arrays, read_feature_file, require
 from fedran.data.image_files import PackedImages, image_folder
 from fedran.data.images import ArrayImages, ImageSet
 
@@ -32,7 +32,6 @@ IMAGE_SETS = {
     ),
 }
 """Folders in which the images of known datasets are looked up, and how to provide them."""
-DIGITS_TEST_SHARE, DIGITS_SEED = 0.3, 0
 HAR_TEST_FROM = 45
 """Segments 0 .. 44 of each person and activity are for training, 45 .. 59 for testing: the same
 person at a later time."""
@@ -125,11 +124,7 @@ def digits() -> Dataset:
 
     X, y = load_digits(return_X_y=True)
     X = (X / 16.0).astype(np.float32)
-    test = np.zeros(len(y), dtype=bool)
-    rng = np.random.default_rng(DIGITS_SEED)
-    for c in np.unique(y):
-        rows = rng.permutation(np.flatnonzero(y == c))
-        test[rows[: int(DIGITS_TEST_SHARE * len(rows))]] = True
+    test = held_out(y)
     pixels = np.rint(255 * X).astype(np.uint8).reshape(-1, 8, 8)
     return Dataset(
         "digits",

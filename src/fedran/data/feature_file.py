@@ -17,6 +17,15 @@ from fedran.core.errors import Refused
 from fedran.data.dataset import Dataset
 
 SOURCE = ("backbone", "weights", "preprocessing")
+TEST_SHARE, TEST_SEED = 0.3, 0
+"""The share of each class that becomes test rows where a file or dataset has none of its own."""
+_USUAL_NAMES = {
+    "X_train": "train",
+    "y_train": "train_labels",
+    "X_test": "test",
+    "y_test": "test_labels",
+}
+"""Names that scikit-learn users give to the arrays, and ours."""
 
 
 def read_feature_file(
@@ -26,13 +35,17 @@ def read_feature_file(
 
     Required arrays: ``train`` (n, d) and ``test`` (m, d) with numbers, or ``train_codes`` and
     ``test_codes`` in uint8 with ``scale`` (d,), which stand for (code / 255 * scale)^2; and
-    ``train_labels`` and ``test_labels``. Optional: ``train_groups`` (natural clients),
-    ``backbone``, ``weights``, ``preprocessing``, ``seconds_per_row`` and ``nonnegative`` (whether
-    the backbone declares features that are never negative). ``nonnegative`` declares this for a
-    file without such an array. A file that contradicts the declaration is refused.
+    ``train_labels`` and ``test_labels``. The names ``X_train``, ``y_train``, ``X_test`` and
+    ``y_test`` mean the same. A file with only ``X`` and ``y`` has no test rows: three in ten rows
+    of each class, drawn with a fixed seed, become test rows.
+
+    Optional: ``train_groups`` (natural clients; ``groups`` beside ``X``), ``backbone``,
+    ``weights``, ``preprocessing``, ``seconds_per_row`` and ``nonnegative`` (whether the backbone
+    declares features that are never negative). ``nonnegative`` declares this for a file without
+    such an array. A file that contradicts the declaration is refused.
     """
     path = Path(path)
-    arrays = load_arrays(path)
+    arrays = _usual_names(load_arrays(path), path)
     train, test = (_features(arrays, part, path) for part in ("train", "test"))
     y_train, y_test = (require(arrays, f"{part}_labels", path) for part in ("train", "test"))
     seconds = arrays.get("seconds_per_row", np.array(np.nan))
@@ -57,6 +70,37 @@ def read_feature_file(
         seconds_per_row=None if np.isnan(seconds) else float(seconds),
         nonnegative=nonnegative,
     )
+
+
+def held_out(y: NDArray[Any]) -> NDArray[np.bool_]:
+    """Three in ten rows of each class, rounded down, drawn with a fixed seed: True for a test row.
+
+    >>> held_out(np.array([0, 0, 0, 0, 1, 1])).sum()
+    np.int64(1)
+    """
+    test = np.zeros(len(y), dtype=bool)
+    rng = np.random.default_rng(TEST_SEED)
+    for c in np.unique(y):
+        rows = rng.permutation(np.flatnonzero(y == c))
+        test[rows[: int(TEST_SHARE * len(rows))]] = True
+    return test
+
+
+def _usual_names(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays under our own names; X and y are split into training and test rows."""
+    if "X" not in arrays or "train" in arrays:
+        return {_USUAL_NAMES.get(name, name): array for name, array in arrays.items()}
+    X, y, groups = arrays["X"], require(arrays, "y", path), arrays.get("groups")
+    for name, array in (("y", y), ("groups", groups)):
+        if array is not None and array.shape != X.shape[:1]:
+            raise Refused(f"{path}: {name}", f"shape {X.shape[:1]}", f"shape {array.shape}")
+    test = held_out(y)
+    if not test.any():
+        raise Refused(f"{path}: y", "four rows or more of some class, to test on", "fewer rows")
+    parts = {"train": X[~test], "train_labels": y[~test], "test": X[test], "test_labels": y[test]}
+    if groups is not None:
+        parts["train_groups"] = groups[~test]
+    return {**arrays, **parts}
 
 
 def images_of(path: Path) -> str | None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedran.bench.run.config import load_config
+from fedran.bench.run.config import load_or_quick
 from fedran.bench.run.progress import PlainReporter
 from fedran.bench.run.sweep import DEFAULT_OUT, HOW_TO_CONTINUE, execute, list_runs
 
@@ -18,7 +18,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m fedran.bench.run",
         description="Run an experiment or a sweep. Runs that are already done are skipped.",
     )
-    parser.add_argument("config", type=Path, help="configuration of the experiment (.toml)")
+    parser.add_argument(
+        "config", type=Path, nargs="?", help="configuration of the experiment (.toml)"
+    )
+    for name in ("method", "dataset"):
+        parser.add_argument(
+            f"--{name}", action="append", default=[], help=f"without a file: a {name} of the runs"
+        )
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder for the results")
     parser.add_argument(
         "--set",
@@ -36,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.jobs < 1:
             raise ValueError(f"--jobs must be at least 1, got {options.jobs}")
-        experiment = load_config(options.config, options.overrides)
+        experiment = load_or_quick(
+            options.config, options.method, options.dataset, options.overrides
+        )
         if options.dry_run:
             lines, possible = list_runs(experiment, options.device)
             print("\n".join(lines))

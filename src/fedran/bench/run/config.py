@@ -17,6 +17,8 @@ from fedran.settings import Rule, Settings, at_least, check_table, one_line, pos
 from fedran.wire.files import read_toml
 
 LARGEST_SWEEP = 100_000
+QUICK_STREAM = {"tasks": 5, "clients": 5, "beta": 0.5}
+"""The stream of a run without a configuration file."""
 NOT_NEGATIVE = Rule(lambda v: 0 <= v < math.inf, "finite and at least 0")
 
 
@@ -164,6 +166,50 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
         return parse_config(fields, source, arguments)
     except ValueError as reason:
         raise ValueError(f"{path}: {reason}") from None
+
+
+def dataset_name(dataset: str) -> str:
+    """The name of a dataset in results and tables: a path without folder and suffix.
+
+    >>> dataset_name("digits"), dataset_name("/data/cifar100.npz"), dataset_name("my/photos.v2/")
+    ('digits', 'cifar100', 'photos.v2')
+    """
+    path = Path(dataset)
+    return path.stem if path.suffix == ".npz" else path.name
+
+
+def load_or_quick(
+    path: Path | None, methods: Sequence[str], datasets: Sequence[str], overrides: Sequence[str]
+) -> Experiment:
+    """The experiment of a command: its file, or its methods and datasets."""
+    if path is None:
+        return quick_config(methods, datasets, overrides)
+    if methods or datasets:
+        raise ValueError(
+            f"{path} lists methods and datasets itself: use --set methods=... and --set "
+            "dataset=... instead of --method and --dataset"
+        )
+    return load_config(path, overrides)
+
+
+def quick_config(
+    methods: Sequence[str], datasets: Sequence[str], overrides: Sequence[str] = ()
+) -> Experiment:
+    """An experiment without a file: these methods on these datasets, on ``QUICK_STREAM``."""
+    if not methods or not datasets:
+        absent = "--method" if datasets else "--dataset" if methods else "--method and --dataset"
+        raise ValueError(f"without CONFIG.toml, {absent} must be given")
+    fields = {
+        "name": f"{', '.join(methods)} on {', '.join(map(dataset_name, datasets))}",
+        "dataset": list(datasets),
+        "stream": dict(QUICK_STREAM),
+        "method": [{"key": key} for key in methods],
+    }
+    for text in overrides:
+        override(fields, text)
+    given = [("--method", m) for m in methods] + [("--dataset", d) for d in datasets]
+    given += [("--set", text) for text in overrides]
+    return parse_config(fields, "", tuple(part for pair in given for part in pair))
 
 
 def parse_config(

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedran.bench.run.config import LARGEST_SWEEP, Experiment, MethodChoice
+from fedran.bench.run.config import LARGEST_SWEEP, Experiment, MethodChoice, dataset_name
 from fedran.bench.run.runner import PreparedJob
 from fedran.data.catalogue import load_dataset
 from fedran.data.dataset import Dataset
@@ -43,9 +43,8 @@ class Job:
 
     @property
     def dataset_name(self) -> str:
-        """The name of the dataset in results and tables: a path without folder and suffix."""
-        path = Path(self.dataset)
-        return path.stem if path.suffix == ".npz" else path.name
+        """The name of the dataset in results and tables."""
+        return dataset_name(self.dataset)
 
     def prepare(self) -> PreparedJob:
         """Load the dataset and make stream and method."""

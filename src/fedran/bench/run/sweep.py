@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,7 +61,8 @@ def execute(
             raise ValueError(f"{folder}: expected a folder for the results, found a file")
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-    file = out / f"{Path(experiment.source).stem or experiment.name}.jsonl"
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", experiment.name).strip("-.")[:80]
+    file = out / f"{Path(experiment.source).stem or words or 'results'}.jsonl"
     known = finished(file)
     planned, skipped = _plan(jobs(experiment, device), known, file, streams)
     todo = [p for p in planned if not p.problem]
