@@ -38,9 +38,9 @@ STREAM_SEED = 101
 """None of the seeds of the reported streams."""
 Grid = dict[str, dict[str, tuple[float, ...]]]
 GRID: Grid = {
-    "fed-dualprompt": {"lr": (0.001, 0.003, 0.01, 0.03), "head_lr": (0.0005, 0.001, 0.003)},
-    "fed-codaprompt": {"lr": (0.001, 0.003, 0.01, 0.03), "head_lr": (0.0005, 0.001, 0.003)},
-    "fed-cprompt": {"lr": (0.001, 0.003, 0.01, 0.03), "head_lr": (0.0005, 0.001, 0.003)},
+    "fed-dualprompt": {"lr": (0.003, 0.01, 0.03), "head_lr": (0.0005, 0.002)},
+    "fed-codaprompt": {"lr": (0.003, 0.01, 0.03), "head_lr": (0.0005, 0.002)},
+    "fed-cprompt": {"lr": (0.003, 0.01, 0.03), "head_lr": (0.0005, 0.002)},
     "pilora": {"lr": (0.002, 0.02, 0.2), "lora_lr": (1e-5, 1e-4, 1e-3)},
     "lorm": {"lr": (0.0003, 0.001, 0.003, 0.01)},
 }

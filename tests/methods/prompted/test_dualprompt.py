@@ -107,13 +107,14 @@ def test_a_task_trains_its_own_prompt_and_key_and_leaves_earlier_ones(dataset, f
 
 def test_the_start_is_uniform_with_one_key_per_task_or_one_per_block(dataset):
     sizes = {"general_length": 30, "task_length": 30}
-    for flavour, low in (("corrected", -1), ("as_published", 0)):
-        rounds = Rounds(small(flavour=flavour, **sizes), dataset, make_tasks(dataset))
+    for flavour, low, high in (("corrected", -0.7, 0.7), ("as_published", 0, 1)):
+        method = small(flavour=flavour, start=0.7, **sizes)
+        rounds = Rounds(method, dataset, make_tasks(dataset))
         started = rounds.method._open_task(rounds.state, 0).weights
         for name in ("general", "prompts"):
             assert low <= started[name].min() < low + 0.05
-            assert 0.95 < started[name].max() <= 1
-            assert abs(started[name].mean() - (low + 1) / 2) < 0.05
+            assert high - 0.05 < started[name].max() <= high
+            assert abs(started[name].mean() - (low + high) / 2) < 0.05
         assert not started["head.weight"].any()
 
 

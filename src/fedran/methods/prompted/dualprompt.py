@@ -14,7 +14,7 @@ from fedran.methods.prompted.frozen_vit import Embedded
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import ClientRound, seeded_random
 from fedran.methods.trained.training.server_state import ServerState
-from fedran.settings import at_least
+from fedran.settings import at_least, positive
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class FedDualPrompt(PromptedMethod):
     out: a prediction would depend on the other images of its batch.
 
     ``corrected``: one key per task for all blocks, drawn towards the queries by the loss, as in the
-    paper. ``as_published``: the published federated code. Every block has its own key, prompts and
-    keys start uniform in 0 .. 1, and the loss of the keys is never added to the total, so that keys
-    are not trained and the choice of the prompt is random.
+    paper. ``as_published``: the published federated code. Every block has its own key, and the loss
+    of the keys is never added to the total, so that keys are not trained and the choice of the
+    prompt is random.
     """
 
     general_length: Annotated[int, at_least(1)] = 5
@@ -42,6 +42,9 @@ class FedDualPrompt(PromptedMethod):
     """Number of blocks after those that have the task's prompt."""
     pull: Annotated[float, at_least(0)] = 1.0
     """Weight of the cosine between the queries and the key of their task."""
+    start: Annotated[float, positive] = 0.1
+    """Prompts and keys start uniform in +-start. Larger prompts disturb the frozen features before
+    anything is learnt. As published they start uniform in 0 .. 1."""
     flavour: Literal["corrected", "as_published"] = "corrected"
     """Which version of the method runs."""
 
@@ -63,12 +66,12 @@ class FedDualPrompt(PromptedMethod):
                 f"network, got {self.general_blocks} + {self.task_blocks}"
             )
         random = seeded_random("prompts", state.seed, state.task)
-        low = 0.0 if self.flavour == "as_published" else -1.0
+        low, high = (0.0, 1.0) if self.flavour == "as_published" else (-self.start, self.start)
         n_keys = self.task_blocks if self.flavour == "as_published" else 1
 
         def uniform(*shape: int) -> Tensor:
             drawn = torch.rand(shape, generator=random)
-            return (low + (1 - low) * drawn).to(self.torch_device)
+            return (low + (high - low) * drawn).to(self.torch_device)
 
         new = {
             "prompts": uniform(1, self.task_blocks, 2, self.task_length, sizes.width),
