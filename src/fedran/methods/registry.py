@@ -28,9 +28,13 @@ from fedran.methods.analytic.ranpac import RanPAC
 from fedran.methods.analytic.stsa import STSA
 from fedran.methods.analytic.stsa_e import STSAE, STSAECorrected
 from fedran.methods.base import HOW_TO, require_method
+from fedran.methods.fine_tuned import FineTuned
+from fedran.methods.prompted.adapters import AdapterTuning
 from fedran.methods.prompted.codaprompt import FedCODAPrompt
 from fedran.methods.prompted.cprompt import FedCPrompt
 from fedran.methods.prompted.dualprompt import FedDualPrompt
+from fedran.methods.prompted.lorm import LoRM
+from fedran.methods.prompted.pilora import PILoRA
 from fedran.methods.protocol import Method
 from fedran.methods.trained.fedewc import FedEWC
 from fedran.methods.trained.fedicarl import FediCaRL
@@ -71,6 +75,8 @@ METHODS: dict[str, type[Any]] = {
     "fed-dualprompt": FedDualPrompt,
     "fed-codaprompt": FedCODAPrompt,
     "fed-cprompt": FedCPrompt,
+    "pilora": PILoRA,
+    "lorm": LoRM,
     "send-images": SendImages,
     "send-features": SendFeatures,
     "send-features-8bit": SendFeatures8Bit,
@@ -123,7 +129,8 @@ def make_method(
     point. Such a method is checked for every member that a run needs. An unknown key or setting is
     a ValueError that names the nearest one. The rules for values are part of the type hints of the
     fields, so they hold for direct construction too. ``device`` is for methods that can compute on
-    an accelerator; the others run on the CPU.
+    an accelerator; the others run on the CPU. A table ``task0``
+    runs an analytic method on a network that is fine-tuned in task 0.
 
     >>> make_method("fedran", {"rank": 64}).params()["rank"]
     64
@@ -131,7 +138,9 @@ def make_method(
     kind = method_class(key)
     if not is_dataclass(kind):
         raise ValueError(f"method {key!r}: {kind.__name__} must be a dataclass ({HOW_TO})")
-    values = check_table(kind, params or {}, f"method {key!r}", prefix=f"{key}.")
+    params = dict(params or {})
+    task0 = params.pop("task0", None)
+    values = check_table(kind, params, f"method {key!r}", prefix=f"{key}.")
     if device is not None and can_use_device(key):
         values["device"] = device
     try:
@@ -140,7 +149,10 @@ def make_method(
         raise ValueError(f"method {key!r}: {reason}") from None
     if key not in METHODS:
         require_method(method, key)
-    return method
+    if task0 is None:
+        return method
+    stage = check_table(AdapterTuning, task0, f"task0 of method {key!r}", prefix=f"{key}.task0.")
+    return FineTuned(method, AdapterTuning(**stage, device=device))
 
 
 def settings(key: str) -> dict[str, Any]:

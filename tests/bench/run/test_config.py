@@ -34,6 +34,8 @@ COMMITTED = {
     "paper/trained": 9 * 5,
     "paper/trained_vtab": 9 * 5,
     "paper/vit": 9 * 5,
+    "paper/vit_finetuned": 5,
+    "paper/vit_finetuned_vtab": 3 * 5,
     "paper/vtab": 9 * 21,
 }
 
@@ -117,6 +119,23 @@ def test_only_restricts_a_method_to_some_streams():
     assert len(found) == 6 + 2 + 2
     assert {f for f in found if f[0] == "afl"} == {("afl", 0.5, 1), ("afl", 0.5, 2)}
     assert {f for f in found if f[0] == "fed3r"} == {("fed3r", 0.1, 2), ("fed3r", 1.0, 2)}
+
+
+def test_a_table_task0_is_part_of_a_method_and_may_be_a_sweep_too():
+    method = {"key": "exact", "lam": [1.0, 2.0], "task0": {"lr": [0.1, 0.2], "epochs": 3}}
+    found = parse_config(fields(method=[method])).methods
+    assert [(m.params["lam"], m.params["task0"]["lr"]) for m in found] == [
+        (1.0, 0.1),
+        (1.0, 0.2),
+        (2.0, 0.1),
+        (2.0, 0.2),
+    ]
+    assert {m.label for m in found} == {"Exact Gram (fine-tuned in task 0)"}
+    described = [str(job) for job in jobs(parse_config(fields(method=[method])))]
+    assert len(set(described)) == 4
+    assert "lam 1.0, lr 0.1, epochs 3 on digits" in described[0]
+    empty = parse_config(fields(method=[{"key": "exact", "task0": {}}])).methods
+    assert empty[0].params == {"task0": {}}
 
 
 def test_the_label_of_a_method_replaces_its_name():

@@ -48,6 +48,16 @@ def test_the_experiment_says_what_was_changed(two_methods):
     assert (unchanged.name, unchanged.arguments) == (file.removesuffix(".toml"), (file,))
 
 
+def test_settings_of_a_stage_reach_every_method_that_has_one(two_methods):
+    with_stage = TWO_METHODS + "[method.task0]\nlr = 0.5\n"
+    found = two_methods(with_stage, "method.task0.lr=[0.1, 0.2]", "method.task0.epochs=3").methods
+    assert [m.params.get("task0") for m in found][-2:] == [
+        {"lr": 0.1, "epochs": 3},
+        {"lr": 0.2, "epochs": 3},
+    ]
+    assert "task0" not in found[0].params
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -64,6 +74,8 @@ def test_the_experiment_says_what_was_changed(two_methods):
         ("methods=fedrun", "no method 'fedrun' (did you mean 'fedran'?)"),
         ("methods=fedran,afl", "no method 'afl'; it lists fedran, fedncm"),
         ("methods=", "--set methods: the file lists no method ''; it lists fedran, fedncm"),
+        ("method.task0.lr=3", "--set method.task0.lr: no method here has a table 'task0'"),
+        ("method.rank.lr=3", "--set method.rank.lr: no method here has a table 'rank'"),
         ("method.rnk=3", "no method here has this setting (did you mean 'rank'?)"),
         ("method.rank=x", "rank must be an integer, got 'x'"),
         ("method=afl", "methods are written as [[method]] tables"),

@@ -85,6 +85,9 @@ class MethodSettings(Settings):
     """Name of the method in tables; without it, the method's own name."""
     only: dict[str, Any] = field(default_factory=dict)
     """Settings of streams, such as ``{ beta = 0.1 }``: the method runs only on these."""
+    task0: dict[str, Any] | None = None
+    """The table ``[method.task0]``: the clients first fine-tune a network in task 0. For analytic
+    methods."""
 
 
 @dataclass(frozen=True)
@@ -277,6 +280,8 @@ def _methods(tables: Sequence[Mapping[str, Any]]) -> Iterable[MethodChoice]:
         only, where = checked.get("only", {}), f"only of method {checked['key']!r}"
         check_table(StreamSettings, only, where, "only.", lists=True)
         params = {name: value for name, value in table.items() if name not in own}
+        if checked.get("task0") is not None:
+            params["task0"] = list(_combinations(checked["task0"]))
         for chosen in _combinations(params):
             method = make_method(checked["key"], chosen)  # validates key, names and values
             yield MethodChoice(checked["key"], chosen, checked.get("label") or method.name, only)
@@ -307,8 +312,9 @@ def _require_method_tables(tables: Any) -> None:
 def override(fields: dict[str, Any], text: str) -> None:
     """Apply ``key=value``: ``stream.beta=0.5``, ``method.rank=[64,128]``, ``methods=exact,afl``.
 
-    ``method.NAME`` sets NAME for every method that has it. ``methods=`` keeps only these of the
-    methods that the file lists. A value that is not valid TOML is plain text.
+    ``method.NAME`` sets NAME for every method that has it, ``method.task0.NAME`` for every method
+    with a table ``task0``. ``methods=`` keeps only these of the methods that the file lists. A
+    value that is not valid TOML is plain text.
     """
     key, equals, raw = (part.strip() for part in text.partition("="))
     if not equals or not key:
@@ -346,9 +352,19 @@ def _keep_methods(fields: dict[str, Any], keys: list[str]) -> None:
 
 
 def _set_in_methods(fields: dict[str, Any], name: str, value: Any) -> None:
+    tables = fields.get("method", [])
+    _require_method_tables(tables)
+    inner, dot, setting = name.partition(".")
+    if dot:
+        stages = [table[inner] for table in tables if isinstance(table.get(inner), dict)]
+        if inner != "task0" or not stages:
+            raise ValueError(f"--set method.{name}: no method here has a table {inner!r}")
+        for stage in stages:
+            stage[setting] = value
+        return
     known: set[str] = set()
-    for table in fields.get("method", []):
-        if isinstance(table, dict) and isinstance(table.get("key"), str):
+    for table in tables:
+        if isinstance(table.get("key"), str):
             own = settings(table["key"])
             known |= set(own)
             if name in own:

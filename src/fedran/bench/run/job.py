@@ -37,7 +37,9 @@ class Job:
     device: str | None
 
     def __str__(self) -> str:
-        params = "".join(f", {k.replace('_', ' ')} {v}" for k, v in self.choice.params.items())
+        plain = {k: v for k, v in self.choice.params.items() if k != "task0"}
+        plain |= self.choice.params.get("task0", {})
+        params = "".join(f", {k.replace('_', ' ')} {v}" for k, v in plain.items())
         seed = f", projection seed {self.projection_seed}" if self.projection_seed else ""
         return f"{self.choice.label}{params} on {self.dataset_name} ({_shown(self.stream)}{seed})"
 

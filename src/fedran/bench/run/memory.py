@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fedran.bench.run.machine import available_memory, free_accelerator_memory
 from fedran.bench.run.runner import PreparedJob
@@ -11,9 +12,9 @@ from fedran.methods.analytic.fedpft import FedPFT
 from fedran.methods.analytic.gh_ofl import GHOFLFisherMix
 from fedran.methods.analytic.gram_based import GramMethod
 from fedran.methods.analytic.moments import MomentMethod
+from fedran.methods.fine_tuned import FineTuned
 from fedran.methods.prompted.base import PromptedMethod
 from fedran.methods.prompted.footprint import prompted_footprint
-from fedran.methods.trained.training.fedavg import FedAvg
 from fedran.methods.trained.training.footprint import Footprint, footprint
 from fedran.methods.trained.training.method import TrainedMethod
 
@@ -38,33 +39,42 @@ def estimate_needs(run: PreparedJob) -> Needs:
     """
     data = run.dataset
     arrays = 2 * (data.X_train.nbytes + data.X_test.nbytes)
-    if isinstance(run.method, FedAvg):
-        parts = _training_footprint(run)
-        if run.method.device is None:
-            total = parts.tensors + parts.messages
-            return Needs(BASE_MEMORY + TORCH_MEMORY + arrays + total)
-        host = BASE_MEMORY + 4 * TORCH_MEMORY + arrays + parts.messages
-        return Needs(host, TORCH_MEMORY + parts.tensors)
-    M = run.method.params().get("out_features") or int(data.X_train.shape[-1])
+    training = _training_footprint(run)
+    if training is None:
+        return Needs(BASE_MEMORY + arrays + _analytic_needs(run, run.method))
+    if isinstance(run.method, FineTuned):
+        arrays += _analytic_needs(run, run.method.inner)
+    if getattr(run.method, "device", None) is None:
+        total = training.tensors + training.messages
+        return Needs(BASE_MEMORY + TORCH_MEMORY + arrays + total)
+    host = BASE_MEMORY + 4 * TORCH_MEMORY + arrays + training.messages
+    return Needs(host, TORCH_MEMORY + training.tensors)
+
+
+def _analytic_needs(run: PreparedJob, method: Any) -> int:
+    M = method.params().get("out_features") or int(run.dataset.X_train.shape[-1])
     sizes = [[len(r) for r in t.rows] for t in run.stream.tasks]
-    pooled = run.method.family == "reference"
+    pooled = method.family == "reference"
     rows = max(sum(s) if pooled else max(s) for s in sizes)
     clients = run.stream.n_clients
-    uploads = 4 * M * M * clients if isinstance(run.method, (GramMethod, MomentMethod)) else 0
+    uploads = 4 * M * M * clients if isinstance(method, (GramMethod, MomentMethod)) else 0
     drawn = 0
-    if isinstance(run.method, FedPFT):
-        drawn = 12 * int(data.X_train.size)
-    elif isinstance(run.method, GHOFLFisherMix):
+    if isinstance(method, FedPFT):
+        drawn = 12 * int(run.dataset.X_train.size)
+    elif isinstance(method, GHOFLFisherMix):
         n_classes = sum(len(t.classes) for t in run.stream.tasks)
-        drawn = 12 * n_classes * run.method.rows_per_class * (run.method.directions + 1)
-    return Needs(BASE_MEMORY + arrays + 4 * (3 * M * M + 4 * rows * M) + uploads + drawn)
+        drawn = 12 * n_classes * method.rows_per_class * (method.directions + 1)
+    return 4 * (3 * M * M + 4 * rows * M) + uploads + drawn
 
 
-def _training_footprint(run: PreparedJob) -> Footprint:
-    if isinstance(run.method, PromptedMethod):
-        return prompted_footprint(run.method, run.stream)
-    assert isinstance(run.method, TrainedMethod)
-    return footprint(run.method, run.dataset.X_train, run.stream)
+def _training_footprint(run: PreparedJob) -> Footprint | None:
+    """Of a method that trains, or of the fine-tuning in front of an analytic one."""
+    method: Any = run.method.stage if isinstance(run.method, FineTuned) else run.method
+    if isinstance(method, PromptedMethod):
+        return prompted_footprint(method, run.stream)
+    if isinstance(method, TrainedMethod):
+        return footprint(method, run.dataset.X_train, run.stream)
+    return None
 
 
 def require_fit(needs: Needs, device: str | None) -> None:

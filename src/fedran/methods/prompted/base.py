@@ -12,8 +12,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.labels import Label
@@ -42,9 +43,6 @@ from fedran.methods.trained.training.method import IMAGE_SIDE
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import Averaging, average
 from fedran.settings import at_least, positive
-
-if TYPE_CHECKING:
-    pass
 
 VIT = "weights/vit_tiny_patch16_224.safetensors"
 
@@ -180,6 +178,11 @@ class PromptedMethod(FedAvg, ABC):
         """The client's rows. A method can add ``extra`` tensors that its loss needs."""
         return client.rows
 
+    def optimiser(self, groups: list[dict[str, Any]]) -> Any:
+        """A fresh optimiser for groups of tensors with their learning rates."""
+        fused = self.torch_device.startswith("cuda") or None
+        return torch.optim.Adam(groups, weight_decay=self.weight_decay, fused=fused)
+
     def fit(
         self, trained: Weights, client: ClientRound, rows: Rows, loss: Callable[[Rows], Tensor]
     ) -> None:
@@ -187,11 +190,8 @@ class PromptedMethod(FedAvg, ABC):
 
         Raises ValueError if they are not finite afterwards.
         """
-        optimiser = torch.optim.Adam(
-            [{"params": [t], "lr": self.rate_of(name)} for name, t in trained.items()],
-            weight_decay=self.weight_decay,
-            fused=self.torch_device.startswith("cuda") or None,
-        )
+        groups = [{"params": [t], "lr": self.rate_of(name)} for name, t in trained.items()]
+        optimiser = self.optimiser(groups)
         rates = [group["lr"] for group in optimiser.param_groups]
         for epoch in range(self.epochs):
             done = client.round * self.epochs + epoch
@@ -226,20 +226,25 @@ class PromptedMethod(FedAvg, ABC):
 
     def scores(self, state: ServerState, X: NDArray[Any]) -> Tensor:
         """Scores (n, C) over all classes seen."""
-        return self._evaluate(X, lambda part: self.final_scores(state, part))
+        return self.evaluate(X, lambda part: self.final_scores(state, part))
 
     def final_scores(self, state: ServerState, X: Embedded) -> Tensor:
         """Scores of embedded images with the server's model."""
-        return self.class_scores(state.weights, self.features(state.weights, X))
+        weights = self.deployed(state)
+        return self.class_scores(weights, self.features(weights, X))
+
+    def deployed(self, state: ServerState) -> Weights:
+        """The tensors of the network that predicts; by default the global model."""
+        return state.weights
 
     def embed(self, state: ServerState, X: NDArray[Any]) -> NDArray[Any]:
         """The features that the head gets."""
-        found: NDArray[Any] = (
-            self._evaluate(X, lambda part: self.features(state.weights, part)).cpu().numpy()
-        )
-        return found
+        weights = self.deployed(state)
+        found = self.evaluate(X, lambda part: self.features(weights, part))
+        return np.asarray(found.cpu().numpy())
 
-    def _evaluate(self, X: NDArray[Any], f: Callable[[Embedded], Tensor]) -> Tensor:
+    def evaluate(self, X: NDArray[Any], f: Callable[[Embedded], Tensor]) -> Tensor:
+        """f over all images, ``ROWS_PER_PASS`` at a time, without gradients."""
         with torch.inference_mode():
             starts = range(0, max(len(X), 1), ROWS_PER_PASS)
             return torch.cat([f(self.embedded(X[i : i + ROWS_PER_PASS])) for i in starts])

@@ -178,6 +178,7 @@ class FedAvg(Settings, ABC):
         if round_ >= self.n_rounds:
             closing = [unpack_tensors(CLOSING, b, self.torch_device) for b in uploads.values()]
             return self.aggregate_closing(state, [message.tensors for message in closing])
+        state = replace(state, round=round_)
         expected, sent = self.expected_upload(state), []
         for client, blob in uploads.items():
             message = unpack_tensors(LOCAL, blob, self.torch_device)

@@ -32,6 +32,8 @@ class ServerState:
     known: int = 0
     """Number of classes of earlier tasks, which are the head's first rows."""
     task: int = -1
+    round: int = 0
+    """The round that is being aggregated."""
     extra: Memory = field(default_factory=dict)
     """Other tensors that the method's server keeps."""
 
@@ -62,5 +64,5 @@ class ServerState:
             tuple(fields["classes"]),
             fields["known"],
             fields["task"],
-            strip_prefix("extra", message.tensors),
+            extra=strip_prefix("extra", message.tensors),
         )

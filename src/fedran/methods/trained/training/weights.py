@@ -80,18 +80,18 @@ def grow_head(weights: Weights, classes: int, seed: int) -> Weights:
 
     New rows are uniform in +-sqrt(3 / d), Kaiming's rule for a linear layer; new biases are 0.
     """
-    W, b = weights["head.weight"], weights["head.bias"]
-    new = classes - len(b)
+    W = weights["head.weight"]
+    new = classes - len(W)
     if new <= 0:
         return weights
     bound = math.sqrt(3.0 / W.shape[1])
     generator = torch.Generator().manual_seed(seed)
     rows = bound * (2 * torch.rand((new, W.shape[1]), generator=generator) - 1)
-    return {
-        **weights,
-        "head.weight": torch.cat([W, rows.to(W)]),
-        "head.bias": torch.cat([b, b.new_zeros(new)]),
-    }
+    grown = {**weights, "head.weight": torch.cat([W, rows.to(W)])}
+    if "head.bias" in weights:
+        b = weights["head.bias"]
+        grown["head.bias"] = torch.cat([b, b.new_zeros(new)])
+    return grown
 
 
 def average(found: Sequence[tuple[Weights, int]], how: Averaging) -> Weights:

@@ -1,0 +1,116 @@
+"""LoRM: merges in closed form, alternating factors, and the network that predicts."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fedran.methods.prompted.lora import unpack_symmetric  # noqa: E402
+from fedran.methods.prompted.lorm import KINDS, LoRM, damped, merge  # noqa: E402
+from fedran.methods.trained.training.fedavg import CLOSING  # noqa: E402
+from fedran.methods.trained.training.messages import unpack_tensors  # noqa: E402
+from helpers.tiny_vit import DEPTH, WIDTH, tiny_vit  # noqa: E402
+from helpers.toy_training import Rounds, make_images, make_tasks  # noqa: E402
+
+
+def method(**settings):
+    few = {"n_rounds": 2, "epochs": 1, "rank": 2, "lr": 0.02, **settings}
+    return LoRM(weights=tiny_vit(), **few)
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return make_images()
+
+
+@pytest.fixture(scope="module")
+def rounds(dataset):
+    return Rounds(method(), dataset, make_tasks(dataset)).run(2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("rank", [None, 2])
+def test_merged_matrices_are_least_squares_solutions(seed, rank):
+    """Against lstsq on the stacked inputs of all clients, with and without a shared factor."""
+    rng = np.random.default_rng(seed)
+    m, out, inputs = 5, 3, [rng.standard_normal((int(n), 5)) for n in rng.integers(6, 20, 3)]
+    down = None if rank is None else rng.standard_normal((rank, m))
+    matrices = [rng.standard_normal((out, rank or m)) for _ in inputs]
+    seen = [X if down is None else X @ down.T for X in inputs]
+    goal = np.concatenate([X @ M.T for X, M in zip(seen, matrices, strict=True)])
+    wanted = np.linalg.lstsq(np.concatenate(seen), goal, rcond=None)[0].T
+    found = merge(
+        [torch.tensor(M) for M in matrices],
+        [torch.tensor(X.T @ X) for X in inputs],
+        None if down is None else torch.tensor(down),
+    )
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_directions_that_no_client_has_seen_are_zero():
+    X = torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, 0.0]])
+    found = merge([torch.ones(2, 3)], [X.T @ X])
+    torch.testing.assert_close(found, torch.tensor([[1.0, 1.0, 0.0]] * 2))
+
+
+def test_equal_clients_merge_to_themselves(rounds):
+    one, state = method(damping=1.0), rounds.state
+    A = state.weights["down/attn.qkv"]
+    G = torch.eye(WIDTH).expand(DEPTH, WIDTH, WIDTH)
+    torch.testing.assert_close(merge([A, A], [G, 3 * G]), A)
+    B = state.weights["up/mlp.fc1"]
+    D = state.weights["down/mlp.fc1"]
+    torch.testing.assert_close(merge([B, B], [G, G], D), B, atol=1e-5, rtol=1e-3)
+    assert one.first_trained(0, 0).keys() > {"up/attn.qkv", "down/attn.qkv"}
+
+
+def test_damping_acts_beside_the_diagonal():
+    G = torch.tensor([[2.0, 4.0], [4.0, 6.0]])
+    assert damped(G, 0.5).tolist() == [[2.0, 2.0], [2.0, 6.0]]
+
+
+def test_rounds_train_the_factors_in_turn(dataset):
+    rounds = Rounds(method(n_rounds=3), dataset, make_tasks(dataset))
+    rounds.one(0, 0)
+    before = dict(rounds.state.weights)
+    for round_, trained, resting in ((1, "down", "up"), (2, "up", "down")):
+        rounds.one(0, round_)
+        after = rounds.state.weights
+        for kind in KINDS:
+            assert torch.equal(after[f"{resting}/{kind}"], before[f"{resting}/{kind}"])
+            assert not torch.equal(after[f"{trained}/{kind}"], before[f"{trained}/{kind}"])
+        before = dict(after)
+
+
+def test_a_new_task_starts_with_pairs_that_change_nothing(rounds):
+    state = rounds.method._open_task(rounds.state, 2)
+    assert all(not state.weights[f"up/{kind}"].any() for kind in KINDS)
+    assert torch.equal(state.extra["merged/mlp.fc1"], rounds.state.extra["merged/mlp.fc1"])
+    assert rounds.state.extra["merged/mlp.fc1"].any()
+
+
+def test_merged_changes_are_least_squares_over_the_tasks(dataset):
+    rounds = Rounds(method(), dataset, make_tasks(dataset))
+    one, changes, grams = rounds.method, [], []
+    for t in range(2):
+        rounds.one(t, 0)
+        rounds.one(t, 1)
+        weights = rounds.state.weights
+        changes.append((weights["up/mlp.fc2"] @ weights["down/mlp.fc2"]).double())
+        sent = rounds.uploads(t, 2)
+        parts = [
+            unpack_tensors(CLOSING, blob, "cpu").tensors["gram/mlp.fc2"] for blob in sent.values()
+        ]
+        grams.append(sum(unpack_symmetric(part, 2 * WIDTH) for part in parts).double())
+        rounds.state = one.aggregate(rounds.state, t, 2, sent)
+    merged = rounds.state.extra["merged/mlp.fc2"]
+    for i in range(DEPTH):
+        roots = [np.linalg.cholesky(G[i].numpy()).T for G in grams]
+        goal = np.concatenate([R @ C[i].numpy().T for R, C in zip(roots, changes, strict=True)])
+        wanted = np.linalg.lstsq(np.concatenate(roots), goal, rcond=None)[0].T
+        np.testing.assert_allclose(merged[i], wanted, atol=1e-4)
+    X = rounds.data.X_test[:4]
+    weights = one.deployed(rounds.state)
+    features = one.features(weights, one.embedded(X))
+    np.testing.assert_allclose(features, one.embed(rounds.state, X))
+    assert not np.allclose(features, one.features(rounds.state.weights, one.embedded(X), 1))
