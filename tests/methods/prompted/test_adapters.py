@@ -44,11 +44,12 @@ def test_an_adapter_is_a_scaled_bottleneck_with_a_relu():
 
 
 def test_dropout_removes_hidden_values_and_keeps_their_mean():
-    weights, tokens = random_adapters(), torch.randn(1, 1, WIDTH)
+    weights, tokens = random_adapters(), torch.ones(1, 1, WIDTH)
+    weights["down.bias"] += 20  # no hidden value is 0 anyway
     (sure, *_), (drawn, *_) = (adapter_functions(weights, 1.0, p) for p in (0.0, 0.5))
     many = torch.stack([drawn(tokens) for _ in range(4000)])
     assert many.std(0).max() > 0.1
-    torch.testing.assert_close(many.mean(0), sure(tokens), atol=0.2, rtol=0.1)
+    torch.testing.assert_close(many.mean(0), sure(tokens), atol=4.0, rtol=0.1)
 
 
 def test_adapters_start_as_the_frozen_network_and_then_change_it(trained, dataset):
