@@ -43,7 +43,7 @@ SMALL = {
 }
 TRAINED = [key for key in METHODS if issubclass(METHODS[key], FedAvg)]
 PROMPTED = [key for key in TRAINED if issubclass(METHODS[key], PromptedMethod)]
-RATES = {"pilora": 0.3, "lorm": 0.01}
+RATES = {"pilora": 0.1, "lorm": 0.01}
 OWN_RIDGE = ("exact", "fed3r", *(key for key in METHODS if key.startswith("fedran")))
 LABELLERS = ("fedran-prototype", "fedran-margin")
 
