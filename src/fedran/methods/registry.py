@@ -129,8 +129,8 @@ def make_method(
     point. Such a method is checked for every member that a run needs. An unknown key or setting is
     a ValueError that names the nearest one. The rules for values are part of the type hints of the
     fields, so they hold for direct construction too. ``device`` is for methods that can compute on
-    an accelerator; the others run on the CPU. A table ``task0`` runs an analytic method on a network
-    that is fine-tuned in task 0.
+    an accelerator; the others run on the CPU. A table ``task0`` runs an analytic method on a
+    network that is fine-tuned in task 0.
 
     >>> make_method("fedran", {"rank": 64}).params()["rank"]
     64
