@@ -7,8 +7,10 @@ the rest. Test rows are never read. Every run appends a line to results/vit_rate
 method, its settings, A_avg and A_T on the held-out rows. Runs that are in the file are not
 repeated. At the end the settings with the best A_T per method are printed.
 
-``--grid "fed-dualprompt: lr=0.001,0.003; pilora: lr=0.002 lora_lr=0.0001,0.001"`` replaces the
-built-in grid. Methods that are not named are not run.
+``--grid "fed-dualprompt: lr=0.001,0.003; pilora: lr=0.0001,0.001 head_lr=0.02"`` replaces the
+built-in grid. Methods that are not named are not run. ``exact: task0.lr=0.2,1`` chooses the rate of
+the fine-tuning in task 0, by the accuracy of the exact Gram after it; its own rounds and epochs are
+used.
 """
 
 from __future__ import annotations
@@ -41,16 +43,17 @@ GRID: Grid = {
     "fed-dualprompt": {"lr": (0.003, 0.01, 0.03), "head_lr": (0.0005, 0.002)},
     "fed-codaprompt": {"lr": (0.003, 0.01, 0.03), "head_lr": (0.0005, 0.002)},
     "fed-cprompt": {"lr": (0.003, 0.01, 0.03), "head_lr": (0.0005, 0.002)},
-    "pilora": {"lr": (0.002, 0.02, 0.2), "lora_lr": (1e-5, 1e-4, 1e-3)},
+    "pilora": {"lr": (1e-5, 1e-4, 1e-3), "head_lr": (0.002, 0.02, 0.1)},
     "lorm": {"lr": (0.0003, 0.001, 0.003, 0.01)},
+    "exact": {"task0.lr": (0.05, 0.2, 1.0, 5.0)},
 }
 
 
 def parse_grid(text: str) -> Grid:
     """``KEY: NAME=V,V NAME=V; KEY: ...`` as a grid.
 
-    >>> parse_grid("pilora: lr=0.1,0.2 lora_lr=0.001")
-    {'pilora': {'lr': (0.1, 0.2), 'lora_lr': (0.001,)}}
+    >>> parse_grid("pilora: lr=0.1,0.2 head_lr=0.001")
+    {'pilora': {'lr': (0.1, 0.2), 'head_lr': (0.001,)}}
     """
     grid: Grid = {}
     for part in filter(None, (p.strip() for p in text.split(";"))):
@@ -83,9 +86,13 @@ def measure(key: str, settings: dict[str, float], args: argparse.Namespace) -> d
     stream = make_stream(
         data.y_train, n_tasks=args.tasks, n_clients=args.clients, beta=args.beta, seed=STREAM_SEED
     )
-    schedule = {"n_rounds": args.rounds, "epochs": args.epochs, "precision": args.precision}
-    weights = {} if args.weights is None else {"weights": args.weights}
-    method = make_method(key, {**schedule, **weights, **settings}, args.device)
+    common = {"precision": args.precision}
+    common |= {} if args.weights is None else {"weights": args.weights}
+    if issubclass(METHODS[key], PromptedMethod):
+        common |= {"n_rounds": args.rounds, "epochs": args.epochs}
+        method = make_method(key, {**common, **settings}, args.device)
+    else:
+        method = make_method(key, with_stage(settings, common), args.device)
     start = time.perf_counter()
     line = {"key": key, "settings": settings, **described(args)}
     try:
@@ -99,6 +106,17 @@ def measure(key: str, settings: dict[str, float], args: argparse.Namespace) -> d
         "seconds": round(time.perf_counter() - start, 1),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def with_stage(settings: dict[str, float], common: dict[str, float | str]) -> dict:
+    """Settings of an analytic method, those named ``task0.NAME`` and ``common`` in a table.
+
+    >>> with_stage({"lam": 2.0, "task0.lr": 0.1}, {"precision": "float32"})
+    {'lam': 2.0, 'task0': {'precision': 'float32', 'lr': 0.1}}
+    """
+    plain = {name: v for name, v in settings.items() if not name.startswith("task0.")}
+    stage = {n.removeprefix("task0."): v for n, v in settings.items() if n not in plain}
+    return {**plain, "task0": {**common, **stage}}
 
 
 def described(args: argparse.Namespace) -> dict:
@@ -129,12 +147,11 @@ def main() -> None:
     known = [(x["key"], x["settings"], {n: x.get(n) for n in described(args)}) for x in lines]
     todo = []
     for key, grid in args.grid.items():
-        if key not in METHODS or not issubclass(METHODS[key], PromptedMethod):
-            print(f"{key}: not a method on a frozen ViT, left out")
-            continue
         for values in itertools.product(*grid.values()):
             settings = dict(zip(grid, values, strict=True))
-            make_method(key, settings)  # refuses unknown settings before anything runs
+            # Refuses unknown settings before anything runs.
+            trains = issubclass(METHODS[key], PromptedMethod)
+            make_method(key, settings if trains else with_stage(settings, {}))
             if (key, settings, described(args)) not in known:
                 todo.append((key, settings))
     spawn = multiprocessing.get_context("spawn")

@@ -36,6 +36,9 @@ COMMITTED = {
     "paper/vit": 9 * 5,
     "paper/vit_finetuned": 5,
     "paper/vit_finetuned_vtab": 3 * 5,
+    "paper/vit_prompts": 10,
+    "paper/vit_prompts_central": 6,
+    "paper/vit_prompts_vtab": 3 * 7,
     "paper/vtab": 9 * 21,
 }
 

@@ -16,7 +16,7 @@ from helpers.toy_training import Rounds, make_images, make_tasks  # noqa: E402
 
 
 def method(**settings):
-    few = {"n_rounds": 1, "epochs": 1, "rank": 2, "lr": 0.05, "lora_lr": 0.01, **settings}
+    few = {"n_rounds": 1, "epochs": 1, "rank": 2, "lr": 0.01, "head_lr": 0.05, **settings}
     return PILoRA(weights=tiny_vit(), **few)
 
 

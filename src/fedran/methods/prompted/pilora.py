@@ -39,10 +39,10 @@ class PILoRA(PromptedMethod):
 
     rank: Annotated[int, at_least(1)] = 4
     """Rank of a change."""
-    lr: Annotated[float, positive] = 0.002
-    """Learning rate of the prototypes, with Adam."""
-    lora_lr: Annotated[float, positive] = 1e-5
-    """Learning rate of the pairs."""
+    lr: Annotated[float, positive] = 1e-5
+    """Learning rate of the pairs, with Adam. Published: 1e-5."""
+    head_lr: Annotated[float | None, positive] = 0.002
+    """Learning rate of the prototypes; without it ``lr``. Published: 0.002."""
     weight_decay: Annotated[float, at_least(0)] = 1e-5
     """Weight decay of Adam."""
     attraction: Annotated[float, at_least(0)] = 0.001
@@ -89,10 +89,6 @@ class PILoRA(PromptedMethod):
     def first_trained(self, task: int, known: int) -> dict[str, int]:
         """The newest pair and the prototypes of the new classes."""
         return {"down": task, "up": task, "head.weight": known}
-
-    def rate_of(self, name: str) -> float:
-        """Pairs have a rate of their own."""
-        return self.lr if name == "head.weight" else self.lora_lr
 
     def features(self, weights: Weights, X: Embedded, task: int | None = None) -> Tensor:
         """The class token of the network with the pairs that the flavour uses."""
