@@ -80,6 +80,13 @@ def run(
         Path | None,
         typer.Option(metavar="FOLDER", help="Also write the streams of the runs to this folder."),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRACKER",
+            help="Follow the runs with csv, tensorboard or module:Class. May be repeated.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Open the data and list the runs without running them."),
@@ -106,7 +113,13 @@ def run(
             bar = stack.enter_context(BarReporter(console)) if console.is_terminal else None
             reporter = bar or PlainReporter(sys.stdout)
             outcome = execute(
-                experiment, out, reporter, device=device, workers=workers, streams=streams
+                experiment,
+                out,
+                reporter,
+                device=device,
+                workers=workers,
+                streams=streams,
+                trackers=track or [],
             )
     except KeyboardInterrupt:
         console.print(f"Stopped: {HOW_TO_CONTINUE}.", highlight=False)

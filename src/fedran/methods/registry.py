@@ -102,21 +102,29 @@ def method_class(key: str) -> type[Any]:
         return METHODS[key]
     offered = {e.name: e.value for e in entry_points(group=ENTRY_POINTS)}
     target = offered.get(key, key)
-    module, colon, name = target.partition(":")
-    if not colon:
+    if ":" not in target:
         close = nearest(key, known_methods())
         raise ValueError(f"no method {key!r}{close}; `fedran methods` lists them")
+    return import_class(target, f"method {key!r}")
+
+
+def import_class(target: str, what: str) -> type[Any]:
+    """The class ``module:Class`` from the Python path or the current folder.
+
+    ValueError, which starts with ``what``, where there is none.
+    """
+    module, _, name = target.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
         found = getattr(import_module(module), name)
     except ModuleNotFoundError as reason:
         hint = "looked in the Python path and in the current folder"
-        raise ValueError(f"method {key!r}: no module {reason.name!r}; {hint}") from None
+        raise ValueError(f"{what}: no module {reason.name!r}; {hint}") from None
     except AttributeError:
-        raise ValueError(f"method {key!r}: {module} has no class {name!r}") from None
+        raise ValueError(f"{what}: {module} has no class {name!r}") from None
     if not isinstance(found, type):
-        raise ValueError(f"method {key!r}: expected a class, got {type(found).__name__}")
+        raise ValueError(f"{what}: expected a class, got {type(found).__name__}")
     return found
 
 

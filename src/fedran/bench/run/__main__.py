@@ -37,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", help="accelerator for methods that can use one, e.g. cuda")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument("--streams", type=Path, help="folder to which the streams are written")
+    parser.add_argument(
+        "--track", action="append", default=[], help="csv, tensorboard or module:Class"
+    )
     parser.add_argument("--dry-run", action="store_true", help="open the data and list the runs")
     options = parser.parse_args(arguments)
     try:
@@ -56,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             device=options.device,
             workers=options.jobs,
             streams=options.streams,
+            trackers=options.track,
         )
     except KeyboardInterrupt:
         print(f"fedran: stopped; {HOW_TO_CONTINUE}", file=sys.stderr)

@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from fedran.bench.results.metrics import task_seconds
 from fedran.bench.results.result import Result
 from fedran.bench.run.job import Job
 from fedran.bench.run.memory import Needs
-from fedran.bench.run.tracking import TaskDone
+from fedran.bench.run.tracking import TaskDone, Tracker, Trackers
 from fedran.wire.sizes import human_bytes
 
 LOG_SECONDS = 60.0
@@ -79,6 +79,66 @@ class Reporter(Protocol):
     def note(self, text: str) -> None:
         """Information for the user."""
         ...
+
+
+class TrackingReporter:
+    """Tells trackers what it tells a reporter."""
+
+    def __init__(self, reporter: Reporter, trackers: Sequence[Tracker]) -> None:
+        self.reporter = reporter
+        self.trackers = Trackers(trackers, reporter.note)
+        self.settings: dict[str, dict[str, Any]] = {}
+
+    def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:
+        """Remember the settings of every run."""
+        for p in planned:
+            self.settings[p.name] = {
+                "method": p.job.choice.key,
+                "label": p.label,
+                "dataset": p.job.dataset_name,
+                "params": dict(p.job.choice.params),
+                "stream": dict(p.job.stream),
+                "projection_seed": p.job.projection_seed,
+                "study": p.job.study,
+                "config": p.job.config,
+            }
+        self.reporter.begin(planned, skipped, workers)
+
+    def learn(self, result: Result) -> None:
+        """Nothing new for trackers."""
+        self.reporter.learn(result)
+
+    def start(self, run: str) -> None:
+        """Trackers also get the settings."""
+        self.trackers.call("start", run, self.settings.get(run, {}))
+        self.reporter.start(run)
+
+    def step(self, run: str, what: str) -> None:
+        """Too small for trackers."""
+        self.reporter.step(run, what)
+
+    def task_done(self, run: str, done: TaskDone) -> None:
+        """For both."""
+        self.trackers.call("task_done", run, done)
+        self.reporter.task_done(run, done)
+
+    def finished(self, run: str, result: Result) -> None:
+        """For both."""
+        self.trackers.call("finished", run, result)
+        self.reporter.finished(run, result)
+
+    def failed(self, run: str, reason: str) -> None:
+        """For both."""
+        self.trackers.call("failed", run, reason)
+        self.reporter.failed(run, reason)
+
+    def note(self, text: str) -> None:
+        """For the reporter."""
+        self.reporter.note(text)
+
+    def close(self) -> None:
+        """The trackers' last call."""
+        self.trackers.call("close")
 
 
 @dataclass

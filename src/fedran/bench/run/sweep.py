@@ -18,8 +18,9 @@ from fedran.bench.run.memory import (
     require_fit,
     workers_that_fit,
 )
-from fedran.bench.run.progress import PlannedJob, Reporter
+from fedran.bench.run.progress import PlannedJob, Reporter, TrackingReporter
 from fedran.bench.run.runner import PreparedJob
+from fedran.bench.run.tracking import make_tracker
 from fedran.bench.run.workers import one_line, run_here, run_in_processes
 from fedran.data.stream_file import save_stream
 from fedran.methods.base import BaseMethod
@@ -48,13 +49,15 @@ def execute(
     device: str | None = None,
     workers: int = 0,
     streams: Path | None = None,
+    trackers: Sequence[str] = (),
 ) -> Outcome:
     """Run what is not done yet. Every result is on disk before the next run starts.
 
     A run that fails is reported and the others continue. ``workers`` processes compute side by
     side. With 0 the runs are done in this process, which then ends if memory runs out, and reacts
     to an interrupt only after the current computation. Each stream is written to a file in the
-    folder ``streams``, so that others can run on the same rows.
+    folder ``streams``, so that others can run on the same rows. ``trackers`` are names of
+    ``TRACKERS`` or classes as ``module:Class``.
     """
     for folder in (out, streams):
         if folder is not None and folder.exists() and not folder.is_dir():
@@ -63,6 +66,21 @@ def execute(
             folder.mkdir(parents=True, exist_ok=True)
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", experiment.name).strip("-.")[:80]
     file = out / f"{Path(experiment.source).stem or words or 'results'}.jsonl"
+    tracked = TrackingReporter(reporter, [make_tracker(name, out) for name in trackers])
+    try:
+        return _execute(experiment, file, tracked, device, workers, streams)
+    finally:
+        tracked.close()
+
+
+def _execute(
+    experiment: Experiment,
+    file: Path,
+    reporter: Reporter,
+    device: str | None,
+    workers: int,
+    streams: Path | None,
+) -> Outcome:
     known = finished(file)
     planned, skipped = _plan(jobs(experiment, device), known, file, streams)
     todo = [p for p in planned if not p.problem]
