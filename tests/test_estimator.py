@@ -4,9 +4,11 @@ import pickle
 
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_blobs, make_circles
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -14,6 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedran
 from fedran import FedRANClassifier
+from fedran.core.exact import ExactSum
 
 M = 96
 
@@ -24,7 +27,12 @@ M = 96
         FedRANClassifier(out_features=64, rank=0.999, ridge=fedran.Ridge.relative(0.01)),
         FedRANClassifier(out_features=64, kind="relu", bias=False),
         FedRANClassifier(out_features=64, kind="hellinger"),
-    ]
+    ],
+    expected_failed_checks=lambda estimator: (
+        {"check_decision_proba_consistency": "passes negative values to positive_only estimators"}
+        if estimator.kind == "hellinger"
+        else {}
+    ),
 )
 def test_scikit_learn_conventions(estimator, check):
     check(estimator)
@@ -382,3 +390,94 @@ def test_mixed_labels_in_a_list_are_refused_and_sums_start_from_zero(blobs):
         FedRANClassifier(out_features=16).fit(X, ["b" if c == 0 else int(c) for c in y])
     a = FedRANClassifier(out_features=16).fit(X, y)
     assert sum([a, a]).score(X, y) == pytest.approx((a + a).score(X, y))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    X, y = StandardScaler().fit_transform(X[order]), y[order]
+    return X[:800], y[:800], X[800:], y[800:]
+
+
+def learned(how, X, y) -> FedRANClassifier:
+    clf = FedRANClassifier(out_features=512)
+    if how == "fit":
+        return clf.fit(X, y)
+    if how == "rank":
+        return clf.set_params(rank=200).fit(X, y)
+    if how == "partial_fit":
+        for i in range(0, len(X), 100):
+            clf.partial_fit(X[i : i + 100], y[i : i + 100])
+        return clf
+    if how == "new classes":
+        for c in range(0, 10, 2):
+            clf.partial_fit(X[y // 2 == c // 2], y[y // 2 == c // 2])
+        return clf
+    by = np.arange(len(y)) % 4 if how == "sum" else y % 4
+    return sum(clone(clf).fit(X[by == k], y[by == k]) for k in range(4))
+
+
+def expected_calibration_error(P, y, bins=15) -> float:
+    confidence, right = P.max(axis=1), P.argmax(axis=1) == y
+    of = np.minimum((confidence * bins).astype(int), bins - 1)
+    return sum(abs(np.sum(confidence[of == b] - right[of == b])) for b in range(bins)) / len(y)
+
+
+@pytest.mark.parametrize(
+    ("how", "excess", "error"),
+    [
+        ("fit", 1.02, 0.02),
+        ("rank", 1.05, 0.03),
+        ("partial_fit", 1.10, 0.03),
+        ("new classes", 1.05, 0.025),
+        ("sum", 1.10, 0.03),
+        ("sum of sites without a common class", 1.25, 0.05),
+    ],
+)
+def test_probabilities_are_calibrated_on_rows_never_seen(digits, how, excess, error):
+    """Against the temperature that is fitted on held-out rows themselves."""
+    X, y, X_test, y_test = digits
+    clf = learned(how, X, y)
+    P = clf.predict_proba(X_test)
+    np.testing.assert_allclose(P.sum(axis=1), 1.0, rtol=1e-6)
+    np.testing.assert_array_equal(clf.classes_[P.argmax(axis=1)], clf.predict(X_test))
+    S = clf.decision_function(X_test)
+    rows = np.arange(len(S))
+    best = min(
+        -np.mean(log_softmax(S / T, axis=1)[rows, y_test]) for T in np.geomspace(0.01, 1.0, 100)
+    )
+    assert log_loss(y_test, P) < excess * best
+    assert expected_calibration_error(P, y_test) < error
+
+
+def test_log_loss_and_probabilities_of_two_classes(blobs):
+    X, y, X_test, _ = blobs
+    scores = cross_val_score(model(), X, y, cv=3, scoring="neg_log_loss")
+    assert scores.mean() > -0.5
+    two = model().fit(X[y < 2], y[y < 2])
+    P = two.predict_proba(X_test)
+    assert P.shape == (len(X_test), 2)
+    np.testing.assert_array_equal(P[:, 1] > P[:, 0], two.decision_function(X_test) > 0)
+    np.testing.assert_array_equal(model().fit(X[y == 3], y[y == 3]).predict_proba(X_test), 1.0)
+
+
+def test_small_batches_do_not_cost_a_solve_each(blobs, monkeypatch):
+    X, y, _, _ = blobs
+    solves = []
+    solve = ExactSum.solve
+    monkeypatch.setattr(ExactSum, "solve", lambda *a, **k: solves.append(1) or solve(*a, **k))
+    clf = model().fit(X[:20], y[:20])
+    for i in range(20, 300):
+        clf.partial_fit(X[i : i + 1], y[i : i + 1])
+    assert len(solves) < 15
+    assert clf.head_.calibration.total == 300
+
+
+def test_more_rows_than_are_left_out_are_chosen_evenly(blobs, monkeypatch):
+    X, y, _, _ = blobs
+    monkeypatch.setattr("fedran.estimator.LEFT_OUT_ROWS", 100)
+    clf = model().fit(X, y)
+    assert clf.head_.calibration.total == 100
+    whole = learned("fit", X, y).head_.calibration.temperature
+    assert clf.head_.calibration.temperature == pytest.approx(whole, rel=0.5)

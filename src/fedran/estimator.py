@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +14,21 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedran.core._linalg.truncation import check_rank
-from fedran.core.aggregator import FLOAT32_ENERGY, Aggregator
+from fedran.core.aggregator import FLOAT32_ENERGY
+from fedran.core.calibration import Calibration, leave_one_out
 from fedran.core.errors import Refused
 from fedran.core.exact import ExactSum
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.head import Head
-from fedran.core.labels import encode_labels, label_array
+from fedran.core.labels import Label, encode_labels, label_array, recode
 from fedran.core.ridge import Ridge
 from fedran.core.summary import Summary
 
 SEED_RANGE = 2**31
+LEFT_OUT_ROWS = 4096
+"""Most rows of one batch whose leave-one-out scores are computed: 2 M^2 operations per row."""
+FLOAT64_WIDTH = 1024
+"""Up to this M the sums are float64. Wider ones would take too much memory and time."""
 
 
 class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -61,10 +68,12 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Notes
     -----
-    ``fit`` takes n M (2 d + M) operations in blocks. It needs 4 M^2 bytes of state, never holds
-    the (n, M) random features at once, and keeps no training row. Labels are ints or strs; bools
-    and integral floats become ints. ``partial_fit`` may add new classes at any time. The model
-    does not depend on how the rows are split into batches, except for float32 rounding.
+    ``fit`` takes n M (2 d + M) operations in blocks, and 2 M^2 more for each of at most 4,096 rows
+    whose leave-one-out scores calibrate the probabilities. It needs 4 M^2 bytes of state (8 M^2
+    for M up to 1,024), never holds the (n, M) random features at once, and keeps no training row.
+    Labels are ints or strs; bools and integral floats become ints. ``partial_fit`` may add new
+    classes at any time. Scores do not depend on how the rows are split into batches, except for
+    rounding; the temperature of the probabilities does.
 
     Scale X first with ``StandardScaler``: the random features mix all columns, so a column with
     large values hides the others, and the constant of ``bias`` suits columns of variance 1.
@@ -79,6 +88,8 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> b = FedRANClassifier(out_features=256).fit(X[90:], y[90:])
     >>> (a + b).score(X, y) > 0.95
     True
+    >>> (a + b).predict_proba(X[:2]).shape
+    (2, 3)
     """
 
     def __init__(
@@ -100,7 +111,6 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: ArrayLike, y: ArrayLike) -> FedRANClassifier:
         """Forget everything and learn from X (n, d) and y (n,)."""
         self._learn(X, y, fresh=True)
-        self._solved["head"] = self._solve()
         return self
 
     def partial_fit(
@@ -114,6 +124,11 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _learn(self, X: Any, y: Any, fresh: bool) -> None:
+        """Absorb one batch and calibrate on it.
+
+        The calibration takes scores from before the batch was absorbed. Where there is no model
+        yet, or where the batch has new classes, it takes leave-one-out scores instead.
+        """
         # scikit-learn would turn [0, "b"] into two strings.
         if isinstance(y, (list, tuple)) and 0 < sum(isinstance(v, str) for v in y) < len(y):
             raise ValueError(
@@ -133,9 +148,49 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"Negative values in data: {reason.got}; {reason.hint}") from None
         if fresh:
             self.phi_: RandomFeatures = phi
-            self._learned = ExactSum(phi.out_features, stack=False)
-        self._learned.add_rows(mapped, labels, codes)
-        self._forget_head()
+            self._learned = ExactSum(phi.out_features, _sum_dtype(phi), stack=False)
+            self._calibration = Calibration.empty()
+            self._solved: dict[str, Head] = {}
+        if not fresh and set(labels) <= set(self.classes_.tolist()):
+            mapped = self._calibrated_before(mapped, labels, codes)
+            self._learned.add_rows(mapped, labels, codes)
+            self._forget_head()
+        else:
+            self._learned.add_rows(mapped, labels, codes)
+            self._forget_head()
+            self._calibrate_left_out(X, labels, codes)
+
+    def _calibrated_before(
+        self,
+        mapped: Iterable[tuple[slice, NDArray[Any]]],
+        labels: tuple[Label, ...],
+        codes: NDArray[np.int64],
+    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """The same blocks, whose scores by an earlier head are recorded before they are used.
+
+        That head is solved again when the rows have grown by half, so that many small batches
+        cost few solves.
+        """
+        head = self._solved.get("latest")
+        if head is None or self._learned.accounts.n_rows > 1.5 * head.diagnosis.n_rows:
+            head = self.head_
+        codes = recode(codes, labels, head.classes)
+        for rows, H in mapped:
+            self._calibration += Calibration.of_scores(head.scores(H), codes[rows])
+            yield rows, H
+
+    def _calibrate_left_out(
+        self, X: NDArray[Any], labels: tuple[Label, ...], codes: NDArray[np.int64]
+    ) -> None:
+        """Record leave-one-out scores of the batch, or of an even choice of its rows."""
+        chosen = np.unique(np.linspace(0, len(X) - 1, LEFT_OUT_ROWS).astype(int))
+        X, codes = X[chosen], recode(codes[chosen], labels, self.head_.classes)
+        total, head = self._total(), self.head_
+        for rows, H in self.phi_.blocks(X):
+            scores, leverages = head.scores(H), total.leverages(H, head.diagnosis.lam)
+            left_out = leave_one_out(scores, codes[rows], leverages)
+            self._calibration += Calibration.of_scores(left_out, codes[rows])
+        self._solved["head"] = replace(head, calibration=self._calibration)
 
     def _new_map(self, in_features: int) -> RandomFeatures:
         seed = self.random_state
@@ -152,22 +207,25 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _forget_head(self) -> None:
         self.classes_ = label_array(self._learned.class_sums.classes)
         # A dict, so that a prediction, which solves, leaves the estimator's attributes unchanged.
-        self._solved: dict[str, Head] = {}
+        self._solved = {k: head for k, head in self._solved.items() if k == "latest"}
 
     @property
     def head_(self) -> Head:
         """The solved head. It is computed on first use after new data."""
         check_is_fitted(self, "classes_")
         if "head" not in self._solved:
-            self._solved["head"] = self._solve()
+            solved = self._total().solve(self.ridge, self.phi_.fingerprint)
+            self._solved["head"] = replace(solved, calibration=self._calibration)
+            self._solved["latest"] = self._solved["head"]
         return self._solved["head"]
 
-    def _solve(self) -> Head:
-        if self.rank is not None:
-            server = Aggregator(self.phi_.out_features)
-            server.absorb(self.summary(self.rank), client="self", task="all")
-            return server.solve(self.ridge)
-        return self._learned.solve(self.ridge, self.phi_.fingerprint)
+    def _total(self) -> ExactSum:
+        """What the head is solved from: everything learned, or its leading part."""
+        if self.rank is None:
+            return self._learned
+        total = ExactSum(self.phi_.out_features, self._learned.dtype, stack=False)
+        total.add_summary(self.summary(self.rank))
+        return total
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.floating]:
         """Scores (n, C); for two classes one column, positive for ``classes_[1]``."""
@@ -176,6 +234,18 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         head = self.head_
         scores = np.concatenate([head.scores(H) for _, H in self.phi_.blocks(X)])
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
+        """Probabilities (n, C): softmax(scores / T), columns in the order of ``classes_``.
+
+        The temperature T has the least log loss on scores of rows that the model had not learned
+        from: leave-one-out scores in ``fit``, in closed form; scores before a batch is absorbed in
+        ``partial_fit``. After ``+`` it comes from the added records of both models.
+        """
+        check_is_fitted(self, "classes_")
+        X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])
+        head = self.head_
+        return np.concatenate([head.probabilities(H) for _, H in self.phi_.blocks(X)])
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The best label of each row."""
@@ -218,11 +288,17 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if hasattr(self, "feature_names_in_"):
             merged.feature_names_in_ = self.feature_names_in_
         merged.phi_ = self.phi_
-        merged._learned = ExactSum(self.phi_.out_features, stack=False)
+        merged._learned = ExactSum(self.phi_.out_features, self._learned.dtype, stack=False)
         merged._learned.add_sum(self._learned)
         merged._learned.add_sum(other._learned)
+        merged._calibration = self._calibration + other._calibration
+        merged._solved = {}
         merged._forget_head()
         return merged
+
+
+def _sum_dtype(phi: RandomFeatures) -> str:
+    return "float64" if phi.out_features <= FLOAT64_WIDTH else "float32"
 
 
 def _map_parameters(clf: FedRANClassifier) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedran.core._linalg.arrays import (
     Array,
     Float,
+    Float64,
     Int64,
     cast,
     contiguous,
@@ -26,6 +27,7 @@ from fedran.core._linalg.arrays import (
     to_numpy,
 )
 from fedran.core._linalg.blas import add_outer, gram, pack_lower, symmetric, unpack_lower
+from fedran.core._linalg.cholesky import solve_definite
 from fedran.core._linalg.truncation import check_rank, leading_of_gram
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums, sum_by_code
@@ -257,6 +259,13 @@ class ExactSum:
         accounts = accounts.after_local_cut(result.loss)
         factor = without_rounding(result.factor, own, accounts, center)
         return Summary(factor, own, accounts, fingerprint, center, route=result.route)
+
+    def leverages(self, H: Float[Array, "n M"], lam: float) -> Float64[NDArray[Any], " n"]:
+        """h' (G + lambda I)^-1 h of each row, for M^3 / 3 + 2 n M^2 operations."""
+        rows = cast(to_device(H, self.device), "float64")
+        with self._lock:
+            solved, _ = solve_definite(self._as_gram(), rows.T, lam)
+        return to_numpy(namespace(rows).sum(rows.T * solved, axis=0))
 
     def gram(self) -> Float[Array, "M M"]:
         """G, a symmetric (M, M) copy."""

@@ -13,6 +13,7 @@ from fedran.core._linalg.arrays import (
     Array,
     Bool,
     Float,
+    Float32,
     Float64,
     as_matrix,
     cast,
@@ -24,9 +25,10 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core.accounts import Accounts
 from fedran.core.bounds import certified_rows, paper_weight_bound, weight_bound
+from fedran.core.calibration import Calibration, add_calibrations, log_softmax
 from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.labels import Label, label_array, ordered
+from fedran.core.labels import Label, encode_labels, label_array, ordered, recode
 from fedran.core.ridge import Solution
 
 
@@ -78,6 +80,8 @@ class Head:
     diagnosis: Diagnosis
     fingerprint: Fingerprint | None = None
     digest: str | None = field(default=None, repr=False)
+    calibration: Calibration | None = field(default=None, repr=False)
+    """Scores of rows that were not learned, for probabilities and for "don't know"."""
 
     def __post_init__(self) -> None:
         if self.weights.ndim != 2 or self.weights.shape[1] != len(self.classes):
@@ -104,6 +108,31 @@ class Head:
         require_finite(scores, "H (or its scores)")
         best = to_numpy(namespace(scores).argmax(scores, axis=1))
         return label_array(self.classes)[best]
+
+    def probabilities(self, H: ArrayLike | Array) -> Float32[NDArray[Any], "n C"]:
+        """softmax(scores / T), (n, C) float32, with the temperature of ``calibration``."""
+        scores = to_numpy(cast(self.scores(H), "float64"))
+        return np.exp(log_softmax(scores / self._calibrated().temperature)).astype(np.float32)
+
+    def _calibrated(self) -> Calibration:
+        if self.calibration is None or self.calibration.total == 0:
+            raise ValueError(
+                "this head has no calibration: nothing is known about its scores on new rows; "
+                "add some with head.calibrate(H, y) on rows that it did not learn from"
+            )
+        return self.calibration
+
+    def calibrate(self, H: ArrayLike | Array, y: Any) -> Head:
+        """The same head, calibrated on rows that it did not learn from, beside earlier ones.
+
+        Labels that the head does not know, None and NaN are left out.
+        """
+        H = as_matrix(H, "H", self.out_features)
+        found, codes = encode_labels(y, int(H.shape[0]))
+        scores = self.scores(H)
+        require_finite(scores, "H (or its scores)")
+        new = Calibration.of_scores(scores, recode(codes, found, self.classes))
+        return replace(self, calibration=add_calibrations(self.calibration, new), digest=None)
 
     def certify(self, H: ArrayLike | Array) -> Bool[NDArray[Any], " n"]:
         """Rows whose prediction provably equals that of the full, exact ridge.

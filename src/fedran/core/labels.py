@@ -108,6 +108,19 @@ def encode_labels(
     return tuple(canonical(v) for v in distinct), codes
 
 
+def recode(
+    codes: Int64[NDArray[Any], " n"], classes: tuple[Label, ...], known: tuple[Label, ...]
+) -> Int64[NDArray[Any], " n"]:
+    """Positions in ``known`` instead of ``classes``; MISSING where a label is not known.
+
+    >>> recode(np.array([1, 0, -1]), ("ant", "cat"), ("cat", "dog"))
+    array([ 0, -1, -1])
+    """
+    position = {c: i for i, c in enumerate(known)}
+    table = np.array([position.get(c, MISSING) for c in classes] + [MISSING], dtype=np.int64)
+    return table[np.where(codes == MISSING, len(classes), codes)]
+
+
 def _label_vector(y: Any) -> NDArray[Any]:
     """``y`` as a vector whose dtype is bool, int, float, str or object."""
     if isinstance(y, Sequence) and not isinstance(y, (str, bytes)):

@@ -1,0 +1,155 @@
+"""How far scores can be trusted: a temperature for probabilities, a threshold for "don't know".
+
+Both follow from the scores of rows that the head did not learn from. Only sums over such rows are
+kept, so calibrations of several sites or batches add.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedran.core._linalg.arrays import Array, Float, Float64, Int64, cast, to_numpy
+from fedran.core.errors import Refused
+from fedran.core.labels import MISSING
+
+TEMPERATURES: Float64[NDArray[Any], " K"] = np.geomspace(0.005, 5.0, 37)
+"""Where the log loss is recorded. Scores of a ridge on indicators lie mostly between 0 and 1."""
+SCORE_RANGE = (-1.0, 2.0)
+"""Scores are cut to this range before they are recorded, so that one row has a bounded effect."""
+EDGES: Float64[NDArray[Any], " edges"] = np.linspace(*SCORE_RANGE, 301)
+"""Bins of the scores of true classes: 300 of width 0.01 and one beyond either end."""
+BINS = len(EDGES) + 1
+MOST_CLASSES = 10**7
+"""For the bound on the losses of one row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Sums over rows that the head had not learned when it scored them.
+
+    ``a + b`` describes the rows of both.
+
+    >>> scores = np.array([[0.9, 0.1], [0.2, 0.6], [0.6, 0.5]])
+    >>> calibration = Calibration.of_scores(scores, np.array([0, 1, 1]))
+    >>> calibration.total, 0.1 < calibration.temperature < 1
+    (3.0, True)
+    """
+
+    losses: Float64[NDArray[Any], " K"]
+    """Sum of -log softmax(scores / T) of the true class, for every T of ``TEMPERATURES``."""
+    histogram: Float64[NDArray[Any], " bins"]
+    """Rows (or their weights) per bin of the score of the true class."""
+
+    def __post_init__(self) -> None:
+        found = (self.losses.shape, self.histogram.shape)
+        if found != ((len(TEMPERATURES),), (BINS,)):
+            expected = f"{len(TEMPERATURES)} losses and {BINS} bins"
+            raise Refused("histograms", expected, found)
+
+    @classmethod
+    def empty(cls) -> Calibration:
+        """A calibration of no rows: the neutral element of ``+``."""
+        return cls(np.zeros(len(TEMPERATURES)), np.zeros(BINS))
+
+    @classmethod
+    def of_scores(
+        cls,
+        scores: Float[Array, "n C"],
+        codes: Int64[NDArray[Any], " n"],
+        weights: ArrayLike | None = None,
+    ) -> Calibration:
+        """The calibration of rows whose true class is ``codes[i]``, or unknown where MISSING."""
+        known = codes != MISSING
+        if not known.any():
+            return cls.empty()
+        S = np.clip(to_numpy(cast(scores, "float64"))[known], *SCORE_RANGE)
+        rows, of_row = np.arange(len(S)), codes[known]
+        w = np.ones(len(S)) if weights is None else np.asarray(weights, dtype=np.float64)[known]
+        losses = [-(w @ log_softmax(S / T)[rows, of_row]) for T in TEMPERATURES]
+        bins = np.searchsorted(EDGES, S[rows, of_row], side="right")
+        return cls(np.maximum(losses, 0.0), np.bincount(bins, w, BINS))
+
+    @property
+    def total(self) -> float:
+        """The number of rows, or the sum of their weights."""
+        return float(np.sum(self.histogram))
+
+    @property
+    def temperature(self) -> float:
+        """The T at which softmax(scores / T) has the least log loss.
+
+        One imaginary row is added, whose label is a coin toss between scores 0 and 1, so that few
+        rows without any error do not give probabilities of 0 and 1. Between the recorded
+        temperatures the loss is a parabola in log T.
+        """
+        gap = 1 / TEMPERATURES
+        curve = self.losses + np.logaddexp(0.0, gap) - gap / 2
+        best = int(np.clip(np.argmin(curve), 1, len(curve) - 2))
+        a, b, c = curve[best - 1 : best + 2]
+        bend = a - 2 * b + c
+        shift = float(np.clip((a - c) / (2 * bend), -1, 1)) if bend > 0 else float(np.sign(a - c))
+        step = math.log(TEMPERATURES[1] / TEMPERATURES[0])
+        return float(TEMPERATURES[best]) * math.exp(step * shift)
+
+    def threshold(self, alpha: float) -> float:
+        """The score that true classes of new rows reach with probability at least 1 - alpha.
+
+        The k-th smallest recorded score with k = floor(alpha (n + 1)), as in split conformal
+        prediction, rounded down to the edge of its bin; minus infinity where k is 0.
+        """
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha must lie between 0 and 1, got {alpha!r}")
+        k = math.floor(alpha * (self.total + 1))
+        if k < 1:
+            return -math.inf
+        bin_of_k = int(np.searchsorted(np.cumsum(self.histogram), k * (1 - 1e-12)))
+        return -math.inf if bin_of_k == 0 else float(EDGES[min(bin_of_k, BINS - 1) - 1])
+
+    def validate(self, weight: float) -> Calibration:
+        """Refuse numbers that rows of this total weight cannot have; returns self."""
+        values = np.concatenate([self.losses, self.histogram])
+        if not np.all(np.isfinite(values)) or np.any(values < 0):
+            raise Refused("histograms", "finite values, at least 0", "others")
+        if self.total > weight * (1 + 1e-9):
+            raise Refused("histograms", f"at most the rows described, {weight:g}", self.total)
+        low, high = SCORE_RANGE
+        most = self.total * ((high - low) / TEMPERATURES + math.log(MOST_CLASSES))
+        if np.any(self.losses > most * (1 + 1e-9)):
+            raise Refused("histograms", "losses of scores between -1 and 2", "larger ones")
+        return self
+
+    def __add__(self, other: object) -> Calibration:
+        if not isinstance(other, Calibration):
+            return NotImplemented
+        return Calibration(self.losses + other.losses, self.histogram + other.histogram)
+
+
+def add_calibrations(a: Calibration | None, b: Calibration | None) -> Calibration | None:
+    """The sum of both, or the one that is not None."""
+    return a + b if a is not None and b is not None else a or b
+
+
+def log_softmax(X: Float64[NDArray[Any], "n C"]) -> Float64[NDArray[Any], "n C"]:
+    """Logarithms of the softmax of each row."""
+    X = X - np.max(X, axis=1, keepdims=True)
+    return X - np.log(np.sum(np.exp(X), axis=1, keepdims=True))
+
+
+def leave_one_out(
+    scores: Float[Array, "n C"],
+    codes: Int64[NDArray[Any], " n"],
+    leverages: Float64[NDArray[Any], " n"],
+) -> Float64[NDArray[Any], "n C"]:
+    """The scores of each training row by the ridge that is solved without it, at the same lambda.
+
+    ``(s - l y) / (1 - l)`` with the row's scores s, indicator y and leverage
+    ``l = h' (G + lambda I)^-1 h``: the Sherman-Morrison formula.
+    """
+    S = to_numpy(cast(scores, "float64"))
+    l = np.minimum(leverages, 1 - 1e-6)[:, None]  # noqa: E741
+    return (S - l * (codes[:, None] == np.arange(S.shape[1]))) / (1 - l)
