@@ -112,10 +112,10 @@ class Federation:
     def kill(self, name, number=signal.SIGKILL):
         """Send a signal to a program of Flower and all it started: ``server`` or a site."""
         place = self.server.folder if name == "server" else self.site(name).folder
-        program = "superlink" if name == "server" else "supernode"
-        mark = place / "log" / f"{program}.pid"
-        group = int(wait_for(lambda: mark.is_file() and mark.read_text(), mark).split()[0])
-        os.killpg(group, number)
+        for program in ("superlink",) if name == "server" else ("supernode", "executor"):
+            mark = place / "log" / f"{program}.pid"
+            text = wait_for(lambda mark=mark: mark.is_file() and mark.read_text(), mark)
+            os.killpg(int(text.split()[0]), number)
 
     def logs(self):
         paths = sorted(self.folder.glob("**/log/*.log"))

@@ -1,5 +1,6 @@
 """Nodes of the SuperLink: who may connect, who lacks the newest head. Flower is simulated."""
 
+import hashlib
 import json
 import logging
 from pathlib import Path
@@ -286,3 +287,26 @@ def test_nodes_that_flower_lists_as_unregistered_are_ignored(place, link):
     update(place, 3)
     assert link.how_often("supernode", "unregister") == 0
     assert link.how_often("supernode", "register") == 1
+
+
+def test_a_run_with_a_foreign_app_is_an_alarm(place, link, monkeypatch, caplog):
+    monkeypatch.setattr(flower, "app_hash", lambda paths: "ours")
+    run = {"status": "finished:completed", "fab-hash": "ours"}
+    link.runs = [{**run, "run-id": 1}, {**run, "run-id": 2, "fab-hash": "theirs"}]
+    registry = update(place, 2)
+    assert caplog.text.count("ALARM: run 2 has an app that is not fedran's") == 1
+    assert json.loads(database(place).fact("flower"))["foreign_runs"] == ["2"]
+    monkeypatch.setattr(flower, "app_hash", lambda paths: "newer")
+    update(place)
+    found = json.loads(database(place).fact("flower"))["foreign_runs"]
+    assert found == ["2"], "runs of an earlier version of our app are not foreign"
+    assert registry.app == "ours"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_hash_of_our_app_is_that_of_the_packed_app(place):
+    build = pytest.importorskip("flwr.cli.build")
+    (place.flower / "app").mkdir()
+    (place.flower / "app" / "pyproject.toml").write_text(flower._APP)
+    packed, _ = build.build_fab_from_files({"pyproject.toml": flower._APP.encode()})
+    assert flower.app_hash(place) == hashlib.sha256(packed).hexdigest() == flower.app_hash(place)

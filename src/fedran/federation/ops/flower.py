@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedran.core.errors import MissingExtra
-from fedran.federation.protocol.identity import check_private
+from fedran.federation.ops.keys import days_left, make_certificates
+from fedran.federation.protocol.identity import check_private, write_private
 from fedran.federation.protocol.settings import check_address, join_address
 from fedran.federation.server.settings import WITHOUT_KEYS, ServerPaths
 from fedran.federation.site.settings import SitePaths
@@ -95,20 +99,39 @@ def simulator(paths: ServerPaths, sites: Path, port: int) -> tuple[list[str], di
     return command, {**environment, WITHOUT_KEYS: "1"}
 
 
-def supernode(paths: SitePaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of a site's SuperNode."""
-    settings, folder = paths.settings(), paths.folder
-    home = folder / "flower"
-    home.mkdir(exist_ok=True, mode=0o700)
+def supernode(paths: SitePaths, port: int, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of a site's SuperNode, whose app connects to it at ``port``.
+
+    The port is open to all users of the machine. So the app must know a secret, which is new for
+    every start, and the SuperNode proves with a certificate that it is the site's own.
+    """
+    settings, folder, runtime = paths.settings(), paths.folder, paths.runtime
+    runtime.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not (runtime / "server.crt").is_file() or days_left(runtime / "server.crt") < 30:
+        shutil.rmtree(runtime)
+        make_certificates(runtime)
+    (runtime / "secret").unlink(missing_ok=True)
+    write_private(runtime / "secret", secrets.token_bytes(32))
     command = [_executable("flower-supernode"), "--superlink", settings.server]
-    command += ["--host", "127.0.0.1", "--port", str(free_port())]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--isolation", "process"]
+    command += ["--superexec-auth-secret-file", str(runtime / "secret")]
+    command += ["--ssl-certfile", str(runtime / "server.crt")]
+    command += ["--ssl-keyfile", str(runtime / "server.key")]
+    command += ["--ssl-ca-certfile", str(runtime / "ca.crt")]
     if insecure:
         command += ["--insecure"]
     else:
         check_private(folder / settings.node_key, "the node's private key")
         command += ["--root-certificates", str(folder / settings.ca)]
         command += ["--auth-supernode-private-key", str(folder / settings.node_key)]
-    return command, _environment(FLWR_HOME=home, FEDRAN_SITE=paths.settings_file)
+    return command, _environment(FLWR_HOME=folder / "flower", FEDRAN_SITE=paths.settings_file)
+
+
+def executor(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of the program that runs the site's app for its SuperNode."""
+    command = [sys.executable, "-P", "-m", "fedran.federation.site.executor"]
+    command += [str(paths.settings_file), f"127.0.0.1:{port}"]
+    return command, _environment(FLWR_HOME=paths.folder / "flower", FEDRAN_SITE=paths.settings_file)
 
 
 def flwr(paths: ServerPaths, *arguments: str, timeout: float = 60.0) -> dict[str, Any]:
@@ -138,6 +161,15 @@ def flwr(paths: ServerPaths, *arguments: str, timeout: float = 60.0) -> dict[str
     return answer
 
 
+def app_hash(paths: ServerPaths) -> str:
+    """SHA-256 of our app as Flower packs it. Flower lists it with every run."""
+    from flwr.cli.build import build_fab_from_disk
+
+    with warnings.catch_warnings():  # of a library that Flower uses
+        warnings.simplefilter("ignore")
+        return hashlib.sha256(build_fab_from_disk(paths.flower / "app")).hexdigest()
+
+
 def is_active(run: dict[str, Any]) -> bool:
     """Whether a run, as ``flwr list`` describes it, has not ended."""
     return not str(run["status"]).startswith("finished")
@@ -149,6 +181,7 @@ def run_record(run: dict[str, Any]) -> dict[str, Any]:
     return {
         "run_id": str(run["run-id"]),
         "status": run["status"],
+        "app": str(run.get("fab-hash", "")),
         "transport_up": int(traffic.get("inbound-bytes", 0)),
         "transport_down": int(traffic.get("outbound-bytes", 0)),
         "transport": int(traffic.get("total-bytes", 0)),

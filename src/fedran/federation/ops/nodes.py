@@ -27,6 +27,9 @@ class NodeRegistry:
         self.paths, self.authenticated = paths, authenticated
         self.waits: dict[str, tuple[int, int]] = {}
         """Node -> updates to wait before it is asked again, and the length of the next wait."""
+        self.alarmed: set[str] = set()
+        self.app = ""
+        """Hash of our app, as soon as a run was listed."""
 
     def update(self, *, catch_up: bool) -> None:
         """Register new keys, record nodes and runs, send the newest head to nodes without it.
@@ -90,7 +93,7 @@ class NodeRegistry:
         self, database: Database, nodes: list[dict[str, Any]], runs: list[dict[str, Any]]
     ) -> None:
         """Note Flower's nodes and runs for ``fedran federation status``."""
-        owners = database.node_owners()
+        owners, foreign = database.node_owners(), self._foreign_runs(database, runs)
         record = {
             "at": time.time(),
             "nodes": [
@@ -103,8 +106,29 @@ class NodeRegistry:
                 for n in nodes
             ],
             "runs": [flower.run_record(run) for run in runs[:100]],
+            "foreign_runs": foreign[:100],
         }
         database.set_fact("flower", json.dumps(record))
+
+    def _foreign_runs(self, database: Database, runs: list[dict[str, Any]]) -> list[str]:
+        """Runs whose app is not ours. Sites refuse them; a new one is an alarm in the log."""
+        found = {str(r["run-id"]): r["fab-hash"] for r in runs if r.get("fab-hash")}
+        if not found:
+            return []
+        apps = set(json.loads(database.fact("apps") or "[]"))
+        self.app = self.app or flower.app_hash(self.paths)
+        if self.app not in apps:  # those of earlier versions stay listed
+            apps.add(self.app)
+            database.set_fact("apps", json.dumps(sorted(apps)))
+        foreign = [run_id for run_id, app in found.items() if app not in apps]
+        for run_id in set(foreign) - self.alarmed:
+            log.error(
+                "ALARM: run %s has an app that is not fedran's. Sites refuse it, but whoever "
+                "started it reached the owner's interface of the SuperLink.",
+                run_id,
+            )
+        self.alarmed.update(foreign)
+        return foreign
 
     def _catch_up(self, database: Database, nodes: list[dict[str, Any]]) -> None:
         """Start a run without a task if a connected node lacks the newest head.

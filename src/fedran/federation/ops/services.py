@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from fedran.federation.ops import flower
-from fedran.federation.ops.keys import days_left
 from fedran.federation.ops.nodes import NodeRegistry
-from fedran.federation.ops.supervisor import SupervisedProcess
+from fedran.federation.ops.supervisor import Command, SupervisedProcess
+from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry, why_unreachable
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import Tail, log_to
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.settings import SitePaths
+from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)
-WARN_DAYS = 30.0
-"""Days before the expiry of the server's certificate from which on there is a warning."""
+EXPIRY_SECONDS = 86400.0
+"""Time between two checks for certificates that expire soon."""
+SETTLE_SECONDS = 5.0
+"""A SuperNode that the server does not admit ends within this time."""
 
 
 class AddressInUse(OSError):
@@ -42,9 +47,6 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
             log.warning("%s WITHOUT ENCRYPTION", where)
         else:
             log.info("%s over TLS", where)
-            left = days_left(paths.tls / "server.crt")
-            if left < WARN_DAYS:
-                log.warning("the certificate expires in %.0f days: `fedran federation renew`", left)
         link = SupervisedProcess("SuperLink", make_command, paths.folder / "log" / "superlink.log")
         link.end_leftover()
         if flower.is_listening(settings.address):
@@ -53,10 +55,13 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
                 "`address` in server.toml"
             )
         registry = NodeRegistry(paths, authenticated=not insecure)
-        next_update, update = 0.0, threading.Thread()
+        next_update, update, next_expiry = 0.0, threading.Thread(), 0.0
         try:
             while not stopping.wait(0.5):
                 link.check()
+                if time.monotonic() >= next_expiry and not insecure:
+                    next_expiry = time.monotonic() + EXPIRY_SECONDS
+                    warn_of_expiry(paths.tls / "server.crt", "`fedran federation renew` renews it")
                 due = time.monotonic() >= next_update and not update.is_alive()
                 if link.running and due and flower.is_listening(settings.address):
                     options = {"catch_up": settings.catch_up > 0}
@@ -69,20 +74,79 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
 
 def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) -> None:
     """Run a site until SIGTERM or Ctrl-C; ``say`` gets its log lines."""
-    settings = paths.settings()
-    make_command = partial(flower.supernode, paths, insecure=insecure)
-    make_command()  # an error in the folder ends the program before the first start
+    settings, port = paths.settings(), 0
+
+    def supernode() -> Command:
+        nonlocal port
+        port = flower.free_port()
+        return flower.supernode(paths, port, insecure=insecure)
+
+    supernode()  # an error in the folder ends the program before the first start
     with _service(paths.folder, say, insecure=insecure) as stopping:
         security = "WITHOUT ENCRYPTION" if insecure else "over TLS"
         log.info("site %s connects to %s %s", settings.client, settings.server, security)
-        output = paths.folder / "log" / "supernode.log"
-        node = SupervisedProcess("SuperNode", make_command, output, flower.SUPERNODE_HINTS)
+        logs = paths.folder / "log"
+        node = SupervisedProcess(
+            "SuperNode", supernode, logs / "supernode.log", flower.SUPERNODE_HINTS
+        )
+        app = SupervisedProcess("app", lambda: flower.executor(paths, port), logs / "executor.log")
         node.end_leftover()
+        app.end_leftover()
+        connection = Connection(paths, insecure=insecure)
         try:
             while not stopping.wait(0.5):
+                before = node.started
                 node.check()
+                settled = node.running and time.monotonic() - node.started > SETTLE_SECONDS
+                connection.check(running=settled)
+                if node.started != before:  # with another port and another secret
+                    app.stop()
+                if node.running and flower.is_listening(f"127.0.0.1:{port}"):
+                    app.check()
         finally:
             node.stop()
+            app.stop()
+
+
+class Connection:
+    """Logs whether a site reaches its server, whenever this changes, and notes it in its folder."""
+
+    def __init__(self, paths: SitePaths, *, insecure: bool) -> None:
+        self.paths, settings = paths, paths.settings()
+        self.server = settings.server
+        self.ca = None if insecure else paths.folder / settings.ca
+        self.state, self.next_check = "", 0.0
+
+    def check(self, *, running: bool) -> None:
+        """Try the connection from time to time. Call this every second or so."""
+        now = time.monotonic()
+        if now < self.next_check:
+            return
+        if self.ca is not None and not self.state:
+            warn_of_expiry(self.ca, "ask the server's owner for the new one")
+        reason = why_unreachable(self.server, self.ca)
+        if reason:
+            state, delay = f"cannot reach {self.server} ({reason})", 5.0
+        elif not running:
+            state, delay = f"{self.server} answers, but the SuperNode does not run", 2.0
+        else:
+            state, delay = f"connected to {self.server}", 60.0
+        self.next_check = now + delay
+        if state != self.state:
+            log.log(logging.INFO if delay == 60.0 else logging.WARNING, "%s", state)
+            self.state = state
+        with suppress(OSError):
+            path = self.paths.folder / self.paths.settings().state / "connection.json"
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            write_atomically(path, json.dumps({"at": time.time(), "state": state}).encode())
+
+
+def warn_of_expiry(certificate: Path, remedy: str) -> None:
+    """Log a warning if a certificate has expired or soon will."""
+    expires = certificate_expiry(certificate)
+    left = math.inf if expires is None else (expires - time.time()) / 86400
+    if left < WARN_DAYS:
+        log.warning("%s expires in %.0f days; %s", certificate.name, left, remedy)
 
 
 @contextmanager

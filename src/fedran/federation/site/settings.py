@@ -89,6 +89,11 @@ class SitePaths:
         """The site's configuration."""
         return self.folder / "site.toml"
 
+    @property
+    def runtime(self) -> Path:
+        """Certificate and secret of the port between the SuperNode and the site's app."""
+        return self.folder / "flower" / "runtime"
+
     def settings(self) -> SiteSettings:
         """The settings in the configuration."""
         return load_settings(SiteSettings, self.settings_file)

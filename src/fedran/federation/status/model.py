@@ -151,6 +151,8 @@ class Status:
     """Uploads that wait for a decision."""
     problems: list[Problem]
     """Newest first, at most 200."""
+    certificate_expires: float | None = None
+    """When the server's certificate expires, in Unix seconds; None without one."""
     notes: list[str] = field(default_factory=list)
     """What could not be read, or is inconsistent."""
     held: HeldStatus | None = None

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry
 from fedran.federation.protocol.identity import Roster, base_task
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.server.database import Database, Waiting
@@ -56,6 +57,17 @@ class Reader:
         running = lock_holder(self.folder / "log") is not None
         oldest = now - (self.settings.catch_up or 3600.0) - GRACE if running else math.inf
         flower = read_flower_state(stored.flower, oldest)
+        if flower.foreign_runs:
+            notes.append(
+                f"ALARM: run {', '.join(flower.foreign_runs[:5])} has an app that is not fedran's. "
+                "Sites refuse it, but somebody else can start runs at this server."
+            )
+        expires = certificate_expiry(self.folder / "tls" / "server.crt")
+        if expires is not None and expires - now < 86400 * WARN_DAYS:
+            notes.append(
+                f"The server's certificate expires in {(expires - now) / 86400:.0f} days; "
+                "`fedran federation renew` makes a new one."
+            )
         counts = EventCounts([*stored.events, *({**run, "event": "run"} for run in flower.runs)])
         return Status(
             at=now,
@@ -73,6 +85,7 @@ class Reader:
             sites=self._sites(counts, flower, notes),
             quarantine=self._quarantine(stored.quarantine),
             problems=_problems(counts.problems),
+            certificate_expires=expires,
             notes=notes,
             held=self._held(stored.held),
             influence=_influence(stored.influence),
@@ -162,6 +175,8 @@ class FlowerState:
     fresh: bool = False
     nodes: list[dict[str, Any]] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
+    foreign_runs: list[str] = field(default_factory=list)
+    """Runs whose app is not ours."""
 
     @property
     def online(self) -> int | None:
@@ -188,7 +203,13 @@ def read_flower_state(text: str, oldest: float) -> FlowerState:
     if not text:
         return FlowerState()
     found = json.loads(text)
-    return FlowerState(found["at"], found["at"] >= oldest, found["nodes"], found["runs"])
+    return FlowerState(
+        found["at"],
+        found["at"] >= oldest,
+        found["nodes"],
+        found["runs"],
+        found.get("foreign_runs", []),
+    )
 
 
 def disk_bytes(folder: Path) -> int:

@@ -1,0 +1,52 @@
+"""What a running site says about its connection, and warnings of certificates that expire."""
+
+import json
+import logging
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from fedran.federation.ops import keys, services
+from fedran.federation.ops.scaffold import make_site
+from fedran.federation.ops.services import Connection, warn_of_expiry
+from fedran.federation.site.settings import SitePaths
+
+
+@pytest.fixture
+def paths(tmp_path):
+    keys.make_certificates(tmp_path / "tls")
+    site = tmp_path / "site"
+    ca = tmp_path / "tls" / "ca.crt"
+    make_site(site, federation="trial", client="site-1", server="fl.example.org:9444", ca=ca)
+    return SitePaths(site)
+
+
+def test_a_site_says_whether_it_is_connected_when_this_changes(paths, monkeypatch, caplog):
+    reasons = ["nothing listens there"] * 2 + [""] * 4 + ["no answer"]
+    monkeypatch.setattr(services, "why_unreachable", lambda *_: reasons.pop(0))
+    connection = Connection(paths, insecure=False)
+    with caplog.at_level(logging.INFO):
+        for running in (True, True, False, True, True, True, True):
+            connection.next_check = 0.0
+            connection.check(running=running)
+            connection.check(running=running)  # too early for another try
+    assert [r.message for r in caplog.records] == [
+        "cannot reach fl.example.org:9444 (nothing listens there)",
+        "fl.example.org:9444 answers, but the SuperNode does not run",
+        "connected to fl.example.org:9444",
+        "cannot reach fl.example.org:9444 (no answer)",
+    ]
+    note = json.loads((paths.folder / "state" / "connection.json").read_text())
+    assert note["state"] == "cannot reach fl.example.org:9444 (no answer)"
+
+
+def test_a_certificate_that_expires_soon_is_a_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(keys, "SERVER_DAYS", 20)
+    keys.make_certificates(tmp_path)
+    warn_of_expiry(tmp_path / "server.crt", "renew it")
+    assert "server.crt expires in 20 days; renew it" in caplog.text
+    caplog.clear()
+    warn_of_expiry(tmp_path / "ca.crt", "renew it")
+    warn_of_expiry(tmp_path / "missing.crt", "renew it")
+    assert not caplog.records

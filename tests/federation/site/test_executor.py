@@ -1,0 +1,147 @@
+"""Only the installed app runs at a site, and only its own user can answer for it."""
+
+import json
+import socket
+import ssl
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.cli.build import build_fab_from_files
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+
+from fedran.core.errors import Refused
+from fedran.federation.ops import flower
+from fedran.federation.ops.keys import make_certificates
+from fedran.federation.ops.scaffold import make_site
+from fedran.federation.site import executor
+from fedran.federation.site.executor import alarm_file, check_app, note_alarm
+from fedran.federation.site.settings import SitePaths
+
+OURS = flower._APP.encode()
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
+
+
+@pytest.fixture
+def paths(tmp_path):
+    make_certificates(tmp_path / "tls")
+    ca = tmp_path / "tls" / "ca.crt"
+    make_site(tmp_path / "site", federation="trial", client="site-1", server="127.0.0.1:9", ca=ca)
+    return SitePaths(tmp_path / "site")
+
+
+def test_our_own_app_is_accepted():
+    check_app(build_fab_from_files({"pyproject.toml": OURS})[0])
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"pyproject.toml": OURS.replace(b"site.app:app", b"site.app:other")}, "site.app:other"),
+        ({"pyproject.toml": OURS, "fedran/federation/site/app.py": b"boom = 1"}, "app.py"),
+        ({"pyproject.toml": OURS.replace(b"fedran.federation.server", b"evil")}, "evil"),
+    ],
+)
+def test_any_other_app_is_refused(files, words):
+    with pytest.raises(Refused, match=f"an app that only names the apps of fedran, got .*{words}"):
+        check_app(build_fab_from_files(files)[0])
+
+
+@pytest.mark.parametrize("fab", [b"", b"PK", b"\0" * 1000])
+def test_an_app_that_cannot_be_read_is_refused(fab):
+    with pytest.raises(Refused, match="an app that only names the apps of fedran"):
+        check_app(fab)
+
+
+def test_a_foreign_app_raises_an_alarm_that_is_kept(paths, caplog):
+    note_alarm(paths, "app: got evil\x1b[31m")
+    assert "ALARM: a run brought an app that is not fedran's" in caplog.text
+    (line,) = alarm_file(paths).read_text().splitlines()
+    assert json.loads(line)["reason"] == "app: got evil\\x1b[31m"
+
+
+def test_the_port_between_node_and_app_needs_a_secret_and_has_a_certificate(paths, monkeypatch):
+    """A SuperNode as the site starts it: other users can neither claim messages nor pose as it."""
+    pytest.importorskip("uvicorn")
+    monkeypatch.setattr(flower, "_executable", lambda name: name)
+    port = flower.free_port()
+    command, _ = flower.supernode(paths, port, insecure=True)
+    assert command[command.index("--isolation") + 1] == "process"
+    assert (paths.runtime / "secret").stat().st_mode & 0o077 == 0
+    first = (paths.runtime / "secret").read_bytes()
+    flower.supernode(paths, port, insecure=True)
+    assert (paths.runtime / "secret").read_bytes() != first
+    server, thread = real_runtime(paths, port)
+    try:
+        for secret, allowed in ((None, False), (b"x" * 32, False), (True, True)):
+            assert claims(paths, port, secret) == allowed
+        other = ssl.create_default_context()
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            pytest.raises(ssl.SSLCertVerificationError),
+        ):
+            other.wrap_socket(plain, server_hostname="127.0.0.1")
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+def real_runtime(paths, port):
+    """Flower's own runtime API with the certificate and secret of a site."""
+    import uvicorn
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.supernode.main import create_app
+    from flwr.supernode.nodestate import NodeStateFactory
+
+    app = create_app(
+        NodeStateFactory(objectstore_factory=ObjectStoreFactory()),
+        (paths.runtime / "secret").read_bytes(),
+    )
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host="127.0.0.1",
+            port=port,
+            ssl_certfile=str(paths.runtime / "server.crt"),
+            ssl_keyfile=str(paths.runtime / "server.key"),
+            log_level="error",
+        )
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return server, thread
+
+
+def claims(paths, port, secret):
+    """Whether a program with this secret may claim messages (True: the site's own)."""
+    from flwr.supercore.interceptors import (
+        RuntimeVersionHttpInterceptor,
+        SuperExecAuthHttpInterceptor,
+    )
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+    interceptors = [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
+    if secret is not None:
+        known = (paths.runtime / "secret").read_bytes() if secret is True else secret
+        interceptors.append(
+            SuperExecAuthHttpInterceptor(master_secret=known, protected_methods={executor.CLAIM})
+        )
+    client = RuntimeHttpClient.from_server_address(
+        f"127.0.0.1:{port}",
+        insecure=False,
+        root_certificates=(paths.runtime / "ca.crt").read_bytes(),
+        interceptors=interceptors,
+    )
+    try:
+        client.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-clientapp"]))
+    except Exception:
+        return False
+    finally:
+        client.close()
+    return True
