@@ -4,6 +4,7 @@ import pytest
 
 from helpers.made_up import METHODS, made_up, studies
 from helpers.made_up_trained import all_trained
+from helpers.made_up_vit import vit
 from helpers.report_tables import LONG
 
 
@@ -17,4 +18,6 @@ def full_report():
     runs = [made_up(**m, beta=b, seed=s) for m in METHODS for b in (0.1, 1.0) for s in (1, 2)]
     hostile = made_up("odd", LONG, sends=LONG, machine=LONG, config=LONG, seed=1)
     other = made_up("fedran", "FedRAN", dataset=LONG)
-    return make_report([*runs, *studies(seeds=(1,)), *all_trained(seeds=(1,)), hostile, other])
+    return make_report(
+        [*runs, *studies(seeds=(1,)), *all_trained(seeds=(1,)), *vit(), hostile, other]
+    )

@@ -52,7 +52,7 @@ def test_missing_experiments_are_named_with_their_configuration():
     assert missing_configs([made_up("a", dataset="digits", config="mine.toml")]) == [
         *("accuracy", "labels", "rank", "components"),
         *("clients100", "har", "vtab", "communication"),
-        *("trained", "scratch", "speedup"),
+        *("trained", "scratch", "vit_prompts", "speedup"),
     ]
 
 

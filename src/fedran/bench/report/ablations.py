@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fedran.bench.report.paper import vit_backbone
 from fedran.bench.results.grouping import (
     Group,
     Setting,
@@ -57,8 +58,18 @@ class ComponentStudy:
     """Components added one after the other at several ridge parameters: ``bars[step][lam]``."""
 
     title: str
+    dataset: str
     bars: dict[tuple[str, str], dict[str, Group]]
     """A step is a component as in ``paper.COMPONENTS`` and its description."""
+
+    @property
+    def backbones(self) -> str:
+        """Which figures come from which backbone."""
+        ours = vit_backbone(self.dataset) or self.dataset
+        return (
+            f"Ours: {ours}, frozen. Printed: ViT-B/16, fine-tuned in task 0, 10 tasks, β = 1. The "
+            "backbones differ, so only the steps between components can be compared."
+        )
 
     @property
     def lams(self) -> list[str]:
@@ -148,7 +159,7 @@ def component_studies(results: Sequence[Result]) -> list[ComponentStudy]:
             ridge = "λ by FedRAN's rule" if lam is None else f"λ = {float(lam):g}"
             bars.setdefault((component, description), {})[ridge] = g
         if len({component for component, _ in bars} - {LOW_RANK}) > 1:
-            studies.append(ComponentStudy(setting_title(setting, beta), bars))
+            studies.append(ComponentStudy(setting_title(setting, beta), setting.dataset, bars))
     return studies
 
 

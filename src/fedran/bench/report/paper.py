@@ -187,6 +187,16 @@ def paper_dataset(dataset: str) -> str | None:
     return None
 
 
+def vit_backbone(dataset: str) -> str:
+    """The Vision Transformer whose features a dataset holds; empty for another backbone.
+
+    >>> vit_backbone("cifar100-vit_ti16"), vit_backbone("cifar100-efficientnet_lite0")
+    ('ViT-Ti/16', '')
+    """
+    found = re.search(r"vit_(ti|s|b|l)(\d+)", dataset)
+    return f"ViT-{found[1].capitalize()}/{found[2]}" if found else ""
+
+
 def paper_method(key: str) -> str | None:
     """The paper's name of a method, from its key in the registry.
 

@@ -20,8 +20,9 @@ from fedran.bench.report.tables.provenance import command_table, run_table
 from fedran.bench.report.tables.runtime import runtime_tables, speedup_tables
 from fedran.bench.report.tables.table import Table
 from fedran.bench.report.tables.training import training_tables
+from fedran.bench.report.tables.vit import cost_tables, printed_vit_tables
 from fedran.bench.results.grouping import Setting, comparisons, groups, without_ablations
-from fedran.bench.results.metrics import is_head, on_images
+from fedran.bench.results.metrics import is_fine_tuned, is_head, is_prompted, on_images
 from fedran.bench.results.result import Result
 
 Results = Sequence[Result]
@@ -97,11 +98,31 @@ def _accuracy(results: Results) -> Section:
             "Methods marked (from scratch) train a network from random weights on the images of "
             "the same rows."
         )
+    if any(map(is_prompted, shown)):
+        intro.append(
+            "Prompt and LoRA methods train a few tensors of the frozen ViT whose features the "
+            "analytic methods use."
+        )
+    if any(map(is_fine_tuned, shown)):
+        intro.append(
+            "Methods marked (fine-tuned in task 0) use a ViT whose adapters the clients train in "
+            "task 0. Bytes and seconds of that stage count."
+        )
     datasets = {r.dataset for r in shown}
     paragraphs = [" ".join(intro), *(note for name, note in DATASETS.items() if name in datasets)]
     return Section(
         "accuracy", "Accuracy", paragraphs, accuracy_tables(results), task_charts(results)
     )
+
+
+def _vit(results: Results) -> Section:
+    intro = (
+        "FedRAN against methods that train prompts or LoRA matrices of the same ViT. The paper's "
+        "backbone is a ViT-B/16, which is not available here: its figures stand beside those of "
+        "another backbone and are not ranked. Cells without a run say so."
+    )
+    tables = cost_tables(results) + printed_vit_tables(results)
+    return Section("vit", "The paper's ViT comparison", [intro], tables)
 
 
 def _communication(results: Results) -> Section:
@@ -210,6 +231,7 @@ def _provenance(results: Results) -> Section:
 _SECTIONS: tuple[Callable[[Results], Section], ...] = (
     _accuracy_bytes,
     _accuracy,
+    _vit,
     _communication,
     _runtime,
     _forgetting,
@@ -266,5 +288,6 @@ EXPECTED: tuple[tuple[str, str, Condition], ...] = (
     ),
     ("Trained methods", "configs/paper/trained.toml", _any(is_head)),
     ("Networks from scratch", "configs/paper/scratch.toml", _any(on_images)),
+    ("Prompt and LoRA methods", "configs/paper/vit_prompts.toml", _any(is_prompted)),
     ("Speed-up", "configs/paper/speedup.toml", _any(lambda r: r.study == "speedup")),
 )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedran.bench.results.metrics import is_head, is_trained
+from fedran.bench.results.metrics import is_head, is_prompted, is_trained
 from fedran.bench.results.result import ABLATIONS, Result
 
 Mark = Literal["", "best", "second"]
@@ -214,10 +214,12 @@ def setting_title(setting: Setting, beta: float | None) -> str:
 
 
 def row_order(g: Group) -> int:
-    """Order of rows: analytic methods, heads, networks on images, then methods without a rank."""
+    """Order of rows: analytic methods, heads, prompts, networks, then methods without a rank."""
     if not g.competes:
-        return 3
-    return 1 if is_head(g.first) else 2 if is_trained(g.first) else 0
+        return 4
+    if not is_trained(g.first):
+        return 0
+    return 1 if is_head(g.first) else 2 if is_prompted(g.first) else 3
 
 
 def marks(values: Sequence[float | None], competes: Sequence[bool], digits: int = 2) -> list[Mark]:

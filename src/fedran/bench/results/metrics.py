@@ -8,6 +8,8 @@ import numpy as np
 
 from fedran.bench.results.result import Result
 
+PROMPTED = frozenset({"fed-dualprompt", "fed-codaprompt", "fed-cprompt", "pilora", "lorm"})
+"""Methods that train prompts or LoRA matrices of a frozen ViT, and a classifier on it."""
 NETWORKS = {
     "head": "linear head",
     "small": "small network",
@@ -26,9 +28,24 @@ def is_head(result: Result) -> bool:
     return is_trained(result) and result.params.get("network") == "head"
 
 
+def is_prompted(result: Result) -> bool:
+    """Whether a few tensors of a frozen ViT were trained."""
+    return is_trained(result) and result.key in PROMPTED
+
+
+def is_fine_tuned(result: Result) -> bool:
+    """Whether an analytic method ran on a network that was fine-tuned in task 0."""
+    return "task0" in result.params
+
+
 def on_images(result: Result) -> bool:
-    """Whether a network or its prompts were trained on images, so that features drift."""
-    return is_trained(result) and not is_head(result)
+    """Whether a whole network was trained on images."""
+    return is_trained(result) and not is_head(result) and not is_prompted(result)
+
+
+def has_moving_features(result: Result) -> bool:
+    """Whether training changes the features in every task, so that they drift."""
+    return on_images(result) or is_prompted(result)
 
 
 def network(result: Result) -> str:
@@ -160,8 +177,8 @@ def task_seconds(result: Result) -> float:
 
 
 def seconds_with_forward_pass(result: Result) -> float | None:
-    """Time with the forward pass, where known. A network on images includes it in its Time."""
-    if on_images(result):
+    """Time with the forward pass, where known. Methods on images include it in their Time."""
+    if has_moving_features(result) or is_fine_tuned(result):
         return task_seconds(result)
     forward = extraction_seconds(result)
     return None if forward is None else task_seconds(result) + forward
@@ -201,6 +218,6 @@ def budgets_met(result: Result) -> dict[str, bool]:
     measured = {
         "bytes": float(result.max_upload),
         "seconds": task_seconds(result),
-        "drift": max(result.drift, default=np.inf if on_images(result) else 0.0),
+        "drift": max(result.drift, default=np.inf if has_moving_features(result) else 0.0),
     }
     return {name: measured[name] <= ceiling for name, ceiling in result.budgets.items()}

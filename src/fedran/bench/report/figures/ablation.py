@@ -117,7 +117,7 @@ def component_charts(results: Sequence[Result]) -> list[Chart]:
             study.title,
             (max(5.5, 1.75 * len(study.bars) + 0.8), 3.2),
             partial(_draw_components, study),
-            "The vertical axis does not start at zero.",
+            f"{study.backbones} The vertical axis does not start at zero.",
         )
         for study in component_studies(results)
     )

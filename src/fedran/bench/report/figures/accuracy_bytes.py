@@ -33,7 +33,7 @@ from fedran.bench.results.grouping import (
     setting_phrase,
     setting_title,
 )
-from fedran.bench.results.metrics import is_trained
+from fedran.bench.results.metrics import is_prompted, is_trained
 from fedran.bench.results.result import Result
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "FedRAN (paper)": (INK, "X"),
     "other analytic methods": ("#2b7fd4", "s"),
     "Gaussian statistics": ("#2f9e44", "^"),
+    "prompts and LoRA": ("#b08900", "P"),
     "trained with gradients": ("#8d6e63", "v"),
     "all rows in one place": ("#7a7f87", "o"),
 }
@@ -162,9 +163,11 @@ def _final(g: Group) -> float:
 
 
 def _kind(g: Group) -> str:
-    summaries, mixtures, paper, analytic, gaussian, trained, pooled = KINDS
+    summaries, mixtures, paper, analytic, gaussian, prompted, trained, pooled = KINDS
     if not g.competes:
         return pooled
+    if is_prompted(g.first):
+        return prompted
     if is_trained(g.first):
         return trained
     ours = {"fedran": summaries, "fedran-mixture": mixtures, "fedran-paper": paper}

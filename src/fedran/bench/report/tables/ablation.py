@@ -164,5 +164,5 @@ def _component_table(study: ComponentStudy) -> Table:
         *number_columns(*study.lams, group="A_avg"),
         Column("printed (ViT-B/16, CIFAR-100, M = 1250)", muted=True),
     ]
-    note = seeds_note([(name, len(g.results)) for name, g in members])
+    note = f"{study.backbones} {seeds_note([(name, len(g.results)) for name, g in members])}"
     return Table(study.title, columns, blocks, note, results_of(g for _, g in members))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from fedran.bench.report.paper import BETAS, Printed, printed_for
+from fedran.bench.report.paper import BETAS, VIT, Printed, printed_for, vit_backbone
 from fedran.bench.report.tables.table import (
     NOTHING,
     Block,
@@ -42,7 +42,8 @@ def accuracy_tables(results: Iterable[Result]) -> list[Table]:
         tables.append(_measured(setting, members))
         paper = printed_for(setting)
         betas = [b for b in BETAS if b in {g.beta for g in members}]
-        if paper and betas:
+        beside = paper is not None and paper.accuracy is VIT and vit_backbone(setting.dataset)
+        if paper and betas and not beside:  # the table of the ViT has these figures
             tables.append(_printed(paper, betas))
     return tables
 

@@ -26,7 +26,7 @@ from fedran.bench.results.grouping import (
     row_order,
     setting_title,
 )
-from fedran.bench.results.metrics import is_head, on_images
+from fedran.bench.results.metrics import has_moving_features, is_head
 from fedran.bench.results.result import Result
 
 
@@ -81,7 +81,7 @@ def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Tabl
     shown = [g for g in sorted(found, key=row_order) if _is_shown(g)]
     blocks = []
     for g in shown:
-        frozen = not on_images(g.first)
+        frozen = not has_moving_features(g.first)
         drift = [Cell("0")] * len(headings) if frozen else [significant(v) for v in mean_drift(g)]
         accuracy = [number(v, 1) for v in mean_reference_accuracy(g)]
         blocks.append([[Cell(g.name), *padded(drift), *padded(accuracy)]])

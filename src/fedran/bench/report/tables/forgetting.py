@@ -35,8 +35,8 @@ from fedran.bench.results.metrics import (
     class_backward_transfer,
     class_forgetting,
     forgetting,
+    has_moving_features,
     mean_or_none,
-    on_images,
 )
 from fedran.bench.results.result import Result
 
@@ -90,7 +90,7 @@ def _means(setting: Setting, beta: float | None, found: Sequence[Group]) -> Tabl
 def _drift(g: Group) -> Cell:
     drift = g.stat(lambda r: max(r.drift) if r.drift else None)
     if drift is None:
-        return Cell(NOTHING if on_images(g.first) else "0 (frozen)")
+        return Cell(NOTHING if has_moving_features(g.first) else "0 (frozen)")
     return significant(drift.mean)
 
 

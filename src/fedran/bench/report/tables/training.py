@@ -30,6 +30,7 @@ from fedran.bench.results.grouping import (
 from fedran.bench.results.metrics import (
     client_seconds,
     is_head,
+    is_prompted,
     is_trained,
     network,
     rounds_per_task,
@@ -57,7 +58,12 @@ def training_tables(results: Iterable[Result]) -> list[Table]:
 
 
 def reduced(result: Result) -> bool:
-    """Whether it trained for fewer rounds or epochs than the paper's trained methods."""
+    """Whether it trained for fewer rounds or epochs than the paper's trained methods.
+
+    The paper states no schedule for methods on a ViT.
+    """
+    if is_prompted(result):
+        return False
     epochs = result.params.get("epochs")
     fewer = isinstance(epochs, int | float) and epochs < EPOCHS
     return rounds_per_task(result) < ROUNDS or fewer
@@ -112,6 +118,8 @@ def _table(setting: Setting, found: Sequence[Group]) -> Table:
         f"The paper trains for {ROUNDS} rounds per task and {EPOCHS} epochs per round. Rows with "
         f"fewer rounds or epochs (a reduced schedule): {which}."
     )
+    if any(is_prompted(g.first) for g in found):
+        note += " It states no schedule for methods on a ViT."
     note += f" The same in all rows: {', '.join(equal)}." if equal else ""
     return Table(setting.title, columns, blocks, note, results_of(found))
 

@@ -1,0 +1,216 @@
+"""The comparison on a Vision Transformer: the cost of each method, the paper's table beside ours.
+
+The paper's backbone is a ViT-B/16. Ours is smaller, so its table is context for the order of the
+methods and not a figure to reach.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from fedran.bench.report.paper import BETAS, VIT, Printed, paper_method, printed_for, vit_backbone
+from fedran.bench.report.tables.communication import largest_upload
+from fedran.bench.report.tables.table import (
+    NOTHING,
+    Block,
+    Cell,
+    Column,
+    Table,
+    fold_after_first,
+    mean_and_spread,
+    mib,
+    number_columns,
+    results_of,
+    seconds,
+    seeds_note,
+    seeds_per_group,
+    text_columns,
+    times,
+)
+from fedran.bench.results.grouping import (
+    Group,
+    Setting,
+    by_setting,
+    by_setting_and_beta,
+    comparisons,
+    groups,
+    machine_of,
+    mean_of,
+    row_order,
+    setting_title,
+    without_ablations,
+)
+from fedran.bench.results.metrics import (
+    is_fine_tuned,
+    is_prompted,
+    rounds_per_task,
+    seconds_with_forward_pass,
+    task_seconds,
+    total_download,
+    total_upload,
+)
+from fedran.bench.results.result import Result
+
+OURS = ("fedran", "fedran-mixture")
+"""FedRAN's two messages."""
+NOT_PRINTED = ("fedran-mixture", "lorm", "exact", "stsa")
+"""Methods beside the paper's: our other message, a LoRA method, and the exact sums."""
+NOT_RUN = "not run"
+TUNED = "fine-tuned in task 0"
+
+
+def cost_tables(results: Sequence[Result]) -> list[Table]:
+    """Accuracy, seconds and bytes of FedRAN and of all methods that train on the same ViT.
+
+    One table per setting and beta with a trained method. Only runs on its streams count.
+    """
+    runs = [r for r in without_ablations(results) if vit_backbone(r.dataset)]
+    streams = {r.hashes["stream"] for r in runs if is_prompted(r)}
+    shown = [r for r in runs if r.hashes["stream"] in streams and (is_prompted(r) or r.key in OURS)]
+    cases = by_setting_and_beta(groups(shown, by_machine=True))
+    return fold_after_first(
+        _cost_table(setting, beta, _best_timed(found))
+        for (setting, beta), found in cases.items()
+        if any(is_prompted(g.first) for g in found)
+    )
+
+
+def _best_timed(found: Iterable[Group]) -> list[Group]:
+    """One group per method: alone on its machine if possible, and on the machine of the others."""
+    members = list(found)
+    usual = Counter(g.first.machine for g in members if is_prompted(g.first)).most_common(1)[0][0]
+    best: dict[str, Group] = {}
+    for g in sorted(members, key=lambda g: (g.first.side_by_side > 1, g.first.machine != usual)):
+        best.setdefault(g.name, g)
+    return sorted(best.values(), key=lambda g: (row_order(g), g.key not in OURS))
+
+
+def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
+    ours = next((g for g in found if g.key == "fedran" and not is_fine_tuned(g.first)), None)
+
+    def mean(g: Group, measure: Callable[[Result], float | None]) -> float | None:
+        return mean_of(g.stat(measure))
+
+    def ratio(g: Group, measure: Callable[[Result], float | None]) -> Cell:
+        theirs, base = mean(g, measure), mean(ours, measure) if ours else None
+        return Cell(times(theirs / base if theirs is not None and base else None))
+
+    rows = [
+        [
+            Cell(g.name),
+            mean_and_spread(g.stat(lambda r: r.A_avg)),
+            mean_and_spread(g.stat(lambda r: r.A_T)),
+            Cell(str(rounds_per_task(g.first))),
+            Cell(seconds(mean(g, task_seconds))),
+            Cell(seconds(mean(g, seconds_with_forward_pass))),
+            ratio(g, task_seconds),
+            Cell(mib(largest_upload(g))),
+            Cell(mib(mean(g, _sent_per_client))),
+            Cell(mib(mean(g, _received_per_client))),
+            ratio(g, _sent_per_client),
+            Cell(machine_of(g.first)),
+        ]
+        for g in found
+    ]
+    columns = [
+        *text_columns("method"),
+        *number_columns("A_avg", "A_T"),
+        *number_columns("rounds per task"),
+        *number_columns("Time", "with forward pass", "FedRAN is faster by", group="seconds"),
+        *number_columns("largest upload", "sent", "received", group="MiB per client"),
+        *number_columns("FedRAN sends less by", group="MiB per client"),
+        *text_columns("machine", wide=True),
+    ]
+    shared = [g.name for g in found if g.first.side_by_side > 1]
+    note = [
+        seeds_note(seeds_per_group(found)),
+        "All rows use the same streams. Time is client plus server of one task, mean over tasks. "
+        "Methods that train have the forward passes of the network in it; FedRAN on frozen "
+        "features has not, and needs one forward pass per row. Sent and received are sums over "
+        "all tasks, mean over clients.",
+    ]
+    if shared:
+        note.append(
+            f"Their runs shared the machine, so these seconds are only indicative: "
+            f"{'; '.join(shared)}."
+        )
+    if len({g.first.machine for g in found}) > 1:
+        note.append("Times from different machines cannot be compared.")
+    title = f"Cost on one {vit_backbone(setting.dataset)}: {setting_title(setting, beta)}"
+    return Table(title, columns, [[r] for r in rows], " ".join(note), results_of(found))
+
+
+def _sent_per_client(result: Result) -> float:
+    return total_upload(result) / len(result.tasks[0].bytes_up)
+
+
+def _received_per_client(result: Result) -> float:
+    return total_download(result) / len(result.tasks[0].bytes_down)
+
+
+def printed_vit_tables(results: Sequence[Result]) -> list[Table]:
+    """The paper's ViT table with our runs beside the printed figures, for each of its datasets."""
+    settings = by_setting(groups(r for r in comparisons(results) if vit_backbone(r.dataset)))
+    tables, done = [], set()
+    for setting, members in settings.items():
+        paper = printed_for(setting)
+        if paper is not None and paper.accuracy is VIT:
+            done.add(paper.dataset)
+            tables.append(_beside(paper, members, vit_backbone(setting.dataset)))
+    if tables:
+        missing = [d for d in next(iter(VIT.values())) if d not in done]
+        tables += [_beside(Printed(d, "ViT-B/16", VIT, {}, {}), [], "") for d in missing]
+    return tables
+
+
+def _beside(paper: Printed, members: Sequence[Group], backbone: str) -> Table:
+    found = [g for g in members if g.beta in BETAS]
+    blocks: list[Block] = []
+    for method in paper.accuracy:
+        names = _names(g for g in found if paper_method(g.key) == method)
+        tuned = method in {"STSA", "FedRAN"} and not any(TUNED in name for name in names)
+        rows = [*names, *([f"{method} ({TUNED})"] if names and tuned else [])] or [method]
+        printed = [_pair(paper.pair(method, beta), muted=True) for beta in BETAS]
+        blocks.append([[Cell(method, muted=True), *_row(name, found, printed)] for name in rows])
+    others = _names(g for g in found if g.key in NOT_PRINTED)
+    nothing = [Cell(NOTHING, muted=True)] * len(BETAS)
+    if others:
+        label = Cell("not in the paper", muted=True)
+        blocks.append([[label, *_row(name, found, nothing)] for name in others])
+    columns = [Column("paper", numeric=False, muted=True), *text_columns("ours")]
+    for beta in BETAS:
+        columns += [Column("printed", f"β = {beta:g}", muted=True), Column("ours", f"β = {beta:g}")]
+    used = [g for g in found if paper_method(g.key) in paper.accuracy or g.key in NOT_PRINTED]
+    note = f"A_avg / A_T in percent. Printed: {paper.backbone}, copied from the paper. " + (
+        f"Ours: {backbone}, another and smaller backbone, so only the order of the methods and "
+        "the distances between them can be compared. The paper fine-tunes its ViT in task 0 "
+        f'for STSA and FedRAN; our rows without "{TUNED}" use the frozen network. '
+        f"{seeds_note(seeds_per_group(used))}"
+        if used
+        else "Ours: not run."
+    )
+    title = f"The paper's ViT table and ours: {paper.dataset}, 10 tasks, 5 clients"
+    return Table(title, columns, blocks, note, results_of(used))
+
+
+def _names(found: Iterable[Group]) -> list[str]:
+    return list(dict.fromkeys(g.name for g in sorted(found, key=row_order)))
+
+
+def _row(name: str, found: Sequence[Group], printed: Sequence[Cell]) -> list[Cell]:
+    """The name, and for each beta the printed figures and ours."""
+    cells = [Cell(name)]
+    for beta, theirs in zip(BETAS, printed, strict=True):
+        g = next((g for g in found if (g.name, g.beta) == (name, beta)), None)
+        ours = None
+        if g is not None:
+            ours = mean_of(g.stat(lambda r: r.A_avg)), mean_of(g.stat(lambda r: r.A_T))
+        cells += [theirs, _pair(ours)]
+    return cells
+
+
+def _pair(pair: tuple[float | None, float | None] | None, muted: bool = False) -> Cell:
+    if pair is None or pair[0] is None or pair[1] is None:
+        return Cell(NOTHING if muted else NOT_RUN, muted=True)
+    return Cell(f"{pair[0]:.2f} / {pair[1]:.2f}", muted=muted)
