@@ -115,7 +115,7 @@ def test_the_start_is_uniform_with_one_key_per_task_or_one_per_block(dataset):
             assert low <= started[name].min() < low + 0.05
             assert high - 0.05 < started[name].max() <= high
             assert abs(started[name].mean() - (low + high) / 2) < 0.05
-        assert not started["head.weight"].any()
+        assert 0 < started["head.weight"].abs().max() < 0.01
 
 
 @BOTH

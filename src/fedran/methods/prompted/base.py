@@ -44,6 +44,8 @@ from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import Averaging, average
 from fedran.settings import at_least, positive
 
+HEAD_START = 0.01
+"""Factor of the head's new rows, which are drawn by Kaiming's rule."""
 VIT = "weights/vit_tiny_patch16_224.safetensors"
 
 
@@ -143,13 +145,12 @@ class PromptedMethod(FedAvg, ABC):
         return ServerState(spec, seed, head)
 
     def start_task(self, state: ServerState) -> ServerState:
-        """New rows of the head start at zero: features of a ViT are long, and random rows would
-        start with large logits.
+        """New rows of the head start small: features of a ViT are long, and rows by Kaiming's rule
+        would start with large logits.
         """
-        weight, bias = (state.weights[f"head.{part}"].clone() for part in ("weight", "bias"))
-        weight[state.known :] = 0
-        bias[state.known :] = 0
-        return replace(state, weights={**state.weights, "head.weight": weight, "head.bias": bias})
+        weight = state.weights["head.weight"].clone()
+        weight[state.known :] *= HEAD_START
+        return replace(state, weights={**state.weights, "head.weight": weight})
 
     def local_rows(self, data: ClientData, classes: tuple[Label, ...]) -> Rows:
         """The labelled rows as ``Embedded`` images, which stay on the device for the task."""

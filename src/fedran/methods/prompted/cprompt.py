@@ -100,7 +100,7 @@ class FedCPrompt(FedCODAPrompt):
     def combine(self, state: ServerState, sent: list[tuple[Weights, int]]) -> Weights:
         """The average by rows; as published, with the row counts in random order."""
         if self.flavour == "as_published":
-            random = seeded_random("row counts", state.seed, state.task)
+            random = seeded_random("row counts", state.seed, state.task, state.round)
             order = torch.randperm(len(sent), generator=random).tolist()
             sent = [(weights, sent[i][1]) for (weights, _), i in zip(sent, order, strict=True)]
         return super().combine(state, sent)

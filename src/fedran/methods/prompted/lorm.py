@@ -71,6 +71,7 @@ class LoRM(PromptedMethod):
 
     def start_task(self, state: ServerState) -> ServerState:
         """New pairs that change nothing yet."""
+        state = super().start_task(state)
         random = seeded_random("lorm", state.seed, state.task)
         depth, new = self.vit.sizes.depth, {}
         for kind, (rows, columns) in self.shapes().items():
