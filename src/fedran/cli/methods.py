@@ -24,6 +24,7 @@ _CLAIMS = {
 NOTE = (
     "order-free: the order of the clients does not matter. partition-free: it does not matter "
     "which client holds which row. exact: equals one solve over all rows. Every claim is tested. "
+    "Analytic methods can follow a fine-tuning of a ViT in task 0 (docs/how-to/vit.md). "
     "--json adds the settings. REPRODUCIBILITY.md explains what was verified."
 )
 
