@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from fedran.bench.results.result import read_results
+from fedran.bench.run.config import load_config
+from fedran.bench.run.job import jobs
 from fedran.bench.run.runner import PreparedJob
 from fedran.methods.base import BaseMethod, arrays_from_bytes, arrays_to_bytes, require_method
 from fedran.methods.protocol import Spec
@@ -44,9 +46,11 @@ def test_the_documented_experiment_runs_a_method_from_a_file(cli, tmp_path):
     assert without.A_T > 80
     assert pulled.acc != without.acc
     assert set(without.hashes) - set(results["fedncm", None].hashes) == {"method"}
+    first, second, third = (job.prepare().run_id for job in jobs(load_config("mine.toml")))
+    assert {first, second, third} == {r.run_id for r in results.values()}
     (tmp_path / "my_methods.py").write_text(MODULE + "\n# changed\n")
-    sys.modules.pop("my_methods")
-    assert "2 runs done, 1 skipped" in cli("run", "mine.toml")[1]
+    changed = [job.prepare().run_id for job in jobs(load_config("mine.toml"))]
+    assert (changed[0] != first, changed[1] != second, changed[2] == third) == (True, True, True)
 
 
 def test_an_override_reaches_a_method_from_outside(cli):

@@ -10,7 +10,10 @@ from fedran.methods.analytic.afl import AFL, AFLRidgeKept
 from fedran.methods.analytic.fed3r import Fed3R
 from fedran.methods.analytic.fedcof import FedCOF
 from fedran.methods.analytic.fedncm import FedNCM
-from helpers.toy_federation import Toy, distance
+from fedran.methods.analytic.ranpac import RanPAC
+from fedran.methods.analytic.stsa import STSA
+from fedran.methods.analytic.stsa_e import STSAE
+from helpers.toy_federation import Toy, distance, unit
 
 FIXTURE = json.loads(
     (Path(__file__).parents[2] / "helpers/fixtures/official_outputs.json").read_text()
@@ -51,3 +54,24 @@ def test_fedncm_predicts_what_the_published_weights_predict():
     X = np.random.default_rng(0).standard_normal((200, len(wanted))).astype(np.float32)
     state = TOY.play(FedNCM())
     assert FedNCM().predict(state, X).tolist() == np.argmax(X @ wanted, axis=1).tolist()
+
+
+@pytest.mark.parametrize(
+    "case", FIXTURE["stsa"], ids=lambda c: f"lambda={c['lambda']:g},dummies={c['dummies']}"
+)
+def test_stsa_and_stsa_e_with_cosine_scores(case):
+    lam, dummies = case["lambda"], case["dummies"]
+    method = STSA(16, lam) if dummies is None else STSAE(16, lam, dummies=dummies)
+    assert distance(weights(method), unit(np.array(case["weights"]))) < 1e-4
+
+
+def test_the_two_forms_of_stsa_differ_in_the_published_code():
+    exact, estimated, *_ = (unit(np.array(case["weights"])) for case in FIXTURE["stsa"])
+    assert distance(estimated, exact) > 1e-2
+
+
+@pytest.mark.parametrize("case", FIXTURE["ranpac"])
+def test_ranpac_and_the_ridge_that_it_chooses(case):
+    head = TOY.play(RanPAC(16)).head
+    assert head.diagnosis.lam == case["lambda"]
+    assert distance(head.weights, np.array(case["weights"])) < 1e-3
