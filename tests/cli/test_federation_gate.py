@@ -54,3 +54,15 @@ def test_release_puts_the_held_head_into_service(server, cli):
     assert (server / "state" / "head.fedran").read_bytes() == held
     code, out, err = cli("federation", "release", str(server))
     assert (code, "expected a head that is held back, got none" in err) == (2, True)
+
+
+def test_reject_ends_a_quarantine(server, cli):
+    sites = gated_sites()
+    sites.roster.save(server / "roster.toml")
+    store = store_of(sites, server / "state")
+    assert not send(store, sites, "site-3", "july", rows(3, (0, 1)), times=50)
+    store.close()
+    code, out, _ = cli("federation", "reject", str(server), "site-3", "july", "--reason", "no")
+    assert (code, out) == (0, "site-3, july: rejected; a running server tells the site\n")
+    code, _, err = cli("federation", "reject", str(server), "site-3", "july")
+    assert (code, "expected an upload in quarantine" in err) == (2, True)

@@ -329,6 +329,21 @@ def accept(folder: ServerFolder, client: Client, task: Task) -> None:
 
 
 @app.command(rich_help_panel=WATCH)
+def reject(
+    folder: ServerFolder,
+    client: Client,
+    task: Task,
+    reason: Annotated[str, typer.Option(help="A sentence for the site.")] = "",
+) -> None:
+    """Reject an upload that is in quarantine. The site may correct its rows and send another."""
+    from fedran.federation.ops.tasks import reject_upload
+    from fedran.federation.server.settings import ServerPaths
+
+    reject_upload(ServerPaths.find(folder), client, task, reason)
+    typer.echo(f"{client}, {task}: rejected; a running server tells the site")
+
+
+@app.command(rich_help_panel=WATCH)
 def release(folder: ServerFolder) -> None:
     """Put a classifier that was held back into service."""
     from fedran.federation.ops.tasks import release_head

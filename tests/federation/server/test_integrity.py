@@ -29,6 +29,9 @@ def whole(tmp_path_factory):
     store.receive(sites.envelope("edge", "may.sum-1", members=(("site-2", "may"),)))
     waiting = sites.envelope("site-2", "june")
     store.database.add_waiting(open_envelope(waiting).statement, waiting, "unusual")
+    refused = sites.envelope("site-2", "march")
+    store.database.add_waiting(open_envelope(refused).statement, refused, "unusual")
+    store.reject("site-2", "march")
     store.database.set_nodes({"site-1": ("7", "key"), "site-2": ("8", "other")})
     fields = {"task": "may", "classes": 2, "size": 9, "accuracy": 0.5, "seconds": 0.1}
     store.database.add_head("d" * 64, **fields)
@@ -132,7 +135,7 @@ def test_everything_of_an_intact_database_is_saved(whole, tmp_path):
     assert lost == []
     assert uploads == [*(("site-1", t) for t in TASKS), ("edge", "may.sum-1")]
     assert list(waiting) == [("site-2", "june")]
-    assert events.count("upload") == 6
+    assert events.count("upload") == 7
     before = dump(whole, tmp_path / "before")
     after = dump((tmp_path / "new" / "store.db").read_bytes(), tmp_path / "after")
     before["facts"], after["facts"] = [], []  # the epoch is a new one

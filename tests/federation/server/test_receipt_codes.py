@@ -60,7 +60,11 @@ def test_rows_that_are_in_through_a_sum_are_a_conflict(sites, store):
     assert store.receive(sites.envelope("site-1", "may")).code == Code.CONFLICT
 
 
-def test_a_second_upload_for_a_quarantined_one_is_a_conflict(sites, store):
-    store.receive(sites.envelope("site-1", "may", upload(2, scale=20.0)))
-    other = store.receive(sites.envelope("site-1", "may", upload(3, scale=20.0)))
-    assert other.code == Code.CONFLICT
+def test_a_rejected_upload_is_rejected_again_and_another_one_is_welcome(sites, store):
+    loud = sites.envelope("site-1", "may", upload(2, scale=20.0))
+    store.receive(loud)
+    assert store.reject("site-1", "may", "not scaled").code == Code.REJECTED
+    again = store.receive(loud)
+    assert (again.code, again.final, again.correctable) == (Code.REJECTED, True, True)
+    assert "not scaled" in again.reason
+    assert store.receive(sites.envelope("site-1", "may", upload(3))).code == Code.ACCEPTED

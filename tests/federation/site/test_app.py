@@ -79,7 +79,7 @@ def call(app, body, here=None):
     reply = app(message, context() if here is None else here)
     assert not reply.has_error()
     fields = fields_of(reply)
-    assert set(fields) == {"client", "head", "settled", "told", "more"}
+    assert set(fields) == {"client", "head", "settled", "waiting", "told", "more"}
     return fields, blobs_of(reply, 10**6)
 
 
@@ -97,7 +97,8 @@ def receipts(*found):
 
 def test_an_offer_is_answered_with_everything_pending(place):
     fields, blobs = call(answer_offer, asked())
-    nothing = {"client": "site-1", "head": "", "settled": [], "told": "", "more": False}
+    nothing = {"client": "site-1", "head": "", "settled": [], "waiting": []}
+    nothing |= {"told": "", "more": False}
     assert (fields, set(blobs)) == (nothing, {"may"})
     assert open_envelope(blobs["may"]).statement.key == ("site-1", "may")
     assert set(call(answer_offer, asked("june"))[1]) == {"may", "june"}

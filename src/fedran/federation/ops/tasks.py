@@ -209,6 +209,17 @@ def accept_upload(paths: ServerPaths, client: str, task: str) -> Receipt:
     return receipt
 
 
+def reject_upload(paths: ServerPaths, client: str, task: str, reason: str = "") -> Receipt:
+    """Reject an upload in quarantine; a running server then tells the site."""
+    with (
+        locked(paths.state, 60.0, task=task),
+        closing(Store.open(paths.settings(), paths.folder)) as store,
+    ):
+        receipt = store.reject(client, task, reason)
+        store.database.set_served("outdated")  # the server's next update reaches every site
+    return receipt
+
+
 def release_head(paths: ServerPaths) -> str:
     """Put a head that was held back into service; returns its digest."""
     settings = paths.settings()

@@ -170,6 +170,13 @@ def read_settled(given: object) -> list[tuple[str, str]]:
     return found
 
 
+def read_tasks(given: object) -> list[str]:
+    """Tasks that a site names in a message."""
+    if not isinstance(given, list) or len(given) > MAX_SETTLED:
+        raise Refused("tasks", f"a list of at most {MAX_SETTLED} tasks", type(given).__name__)
+    return [check_id(task, "task") for task in given]
+
+
 @dataclass(frozen=True)
 class Envelope:
     """An upload with the statement about it and the sender's signature."""

@@ -22,6 +22,9 @@ class Code(StrEnum):
     """The upload is unusual. It is kept until a person accepts it."""
     CONFLICT = "conflict"
     """Another upload with the rows of this client and task was accepted before."""
+    REJECTED = "rejected"
+    """The server's owner looked at the upload in quarantine and does not want it. Another one for
+    the same task is welcome."""
     FORGOTTEN = "forgotten"
     """The server's owner removed the upload, and accepts none for this client and task."""
     LOST = "lost"
@@ -53,6 +56,20 @@ SETTLED: dict[Code, Outcome] = {
     Code.QUARANTINED: "quarantined",
 }
 """Codes after which the sender need not send again. Every other code means "refused"."""
+
+
+CORRECTABLE = frozenset(
+    {
+        Code.QUARANTINED,
+        Code.REJECTED,
+        Code.WRONG_FINGERPRINT,
+        Code.TOO_LARGE,
+        Code.TOO_MANY_CLASSES,
+        Code.TOO_MANY_ROWS,
+        Code.INVALID,
+    }
+)
+"""Codes after which the site makes a new upload if its rows or its settings have changed."""
 
 
 class UploadRefused(Refused):
@@ -92,7 +109,12 @@ class Receipt:
     @property
     def final(self) -> bool:
         """Whether sending the upload again cannot change the outcome."""
-        return self.settled or self.code in (Code.CONFLICT, Code.FORGOTTEN)
+        return self.settled or self.code in (Code.CONFLICT, Code.REJECTED, Code.FORGOTTEN)
+
+    @property
+    def correctable(self) -> bool:
+        """Whether an upload of other rows for the same task may have another outcome."""
+        return self.code in CORRECTABLE
 
 
 def receipts_to_json(receipts: Sequence[Receipt]) -> list[dict[str, str]]:

@@ -69,6 +69,12 @@ MIGRATIONS = (
         crc INTEGER NOT NULL
     );
     """,
+    """
+    CREATE TABLE rejected (
+        client TEXT NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL, at REAL NOT NULL,
+        reason TEXT NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (client, task, digest)
+    )
+    """,
 )
 """``MIGRATIONS[v]`` changes a database of schema version v into one of version v + 1."""
 
@@ -329,7 +335,11 @@ class Database:
             )
             lists = {"classes": _json(upload.classes), "members": _json(upload.members)}
             self._put("uploads", **{**vars(upload), **lists})
-            self.sql.execute("DELETE FROM quarantine WHERE client = ? AND task = ?", upload.key)
+            ended = self.sql.execute(
+                "DELETE FROM quarantine WHERE client = ? AND task = ?", upload.key
+            )
+            if ended.rowcount:  # another upload of the site may have waited
+                self._drop_unused_envelopes()
         return upload
 
     def uploads(self) -> list[Upload]:
@@ -371,11 +381,26 @@ class Database:
             envelope = self._add_envelope(blob)
             waiting = Waiting(*statement.key, statement.digest, time.time(), reason, envelope)
             self._put("quarantine", replace=True, **vars(waiting))
+            self._drop_unused_envelopes()  # of an upload that this one replaces
 
     def quarantine(self) -> dict[UploadId, Waiting]:
         """Uploads that wait for a decision, oldest first."""
         waiting = [Waiting(*row) for row in self._rows("quarantine", "ORDER BY at, client, task")]
         return {(w.client, w.task): w for w in waiting}
+
+    def reject(self, waiting: Waiting, reason: str) -> None:
+        """Remove an upload from quarantine for good: the same bytes are not accepted again."""
+        with self.transaction():
+            row = {"client": waiting.client, "task": waiting.task, "digest": waiting.digest}
+            self._put("rejected", replace=True, **row, at=time.time(), reason=reason)
+            key = waiting.client, waiting.task
+            self.sql.execute("DELETE FROM quarantine WHERE client = ? AND task = ?", key)
+            self._drop_unused_envelopes()
+
+    def rejected(self) -> dict[tuple[str, str, str], str]:
+        """Client, task and digest of rejected uploads -> the reason, oldest first."""
+        rows = self._rows("rejected", "ORDER BY at, client, task")
+        return {(client, task, digest): reason for client, task, digest, _, reason in rows}
 
     def add_task(self, task: str) -> None:
         """Add a task to the list of opened ones, unless it is there."""

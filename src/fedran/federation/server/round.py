@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import base_task
-from fedran.federation.protocol.messages import MAX_EARLIER, read_settled
+from fedran.federation.protocol.messages import MAX_EARLIER, read_settled, read_tasks
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.server.head import update_head
@@ -35,6 +35,8 @@ PROGRESS_SECONDS = 30.0
 """Time between two log lines about missing sites."""
 MAX_MESSAGES = 100
 """Replies of one node in one run, after which it is not asked for more."""
+CORRECTION_SECONDS = 60.0
+"""How long a task waits for replies of connected sites that may correct an upload."""
 HAND_BACK_SECONDS = 90.0
 """How long nodes have to take receipts and head."""
 log = logging.getLogger(__name__)
@@ -81,6 +83,11 @@ class Quorum:
         """Number of clients whose upload was accepted."""
         accepted = (Code.ACCEPTED, Code.DUPLICATE)
         return sum(r.code in accepted for client, r in self.answers.items() if client in self.asked)
+
+    @property
+    def correctable(self) -> bool:
+        """Whether a client may replace its upload, which was not accepted."""
+        return any(r.correctable for c, r in self.answers.items() if c in self.asked)
 
     @property
     def missing(self) -> list[str]:
@@ -136,9 +143,8 @@ class Round:
         if task:
             clients = frozenset(self.store.roster.clients)
             quorum = Quorum(clients, self.settings.min_clients, self.settings.deadline)
-            for (client, name), digest in self.store.aggregator.absorbed.items():
-                if base_task(name) == task:  # accepted in an earlier run of the same task
-                    quorum.answer(Receipt(Code.DUPLICATE, client, name, digest))
+            for receipt in self.store.known_answers(task):
+                quorum.answer(receipt)
         else:
             quorum = Quorum(frozenset(), 0, CATCH_UP_SECONDS)
         self._record(task, "open", quorum)
@@ -161,8 +167,14 @@ class Round:
                 self._receive_reply(node, reply, task, quorum)
             seconds = time.monotonic() - start
             verdict = quorum.verdict(seconds)
-            idle = not self.messenger.unanswered and not self.have_more
-            done = verdict != "wait" and (task or idle)
+            replied = not self.messenger.unanswered
+            if task:
+                # Nobody waits for a site whose answer is known from an earlier run. But a site that
+                # is connected may have corrected its rows, so its reply is awaited for a while.
+                enough = replied or not quorum.correctable or seconds >= CORRECTION_SECONDS
+            else:
+                enough = replied and not self.have_more
+            done = verdict != "wait" and enough
             if done or seconds >= quorum.deadline:
                 return verdict
             if seconds >= last_progress + PROGRESS_SECONDS:
@@ -197,6 +209,7 @@ class Round:
             client = check_id(fields.get("client"), "client")
             problem = fields.get("told")
             settled = read_settled(fields.get("settled", []))
+            waiting = read_tasks(fields.get("waiting", []))
             self._check_owner(node, client)
         except Refused as reason:
             log.warning("node %s: %s", node, reason)
@@ -216,7 +229,8 @@ class Round:
             why = UploadRefused(Code.TOO_LARGE, "upload", f"at most {limit} bytes", size, hint)
             receipts.append(Receipt(why.code, client, name, "?", str(why)))
         self._note_more(node, receipts, fields.get("more") is True)
-        self.receipts.setdefault(node, []).extend(receipts + self.store.not_here(client, settled))
+        decided = self.store.decided(client, waiting) + self.store.not_here(client, settled)
+        self.receipts.setdefault(node, []).extend(receipts + decided)
         self.held_heads[node] = str(fields.get("head", ""))
         for receipt in receipts:
             shown = f": {receipt.reason}" if receipt.reason else ""

@@ -109,6 +109,8 @@ class Store:
         try:
             self.forgotten = {(t.client, t.task) for t in self.database.tombstones()}
             """Clients and tasks whose uploads were removed."""
+            self.rejected = self.database.rejected()
+            """Client, task and digest of uploads that a person rejected, with the reasons."""
             self.state = self._restore()
         except BaseException:
             self.database.close()
@@ -189,10 +191,11 @@ class Store:
             check_fingerprint(envelope.statement, self.rules.upload_fingerprint)
             if self.aggregator.absorbed.get(key) == digest:
                 return Receipt(Code.DUPLICATE, *key, digest)
+            rejected = self.rejected.get((*key, digest))
+            if rejected is not None:
+                return Receipt(Code.REJECTED, *key, digest, rejected)
             message = self._check_content(envelope)
             unusual = self._unusual(envelope.statement, message)
-            if unusual:
-                self._check_not_waiting(envelope)
             arrival.message = message
         except Refused as reason:
             code = reason.code if isinstance(reason, UploadRefused) else Code.INVALID
@@ -223,6 +226,44 @@ class Store:
             self._commit(arrival, receipt)
             return receipt
 
+    def reject(self, client: str, task: str, reason: str = "") -> Receipt:
+        """Remove an upload from quarantine. The site may send another one for the task."""
+        key = check_id(client, "client"), check_id(task, "task")
+        with self.lock:
+            waiting = self.database.quarantine().get(key)
+            if waiting is None:
+                raise Refused("upload", "an upload in quarantine", f"{client}, {task}")
+            told = f"the server's owner rejected the upload: {reason or waiting.reason}"
+            receipt = Receipt(Code.REJECTED, *key, waiting.digest, told)
+            arrival = Arrival(self.database.envelope(waiting), verified=True, released=True)
+            with self.database.transaction():
+                self.database.reject(waiting, told)
+                self.events.write_or_raise("upload", **arrival.event(receipt))
+            self.rejected[*key, waiting.digest] = told
+            return receipt
+
+    def decided(self, client: str, waiting: Sequence[str]) -> list[Receipt]:
+        """Receipts for uploads that a site believes to be in quarantine, and that were accepted."""
+        accepted = self.aggregator.absorbed
+        keys = [(client, task) for task in waiting if (client, task) in accepted]
+        return [Receipt(Code.ACCEPTED, *key, accepted[key]) for key in keys]
+
+    def known_answers(self, task: str) -> list[Receipt]:
+        """What was decided in earlier runs about uploads for a task, the newest decision last."""
+        found = [
+            *(Receipt(Code.REJECTED, *key, reason) for key, reason in self.rejected.items()),
+            *(Receipt(Code.FORGOTTEN, *key, "?") for key in self.forgotten),
+            *(
+                Receipt(Code.QUARANTINED, *key, waiting.digest, waiting.reason)
+                for key, waiting in self.database.quarantine().items()
+            ),
+            *(
+                Receipt(Code.DUPLICATE, *k, digest)
+                for k, digest in self.aggregator.absorbed.items()
+            ),
+        ]
+        return [receipt for receipt in found if base_task(receipt.task) == task]
+
     def not_here(self, client: str, settled: Sequence[tuple[str, str]]) -> list[Receipt]:
         """Receipts for uploads that a site believes to be settled, and that are not here.
 
@@ -234,7 +275,9 @@ class Store:
             found = []
             for task, digest in settled:
                 key = client, task
-                if key in self.forgotten:
+                if (*key, digest) in self.rejected:
+                    found.append(Receipt(Code.REJECTED, *key, digest, self.rejected[*key, digest]))
+                elif key in self.forgotten:
                     reason = "the server's owner removed this upload"
                     found.append(Receipt(Code.FORGOTTEN, *key, digest, reason))
                 elif not (key in accepted or key in waiting or key in self.state.covered):
@@ -299,18 +342,6 @@ class Store:
         check_not_forgotten(envelope.statement, self.forgotten)
         check_not_covered(envelope.statement, self.aggregator.absorbed, self.state.covered)
         return check_message(envelope, self.rules, self.aggregator)
-
-    def _check_not_waiting(self, envelope: Envelope) -> None:
-        """Refuse a second upload for quarantine. The first one stays there."""
-        waiting = self.database.quarantine().get(envelope.statement.key)
-        if waiting is not None and waiting.digest != envelope.statement.digest:
-            raise UploadRefused(
-                Code.CONFLICT,
-                "digest",
-                "the upload that is in quarantine for this site and task",
-                "another upload",
-                hint="use a new task id for other data",
-            )
 
     def _unusual(self, statement: Statement, message: Summary | Mixture) -> str:
         """Why a person has to decide about the upload; empty for a usual one."""

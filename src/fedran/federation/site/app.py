@@ -40,6 +40,11 @@ VARIABLE = "FEDRAN_SITE"
 MESSAGE_BYTES = 16 * 2**20
 """Limit on the envelopes in one message; a single larger one is sent alone. A site that was
 offline for months says that it has more, and the server asks again."""
+LIKELY_CAUSES = (
+    "likely causes: features of another scale or backbone, rows that are counted twice, labels "
+    "that are not named as at the other sites. Correct the data and run the task again: the site "
+    "then makes a new upload"
+)
 log = logging.getLogger(__name__)
 app = ClientApp()
 
@@ -120,7 +125,9 @@ class LocalSite:
             log.info("the server's state was restored or corrected; it may ask for uploads again")
         write_atomically(self._state("offer.json"), json.dumps(offer.fields()).encode())
         with locked(self._state("outbox"), self.settings.seconds):  # one message at a time
-            if not self.outbox.lost() and all(map(self.outbox.has, (offer.task, *offer.earlier))):
+            tasks = (offer.task, *offer.earlier)
+            complete = not self.outbox.lost() and all(map(self.outbox.has, tasks))
+            if complete and not any(map(self.outbox.correctable, tasks)):
                 return ""
             if self.settings.own_process and not self.simulated:
                 return make_uploads_in_child(self.file, self.settings, offer)
@@ -135,6 +142,8 @@ class LocalSite:
             if receipt != before:
                 answer = f"{receipt.outcome} {receipt.reason}".strip()
                 log.info("task %s: %s", printable(receipt.task), printable(answer))
+                if receipt.correctable:
+                    log.warning("task %s: %s", printable(receipt.task), LIKELY_CAUSES)
         return {receipt.task for receipt in mine if receipt.code != Code.LOST}
 
     def to_send(self, offer: Offer | None, received: set[str]) -> list[str]:
@@ -199,12 +208,13 @@ class Reply:
 
     def to(self, message: Message) -> Message:
         """The reply as a Flower message."""
-        fields: dict[str, Any] = {"client": "", "head": "", "settled": []}
+        fields: dict[str, Any] = {"client": "", "head": "", "settled": [], "waiting": []}
         if self.site is not None:
             with self.catch_errors():
                 settled = self.site.outbox.settled()[-MAX_SETTLED:]
+                waiting = self.site.outbox.waiting()[-MAX_SETTLED:]
                 client, head = self.site.settings.client, self.site.head_digest()
-                fields = {"client": client, "head": head, "settled": settled}
+                fields = {"client": client, "head": head, "settled": settled, "waiting": waiting}
         problems = "; ".join(filter(None, self.problems))
         if problems:
             log.warning("reported to the server: %s", problems)

@@ -30,8 +30,9 @@ class Outbox:
     A refused upload is kept and sent again, because the reason may have been removed at the server
     (a site that was not yet in the roster, another feature map): with every offer of its own task,
     and with offers of other tasks after ever longer waits. After a conflict it is not sent again:
-    the server has other rows for the task. To have an upload made anew, remove the files of its
-    task.
+    the server has other rows for the task. An upload that was refused for its content, quarantined
+    or rejected is made anew when the rows or the settings have changed (``TASK.made_from`` is their
+    digest).
 
     An envelope that the disk damaged is renamed to ``TASK.damaged`` and made again. If the server
     has the first one, the second ends in a conflict, and nothing counts twice.
@@ -62,19 +63,33 @@ class Outbox:
         receipt = self.receipt(task)
         return (receipt is not None and receipt.final) or self.envelope(task) is not None
 
-    def put(self, envelope: Envelope) -> bytes:
+    def correctable(self, task: str) -> bool:
+        """Whether another upload may replace that of a task, which the server did not accept."""
+        receipt = self.receipt(task)
+        return receipt is not None and receipt.correctable
+
+    def put(self, envelope: Envelope, made_from: str = "") -> bytes:
         """Write an envelope, synced, before it is sent. An existing one for the task is kept.
 
         A second computation over the same rows may differ in its last bits. The server would see
-        two uploads for one task, so the first one is sent.
+        two uploads for one task, so the first one is sent. Only one that the server did not accept
+        is replaced, together with its receipt. ``made_from`` is a digest of the rows.
         """
         task = envelope.statement.task
         found = self.envelope(task)
-        if found is not None:
+        if self.correctable(task):
+            self._path(task, "receipt").unlink()
+        elif found is not None:
             return found
         blob = envelope.to_bytes()
         write_atomically(self._path(task, "envelope"), blob)
+        write_atomically(self._path(task, "made_from"), made_from.encode())
         return blob
+
+    def made_from(self, task: str) -> str:
+        """The digest of the rows of which the upload of a task was made; empty if unknown."""
+        path = self._path(task, "made_from")
+        return path.read_text(errors="replace") if path.is_file() else ""
 
     def settle(self, receipt: Receipt) -> None:
         """Keep the server's receipt. A receipt for a task that was never made is ignored.
@@ -110,6 +125,11 @@ class Outbox:
         receipts = (self.receipt(task) for task in self._tasks("receipt"))
         found = (r for r in receipts if r is not None and r.settled)
         return [(r.task, r.digest) for r in found if len(r.digest) == 64]
+
+    def waiting(self) -> list[str]:
+        """Tasks whose upload is in quarantine, as far as this site knows."""
+        receipts = (self.receipt(task) for task in self._tasks("receipt"))
+        return [r.task for r in receipts if r is not None and r.code == Code.QUARANTINED]
 
     def pending(self, *, refused: bool = True) -> list[str]:
         """Tasks whose upload is to be sent, sorted; without refused ones if ``refused=False``."""

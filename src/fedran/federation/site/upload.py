@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 from collections import Counter
@@ -21,6 +22,7 @@ from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import FeatureSource, Offer, require_same_source, seal
+from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.rows import Rows
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.outbox import Outbox
@@ -92,17 +94,30 @@ class Site:
     def prepare(self, offer: Offer) -> bytes:
         """The envelope for a task: from the outbox, or made now and put there first."""
         offer.require(self.federation, self.made_by)
-        found = self.outbox.envelope(offer.task)
-        if found is not None:
+        found, answer = self.outbox.envelope(offer.task), self.outbox.receipt(offer.task)
+        correctable = answer is not None and answer.correctable
+        if found is not None and not correctable:
             return found
         if offer.out_features > self.max_out_features:
             expected = f"at most {self.max_out_features}, the site's max_out_features"
             raise Refused("out_features", expected, offer.out_features)
         offer = replace(offer, budget_bytes=min(offer.budget_bytes, self.max_upload))
+        try:
+            data = self.source(offer.task)
+        except FileNotFoundError:
+            if found is not None:  # the rows of an upload that waits at the server were deleted
+                return found
+            raise
+        made_from = self._digest(data, offer)
+        if answer is not None and correctable and self.outbox.made_from(offer.task) == made_from:
+            if answer.code == Code.REJECTED:
+                expected = "other rows than those of the rejected upload"
+                raise Refused("rows", expected, "the same", hint="correct the data of this task")
+            return found or b""
         if offer.message == "mixture":
-            upload = self.condense(offer)
+            upload = self.condense(offer, data)
         else:
-            upload = encode(self.summarize(offer), max_bytes=offer.budget_bytes)
+            upload = encode(self.summarize(offer, data), max_bytes=offer.budget_bytes)
         envelope = seal(
             upload,
             self.key,
@@ -111,16 +126,24 @@ class Site:
             task=offer.task,
             fingerprint=offer.fingerprint.hash,
         )
-        return self.outbox.put(envelope)
+        return self.outbox.put(envelope, made_from)
 
-    def summarize(self, offer: Offer) -> Summary:
+    def _digest(self, data: Rows, offer: Offer) -> str:
+        """SHA-256 of everything that an upload is made from: rows, settings and offer."""
+        settings = (self.min_class_count, self.pseudo_labels, str(data.X.dtype), data.X.shape)
+        asked = (offer.fingerprint.hash, offer.message, offer.group_size, offer.budget_bytes)
+        sha = hashlib.sha256(repr((settings, asked, data.y)).encode(errors="surrogateescape"))
+        sha.update(np.ascontiguousarray(data.X).data)
+        return sha.hexdigest()
+
+    def summarize(self, offer: Offer, data: Rows | None = None) -> Summary:
         """The summary of the task's rows, with the largest rank that the budget allows.
 
         If random features H of all rows fit into ``work_bytes``, they are summarized at once.
         Otherwise batches of rows go through a ``Summarizer``: memory does not grow with the number
         of rows, and the summary agrees with the other one to the sum of both accounts.
         """
-        phi, data = offer.features(), self.source(offer.task)
+        phi, data = offer.features(), data or self.source(offer.task)
         width, features = phi.out_features, self._extractor(data, offer)
         fits = summarize_bytes(len(data.y), width) <= self.work_bytes
         capacity = Summarizer(width, rank=1, max_bytes=self.work_bytes).capacity
@@ -154,13 +177,13 @@ class Site:
             streaming.update(H(rows), [y[i] for i in rows])
         return streaming.finish()
 
-    def condense(self, offer: Offer) -> bytes:
+    def condense(self, offer: Offer, data: Rows | None = None) -> bytes:
         """The encoded mixture of the task's rows, with the smallest groups that the budget allows.
 
         No group has fewer than ``min_class_count`` rows. Random features are computed only for
         pseudo-labels.
         """
-        phi, data = offer.features(), self.source(offer.task)
+        phi, data = offer.features(), data or self.source(offer.task)
         Z = self._extractor(data, offer)(data.X)
         capacity = Summarizer(phi.out_features, rank=1, max_bytes=self.work_bytes).capacity
         y = self._with_pseudo_labels(lambda rows: phi(Z[rows]), data.y, capacity, offer.task)

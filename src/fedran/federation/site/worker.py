@@ -91,7 +91,8 @@ def make_uploads(path: Path, offer: Offer) -> str:
     try:
         site = Site.load(path)
         for task in dict.fromkeys((offer.task, *site.outbox.lost(), *offer.earlier)):
-            if task != offer.task and site.outbox.has(task):
+            outbox = site.outbox
+            if task != offer.task and outbox.has(task) and not outbox.correctable(task):
                 continue
             try:
                 site.prepare(replace(offer, task=task, earlier=()))

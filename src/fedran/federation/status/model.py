@@ -122,6 +122,8 @@ class Problem:
     times: int = 1
     command: str = ""
     """For an upload in quarantine: the command that accepts it."""
+    other_command: str = ""
+    """For an upload in quarantine: the command that rejects it."""
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,10 @@ class Reader:
         found = []
         for upload in waiting:
             client, task = upload.client, upload.task
-            command = ["fedran", "federation", "accept", str(self.given), client, task]
+            accept, reject = (
+                shlex.join(["fedran", "federation", verb, str(self.given), client, task])
+                for verb in ("accept", "reject")
+            )
             found.append(
                 Problem(
                     at=upload.at,
@@ -149,7 +152,8 @@ class Reader:
                     outcome="quarantined",
                     reason=upload.reason,
                     verified=True,
-                    command=shlex.join(command),
+                    command=accept,
+                    other_command=reject,
                 )
             )
         return found

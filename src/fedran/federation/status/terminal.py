@@ -39,7 +39,8 @@ def print_status(status: Status, console: Console) -> None:
         console.print("\n[bold yellow]In quarantine, waiting for your decision[/]")
     for upload in status.quarantine:
         _print_problem(upload, escape(upload.reason), status.at, console)
-        console.print(f"    {escape(upload.command)}", soft_wrap=True)
+        for command in (upload.command, upload.other_command):
+            console.print(f"    {escape(command)}", soft_wrap=True)
     if status.held is not None:
         console.print("\n[bold red]The newest classifier is held back[/]")
         _print_indented(escape(status.held.reason), console)

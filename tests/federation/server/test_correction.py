@@ -1,0 +1,163 @@
+"""A site whose upload was not accepted corrects its rows, and nobody waits for a known answer."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import MessageType
+
+from fedran.core.errors import Refused
+from fedran.federation.protocol.messages import Offer
+from fedran.federation.protocol.receipts import Code, Receipt, receipts_from_json
+from fedran.federation.protocol.rows import Rows
+from fedran.federation.protocol.transport import fields_of, message_content
+from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.upload import Site as RealSite
+from fedran.federation.site.worker import text_for_server
+from helpers.fleet import NAMES, Site, honest
+from helpers.made_federation import D
+
+
+class WorkingSite(Site):
+    """A site that makes its uploads from rows that a test can change."""
+
+    def __init__(self, client, key, folder, scale=1.0):
+        super().__init__(client)
+        y = np.arange(40) % 2
+        self.X = scale * np.random.default_rng(3).random((40, D))
+        self.site = RealSite(
+            client, "trial", key, lambda _: Rows(self.X, y.tolist()), Outbox(folder)
+        )
+
+    def __call__(self, message):
+        outbox = self.site.outbox
+        if message.metadata.message_type == MessageType.QUERY:
+            for receipt in receipts_from_json(fields_of(message)["receipts"]):
+                outbox.settle(receipt)
+            return super().__call__(message)
+        told = ""
+        try:
+            self.site.prepare(Offer.read(fields_of(message)["offer"]))
+        except Refused as reason:
+            told = text_for_server(reason, outbox.folder)
+        fields = {"client": self.client, "head": self._digest(), "told": told}
+        fields |= {"settled": outbox.settled(), "waiting": outbox.waiting()}
+        return message_content(fields, {task: outbox.envelope(task) for task in outbox.pending()})
+
+
+@pytest.fixture
+def loud(sites, tmp_path):
+    """A site that forgot to scale its rows."""
+    return WorkingSite("site-3", sites.keys["site-3"], tmp_path / "outbox", scale=20.0)
+
+
+@pytest.fixture
+def nodes(sites, loud):
+    return {**honest(sites, "may", NAMES[:2]), 13: loud}
+
+
+def code(site):
+    return site.site.outbox.receipt("may").code
+
+
+def test_corrected_rows_replace_the_upload_in_quarantine(server, nodes, loud):
+    assert server("may", nodes, deadline=20) == "complete"
+    assert code(loud) == Code.QUARANTINED
+    loud.X = loud.X / 20.0
+    assert server("may", nodes, deadline=20) == "complete"
+    assert code(loud) == Code.ACCEPTED
+    assert len(server.store.aggregator.absorbed) == 3
+    assert server.store.database.quarantine() == {}
+
+
+def test_nobody_waits_for_an_upload_that_is_in_quarantine(server, nodes, loud):
+    server("may", nodes, deadline=20)
+    for connected in (nodes, {n: s for n, s in nodes.items() if s is not loud}):
+        assert server("may", connected, deadline=20) == "complete"
+        assert server.seconds < 10
+    assert code(loud) == Code.QUARANTINED
+
+
+def test_a_rejection_reaches_the_site_and_the_same_rows_are_not_sent_again(server, nodes, loud):
+    server("may", nodes, deadline=20)
+    server.store.reject("site-3", "may", "rows are not scaled")
+    server("may", nodes, deadline=20)
+    assert code(loud) == Code.REJECTED
+    assert "rows are not scaled" in loud.site.outbox.receipt("may").reason
+    assert server("may", nodes, deadline=20) == "complete"
+    assert server.seconds < 10
+    assert server.store.database.quarantine() == {}
+    loud.X = loud.X / 20.0
+    server("may", nodes, deadline=20)
+    assert code(loud) == Code.ACCEPTED
+
+
+def test_a_site_learns_that_its_upload_left_the_quarantine(server, nodes, loud):
+    server("may", nodes, deadline=20)
+    server.store.accept("site-3", "may")
+    server("", nodes, deadline=20)
+    assert code(loud) == Code.ACCEPTED
+
+
+def test_the_decisions_survive_a_restart(server, sites, nodes, loud):
+    server("may", nodes, deadline=20)
+    rejected = server.store.reject("site-3", "may")
+    blob = loud.site.outbox.envelope("may")
+    server.close()
+    server("may", {n: s for n, s in nodes.items() if s is not loud}, deadline=20)
+    assert server.seconds < 10
+    assert server.store.receive(blob) == rejected
+
+
+@pytest.mark.parametrize(
+    "code", [Code.ACCEPTED, Code.DUPLICATE, Code.CONFLICT, Code.FORGOTTEN, None]
+)
+def test_changed_rows_never_replace_an_upload_that_may_count(code, loud):
+    first = loud.site.prepare(OFFER)
+    if code is not None:
+        loud.site.outbox.settle(Receipt(code, "site-3", "may", "d"))
+    loud.X = loud.X / 20.0
+    assert loud.site.prepare(OFFER) == first
+
+
+def test_other_settings_and_another_budget_make_a_new_upload_too(loud):
+    first = loud.site.prepare(OFFER)
+    loud.site.outbox.settle(Receipt(Code.TOO_LARGE, "site-3", "may", "d"))
+    assert loud.site.prepare(OFFER) == first
+    second = loud.site.prepare(replace(OFFER, budget_bytes=3000))
+    assert second != first
+    assert loud.site.outbox.pending() == ["may"]
+
+
+def test_rows_that_were_deleted_meanwhile_change_nothing(loud):
+    first = loud.site.prepare(OFFER)
+    loud.site.outbox.settle(Receipt(Code.QUARANTINED, "site-3", "may", "d"))
+
+    def gone(task):
+        raise FileNotFoundError(task)
+
+    assert replace(loud.site, source=gone).prepare(OFFER) == first
+
+
+def test_a_crash_while_an_upload_is_replaced_loses_nothing(loud, monkeypatch):
+    """After the receipt is deleted, the old upload is sent again and gets its receipt again."""
+    from fedran.federation.site import outbox
+
+    first = loud.site.prepare(OFFER)
+    loud.site.outbox.settle(Receipt(Code.QUARANTINED, "site-3", "may", "d"))
+    loud.X = loud.X / 20.0
+    with monkeypatch.context() as patch, suppress(RuntimeError):
+        patch.setattr(outbox, "write_atomically", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            loud.site.prepare(OFFER)
+    assert loud.site.outbox.envelope("may") == first
+    assert loud.site.outbox.pending() == ["may"]
+    loud.site.outbox.settle(Receipt(Code.QUARANTINED, "site-3", "may", "d"))
+    assert loud.site.prepare(OFFER) != first
+
+
+OFFER = Offer("trial", "may", D, 48, "relu", 0, "test", 20_000)
