@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,7 @@ class FineTuned:
     inner: Any
     stage: AdapterTuning
 
-    input: Literal["images"] = "images"
+    input: ClassVar[Literal["images"]] = "images"
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, OneRound) or isinstance(self.inner, SendImages):
