@@ -133,6 +133,14 @@ def test_a_job_made_in_python_is_checked_too():
         PreparedJob("mute", Mute(), dataset, toy_stream(dataset))
 
 
+def test_a_class_without_a_file_has_no_hash_but_runs():
+    space = {"Wanderer": Wanderer, "__name__": "typed"}
+    exec(compile("class Typed(Wanderer): ...", "/nowhere/cell.py", "exec"), space)
+    dataset = toy_dataset()
+    job = PreparedJob("typed", space["Typed"](), dataset, toy_stream(dataset))
+    assert set(job.hashes) == {"stream", "features"}
+
+
 def test_states_that_are_dictionaries_of_arrays_are_saved_and_others_are_refused():
     state = {
         "a": np.arange(6).reshape(1, 2, 3),

@@ -165,6 +165,12 @@ def test_the_plain_reporter_prints_one_line_per_minute_of_a_long_run(now):
     ]
 
 
+def test_the_plain_reporter_prints_no_escape_sequences():
+    out = io.StringIO()
+    PlainReporter(out).failed("a\x1b[31m", "no file\nhere")
+    assert out.getvalue() == r"[1/0] a\x1b[31m: FAILED: no file\nhere" + "\n"
+
+
 def test_the_plain_reporter_prints_to_stderr_by_default(capsys):
     PlainReporter().note("hello")
     assert capsys.readouterr() == ("", "hello\n")

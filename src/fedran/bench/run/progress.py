@@ -17,6 +17,7 @@ from fedran.bench.results.result import Result
 from fedran.bench.run.job import Job
 from fedran.bench.run.memory import Needs
 from fedran.bench.run.tracking import TaskDone, Tracker, Trackers
+from fedran.core.errors import printable
 from fedran.wire.sizes import human_bytes
 
 LOG_SECONDS = 60.0
@@ -256,7 +257,7 @@ class PlainReporter:
     def note(self, text: str) -> None:
         """Print a line."""
         self.last_line = time.monotonic()
-        print(text, file=self.out, flush=True)
+        print(printable(text, 4000), file=self.out, flush=True)
 
     def _report_end(self, run: str, what: str) -> None:
         self.count += 1

@@ -125,14 +125,16 @@ def run(
 
 
 def _code_hash(kind: type[Any]) -> str | None:
-    """Hash of the file of a class from outside this package; its other code has a version."""
+    """Hash of the file of a class from outside this package; None where it has no file."""
     if kind.__module__.partition(".")[0] == "fedran":
-        return None
+        return None  # the version of the package covers it
     try:
         file = inspect.getsourcefile(kind)
     except TypeError:
         return None
-    return file and hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    if file is None or not Path(file).is_file():  # a class typed into a notebook
+        return None
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 class _Runner:
