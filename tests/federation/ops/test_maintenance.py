@@ -21,9 +21,10 @@ from fedran.federation.ops.maintenance import (
 )
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.receipts import Code
-from fedran.federation.server.database import Database, StoreDamaged
+from fedran.federation.server.database import Database
 from fedran.federation.server.head import update_head
 from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.sqlite_file import StoreDamaged
 from fedran.federation.server.store import Store
 from helpers.made_federation import Sites, same_state, upload
 
@@ -166,7 +167,7 @@ def test_a_backup_of_a_server_that_writes_restores_the_state(envelopes, paths, t
     receive(paths, list(envelopes.values())[:4])
     wanted = state(paths)
     with opened(paths) as store, store.database.transaction():
-        store.database.add_task("being written")
+        store.database.set_task("being written")
         back_up(paths, tmp_path / "backup")
     names = {str(p.relative_to(tmp_path / "backup")) for p in (tmp_path / "backup").rglob("*")}
     assert names == {"store.db", "server.toml", "roster.toml", "nodes", "nodes/site-1.pub"}

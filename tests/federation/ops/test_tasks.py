@@ -17,8 +17,8 @@ from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.server.database import Database
-from fedran.federation.server.events import EventLog
 from fedran.federation.server.settings import ServerPaths
+from helpers.recorded_federation import add_row
 
 TRAFFIC = {"inbound-bytes": 3000, "outbound-bytes": 2000, "total-bytes": 5000}
 
@@ -64,12 +64,12 @@ def answering(place, monkeypatch):
 
 
 def book(place):
-    return EventLog(Database(place.state))
+    return Database(place.state)
 
 
 def ended(place, state, task="may"):
-    book(place).write("task", task=task, state="open")
-    book(place).write("task", task=task, state=state)
+    book(place).set_task(task)
+    book(place).set_task(task, state)
 
 
 def test_a_task_without_a_running_server_is_an_error_with_advice(tmp_path):
@@ -89,25 +89,20 @@ def test_an_invalid_task_id_never_reaches_flower(task, place, answering):
 @pytest.mark.parametrize("state", ["complete", "quorum", "short"])
 def test_the_state_of_a_task_is_what_the_server_recorded(state, place, answering):
     link = answering("pending", "running", "finished:completed")
-    book(place).write("task", task="may", state="short")
-    book(place).write("task", task="june", state="complete")
+    ended(place, "short")
+    ended(place, "complete", "june")
     ended(place, state)
-    upload = {"client": "site-1", "outcome": "accepted", "bytes": 2_500_000}
-    book(place).write("upload", task="may", **upload)
-    book(place).write("upload", task="may", **{**upload, "outcome": "refused"})
-    book(place).write("upload", task="june", **upload)
+    for task in ("may", "june"):
+        add_row(book(place), "site-1", task, bytes=2_500_000)
     said = []
     done = run_task(place, "may", say=said.append)
     assert (done.task, done.state, done.transport) == ("may", state, 5000)
     assert done.successful == (state != "short")
     assert said[-1] == (f"task may: {state}; uploads 2.500 MB; transport 0.003 MB in, 0.002 MB out")
     assert link.started == [("run", ".", flower.CONNECTION, "--run-config", 'task="may"')]
-    noted = [e for e in book(place).read() if e["event"] == "run"][-1]
-    assert (noted["task"], noted["transport"], noted["status"]) == (
-        "may",
-        5000,
-        "finished:completed",
-    )
+    noted = {run.run: run for run in book(place).runs()}["1"]
+    assert (noted.task, noted.received, noted.sent) == ("may", 3000, 2000)
+    assert noted.status == "finished:completed"
 
 
 def test_a_task_without_a_recorded_state_is_not_successful(place, answering):
@@ -193,9 +188,7 @@ def test_a_run_that_never_ends_is_an_error(place, answering, monkeypatch):
 def test_bytes_of_forwarded_sums_count_for_their_task(place, answering):
     answering("finished:completed")
     ended(place, "complete")
-    book(place).write(
-        "upload", task="may.sum-1", client="edge", outcome="accepted", bytes=5_000_000
-    )
+    add_row(book(place), "edge", "may.sum-1", bytes=5_000_000)
     said = []
     run_task(place, "may", say=said.append)
     assert "uploads 5.000 MB" in said[-1]

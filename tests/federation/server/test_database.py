@@ -12,7 +12,9 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server import database as module
-from fedran.federation.server.database import Database, StoreDamaged, StoreFailed, StoreVersion
+from fedran.federation.server import sqlite_file
+from fedran.federation.server.database import Database
+from fedran.federation.server.sqlite_file import StoreDamaged, StoreFailed, StoreVersion
 from helpers.made_federation import Sites, full_disk
 
 TESTS = Path(__file__).parents[2]
@@ -24,6 +26,10 @@ def blobs():
     members = (("site-1", "june"),)
     sums = sites.envelope("edge", "june.sum-1", members=members)
     return [*(sites.envelope("site-1", f"task-{n}") for n in range(3)), sums]
+
+
+def names(database):
+    return [task.task for task in database.tasks()]
 
 
 def add(database, blob):
@@ -76,15 +82,15 @@ def test_a_client_has_one_upload_per_task(database, blobs):
 def test_a_transaction_that_fails_leaves_nothing(database):
     def change_and_fail():
         with database.transaction():
-            database.add_task("may")
+            database.set_task("may")
             database.set_nodes({"site-1": ("7", "key")})
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         change_and_fail()
     assert (database.tasks(), database.nodes()) == ([], {})
-    database.add_task("may")
-    assert database.tasks() == ["may"]
+    database.set_task("may")
+    assert names(database) == ["may"]
 
 
 def test_a_full_disk_leaves_the_database_as_it_was(database):
@@ -142,22 +148,22 @@ def test_a_write_that_fails_at_any_length_leaves_the_database_as_it_was(database
 def test_two_processes_write_without_losing_each_other(database, tmp_path):
     other = Database(tmp_path)
     for n in range(5):
-        database.add_task(f"a{n}")
-        other.add_task(f"b{n}")
-    assert sorted(database.tasks()) == sorted(f"{x}{n}" for x in "ab" for n in range(5))
+        database.set_task(f"a{n}")
+        other.set_task(f"b{n}")
+    assert sorted(names(database)) == sorted(f"{x}{n}" for x in "ab" for n in range(5))
     with database.transaction():
-        assert "c" not in other.tasks()
-        database.add_task("c")
-        assert "c" not in other.tasks()
-    assert "c" in other.tasks()
+        assert "c" not in names(other)
+        database.set_task("c")
+        assert "c" not in names(other)
+    assert "c" in names(other)
     other.close()
 
 
 def test_a_process_that_waits_too_long_for_another_is_told(database, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
     other = Database(tmp_path)
     with database.transaction(), pytest.raises(StoreFailed, match="locked"):
-        other.add_task("may")
+        other.set_task("may")
     other.close()
 
 
@@ -180,6 +186,9 @@ CHANGES = [
     ("quarantine", "reason", "'other'", "quarantine"),
     ("tasks", "task", "'other'", "tasks"),
     ("nodes", "node", "'9'", "nodes"),
+    ("runs", "sent", 9, "runs"),
+    ("seen", "at", 9.0, "seen"),
+    ("heads", "accuracy", 0.9, "heads"),
     ("served", "node", "'9'", "served"),
     ("events", "fields", "'{}'", "events"),
     ("facts", "value", "'other'", "fact"),
@@ -189,10 +198,14 @@ CHANGES = [
 @pytest.mark.parametrize(("table", "column", "value", "read"), CHANGES, ids=[c[0] for c in CHANGES])
 def test_an_altered_row_is_noticed_when_it_is_read(table, column, value, read, database, blobs):
     database.add_waiting(open_envelope(blobs[0]).statement, b"waiting", "unusual")
-    database.add_task("may")
+    database.set_task("may")
     database.set_nodes({"site-1": ("7", "key")})
     database.set_served("digest", ["7"])
-    database.add_event("seen", '{"client": "site-1"}')
+    database.add_event("declined", '{"client": "site-1"}')
+    database.set_run("1", "may", "finished", 5, 6)
+    database.set_seen("site-1")
+    fields = {"task": "may", "classes": 2, "size": 9, "accuracy": 0.5, "seconds": 0.1}
+    database.add_head("d" * 64, **fields)
     reads = getattr(database, read)
     assert reads("epoch") if read == "fact" else reads()
     database.sql.execute(f"UPDATE {table} SET {column} = {value}")

@@ -23,8 +23,9 @@ def test_events_are_read_as_written(tmp_path):
     assert (second["classes"], second["accuracy"], second["missing"]) == (3, 0.5, ["a"])
 
 
-def test_a_second_read_returns_new_events(tmp_path):
+def test_another_process_reads_new_events(tmp_path):
     writer, reader = EventLog(Database(tmp_path)), EventLog(Database(tmp_path))
+    assert writer.read() == []
     for n in range(3):
         writer.write("seen", client=f"site-{n}")
         assert [e["client"] for e in reader.read()] == [f"site-{i}" for i in range(n + 1)]

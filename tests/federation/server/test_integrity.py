@@ -10,9 +10,10 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.server.database import Database, StoreDamaged, StoreFailed, StoreVersion
+from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.integrity import salvage, table_names, verify
+from fedran.federation.server.sqlite_file import StoreDamaged, StoreFailed, StoreVersion
 from helpers.made_federation import Sites, upload
 
 TASKS = [f"task-{n}" for n in range(4)]
@@ -25,7 +26,7 @@ def whole(tmp_path_factory):
     store = sites.store(folder)
     for n, task in enumerate(TASKS):
         store.receive(sites.envelope("site-1", task, upload(n, classes=range(30), n=60)))
-        store.database.add_task(task)
+        store.database.set_task(task, asked=["site-1"])
     store.receive(sites.envelope("edge", "may.sum-1", members=(("site-2", "may"),)))
     waiting = sites.envelope("site-2", "june")
     store.database.add_waiting(open_envelope(waiting).statement, waiting, "unusual")
@@ -38,6 +39,8 @@ def whole(tmp_path_factory):
     store.receive(sites.envelope("site-2", "april"))
     store.forget("site-2", "april", "me", lambda _: "a record")
     store.database.set_served("sent-now", ["7"])
+    store.database.set_run("1", "may", "finished", 5, 6)
+    store.database.set_seen("site-1")
     store.close()
     return (folder / "store.db").read_bytes()
 
@@ -67,7 +70,7 @@ def test_an_intact_database_is_verified_also_while_it_is_written(whole, tmp_path
     with closing(Database(tmp_path)) as database:
         assert verify(database) == []
         with database.transaction():
-            database.add_task("being written")
+            database.set_task("being written")
             assert damaged_beside(tmp_path) == []
 
 

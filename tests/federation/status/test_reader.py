@@ -11,7 +11,7 @@ pytest.importorskip("cryptography")
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.status.reader import Reader
 from helpers.made_federation import upload
-from helpers.recorded_federation import RecordedFederation
+from helpers.recorded_federation import RecordedFederation, add_row
 
 
 @pytest.fixture
@@ -56,18 +56,17 @@ def test_the_status_of_a_task_from_its_opening_to_its_end(recorded):
     assert 50 < task.ends - time.time() <= 60
     recorded.upload("site-1", "may", "refused", reason="other rows", bytes=1)
     recorded.task("may", "quorum", missing=["site-3"])
-    recorded.events.write(
-        "head", task="may", classes=1, bytes=9, digest="d", accuracy=0.5, seconds=1
-    )
-    recorded.events.write("run", task="may", run_id="1", status="x", transport=9, transport_up=4)
-    recorded.events.write("run", task="may", run_id="2", status="x", transport=2, transport_down=1)
-    recorded.flower(runs=[{"run_id": n, "status": "x", "transport": 40} for n in "13"])
+    recorded.head("may")
+    recorded.database.set_run("1", "may", "started", 4, 0)
+    recorded.database.set_run("2", "may", "ended", 0, 1)
+    for run in ("1", "3"):  # Flower's list does not name the tasks
+        recorded.database.set_run(run, "", "ended", 30, 10)
     status = read(recorded)
     (task,) = status.tasks
     assert (task.state, task.accuracy, task.missing) == ("quorum", 0.5, [])
     assert task.answered == {"site-1": "accepted", "site-2": "refused"}
-    assert (task.transport, task.transport_in, task.transport_out) == (42, 4, 1)
-    assert (status.transport, status.payload) == (82, 201)
+    assert (task.transport, task.transport_in, task.transport_out) == (41, 30, 11)
+    assert (status.transport, status.payload) == (81, 201)
     assert (status.open_tasks, status.head.classes, status.head.accuracy) == ([], 1, 0.5)
 
 
@@ -99,20 +98,19 @@ def test_unsigned_messages_count_for_no_site_and_create_no_task(recorded):
 
 def test_a_replayed_envelope_does_not_count_as_a_sign_of_life(recorded):
     recorded.upload("site-1", "may")
-    first = site(read(recorded), "site-1").last_seen
-    time.sleep(0.01)
-    recorded.upload("site-1", "may", "duplicate", classes=None, rows=None)
-    recorded.upload("site-1", "may", released=True)
-    again = site(read(recorded), "site-1")
-    assert (again.last_seen, again.uploads, again.bytes) == (first, 1, 200)
-    assert again.classes == [("cat", 7)]
-    recorded.events.write("seen", client="site-1")
-    assert site(read(recorded), "site-1").last_seen > first
+    recorded.upload("site-1", "may", "duplicate")
+    found = site(read(recorded), "site-1")
+    assert (found.last_seen, found.uploads, found.bytes) == (None, 1, 200)
+    assert found.classes == [("cat", 7)]
+    recorded.database.set_seen("site-1")
+    assert time.time() - 60 < site(read(recorded), "site-1").last_seen <= time.time()
 
 
 def test_rows_per_class_of_a_site_add_up_over_its_tasks(recorded):
     recorded.upload("site-1", "may", classes=[["cat", 3], [1, 2]], rows=5)
-    recorded.upload("site-1", "june", classes=[["cat", 4], ["1", 1]], rows=5, members=3)
+    recorded.upload(
+        "site-1", "june", classes=[["cat", 4], ["1", 1]], rows=5, members=[["a", "b"]] * 3
+    )
     found = site(read(recorded), "site-1")
     assert found.classes == [("cat", 7), (1, 2), ("1", 1)]
     assert (found.uploads, found.members, found.rows, found.newest_task) == (2, 3, 10, "june")
@@ -141,21 +139,14 @@ def test_a_site_is_connected_disconnected_or_unknown(recorded):
     assert {s.connected for s in status.sites} == {None}
 
 
-def test_events_with_invalid_fields_do_not_stop_the_reader(recorded):
-    recorded.upload(
-        "site-1", "may", bytes="many", rows=-1, classes=[["cat"], 5, [None, 1], ["a", "b"]]
-    )
-    recorded.upload("site-2", None, members="x", classes="abc")
-    recorded.upload("site-2", "may", classes=5)
-    recorded.events.write("upload", verified=True)
-    for event in ("task", "declined", "seen", "head", "run", "unheard of"):
-        recorded.events.write(event)
-    recorded.events.write("head", task="may", accuracy="high", classes=-3)
-    recorded.task("may", asked=7, deadline="soon", min_clients="two", missing="none")
+def test_events_of_other_kinds_do_not_stop_the_reader(recorded):
+    for event in ("task", "forget", "restore", "unheard of"):
+        recorded.events.write(event, client=3)
     (recorded.server / "roster.toml").write_text("nonsense")
     status = read(recorded)
     json.dumps(asdict(status), allow_nan=False)
     assert any("roster cannot be read" in n for n in status.notes)
+    assert status.tasks == []
 
 
 def test_identical_refusals_are_counted_and_not_repeated(recorded):
@@ -182,7 +173,7 @@ def test_reading_a_running_server_changes_no_file(recorded):
 
     before = files()
     with store.database.transaction():  # an upload that is being written
-        store.database.add_task("june")
+        store.database.set_task("june")
         status = read(recorded)
     assert files().keys() == before.keys()
     assert files()[recorded.state / "store.db"] == before[recorded.state / "store.db"]
@@ -207,3 +198,20 @@ def test_a_damaged_database_is_reported_in_the_notes(recorded):
     status = read(recorded)
     assert status.records is None
     assert status.notes[0].startswith("The database cannot be read: ")
+
+
+def test_a_status_of_many_uploads_is_read_in_time(recorded):
+    """1,000 sites with 20 tasks take 0.2 s of processor time; a tenth of them is read here."""
+    names = [f"site-{n:03d}" for n in range(100)]
+    with recorded.database.transaction():
+        for task in (f"task-{n}" for n in range(20)):
+            recorded.task(task, "complete", asked=names)
+            for name in names:
+                add_row(recorded.database, name, task, classes=[[n, 7] for n in range(10)], rows=70)
+                recorded.events.write("upload", client=name, task=task, outcome="accepted")
+    start = time.process_time()
+    status = read(recorded)
+    assert time.process_time() - start < 0.5
+    assert [(t.uploads, t.rows) for t in status.tasks] == [(100, 7000)] * 20
+    assert site(status, "site-042").classes == [(n, 140) for n in range(10)]
+    assert (site(status, "site-042").newest_task, status.records) == ("task-19", 2000)

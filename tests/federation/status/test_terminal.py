@@ -23,7 +23,7 @@ def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
     recorded.events.write(
         "declined", client="site-3", task="may", reason="[bold]nothing\x1b[31m yet"
     )
-    recorded.events.write("head", task="may", classes=21, bytes=9, digest="d", accuracy=0.9345)
+    recorded.head("may", 0.9345, 21)
     for n in range(12):
         recorded.upload("site-1", "may", "refused", verified=False, reason=f"signature {n}")
     console = Console(file=io.StringIO(), width=80, highlight=False)

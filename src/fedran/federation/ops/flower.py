@@ -175,17 +175,10 @@ def is_active(run: dict[str, Any]) -> bool:
     return not str(run["status"]).startswith("finished")
 
 
-def run_record(run: dict[str, Any]) -> dict[str, Any]:
-    """The part of Flower's description of a run that is stored."""
-    traffic = run.get("network-traffic", {})
-    return {
-        "run_id": str(run["run-id"]),
-        "status": run["status"],
-        "app": str(run.get("fab-hash", "")),
-        "transport_up": int(traffic.get("inbound-bytes", 0)),
-        "transport_down": int(traffic.get("outbound-bytes", 0)),
-        "transport": int(traffic.get("total-bytes", 0)),
-    }
+def traffic(run: dict[str, Any]) -> tuple[int, int]:
+    """Bytes that the server received and sent in a run, as ``flwr list`` describes it."""
+    found = run.get("network-traffic", {})
+    return int(found.get("inbound-bytes", 0)), int(found.get("outbound-bytes", 0))
 
 
 def is_listening(address: str) -> bool:

@@ -16,13 +16,12 @@ from fedran.federation.server.database import (
     FILE,
     SNAPSHOTS,
     Database,
-    StoreDamaged,
-    StoreFailed,
     Tombstone,
 )
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.integrity import salvage, verify
 from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.sqlite_file import StoreDamaged, StoreFailed
 from fedran.wire.files import load, sync_folder
 
 COMPANIONS = ("", "-wal", "-shm")

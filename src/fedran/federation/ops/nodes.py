@@ -105,10 +105,12 @@ class NodeRegistry:
                 }
                 for n in nodes
             ],
-            "runs": [flower.run_record(run) for run in runs[:100]],
             "foreign_runs": foreign[:100],
         }
-        database.set_fact("flower", json.dumps(record))
+        with database.transaction():
+            database.set_fact("flower", json.dumps(record))
+            for run in runs[:100]:
+                database.set_run(str(run["run-id"]), "", run["status"], *flower.traffic(run))
 
     def _foreign_runs(self, database: Database, runs: list[dict[str, Any]]) -> list[str]:
         """Runs whose app is not ours. Sites refuse them; a new one is an alarm in the log."""

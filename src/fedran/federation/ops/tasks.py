@@ -23,7 +23,6 @@ from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.receipts import Receipt
 from fedran.federation.server.database import Database
-from fedran.federation.server.events import EventLog
 from fedran.federation.server.head import held_digest, update_head
 from fedran.federation.server.influence import InfluenceTable, measure_influence
 from fedran.federation.server.round import Quorum
@@ -158,7 +157,7 @@ def _run_once(
         return {"run-id": "", "status": f"not started ({reason})"}
     run_id = str(started["run-id"])
     with closing(Database(paths.state)) as database:
-        EventLog(database).write("run", task=task, run_id=run_id, status="started")
+        database.set_run(run_id, task, "started", 0, 0)
     deadline = time.monotonic() + paths.settings().deadline + EXTRA_SECONDS
     run: dict[str, Any] = {"run-id": run_id, "status": "unknown"}
     while time.monotonic() < deadline:
@@ -180,19 +179,17 @@ def _finish(
     paths: ServerPaths, task: str, run: dict[str, Any], say: Callable[[str], None]
 ) -> TaskResult:
     """Record the bytes of a completed run and report how the task ended."""
-    record = flower.run_record(run)
+    received, sent = flower.traffic(run)
     with closing(Database(paths.state)) as database:
-        log = EventLog(database)
-        log.write("run", task=task, **record)
-        events = [e for e in log.read() if base_task(str(e.get("task", ""))) == task]
-    states = [e["state"] for e in events if e["event"] == "task"]
-    uploads = [e for e in events if e["event"] == "upload" and e["outcome"] == "accepted"]
-    payload = sum(e["bytes"] for e in uploads)
+        database.set_run(str(run["run-id"]), task, run["status"], received, sent)
+        states = [known.state for known in database.tasks() if known.task == task]
+        sizes = database.upload_sizes()
+    payload = sum(size for _, name, size, _ in sizes if base_task(name) == task)
     transport = "transport not measured"
-    if record["transport"]:
-        received, sent = record["transport_up"] / 1e6, record["transport_down"] / 1e6
-        transport = f"transport {received:.3f} MB in, {sent:.3f} MB out"
-    result = TaskResult(task, states[-1] if states else "unknown", record["transport"])
+    if received + sent:
+        transport = f"transport {received / 1e6:.3f} MB in, {sent / 1e6:.3f} MB out"
+    state = states[0] if states and states[0] != "open" else "unknown"
+    result = TaskResult(task, state, received + sent)
     say(f"task {task}: {result.state}; uploads {payload / 1e6:.3f} MB; {transport}")
     return result
 

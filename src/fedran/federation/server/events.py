@@ -23,8 +23,6 @@ class EventLog:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._events: list[dict[str, Any]] = []
-        self._last = 0
 
     def write(self, event: str, **fields: object) -> None:
         """Add one event with the current time. One that cannot be written is a warning."""
@@ -35,14 +33,22 @@ class EventLog:
 
     def write_or_raise(self, event: str, **fields: object) -> None:
         """Add one event, for example inside a transaction with the change that it describes."""
-        self.database.add_event(event, json.dumps(plain(fields), separators=(",", ":")))
+        text = json.dumps(plain(fields), separators=(",", ":"))
+        self.database.add_event(event, text, str(fields.get("outcome", "")))
 
     def read(self) -> list[dict[str, Any]]:
-        """All events, oldest first. A second call reads only what was added since the first."""
-        for number, at, event, fields in self.database.events(self._last):
-            self._events.append({**json.loads(fields), "at": at, "event": event})
-            self._last = number
-        return list(self._events)
+        """All events, oldest first."""
+        return read_events(self.database)
+
+
+def read_events(
+    database: Database, after: int = 0, without: str | None = None
+) -> list[dict[str, Any]]:
+    """Events with a larger number, oldest first, without uploads of one outcome."""
+    return [
+        {**json.loads(fields), "number": number, "at": at, "event": event}
+        for number, at, event, fields in database.events(after, without)
+    ]
 
 
 def plain(value: object) -> Any:

@@ -16,9 +16,8 @@ from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.database import (
     MIGRATIONS,
     Database,
-    StoreDamaged,
-    checksum,
 )
+from fedran.federation.server.sqlite_file import StoreDamaged, checksum
 from fedran.wire.validation import FILE_LIMITS
 
 Row = tuple[Any, ...]
@@ -86,7 +85,6 @@ def salvage(path: Path, new: Database) -> list[str]:
     """
     lost = list[str]()
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as sql:
-        sql.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         try:
             sql.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.DatabaseError as reason:

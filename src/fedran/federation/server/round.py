@@ -237,7 +237,8 @@ class Round:
             log.info("%s, %s: %s%s", receipt.client, receipt.task, receipt.outcome, shown)
             if base_task(receipt.task) == task and receipt.client == client:
                 quorum.answer(receipt)
-        self.store.events.write("seen", client=client)
+        with self.store.tolerating_a_full_disk(f"time of the answer of {client}"):
+            self.store.database.set_seen(client)
         if task and isinstance(problem, str) and problem and client not in quorum.answers:
             log.warning("%s, %s: nothing sent: %s", client, task, problem)
             self.store.events.write("declined", client=client, task=task, reason=problem)
@@ -298,7 +299,7 @@ class Round:
             log.warning("%d of %d nodes will be asked again", len(lacking), len(nodes))
 
     def _record(self, task: str, state: str, quorum: Quorum) -> None:
-        """Log the state of a task and write it to the event log."""
+        """Log the state of a task and write it to the database."""
         if not task:
             return
         missing = quorum.missing
@@ -310,15 +311,16 @@ class Round:
             "upload" if quorum.accepted == 1 else "uploads",
             f", missing {', '.join(missing[:10])}" if missing and state != "open" else "",
         )
-        self.store.events.write(
-            "task",
-            task=task,
-            state=state,
-            asked=sorted(quorum.asked),
-            min_clients=quorum.min_clients,
-            deadline=quorum.deadline,
-            missing=missing,
-        )
+        with self.store.tolerating_a_full_disk(f"state of task {task}"):
+            self.store.database.set_task(
+                task,
+                state,
+                deadline=float(quorum.deadline),
+                min_clients=quorum.min_clients,
+                asked=sorted(quorum.asked),
+                missing=missing,
+            )
+        self.store.events.write("task", task=task, state=state, missing=missing)
 
 
 def _held_head(reply: Message) -> Any:

@@ -153,11 +153,11 @@ class Store:
 
     def open_task(self, task: str) -> list[str]:
         """Add a task to the opened ones, and return them all. "" adds none."""
-        tasks = self.database.tasks()
+        tasks = [known.task for known in self.database.tasks()]
         if task and task not in tasks:
             tasks.append(task)
             with self.tolerating_a_full_disk(f"task {task}"):
-                self.database.add_task(task)
+                self.database.set_task(task)
         self.tasks = frozenset(tasks)
         return tasks
 

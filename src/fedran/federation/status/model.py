@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -166,5 +166,5 @@ class Status:
         return [t for t in self.tasks if t.state == "open"]
 
     def to_json(self) -> str:
-        """All fields as indented JSON."""
-        return json.dumps(asdict(self), indent=2)
+        """All fields as JSON."""
+        return json.dumps(vars(self), default=vars)

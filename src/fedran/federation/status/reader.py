@@ -13,16 +13,17 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry
 from fedran.federation.protocol.identity import Roster, base_task
 from fedran.federation.protocol.lockfile import lock_holder
-from fedran.federation.server.database import Database, Waiting
-from fedran.federation.server.events import EventLog
+from fedran.federation.server.database import Database, Run, SolvedHead, Task, Waiting
+from fedran.federation.server.events import read_events
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.status.counts import Event, EventCounts
+from fedran.federation.status.counts import Counts, Event, SiteCounts, TaskCounts
 from fedran.federation.status.model import (
     HeadStatus,
     HeldStatus,
@@ -56,11 +57,11 @@ class Reader:
             active = lock_holder(self.state)
         running = lock_holder(self.folder / "log") is not None
         oldest = now - (self.settings.catch_up or 3600.0) - GRACE if running else math.inf
-        flower = read_flower_state(stored.flower, oldest)
-        if flower.foreign_runs:
+        connections = Connections.read(stored.flower, oldest)
+        if connections.foreign_runs:
             notes.append(
-                f"ALARM: run {', '.join(flower.foreign_runs[:5])} has an app that is not fedran's. "
-                "Sites refuse it, but somebody else can start runs at this server."
+                f"ALARM: run {', '.join(connections.foreign_runs[:5])} has an app that is not "
+                "fedran's. Sites refuse it, but somebody else can start runs at this server."
             )
         expires = certificate_expiry(self.folder / "tls" / "server.crt")
         if expires is not None and expires - now < 86400 * WARN_DAYS:
@@ -68,21 +69,23 @@ class Reader:
                 f"The server's certificate expires in {(expires - now) / 86400:.0f} days; "
                 "`fedran federation renew` makes a new one."
             )
-        counts = EventCounts([*stored.events, *({**run, "event": "run"} for run in flower.runs)])
+        counts = stored.counts
+        known = {task.task: task for task in stored.tasks}
+        names = list(dict.fromkeys((*known, *counts.tasks)))
         return Status(
             at=now,
             federation=self.settings.federation,
             folder=str(self.given),
             server="running" if running else "not running",
-            checked=flower.at,
-            nodes=flower.online,
+            checked=connections.at,
+            nodes=connections.online,
             records=stored.records,
             disk_bytes=disk_bytes(self.state),
-            payload=counts.bytes.total(),
-            transport=counts.transport(),
-            head=_head(counts.newest_head),
-            tasks=[_task(counts, task, active) for task in reversed(counts.tasks)],
-            sites=self._sites(counts, flower, notes),
+            payload=sum(site.bytes for site in counts.sites.values()),
+            transport=_sum_of_bytes(stored.runs, "received", "sent"),
+            head=_head(stored.heads[-1]) if stored.heads else None,
+            tasks=[_task(stored, name, known.get(name), active) for name in reversed(names)],
+            sites=self._sites(stored, connections, notes),
             quarantine=self._quarantine(stored.quarantine),
             problems=_problems(counts.problems),
             certificate_expires=expires,
@@ -105,35 +108,36 @@ class Reader:
         shown = [shlex.join(command) for command in commands]
         return HeldStatus(found["at"], found["task"], found["reason"], shown)
 
+    def _read_database(self, notes: list[str]) -> Stored:
+        """The tables that a status needs; empty before the first start of the server."""
+        found = Stored()
+        try:
+            with closing(Database(self.state, read_only=True)) as database:
+                found.flower, found.seen = database.fact("flower"), database.seen()
+                found.held, found.influence = database.fact("held"), database.fact("influence")
+                found.heads, found.runs = database.heads(), database.runs()
+                found.quarantine = list(database.quarantine().values())
+                found.tasks, found.records = database.tasks(), database.count()
+                found.counts.add_uploads(database.upload_sizes(), database.upload_lists())
+                for event in read_events(database, without="accepted"):
+                    found.counts.add_event(event)
+        except FileNotFoundError:
+            return Stored()
+        except OSError as reason:
+            notes.append(f"The database cannot be read: {reason}")
+            return Stored(records=None)
+        return found
+
     def _sites(
-        self, counts: EventCounts, flower: FlowerState, notes: list[str]
+        self, stored: Stored, connections: Connections, notes: list[str]
     ) -> list[SiteStatus]:
         try:
             roster = set(Roster.load(self.folder / self.settings.roster).clients)
         except (ValueError, OSError) as reason:
             notes.append(f"The roster cannot be read: {reason}")
             roster = set()
-        clients = sorted(roster | counts.clients)
-        return [_site(counts, flower, client, client in roster) for client in clients]
-
-    def _read_database(self, notes: list[str]) -> Stored:
-        """The tables that a status needs; empty before the first start of the server."""
-        try:
-            with closing(Database(self.state, read_only=True)) as database:
-                heads = [{**vars(head), "event": "head"} for head in database.heads()]
-                return Stored(
-                    database.count(),
-                    [*EventLog(database).read(), *heads],
-                    list(database.quarantine().values()),
-                    database.fact("flower"),
-                    database.fact("held"),
-                    database.fact("influence"),
-                )
-        except FileNotFoundError:
-            return Stored(0)
-        except OSError as reason:
-            notes.append(f"The database cannot be read: {reason}")
-            return Stored(None)
+        clients = sorted(roster | stored.counts.sites.keys())
+        return [_site(stored, connections, client, client in roster) for client in clients]
 
     def _quarantine(self, waiting: list[Waiting]) -> list[Problem]:
         """Uploads in quarantine, each with the command that accepts it."""
@@ -159,61 +163,68 @@ class Reader:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stored:
     """What a status needs of the database."""
 
-    records: int | None
-    events: list[Event] = field(default_factory=list)
+    records: int | None = 0
+    counts: Counts = field(default_factory=Counts)
+    tasks: list[Task] = field(default_factory=list)
+    heads: list[SolvedHead] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     quarantine: list[Waiting] = field(default_factory=list)
+    seen: dict[str, float] = field(default_factory=dict)
     flower: str = ""
     held: str = ""
     influence: str = ""
 
 
 @dataclass(frozen=True)
-class FlowerState:
-    """What the server last recorded about Flower's nodes and runs."""
+class Connections:
+    """What the server last recorded about Flower's nodes."""
 
     at: float | None = None
     fresh: bool = False
     nodes: list[dict[str, Any]] = field(default_factory=list)
-    runs: list[dict[str, Any]] = field(default_factory=list)
     foreign_runs: list[str] = field(default_factory=list)
     """Runs whose app is not ours."""
+
+    @classmethod
+    def read(cls, text: str, oldest: float) -> Connections:
+        """The server's last record; everything is unknown without one."""
+        if not text:
+            return cls()
+        found = json.loads(text)
+        foreign = found.get("foreign_runs", [])
+        return cls(found["at"], found["at"] >= oldest, found["nodes"], foreign)
 
     @property
     def online(self) -> int | None:
         """Number of connected nodes; None: unknown."""
-        return sum(_is_online(n) for n in self.nodes) if self.fresh else None
+        return sum(self._online.values()) if self.fresh else None
 
     def connected(self, client: str) -> bool | None:
         """Whether a node of this site is connected; None: unknown."""
-        online = {n.get("client") for n in self.nodes if _is_online(n)}
-        if not self.fresh or (client not in online and "" in online):  # a node of an unknown site
-            return None
-        return client in online
+        if not self.fresh or (client not in self._online and "" in self._online):
+            return None  # a node of an unknown site may be its own
+        return client in self._online
 
     def last_seen(self, client: str) -> float | None:
         """When Flower last heard from a node of this site."""
-        if self.connected(client):
-            return self.at
-        times = [_timestamp(n.get("last_seen")) for n in self.nodes if n.get("client") == client]
-        return max((t for t in times if t is not None), default=None)
+        return self.at if self.connected(client) else self._last_seen.get(client)
 
+    @cached_property
+    def _online(self) -> Counter[str]:
+        return Counter(n["client"] for n in self.nodes if n["status"] == "online")
 
-def read_flower_state(text: str, oldest: float) -> FlowerState:
-    """The server's last record of Flower's state; everything is unknown without one."""
-    if not text:
-        return FlowerState()
-    found = json.loads(text)
-    return FlowerState(
-        found["at"],
-        found["at"] >= oldest,
-        found["nodes"],
-        found["runs"],
-        found.get("foreign_runs", []),
-    )
+    @cached_property
+    def _last_seen(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for node in self.nodes:
+            at = _timestamp(node["last_seen"])
+            if at is not None:
+                found[node["client"]] = max(at, found.get(node["client"], at))
+        return found
 
 
 def disk_bytes(folder: Path) -> int:
@@ -227,18 +238,8 @@ def disk_bytes(folder: Path) -> int:
     return total
 
 
-def _head(event: Event | None) -> HeadStatus | None:
-    if event is None:
-        return None
-    digest = event.get("digest")
-    return HeadStatus(
-        at=float(event["at"]),
-        task=event["task"],
-        classes=_number(event, "classes"),
-        bytes=_number(event, "bytes"),
-        digest=digest if isinstance(digest, str) else "",
-        accuracy=_accuracy(event),
-    )
+def _head(head: SolvedHead) -> HeadStatus:
+    return HeadStatus(head.at, head.task, head.classes, head.bytes, head.digest, head.accuracy)
 
 
 def _influence(content: str) -> InfluenceStatus | None:
@@ -249,66 +250,61 @@ def _influence(content: str) -> InfluenceStatus | None:
     return InfluenceStatus(found["at"], found["accuracy"], lines)
 
 
-def _task(counts: EventCounts, task: str, active: dict[str, Any] | None) -> TaskStatus:
-    event, uploads = counts.task_events.get(task, {}), counts.uploads.get(task, [])
-    accepted = [upload for key, upload in counts.accepted.items() if key[1] == task]
-    opened, deadline = event.get("opened"), event.get("deadline")
-    ends = None
-    if opened is not None and isinstance(deadline, (int, float)):
-        ends = opened + deadline
-    answered: dict[str, str] = {}
-    for upload in uploads:
-        if answered.get(upload["client"]) not in ("accepted", "duplicate"):
-            answered[upload["client"]] = upload["outcome"]
-    asked = event.get("asked") or event.get("missing")
-    waiting = {c for c in asked if isinstance(c, str)} if isinstance(asked, list) else set()
-    waiting -= answered.keys()
-    declined = {c: r for c, r in counts.declined.get(task, {}).items() if c in waiting}
-    state, min_clients = event.get("state", "unknown"), event.get("min_clients")
-    if state == "open" and (active is None or active.get("task", task) != task):
+def _task(
+    stored: Stored, name: str, task: Task | None, active: dict[str, Any] | None
+) -> TaskStatus:
+    counted = stored.counts.tasks.get(name, TaskCounts())
+    waiting = set(task.asked) - counted.answered.keys() if task else set()
+    declined = {
+        client: reason
+        for client, (at, reason) in stored.counts.declined.get(name, {}).items()
+        if task and client in waiting and at >= task.opened - 0.001  # events are rounded
+    }
+    state = task.state if task else "unknown"
+    if state == "open" and (active is None or active.get("task", name) != name):
         state = "interrupted"
+    runs = [run for run in stored.runs if run.task == name]
+    heads = [head for head in stored.heads if head.task == name]
     return TaskStatus(
-        task=task,
+        task=name,
         state=state,
-        opened=opened,
-        ends=ends,
-        min_clients=min_clients if isinstance(min_clients, int) else None,
-        answered=answered,
+        opened=task.opened if task else None,
+        ends=task.opened + task.deadline if task else None,
+        min_clients=task.min_clients if task else None,
+        answered=counted.answered,
         missing=sorted(waiting - declined.keys()),
         declined=declined,
-        uploads=len(accepted),
-        refused=sum(u["outcome"] == "refused" for u in uploads),
-        quarantined=len({u["client"] for u in uploads if u["outcome"] == "quarantined"}),
-        rows=sum(_number(u, "rows") for u in accepted),
-        payload=sum(_number(u, "bytes") for u in uploads),
-        transport=counts.transport(task),
-        transport_in=counts.transport(task, "transport_up"),
-        transport_out=counts.transport(task, "transport_down"),
-        accuracy=_accuracy(counts.heads.get(task, {})),
+        uploads=counted.uploads,
+        refused=counted.refused,
+        quarantined=sum(base_task(upload.task) == name for upload in stored.quarantine),
+        rows=counted.rows,
+        payload=counted.payload,
+        transport=_sum_of_bytes(runs, "received", "sent"),
+        transport_in=_sum_of_bytes(runs, "received"),
+        transport_out=_sum_of_bytes(runs, "sent"),
+        accuracy=heads[-1].accuracy if heads else None,
     )
 
 
-def _site(counts: EventCounts, flower: FlowerState, client: str, in_roster: bool) -> SiteStatus:
-    accepted = [u for (c, _), u in counts.accepted.items() if c == client]
-    times = (counts.last_seen.get(client), flower.last_seen(client))
-    classes: Counter[str | int] = Counter()
-    for upload in accepted:
-        pairs = upload.get("classes")
-        for pair in pairs if isinstance(pairs, list) else ():
-            match pair:
-                case [str() | int() as label, int() as rows]:
-                    classes[label] += rows
+def _sum_of_bytes(runs: list[Run], *names: str) -> int | None:
+    """Bytes over runs; None if Flower measured none."""
+    return sum(getattr(run, name) for run in runs for name in names) or None
+
+
+def _site(stored: Stored, connections: Connections, client: str, in_roster: bool) -> SiteStatus:
+    counted = stored.counts.sites.get(client, SiteCounts())
+    times = (stored.seen.get(client), connections.last_seen(client))
     return SiteStatus(
         client=client,
         in_roster=in_roster,
         last_seen=max((t for t in times if t is not None), default=None),
-        connected=flower.connected(client),
-        uploads=len(accepted),
-        members=sum(_number(u, "members") for u in accepted),
-        bytes=counts.bytes[client],
-        rows=sum(_number(u, "rows") for u in accepted),
-        classes=classes.most_common(),
-        newest_task=accepted[-1]["task"] if accepted else "",
+        connected=connections.connected(client),
+        uploads=counted.uploads,
+        members=counted.members,
+        bytes=counted.bytes,
+        rows=counted.rows,
+        classes=counted.classes.most_common(),
+        newest_task=counted.newest_task,
     )
 
 
@@ -316,27 +312,12 @@ def _problems(events: list[Event]) -> list[Problem]:
     """Newest first. Identical events are counted, not repeated."""
     found: dict[tuple[object, ...], Problem] = {}
     for event in events:
-        who = event["client"], event["task"], event.get("outcome", "declined")
+        who = str(event["client"]), str(event["task"]), str(event.get("outcome", "declined"))
         reason, verified = str(event.get("reason", "")), event.get("verified") is True
         key = (*who, reason, verified)
         times = found.pop(key).times + 1 if key in found else 1
         found[key] = Problem(float(event["at"]), *who, reason, verified, times)
     return list(reversed(found.values()))[:MAX_PROBLEMS]
-
-
-def _number(event: Event, name: str) -> int:
-    """A count in an event; 0 if it is missing or not a count."""
-    value = event.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-def _accuracy(event: Event) -> float | None:
-    value = event.get("accuracy")
-    return float(value) if isinstance(value, (int, float)) and 0 <= value <= 1 else None
-
-
-def _is_online(node: dict[str, Any]) -> bool:
-    return node.get("status") == "online"
 
 
 def _timestamp(text: object) -> float | None:

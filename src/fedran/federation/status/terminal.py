@@ -26,6 +26,8 @@ from fedran.federation.status.model import (
     TaskStatus,
 )
 
+MAX_SITES = 60
+"""Sites that are listed. The rest is counted."""
 MAX_SHOWN = 8
 """Classes per site, and problems, that are listed. The rest is counted."""
 
@@ -154,6 +156,7 @@ def _print_sites(sites: list[SiteStatus], now: float, console: Console) -> None:
     connected = {True: "[green]yes[/]", False: "[red]no[/]", None: "unknown"}
     columns = ("site", "connected", "last seen", "newest task")
     table = _table(*columns, right=("uploads", "bytes", "rows"))
+    hidden, sites = len(sites) - MAX_SITES, sites[:MAX_SITES]
     for site in sites:
         table.add_row(
             escape(site.client),
@@ -166,6 +169,8 @@ def _print_sites(sites: list[SiteStatus], now: float, console: Console) -> None:
         )
     console.print("\n[bold]Sites[/]")
     console.print(table if sites else "  the roster is empty")
+    if hidden > 0:
+        console.print(f"  and {hidden} more; --json prints all")
     if any(site.classes for site in sites):
         console.print("\n[bold]Classes by site[/] (rows per class)")
     for site in sites:

@@ -33,6 +33,8 @@ HOSTS = (LOOPBACK, "localhost")
 """Host names that are answered. Another name that leads here is an attack (DNS rebinding)."""
 MAX_CLASSES = 60
 """Rows of the table of classes."""
+MAX_SITES = 40
+"""Columns of the table of classes."""
 _PACKAGE, _TEMPLATES = "fedran.federation.status", "templates"
 _STYLE, _SCRIPT = (
     Markup(resources.files(_PACKAGE).joinpath(_TEMPLATES, name).read_text(encoding="utf-8"))  # noqa: S704
@@ -79,12 +81,20 @@ def _render(template: str, status: Status) -> bytes:
 
 
 def _class_matrix(sites: Sequence[SiteStatus]) -> dict[str, Any]:
-    """Rows of each class at each site, with a shade from 0 to 5. The largest classes are shown."""
+    """Rows of each class at each site, with a shade from 0 to 5.
+
+    The largest classes and the sites with the most rows are shown.
+    """
     counts = {site.client: dict(site.classes) for site in sites if site.classes}
     totals: dict[str | int, int] = {}
     for classes in counts.values():
         for label, n in classes.items():
             totals[label] = totals.get(label, 0) + n
+    largest_sites = sorted(sites, key=lambda site: site.rows, reverse=True)[:MAX_SITES]
+    wide = {site.client for site in largest_sites}
+    hidden_sites = len(counts)
+    counts = {client: classes for client, classes in counts.items() if client in wide}
+    hidden_sites -= len(counts)
     largest = max((n for classes in counts.values() for n in classes.values()), default=0)
     shown = sorted(totals, key=totals.__getitem__, reverse=True)[:MAX_CLASSES]
     rows = []
@@ -93,7 +103,8 @@ def _class_matrix(sites: Sequence[SiteStatus]) -> dict[str, Any]:
         shades = [-(-5 * n // largest) if n > 0 else 0 for n in numbers]
         cells = list(zip(numbers, shades, strict=True))
         rows.append({"label": label, "total": totals[label], "cells": cells})
-    return {"clients": list(counts), "rows": rows, "hidden": len(totals) - len(shown)}
+    hidden = {"hidden": len(totals) - len(shown), "hidden_sites": hidden_sites}
+    return {"clients": list(counts), "rows": rows, **hidden}
 
 
 def content_security_policy() -> str:

@@ -1,0 +1,193 @@
+"""A SQLite file with checksummed rows, whose errors are those of a store."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+APPLICATION_ID = 0x66656472
+BUSY_SECONDS = 60.0
+"""How long a process waits for another one that writes."""
+
+
+_ENCODER = json.JSONEncoder(default=repr)
+
+
+class StoreDamaged(OSError):
+    """The database is not what was written."""
+
+
+class StoreFailed(OSError):
+    """The disk is full or fails, or another process kept the database for too long."""
+
+
+class StoreVersion(OSError):
+    """A newer version of fedran wrote the database."""
+
+
+class SqliteFile:
+    """An open file. Several processes may use it at the same time, each with its own object.
+
+    After ``transaction`` has ended without an exception, its changes are on disk. With an
+    exception, none of them is there. ``migrations[v]`` changes schema version v into v + 1. The
+    last column of every table with checksums is ``crc``.
+    """
+
+    def __init__(self, path: Path, migrations: Sequence[str], *, read_only: bool = False) -> None:
+        self.path, self.migrations = path, migrations
+        self.lock = threading.RLock()
+        if not read_only:
+            self._create()
+        elif not self.path.is_file():
+            raise FileNotFoundError(f"{self.path}: no such file; expected the database of a server")
+        mode = "ro" if read_only else "rw"
+        with self.named_errors():
+            self.sql = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode={mode}",
+                uri=True,
+                timeout=BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        try:
+            with self.named_errors():
+                self._open(read_only)
+        except BaseException:
+            self.sql.close()
+            raise
+
+    def _create(self) -> None:
+        """Make an empty file that only its owner can read, unless the file exists."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+
+    def _open(self, read_only: bool) -> None:
+        if not read_only:
+            self.sql.execute("PRAGMA journal_mode = WAL")
+            self.sql.execute("PRAGMA synchronous = FULL")
+            self.sql.execute("PRAGMA foreign_keys = ON")
+            self.sql.execute("PRAGMA secure_delete = ON")
+        (version,) = self.sql.execute("PRAGMA user_version").fetchone()
+        if version < len(self.migrations) and not read_only:
+            with self.transaction():
+                version = self._migrate()
+        newest = len(self.migrations)
+        if version != newest:
+            raise StoreVersion(
+                f"{self.path}: expected schema version {newest}, got {version}; use the version of "
+                "fedran that wrote it"
+            )
+        (application,) = self.sql.execute("PRAGMA application_id").fetchone()
+        if application != APPLICATION_ID:
+            raise StoreDamaged(f"{self.path}: expected a fedran database, got another one")
+
+    def _migrate(self) -> int:
+        """Bring the schema to the newest version, inside a transaction; returns the version."""
+        (version,) = self.sql.execute("PRAGMA user_version").fetchone()
+        (tables,) = self.sql.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if version == 0 and tables:
+            raise StoreDamaged(f"{self.path}: expected a fedran database, got another one")
+        for migration in self.migrations[version:]:
+            for statement in filter(str.strip, migration.split(";")):
+                self.sql.execute(statement)
+        if version == 0:
+            self.sql.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        self.sql.execute(f"PRAGMA user_version = {len(self.migrations)}")
+        return len(self.migrations)
+
+    def close(self) -> None:
+        """Close the file. Nothing is lost without it."""
+        with self.lock:
+            self.sql.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make all changes of the block or none. Inside another transaction, join that one."""
+        with self.lock, self.named_errors():
+            if self.sql.in_transaction:
+                yield
+                return
+            self.sql.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.sql.execute("COMMIT")
+            except BaseException:
+                if self.sql.in_transaction:
+                    self.sql.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def named_errors(self) -> Iterator[None]:
+        """Raise errors of SQLite as errors of the store, with the file's name."""
+        try:
+            yield
+        except (sqlite3.OperationalError, sqlite3.DatabaseError) as reason:
+            code = getattr(reason, "sqlite_errorcode", None)  # None: text that is not UTF-8
+            if code is None or code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise StoreDamaged(
+                    f"{self.path}: the database is damaged ({reason}); "
+                    "`fedran federation repair` says what can be saved"
+                ) from None
+            if not isinstance(reason, sqlite3.OperationalError):
+                raise
+            raise StoreFailed(f"{self.path}: {reason}") from None
+
+    def put(self, table: str, *, replace: bool = False, **row: Any) -> None:
+        """Write one row with its checksum."""
+        row["crc"] = checksum(row.values())
+        verb = "INSERT OR REPLACE" if replace else "INSERT"
+        names, marks = ", ".join(row), ", ".join("?" * len(row))
+        with self.transaction():
+            self.sql.execute(
+                f"{verb} INTO {table} ({names}) VALUES ({marks})",
+                tuple(row.values()),
+            )
+
+    def rows(self, table: str, rest: str = "", values: Sequence[Any] = ()) -> list[list[Any]]:
+        """Rows of a table without their checksums, which are verified."""
+        with self.lock, self.named_errors():
+            found = self.sql.execute(f"SELECT * FROM {table} {rest}", values).fetchall()  # noqa: S608
+        for row in found:
+            if checksum(row[:-1]) != row[-1]:
+                raise self.damaged(f"a row of the table {table} ({str(row[0])[:64]!a})")
+        return [list(row[:-1]) for row in found]
+
+    def damaged(self, what: str) -> StoreDamaged:
+        """The error for a row or a value that is not what was written."""
+        return StoreDamaged(
+            f"{self.path}: {what} is not what was written; the disk altered it, restore the "
+            "database from a backup, or see what `fedran federation repair` can save"
+        )
+
+    def next(self, table: str) -> int:
+        """The number of the next row of a table."""
+        (last,) = self.sql.execute(f"SELECT max(number) FROM {table}").fetchone()  # noqa: S608
+        return (last or 0) + 1
+
+    def checkpoint(self) -> None:
+        """Empty the log of changes, so that deleted data is in no file any more."""
+        with self.lock, self.named_errors():
+            self.sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def copy_to(self, path: Path) -> None:
+        """Write a consistent copy, one file, while other processes read and write."""
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        with self.lock, self.named_errors():
+            target = sqlite3.connect(path)
+            try:
+                self.sql.backup(target)
+                target.execute("PRAGMA journal_mode = DELETE")
+            finally:
+                target.close()
+
+
+def checksum(values: Any) -> int:
+    """The checksum of a row: CRC-32 of its other values as a JSON list."""
+    return zlib.crc32(_ENCODER.encode(list(values)).encode())
