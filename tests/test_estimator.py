@@ -1,6 +1,7 @@
 """The scikit-learn front: its conventions, and models that add up."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -481,3 +482,35 @@ def test_more_rows_than_are_left_out_are_chosen_evenly(blobs, monkeypatch):
     assert clf.head_.calibration.total == 100
     whole = learned("fit", X, y).head_.calibration.temperature
     assert clf.head_.calibration.temperature == pytest.approx(whole, rel=0.5)
+
+
+@pytest.mark.parametrize("options", [{}, {"rank": 20}, {"out_features": 1100}])
+def test_weighted_rows_equal_repeated_rows(blobs, options):
+    X, y, X_test, _ = blobs
+    times = np.random.default_rng(0).integers(0, 4, len(X))
+    weighted = model(**options).fit(X, y, sample_weight=times)
+    repeated = model(**options).fit(X.repeat(times, axis=0), y.repeat(times))
+    assert_same_model(weighted, repeated, X_test)
+    np.testing.assert_allclose(
+        weighted.predict_proba(X_test), repeated.predict_proba(X_test), atol=1e-3
+    )
+    batches = model(**options).partial_fit(X[:90], y[:90], sample_weight=times[:90])
+    batches.partial_fit(X[90:], y[90:], sample_weight=times[90:])
+    assert_same_model(batches, repeated, X_test)
+    assert_same_model(batches + weighted, repeated + repeated, X_test)
+
+
+def test_a_summary_carries_calibration_only_on_request(blobs):
+    X, y, X_test, _ = blobs
+    clf = model().fit(X, y, sample_weight=np.full(len(X), 1.5))
+    assert clf.summary().calibration is None
+    agg = fedran.Aggregator(M)
+    upload = fedran.encode(clf.summary(None, calibration=True), "float64")
+    agg.absorb(fedran.decode(upload), client="a", task="t")
+    head = fedran.decode(fedran.encode(agg.solve(), "float64"))
+    P = head.probabilities(clf.phi_(X_test))
+    np.testing.assert_allclose(P, clf.predict_proba(X_test), atol=1e-3)
+    with pytest.raises(ValueError, match="no calibration"):
+        replace(head, calibration=None).probabilities(clf.phi_(X_test))
+    fresh = replace(head, calibration=None).calibrate(clf.phi_(X), [*y[:-1], "unknown"])
+    assert fresh.calibration.total == len(y) - 1

@@ -22,6 +22,7 @@ from fedran.core.features import Kind, RandomFeatures
 from fedran.core.head import Head
 from fedran.core.labels import Label, encode_labels, label_array, recode
 from fedran.core.ridge import Ridge
+from fedran.core.summarize import check_weights
 from fedran.core.summary import Summary
 
 SEED_RANGE = 2**31
@@ -108,9 +109,14 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.ridge = ridge
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> FedRANClassifier:
-        """Forget everything and learn from X (n, d) and y (n,)."""
-        self._learn(X, y, fresh=True)
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> FedRANClassifier:
+        """Forget everything and learn from X (n, d) and y (n,).
+
+        A row of weight w counts as w equal rows, and a row of weight 0 is left out.
+        """
+        self._learn(X, y, sample_weight, fresh=True)
         return self
 
     def partial_fit(
@@ -118,12 +124,13 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X: ArrayLike,
         y: ArrayLike,
         classes: ArrayLike | None = None,  # noqa: ARG002
+        sample_weight: ArrayLike | None = None,
     ) -> FedRANClassifier:
         """Learn from one more batch. ``classes`` is accepted for compatibility and ignored."""
-        self._learn(X, y, fresh=not hasattr(self, "_learned"))
+        self._learn(X, y, sample_weight, fresh=not hasattr(self, "_learned"))
         return self
 
-    def _learn(self, X: Any, y: Any, fresh: bool) -> None:
+    def _learn(self, X: Any, y: Any, sample_weight: Any, fresh: bool) -> None:
         """Absorb one batch and calibrate on it.
 
         The calibration takes scores from before the batch was absorbed. Where there is no model
@@ -138,6 +145,12 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         check_rank(self.rank)
         Ridge.parse(self.ridge)
+        weights = None
+        if sample_weight is not None:
+            weights = check_weights(sample_weight, len(X))
+            if not weights.any():
+                raise ValueError("all sample weights are zero: nothing can be learned")
+            X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
         labels, codes = encode_labels(y, len(X))
         phi = self._new_map(X.shape[1]) if fresh else self.phi_
         if phi.kind == "relu":
@@ -152,19 +165,20 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._calibration = Calibration.empty()
             self._solved: dict[str, Head] = {}
         if not fresh and set(labels) <= set(self.classes_.tolist()):
-            mapped = self._calibrated_before(mapped, labels, codes)
-            self._learned.add_rows(mapped, labels, codes)
+            mapped = self._calibrated_before(mapped, labels, codes, weights)
+            self._learned.add_rows(mapped, labels, codes, weights)
             self._forget_head()
         else:
-            self._learned.add_rows(mapped, labels, codes)
+            self._learned.add_rows(mapped, labels, codes, weights)
             self._forget_head()
-            self._calibrate_left_out(X, labels, codes)
+            self._calibrate_left_out(X, labels, codes, weights)
 
     def _calibrated_before(
         self,
         mapped: Iterable[tuple[slice, NDArray[Any]]],
         labels: tuple[Label, ...],
         codes: NDArray[np.int64],
+        weights: NDArray[np.float64] | None,
     ) -> Iterator[tuple[slice, NDArray[Any]]]:
         """The same blocks, whose scores by an earlier head are recorded before they are used.
 
@@ -176,20 +190,30 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             head = self.head_
         codes = recode(codes, labels, head.classes)
         for rows, H in mapped:
-            self._calibration += Calibration.of_scores(head.scores(H), codes[rows])
+            w = None if weights is None else weights[rows]
+            self._calibration += Calibration.of_scores(head.scores(H), codes[rows], w)
             yield rows, H
 
     def _calibrate_left_out(
-        self, X: NDArray[Any], labels: tuple[Label, ...], codes: NDArray[np.int64]
+        self,
+        X: NDArray[Any],
+        labels: tuple[Label, ...],
+        codes: NDArray[np.int64],
+        weights: NDArray[np.float64] | None,
     ) -> None:
-        """Record leave-one-out scores of the batch, or of an even choice of its rows."""
+        """Record leave-one-out scores of the batch, or of an even choice of its rows.
+
+        Of a row of weight w, one of w copies is left out.
+        """
         chosen = np.unique(np.linspace(0, len(X) - 1, LEFT_OUT_ROWS).astype(int))
         X, codes = X[chosen], recode(codes[chosen], labels, self.head_.classes)
         total, head = self._total(), self.head_
+        w = np.ones(len(X)) if weights is None else weights[chosen]
         for rows, H in self.phi_.blocks(X):
-            scores, leverages = head.scores(H), total.leverages(H, head.diagnosis.lam)
+            leverages = np.minimum(w[rows], 1.0) * total.leverages(H, head.diagnosis.lam)
+            scores = head.scores(H.astype(np.float64))
             left_out = leave_one_out(scores, codes[rows], leverages)
-            self._calibration += Calibration.of_scores(left_out, codes[rows])
+            self._calibration += Calibration.of_scores(left_out, codes[rows], w[rows])
         self._solved["head"] = replace(head, calibration=self._calibration)
 
     def _new_map(self, in_features: int) -> RandomFeatures:
@@ -253,10 +277,15 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[best]
 
-    def summary(self, rank: int | float | None = 256) -> Summary:
-        """A summary of the given rank of all rows seen, for example to send as an upload."""
+    def summary(self, rank: int | float | None = 256, *, calibration: bool = False) -> Summary:
+        """A summary of the given rank of all rows seen, for example to send as an upload.
+
+        With ``calibration`` it carries the histograms of scores, so that the head of an
+        aggregator has probabilities too.
+        """
         check_is_fitted(self, "classes_")
-        return self._learned.summary(rank, self.phi_.fingerprint)
+        found = self._learned.summary(rank, self.phi_.fingerprint)
+        return replace(found, calibration=self._calibration) if calibration else found
 
     def __radd__(self, other: object) -> FedRANClassifier:
         """Lets ``sum([a, b, c])`` start from 0."""

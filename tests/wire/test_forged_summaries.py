@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.wire.summary_codec import RESERVED
+from fedran.core.calibration import Calibration
 from helpers.wire_messages import (
     CENTERS,
     INF,
@@ -25,7 +25,7 @@ from helpers.wire_messages import (
 
 ACCOUNTS = [f"accounts.{name}" for name in fedran.Accounts.__dataclass_fields__]
 REQUIRED = ["version", "format", "kind", "precision", "out_features", "rank", "classes", "counts"]
-NULLABLE = ["center", "fingerprint", *RESERVED]
+NULLABLE = ["center", "fingerprint", "weights", "scaler", "histograms"]
 
 
 @pytest.mark.parametrize("path", ACCOUNTS)
@@ -44,7 +44,10 @@ def test_accounts_that_overflow_to_infinity_are_refused(path):
     assert_refused(message.bytes(), path)
 
 
-@pytest.mark.parametrize("path", [*ACCOUNTS, *REQUIRED, "accounts", *NULLABLE])
+ALWAYS = [path for path in ACCOUNTS if path != "accounts.weight_excess"]
+
+
+@pytest.mark.parametrize("path", [*ALWAYS, *REQUIRED, "accounts", *NULLABLE])
 def test_a_missing_field_is_refused(path):
     assert_refused(tampered(encoded(), drop_field(path)), path)
 
@@ -146,11 +149,39 @@ def test_a_message_that_states_the_other_center_is_refused(center, precision):
     assert_refused(blob, "accounts.energy")
 
 
-@pytest.mark.parametrize("name", RESERVED)
 @pytest.mark.parametrize("value", [0, False, "", [], {}, [1.0, 2.0, 3.0], {"a": 1}])
-def test_fields_reserved_for_later_versions_must_be_null(name, value):
-    assert_refused(tampered(encoded(), set_field(name, value)), f"{name}: expected null")
-    assert_refused(tampered(encoded(), set_field(name, value)), "update fedran")
+def test_fields_reserved_for_later_versions_must_be_null(value):
+    assert_refused(tampered(encoded(), set_field("scaler", value)), "scaler: expected null")
+    assert_refused(tampered(encoded(), set_field("scaler", value)), "update fedran")
+
+
+@pytest.mark.parametrize("value", [0, False, "", {}, [1.0], [1.0] * 99, ["a"] * 3, [0.0] * 3])
+def test_weights_are_one_positive_number_per_class(value):
+    assert_refused(tampered(encoded(), set_field("weights", value)), "weights")
+
+
+def test_weights_beyond_the_rows_are_refused():
+    blob = encoded()
+    many = [10.0**6] * len(fedran.decode(blob).classes)
+    assert_refused(tampered(blob, set_field("weights", many)), "weights: expected at most")
+
+
+def test_histograms_are_sums_over_the_rows_of_the_summary():
+    empty = Calibration.empty()
+    good = {"losses": empty.losses.tolist(), "scores": empty.histogram.tolist()}
+    assert fedran.decode(tampered(encoded(), set_field("histograms", good))).calibration.total == 0
+    bad = [
+        (0, "an object"),
+        ({}, "losses"),
+        ({"losses": good["losses"]}, "scores"),
+        ({**good, "losses": good["losses"][1:]}, "37 numbers"),
+        ({**good, "scores": [-1.0, *good["scores"][1:]]}, "at least 0"),
+        ({**good, "scores": ["1", *good["scores"][1:]]}, "a number"),
+        ({**good, "scores": [10**9, *good["scores"][1:]]}, "at most the rows described"),
+        ({**good, "losses": [1.0, *good["losses"][1:]]}, "larger ones"),
+    ]
+    for value, words in bad:
+        assert_refused(tampered(encoded(), set_field("histograms", value)), words)
 
 
 SIGMAS = [

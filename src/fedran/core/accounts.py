@@ -39,6 +39,8 @@ class Accounts:
     """Rows that mixtures describe, for which no bound on the error of the Gram exists. Adds."""
     parts: int = 0
     """Sets of rows that were summarized on their own: 1 for a client's summary. Adds."""
+    weight_excess: float = 0.0
+    """Sum of the weights of the rows minus their number; 0 where each row counts once. Adds."""
 
     def __add__(self, other: Accounts) -> Accounts:
         combine = {
@@ -57,6 +59,7 @@ class Accounts:
             else max(0, getattr(self, f.name) - getattr(other, f.name))
             for f in fields(self)
         }
+        rest["weight_excess"] = self.weight_excess - other.weight_excess  # may be negative
         return Accounts(**rest)
 
     @property
@@ -65,14 +68,19 @@ class Accounts:
         return self.cut / self.energy if self.energy > 0 else 0.0
 
     @property
+    def weight(self) -> float:
+        """Sum of the weights of the rows: their number where each counts once."""
+        return self.n_rows + self.weight_excess
+
+    @property
     def mean_row_energy(self) -> float:
-        """Mean of ||h||^2 over the rows."""
-        return self.energy / self.n_rows if self.n_rows else 0.0
+        """Mean of ||h||^2 over the rows, weighted."""
+        return self.energy / self.weight if self.weight > 0 else 0.0
 
     @property
     def rows_per_part(self) -> float:
-        """Mean number of rows of the summaries; mixtures do not count."""
-        return (self.n_rows - self.mixture_rows) / self.parts if self.parts else 0.0
+        """Mean number of rows of the summaries, weighted; mixtures do not count."""
+        return (self.weight - self.mixture_rows) / self.parts if self.parts else 0.0
 
     def after_local_cut(self, lost: Loss) -> Accounts:
         """The accounts of one client after it truncated its own factor."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from fedran.core._linalg.arrays import Array, Float, to_device
 from fedran.core.accounts import Accounts
 from fedran.core.bounds import GramBounds, gram_bounds
+from fedran.core.calibration import Calibration, add_calibrations
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.exact import ExactSum
 from fedran.core.features import RandomFeatures
@@ -102,6 +103,7 @@ class Aggregator:
         else:
             self._sum = TruncatedSum(self.out_features, server_rank, order, dtype, device)
         self._absorbed: dict[Key, str] = {}
+        self._calibration: Calibration | None = None
         self._map: RandomFeatures | None = None
         self.lock = threading.RLock()
         """Held by every method that changes or solves the state."""
@@ -151,6 +153,7 @@ class Aggregator:
                 self._sum.add_mixture(message, self._phi())
             else:
                 self._sum.add_summary(message, task)
+                self._calibration = add_calibrations(self._calibration, message.calibration)
             if self.fingerprint is None:
                 self.fingerprint = message.fingerprint
             self._absorbed[client, task] = message.content_digest()
@@ -248,7 +251,8 @@ class Aggregator:
                     f"cannot solve: {what} absorbed yet; absorb a summary or a mixture of "
                     "labelled rows first"
                 )
-            return self._sum.solve(ridge, self.fingerprint, complement)
+            head = self._sum.solve(ridge, self.fingerprint, complement)
+            return replace(head, calibration=self._calibration)
 
     def solve_without(self, messages: Iterable[Summary | Mixture]) -> Head | None:
         """The head without some of the absorbed messages; None if no class is left.
@@ -282,12 +286,13 @@ class Aggregator:
         copy them before absorbing more, and hold ``lock`` where other threads are active.
         """
         values, arrays = self._sum.state()
-        return AggregatorState(values, arrays, self.absorbed)
+        return AggregatorState(values, arrays, self.absorbed, self._calibration)
 
     def restore(self, state: AggregatorState) -> None:
         """Replace the state. The aggregator must be new and have the same parameters."""
         self._sum.restore(state.values, state.arrays)
         self._absorbed = dict(state.absorbed)
+        self._calibration = state.calibration
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "lock"}
@@ -306,8 +311,9 @@ class Aggregator:
 
 @dataclass(frozen=True)
 class AggregatorState:
-    """The content of an aggregator: plain values and arrays of its sum, digests of uploads."""
+    """The content of an aggregator: its sum, digests of uploads, scores that were reported."""
 
     values: dict[str, Any]
     arrays: dict[str, Any]
     absorbed: dict[Key, str]
+    calibration: Calibration | None = None

@@ -94,7 +94,8 @@ class Calibration:
         bend = a - 2 * b + c
         shift = float(np.clip((a - c) / (2 * bend), -1, 1)) if bend > 0 else float(np.sign(a - c))
         step = math.log(TEMPERATURES[1] / TEMPERATURES[0])
-        return float(TEMPERATURES[best]) * math.exp(step * shift)
+        found = float(TEMPERATURES[best]) * math.exp(step * shift)
+        return float(f"{found:.4g}")  # more digits would only be rounding
 
     def threshold(self, alpha: float) -> float:
         """The score that true classes of new rows reach with probability at least 1 - alpha.

@@ -48,6 +48,8 @@ class ClassSums:
     """B, (M, C) float64, one column per class."""
     counts: tuple[int, ...]
     """Labelled rows per class; 0 where the sender does not report them."""
+    weights: tuple[float, ...] | None = None
+    """Sum of the weights of these rows per class; None where each row counts once."""
 
     def __post_init__(self) -> None:
         if self.sums.ndim != 2 or self.sums.shape[1] != len(self.classes):
@@ -55,6 +57,8 @@ class ClassSums:
             raise Refused("class_sums", expected, tuple(self.sums.shape))
         if len(self.counts) != len(self.classes):
             raise Refused("counts", f"{len(self.classes)} numbers", len(self.counts))
+        if self.weights is not None and len(self.weights) != len(self.classes):
+            raise Refused("weights", f"{len(self.classes)} numbers", len(self.weights))
         if self.classes != ordered(self.classes):
             raise Refused("classes", "distinct labels in order, ints before strs", self.classes)
 
@@ -80,10 +84,17 @@ class ClassSums:
         classes: tuple[Label, ...],
         codes: Int64[NDArray[Any], " n"],
         block: int | None = None,
+        weights: Float64[NDArray[Any], " n"] | None = None,
     ) -> ClassSums:
         """The same where row i has the label ``classes[codes[i]]``, or none if it is MISSING."""
-        counts = np.bincount(codes[codes != MISSING], minlength=len(classes))
-        return cls(classes, sum_by_code(H, codes, len(classes), block), tuple(counts.tolist()))
+        known = codes != MISSING
+        counts = tuple(np.bincount(codes[known], minlength=len(classes)).tolist())
+        if weights is None:
+            return cls(classes, sum_by_code(H, codes, len(classes), block), counts)
+        H = H * namespace(H).astype(like(weights, H), H.dtype)[:, None]
+        totals = np.bincount(codes[known], weights[known], len(classes))
+        sums = sum_by_code(H, codes, len(classes), block)
+        return cls(classes, sums, counts, tuple(totals.tolist()))
 
     @property
     def out_features(self) -> int:
@@ -91,14 +102,23 @@ class ClassSums:
         return int(self.sums.shape[0])
 
     @property
+    def totals(self) -> Float64[NDArray[Any], " C"]:
+        """n_c, the weight of each class: the number of its rows where each counts once."""
+        return np.asarray(self.counts if self.weights is None else self.weights, dtype=np.float64)
+
+    @property
+    def _divisors(self) -> Float64[NDArray[Any], " C"]:
+        return np.where(self.totals > 0, self.totals, 1.0)
+
+    @property
     def means(self) -> Float64[Array, "M C"]:
         """The class means, (M, C); zero for a class without rows."""
-        return self.sums / like(np.maximum(self.counts, 1.0), self.sums)
+        return self.sums / like(self._divisors, self.sums)
 
     @property
     def scaled(self) -> Float64[Array, "M C"]:
         """b_c / sqrt(n_c), (M, C): columns whose Gram is the between-class part of H'H."""
-        return self.sums / like(np.sqrt(np.maximum(self.counts, 1.0)), self.sums)
+        return self.sums / like(np.sqrt(self._divisors), self.sums)
 
     @property
     def energy(self) -> float:
@@ -131,10 +151,9 @@ class ClassSums:
         held = {c: i for i, c in enumerate(other.classes) if other.counts[i]}
         mine = [i for i, c in enumerate(self.classes) if c in held and self.counts[i]]
         theirs = [held[self.classes[i]] for i in mine]
-        n = np.asarray([self.counts[i] for i in mine], dtype=np.float64)
-        m = np.asarray([other.counts[i] for i in theirs], dtype=np.float64)
+        n, m = self.totals[mine], other.totals[theirs]
         gap = self.means[:, mine] - like(other.means, self.sums)[:, theirs]
-        return gap * like(np.sqrt(n * m / np.maximum(n + m, 1.0)), self.sums)
+        return gap * like(np.sqrt(n * m / (n + m)), self.sums)
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -158,26 +177,31 @@ class ClassSums:
         classes = ordered(self.classes + other.classes)
         position = {c: i for i, c in enumerate(classes)}
         rows = like(np.zeros((len(classes), self.out_features)), self.sums)
-        counts = [0] * len(classes)
+        counts, weights = [0] * len(classes), np.zeros(len(classes))
         for part in (self, other):
             where = [position[c] for c in part.classes]
             if where:
                 rows[where] += like(part.sums, rows).T
+                weights[where] += part.totals
             for i, n in zip(where, part.counts, strict=True):
                 counts[i] += n
         # Always the transpose of a row-major matrix: BLAS results depend on the memory layout,
         # and a state that was saved and loaded must give the same head bit for bit.
-        return ClassSums(classes, rows.T, tuple(counts))
+        if self.weights is None and other.weights is None:
+            return ClassSums(classes, rows.T, tuple(counts))
+        return ClassSums(classes, rows.T, tuple(counts), tuple(weights.tolist()))
 
     def without(self, other: ClassSums) -> ClassSums:
         """What remains of a sum without one of its parts; classes without rows are dropped."""
-        negative = replace(other, sums=-other.sums, counts=tuple(-n for n in other.counts))
-        rest = self + negative
+        weights = None if other.weights is None else tuple(-w for w in other.weights)
+        counts = tuple(-n for n in other.counts)
+        rest = self + replace(other, sums=-other.sums, counts=counts, weights=weights)
         kept = [i for i, n in enumerate(rest.counts) if n > 0]
         return ClassSums(
             tuple(rest.classes[i] for i in kept),
             rest.sums[:, kept],
             tuple(rest.counts[i] for i in kept),
+            None if rest.weights is None else tuple(rest.weights[i] for i in kept),
         )
 
     def __radd__(self, other: object) -> ClassSums:

@@ -124,7 +124,13 @@ def _check_uncentred_sums(summary: Summary) -> None:
 
 
 def check_row_energy(summary: Summary) -> None:
-    """Refuse energies and class sums beyond what rows of the feature map have."""
+    """Refuse weights, and energies and class sums beyond what rows of the feature map have."""
+    if summary.sums.weights is not None:
+        raise Refused(
+            "weights",
+            "none, because the number of rows of a site is limited and each counts once",
+            "weights",
+        )
     found = None if summary.fingerprint is None else row_energy_range(summary.fingerprint)
     if found is None:
         return

@@ -121,8 +121,11 @@ class ExactSum:
         blocks: Iterable[tuple[slice, Float[Array, "_ M"]]],
         classes: tuple[Label, ...],
         codes: Int64[NDArray[Any], " n"],
+        weights: Float64[NDArray[Any], " n"] | None = None,
     ) -> None:
         """Add rows of H, given as blocks (rows, H[rows]); row i has label ``classes[codes[i]]``.
+
+        A row of weight w counts as w equal rows.
 
         M^2 n operations for n rows, and the memory of one block beside the Gram. With a float64
         Gram the class sums are computed in float64 too: where the ridge is small, rounding of B
@@ -130,15 +133,20 @@ class ExactSum:
         """
         for rows, block in blocks:
             H = cast(block, "float64") if self.dtype == "float64" else block
-            xp = namespace(H)
+            xp, w, excess = namespace(H), None if weights is None else weights[rows], 0.0
+            sums = ClassSums.from_codes(H, classes, codes[rows], weights=w)
+            if w is not None:
+                H = H * xp.astype(like(np.sqrt(w), H), H.dtype)[:, None]
+                excess = float(np.sum(w - 1.0))
             if isinstance(H, np.ndarray):
                 energy = float(np.einsum("ij,ij->i", H, H).sum(dtype=np.float64))
             else:
                 energy = float(xp.sum(cast(xp.sum(H * H, axis=1), "float64")))
             with self._lock:
                 self.add_factor(H.T)
-                self.class_sums += ClassSums.from_codes(H, classes, codes[rows])
-                self.accounts += Accounts(n_rows=int(H.shape[0]), energy=energy)
+                self.class_sums += sums
+                n = int(H.shape[0])
+                self.accounts += Accounts(n_rows=n, energy=energy, weight_excess=excess)
 
     def add_mixture(self, mixture: Mixture, phi: RandomFeatures) -> None:
         """Add rows drawn from a mixture, mapped by ``phi`` and weighted to the real counts.
@@ -286,6 +294,7 @@ class ExactSum:
             "accounts": asdict(self.accounts),
             "classes": list(self.class_sums.classes),
             "counts": list(self.class_sums.counts),
+            "weights": self.class_sums.weights,
         }
         sums = np.ascontiguousarray(to_numpy(self.class_sums.sums).T)
         return values, {self.form: to_numpy(held), "class_sums": sums}
@@ -296,7 +305,9 @@ class ExactSum:
         self.width = values["width"]
         self.accounts = Accounts(**values["accounts"])
         rows = to_device(arrays["class_sums"], self.device)
-        self.class_sums = ClassSums(tuple(values["classes"]), rows.T, tuple(values["counts"]))
+        self.class_sums = ClassSums(
+            tuple(values["classes"]), rows.T, tuple(values["counts"]), values["weights"]
+        )
         if values["form"] == "stack":
             self._stack = [to_device(array, self.device, self.dtype)] if array.shape[1] else []
         else:

@@ -25,6 +25,7 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core._linalg.truncation import check_rank, leading, leading_qr, square_factor
 from fedran.core.accounts import Accounts
+from fedran.core.calibration import Calibration, add_calibrations
 from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
 from fedran.core.features import largest_row_norm
@@ -70,6 +71,8 @@ class Summary:
     """How the factor was computed, fallbacks included."""
     digest: str | None = field(default=None, repr=False)
     """SHA-256 of the upload this was decoded from; None when it was not decoded."""
+    calibration: Calibration | None = field(default=None, repr=False)
+    """Scores of some rows by a head that had not learned them. Under ``+`` added."""
 
     def __post_init__(self) -> None:
         check_fingerprint(self.fingerprint)
@@ -148,6 +151,7 @@ class Summary:
             self.fingerprint,
             self.center,
             route="sum",
+            calibration=add_calibrations(self.calibration, other.calibration),
         )
 
     def __radd__(self, other: object) -> Summary:
@@ -222,8 +226,11 @@ class Summary:
         acc = self.accounts
         for name in acc.__dataclass_fields__:
             value = getattr(acc, name)
-            if not math.isfinite(value) or value < 0:
+            if not math.isfinite(value) or (value < 0 and name != "weight_excess"):
                 raise Refused(f"accounts.{name}", "a finite number, at least 0", value)
+        self._validate_weights()
+        if self.calibration is not None:
+            self.calibration.validate(acc.weight)
         if acc.n_rows == 0 and acc.energy > 0:
             raise Refused("accounts.energy", "0 where n_rows is 0", acc.energy)
         if not min(acc.n_rows, 1) <= acc.parts <= acc.n_rows:
@@ -246,10 +253,24 @@ class Summary:
             raise Refused("accounts.eps_G", f"at least cut / M = {least:.6g}", acc.eps_G)
         return self
 
+    def _validate_weights(self) -> None:
+        """Weights are finite and positive, and those of the classes add up to at most all."""
+        acc, weights = self.accounts, self.sums.weights
+        if weights is None:
+            if acc.weight_excess:
+                raise Refused("accounts.weight_excess", "0 without weights", acc.weight_excess)
+            return
+        if acc.n_rows and acc.weight <= 0:
+            raise Refused("accounts.weight_excess", "a positive total weight", acc.weight)
+        if not all(math.isfinite(w) and w > 0 for w in weights):
+            raise Refused("weights", "finite, positive numbers", weights)
+        if sum(weights) > acc.weight * (1 + 1e-9):
+            raise Refused("weights", f"at most {acc.weight:.6g} in all", sum(weights))
+
     def _validate_energy(self) -> None:
         """The checks of the factor and the class sums against the energy and the counts."""
         acc = self.accounts
-        counts = np.maximum(self.counts, 1.0)
+        counts = self.sums.totals
         with np.errstate(over="ignore", invalid="ignore"):
             held = float(np.sum(self.sigma**2))
             norms = np.linalg.norm(to_numpy(self.class_sums), axis=0)
@@ -273,7 +294,7 @@ class Summary:
         largest = None if self.fingerprint is None else largest_row_norm(self.fingerprint)
         if largest is None:
             return
-        if acc.energy > acc.n_rows * largest**2 * (1 + ENERGY_SLACK):
+        if acc.energy > acc.weight * largest**2 * (1 + ENERGY_SLACK):
             raise Refused(
                 "accounts.energy",
                 f"at most {largest**2:.6g} per row for this feature map",
@@ -296,7 +317,10 @@ class Summary:
             # Row-major first, so that equal values have equal hashes whatever their layout.
             sha.update(np.ascontiguousarray(to_numpy(array)).data)
         fields = (self.classes, self.counts, self.accounts, self.fingerprint, self.center)
-        sha.update(repr(fields).encode())
+        sha.update(repr((*fields, self.sums.weights)).encode())
+        if self.calibration is not None:
+            for array in (self.calibration.losses, self.calibration.histogram):
+                sha.update(np.ascontiguousarray(array).data)
         return sha.hexdigest()
 
 

@@ -156,6 +156,7 @@ class TruncatedSum:
                 "accounts": asdict(part.accounts),
                 "classes": list(part.classes),
                 "counts": list(part.counts),
+                "weights": part.sums.weights,
             }
             arrays[name] = to_numpy(part.factor)
             arrays[f"{name}_sums"] = np.ascontiguousarray(to_numpy(part.class_sums).T)
@@ -172,6 +173,7 @@ class TruncatedSum:
                     tuple(values[name]["classes"]),
                     to_device(arrays[f"{name}_sums"], self.device).T,
                     tuple(values[name]["counts"]),
+                    values[name]["weights"],
                 ),
                 Accounts(**values[name]["accounts"]),
                 center=values["center"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any, Literal, cast
 
@@ -13,7 +14,7 @@ from fedran.core.errors import Refused
 from fedran.core.ids import check_id
 from fedran.core.truncated_sum import Order
 from fedran.wire.container import Container, pack
-from fedran.wire.validation import Header, Limits
+from fedran.wire.validation import Header, Limits, plain_calibration
 
 Dtype = Literal["float32", "float64"]
 
@@ -26,16 +27,25 @@ def encode_aggregator(aggregator: Aggregator) -> bytes:
         if "gram" in tensors:
             tensors["gram"] = pack_lower(tensors["gram"])
         fingerprint = aggregator.fingerprint
-        header = {
+        header: dict[str, Any] = {
             "out_features": aggregator.out_features,
             "server_rank": aggregator.server_rank,
             "order": aggregator.order,
             "dtype": aggregator.dtype,
             "fingerprint": dict(fingerprint.fields) if fingerprint else None,
             "ledger": [[client, task, digest] for (client, task), digest in state.absorbed.items()],
-            "state": state.values,
+            "state": _without_defaults(state.values),
         }
+        if state.calibration is not None:
+            header["histograms"] = plain_calibration(state.calibration)
         return pack("aggregator", header, tensors)
+
+
+def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a state, without weights where each row counts once."""
+    plain = {k: _without_defaults(v) if isinstance(v, dict) else v for k, v in values.items()}
+    unset = [k for k in ("weights", "weight_excess") if k in plain and plain[k] in (None, 0)]
+    return {k: v for k, v in plain.items() if k not in unset}
 
 
 def decode_aggregator(message: Container, limits: Limits, device: str | None) -> Aggregator:
@@ -71,7 +81,10 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
         if not (isinstance(row, list) and len(row) == 3 and isinstance(row[2], str)):
             raise Refused("ledger", "rows of client, task, digest", row)
         ledger[check_id(row[0], "ledger"), check_id(row[1], "ledger")] = row[2]
-    aggregator.restore(AggregatorState(values, arrays, ledger))
+    calibration = header.calibration("histograms") if "histograms" in header.fields else None
+    if calibration is not None:
+        calibration.validate(math.inf)
+    aggregator.restore(AggregatorState(values, arrays, ledger, calibration))
     return aggregator
 
 
@@ -112,5 +125,8 @@ def _read_totals(section: Header, limits: Limits) -> dict[str, Any]:
     return {
         "classes": list(classes),
         "counts": section.integers("counts", len(classes), 1),
+        "weights": section.weights("weights", len(classes))
+        if "weights" in section.fields
+        else None,
         "accounts": asdict(section.accounts("accounts", totals=True)),
     }

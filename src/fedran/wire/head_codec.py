@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, printable
 from fedran.core.head import Diagnosis, Head
 from fedran.wire.container import Container, pack
-from fedran.wire.validation import Limits
+from fedran.wire.validation import Limits, plain_calibration
 
 HeadPrecision = Literal["float64", "float32", "float16"]
 _DTYPE = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}
@@ -38,13 +39,15 @@ def encode_head(head: Head, precision: HeadPrecision) -> bytes:
     stored = (rows / scale[:, None]).astype(_DTYPE[precision])
     lost = float(np.linalg.norm(_weights(stored, scale) - rows))
     diagnosis = replace(head.diagnosis, eps_W=head.diagnosis.eps_W + lost)
-    header = {
+    header: dict[str, Any] = {
         "precision": precision,
         "out_features": head.out_features,
         "classes": list(head.classes),
         "diagnosis": asdict(diagnosis),
         "fingerprint": dict(head.fingerprint.fields) if head.fingerprint else None,
     }
+    if head.calibration is not None:
+        header["histograms"] = plain_calibration(head.calibration)
     return pack("head", header, {"weights": stored, "weights_scale": scale})
 
 
@@ -76,7 +79,11 @@ def decode_head(message: Container, limits: Limits) -> Head:
     }
     route = printable(section.text("route", 1000), 1000)
     diagnosis = Diagnosis(route=route, n_rows=section.integer("n_rows"), **numbers)
-    return Head(weights.T, classes, diagnosis, header.fingerprint("fingerprint"), message.digest)
+    calibration = header.calibration("histograms") if "histograms" in header.fields else None
+    if calibration is not None:
+        calibration.validate(math.inf)
+    fingerprint = header.fingerprint("fingerprint")
+    return Head(weights.T, classes, diagnosis, fingerprint, message.digest, calibration)
 
 
 def _weights(stored: NDArray[Any], scale: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -9,7 +9,6 @@ sent in the same way, as norms and directions, so that sum_c ||b_c||^2 / n_c doe
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -32,13 +31,10 @@ from fedran.wire.quantisation import (
     quantise,
     unpack_codes,
 )
-from fedran.wire.validation import MAX_ENERGY, Limits
+from fedran.wire.validation import MAX_ENERGY, Limits, plain_accounts, plain_calibration
 
 Precision = Literal["float64", "float32", "float16", "int8", "mixed"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-RESERVED = ("weights", "scaler", "histograms")
-"""Header fields that are null in version 2.0: weights per class beside the integer counts,
-statistics of a common scaler, histograms of scores."""
 EXACT_ERROR_COLUMNS = 640
 """Up to this number of columns (rank and classes) the rounding error of the Gram is computed
 exactly. Above it, it is bounded by norms."""
@@ -77,14 +73,14 @@ def encode_summary(summary: Summary, precision: Precision, bits: float) -> bytes
         # is zero to rounding, so the accounts of the original stay valid.
         sigma, rows = _sorted_directions(summary.truncate(None))
     sums = np.ascontiguousarray(summary.class_sums.T, dtype=np.float64)
-    _check_range(sigma, sums, summary.counts, precision)
+    _check_range(sigma, sums, summary.sums.totals, precision)
     direction_tensors, unit = _encode_directions(rows, sigma, precision, bits)
     _check_orthogonal(unit, precision)
     sum_tensors, decoded_sums = _encode_sums(sums, summary.counts, precision, bits)
     columns, scale = rows.astype(np.float64), sigma[:, None]
     F, change = columns * scale, (unit.astype(np.float64) - columns) * scale
     if summary.center == "class":  # the between-class part of the Gram is rounded too
-        roots = np.sqrt(np.asarray(summary.counts, dtype=np.float64))[:, None]
+        roots = np.sqrt(summary.sums.totals)[:, None]
         F = np.concatenate([F, sums / roots])
         change = np.concatenate([change, (decoded_sums - sums) / roots])
     spectral, frobenius = _gram_error(F, change)
@@ -98,9 +94,11 @@ def encode_summary(summary: Summary, precision: Precision, bits: float) -> bytes
         "center": summary.center,
         "classes": list(summary.classes),
         "counts": list(summary.counts),
-        "accounts": asdict(accounts),
+        "accounts": plain_accounts(accounts),
         "fingerprint": dict(summary.fingerprint.fields) if summary.fingerprint else None,
-        **dict.fromkeys(RESERVED),
+        "weights": summary.sums.weights,
+        "scaler": None,  # reserved
+        "histograms": plain_calibration(summary.calibration),
     }
     return pack("summary", header, {"sigma": sigma, **direction_tensors, **sum_tensors})
 
@@ -115,11 +113,12 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
     if header.get("center") is not None:
         header.one_of("center", "class")
         center = "class"
-    for name in RESERVED:
-        if header.get(name) is not None:
-            raise Refused(name, "null", "a value", hint="update fedran to read this message")
+    if header.get("scaler") is not None:
+        raise Refused("scaler", "null", "a value", hint="update fedran to read this message")
     classes = header.labels("classes", limits)
     counts = tuple(header.integers("counts", len(classes), 1))
+    weights = header.weights("weights", len(classes))
+    calibration = header.calibration("histograms")
     accounts = header.accounts("accounts")
     fingerprint = header.fingerprint("fingerprint")
     # The factor, its codes and its Gram, then the class sums with their codes and squares.
@@ -138,11 +137,13 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
         unit = _unit_rows(message.tensor("directions", _TENSOR[precision], (r, M)))
     sums = _decode_sums(message, precision, len(classes), M)
     message.only("sigma", "directions", "sums", *_EXTRA_TENSORS.get(precision, ()))
-    _check_range(sigma, sums, counts, precision)
+    class_sums = ClassSums(classes, sums.T, counts, weights)
+    _check_range(sigma, sums, class_sums.totals, precision)
     _check_orthogonal(unit, precision)
     unit *= sigma[:, None].astype(unit.dtype)
-    class_sums = ClassSums(classes, sums.T, counts)
-    summary = Summary(unit.T, class_sums, accounts, fingerprint, center, "decoded", message.digest)
+    summary = Summary(
+        unit.T, class_sums, accounts, fingerprint, center, "decoded", message.digest, calibration
+    )
     return summary.validate()
 
 
@@ -171,7 +172,7 @@ def rounding_of(message: Container, summary: Summary) -> Rounding:
     sum_errors = norms * _direction_error(sum_peaks / sum_levels, M)
     F, D = float(np.sum(sigma**2)), float(np.sum(errors**2))
     if summary.center == "class":
-        counts = np.asarray(summary.counts, dtype=np.float64)
+        counts = summary.sums.totals
         F, D = F + float(np.sum(norms**2 / counts)), D + float(np.sum(sum_errors**2 / counts))
     return Rounding(2 * math.sqrt(F * D) + D, float(np.linalg.norm(sum_errors)))
 
@@ -198,13 +199,13 @@ def _sorted_directions(summary: Summary) -> tuple[NDArray[np.float64], NDArray[A
 def _check_range(
     sigma: NDArray[np.float64],
     sums: NDArray[np.float64],
-    counts: tuple[int, ...],
+    counts: NDArray[np.float64],
     precision: str,
 ) -> None:
     """Refuse singular values and columns b_c / sqrt(n_c) that the factor's dtype cannot hold."""
     low, high = (0.0, math.sqrt(MAX_ENERGY)) if precision == "float64" else FLOAT32_SIGMA
     with np.errstate(over="ignore"):
-        norms = np.linalg.norm(sums, axis=1) / np.sqrt(np.asarray(counts, dtype=np.float64))
+        norms = np.linalg.norm(sums, axis=1) / np.sqrt(counts)
     largest = {"sigma": np.max(sigma, initial=0.0), "sums": np.max(norms, initial=0.0)}
     name = max(largest, key=lambda k: largest[k])
     if largest[name] > 0 and not low < largest[name] < high:

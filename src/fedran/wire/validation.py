@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from fedran.core.accounts import Accounts
+from fedran.core.calibration import BINS, TEMPERATURES, Calibration
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, canonical, sort_key
@@ -83,15 +86,15 @@ class Header:
         """An integer in low .. high."""
         return _integer(self.get(key), self._name(key), low, high)
 
-    def number(self, key: str, high: float = sys.float_info.max) -> float:
-        """A finite number in 0 .. high."""
+    def number(self, key: str, high: float = sys.float_info.max, low: float = 0.0) -> float:
+        """A finite number in low .. high."""
         value = self.get(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise Refused(self._name(key), "a number", value)
         if isinstance(value, int) and abs(value) > _INT64_MAX:
             raise Refused(self._name(key), "a number within 64 bits", "a larger integer")
-        if not math.isfinite(value) or value < 0:
-            raise Refused(self._name(key), "a finite number, at least 0", value)
+        if not math.isfinite(value) or value < low:
+            raise Refused(self._name(key), f"a finite number, at least {low:g}", value)
         if value > high:
             raise Refused(self._name(key), f"at most {high:g}", value)
         return float(value)
@@ -131,6 +134,13 @@ class Header:
             raise Refused(self._name(key), f"{length} numbers", len(values))
         return [_integer(v, self._name(key), low, high) for v in values]
 
+    def numbers(self, key: str, length: int, high: float = sys.float_info.max) -> list[float]:
+        """A list of ``length`` finite numbers in 0 .. high."""
+        values = self.items(key, length)
+        if len(values) != length:
+            raise Refused(self._name(key), f"{length} numbers", len(values))
+        return [Header({key: v}, self.path).number(key, high) for v in values]
+
     def section(self, key: str) -> Header:
         """A nested object."""
         value = self.get(key)
@@ -167,8 +177,8 @@ class Header:
         """
         section = self.section(key)
         rows, energy = (10**30, sys.float_info.max) if totals else (MAX_ROWS, MAX_ENERGY)
-        known = {f.name for f in fields(Accounts)}
-        extra = sorted(section.fields.keys() - known)
+        known = {f.name for f in fields(Accounts)} - {"weight_excess"}
+        extra = sorted(section.fields.keys() - known - {"weight_excess"})
         if extra:
             raise Refused(section.path, "only known accounts", ", ".join(extra))
         values: dict[str, Any] = {
@@ -177,7 +187,42 @@ class Header:
             else section.number(name, energy)
             for name in known
         }
+        if "weight_excess" in section.fields:  # only where rows have weights
+            values["weight_excess"] = section.number("weight_excess", rows, low=-rows)
         return Accounts(**values)
+
+    def weights(self, key: str, length: int) -> tuple[float, ...] | None:
+        """A list of ``length`` positive numbers, or null."""
+        if self.get(key) is None:
+            return None
+        found = tuple(self.numbers(key, length, MAX_ROWS))
+        if not all(w > 0 for w in found):
+            raise Refused(self._name(key), "positive numbers", found)
+        return found
+
+    def calibration(self, key: str) -> Calibration | None:
+        """Losses and histogram of scores, or null."""
+        if self.get(key) is None:
+            return None
+        section = self.section(key)
+        losses = section.numbers("losses", len(TEMPERATURES), MAX_ENERGY)
+        return Calibration(np.array(losses), np.array(section.numbers("scores", BINS, MAX_ROWS)))
+
+
+def plain_accounts(accounts: Accounts) -> dict[str, Any]:
+    """The fields of accounts for a header; ``weight_excess`` only where rows have weights."""
+    values = asdict(accounts)
+    if not values["weight_excess"]:
+        del values["weight_excess"]
+    return values
+
+
+def plain_calibration(calibration: Calibration | None) -> dict[str, Any] | None:
+    """A calibration for a header, with whole numbers as integers, which are shorter."""
+    if calibration is None:
+        return None
+    scores = [int(v) if v.is_integer() else v for v in calibration.histogram.tolist()]
+    return {"losses": calibration.losses.tolist(), "scores": scores}
 
 
 def _integer(value: object, name: str, low: int, high: int) -> int:
