@@ -1,7 +1,7 @@
 r"""Run published code on small inputs and write its weights as a test fixture.
 
     python benchmarks/official_outputs.py --afl DIR --fed3r DIR --fedcof DIR --stsa DIR \
-        --ranpac DIR OUT.json
+        --ranpac DIR --loranpac DIR OUT.json
 
 Each DIR is a checkout of the repository at the commit in ``COMMITS``. Only the functions that
 compute weights are executed: they are taken out of the source by name, because the modules around
@@ -28,6 +28,7 @@ COMMITS = {
     "fedcof": "dipamgoswami/FedCOF 4770a784aaa1d975cd68dee16109d3bf5e01534d",
     "stsa": "Yuqin-G/STSA 109fff7a3e3f5cdb9a1d8d71005bed1c4ecb9bce",
     "ranpac": "RanPAC/RanPAC 698e00ccf6982e0cbdb849fe95c6446eabfa61ec",
+    "loranpac": "liangzu/loranpac 7c3557cd33a1d369b23e1205073e03ee6d9b1579",
 }
 CLASSES, WIDTH, CLIENTS = 4, 6, 3
 RANDOM_FEATURES = 16
@@ -150,6 +151,32 @@ def ranpac(folder: Path) -> dict[str, Any]:
     return {"lambda": float(chosen[0]), "weights": learner._network.fc.weight.T.tolist()}
 
 
+def loranpac(folder: Path) -> dict[str, Any]:
+    """Scores of all rows. Every client is one task, so that its SVD grows twice."""
+    code = functions(folder / "utils/inc_net.py", {"TSVDNet"}, BaseNet=_Backbone)
+    settings = {
+        **{"use_RE": True, "use_relu": True, "E": RANDOM_FEATURES, "nb_classes": CLASSES},
+        **{"ridge": 0, "rank": 10_000, "truncate_percent": 25, "coslinear": False},
+        "save_spectrum": False,
+    }
+    network = code.TSVDNet(settings, True)
+    network.RE = projection()
+    network.set_phase(2)
+    network.update_num_seen_classes(CLASSES)
+    for X, y in zip(*rows(), strict=True):
+        network.learn_batch(X, y)
+        network.update_svd()
+    return {"scores": network(torch.cat(rows()[0]))["logits"].tolist()}
+
+
+class _Backbone(torch.nn.Module):
+    """The base class of a network whose features are its input."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+        self.backbone, self.feature_dim, self._device = torch.nn.Identity(), WIDTH, "cpu"
+
+
 class _Network(torch.nn.Module):
     """A network whose features are its input, and a head to be replaced."""
 
@@ -189,6 +216,7 @@ def main() -> None:
         "fedcof": [fedcof(folders.fedcof, gamma) for gamma in (1.0, 0.1)],
         "stsa": [stsa(folders.stsa, lam, k) for lam in (10.0, 1e6) for k in (None, 1)],
         "ranpac": [ranpac(folders.ranpac)],
+        "loranpac": [loranpac(folders.loranpac)],
     }
     lines = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in fixture.items())
     folders.out.write_text("{\n" + ",\n".join(lines) + "\n}\n")

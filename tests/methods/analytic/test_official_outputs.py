@@ -10,6 +10,7 @@ from fedran.methods.analytic.afl import AFL, AFLRidgeKept
 from fedran.methods.analytic.fed3r import Fed3R
 from fedran.methods.analytic.fedcof import FedCOF
 from fedran.methods.analytic.fedncm import FedNCM
+from fedran.methods.analytic.loranpac import LoRanPAC
 from fedran.methods.analytic.ranpac import RanPAC
 from fedran.methods.analytic.stsa import STSA
 from fedran.methods.analytic.stsa_e import STSAE
@@ -75,3 +76,11 @@ def test_ranpac_and_the_ridge_that_it_chooses(case):
     head = TOY.play(RanPAC(16)).head
     assert head.diagnosis.lam == case["lambda"]
     assert distance(head.weights, np.array(case["weights"])) < 1e-3
+
+
+@pytest.mark.parametrize("case", FIXTURE["loranpac"])
+def test_the_scores_of_loranpac_after_three_tasks_of_one_client(case):
+    stream = Toy([[part] for part in PARTS], PARTS[0][0])
+    state = stream.play(LoRanPAC(16))
+    X = np.concatenate([X for X, _ in PARTS])
+    assert distance(state.head.scores(state.phi(X)), np.array(case["scores"])) < 1e-3
