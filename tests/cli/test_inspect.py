@@ -66,3 +66,23 @@ def test_inspect_names_a_damaged_file(cli, summary, tmp_path):
     code, _, err = cli("inspect", str(path))
     assert code == 2
     assert "up.fedran: sha256" in err
+
+
+def test_inspect_shows_what_an_envelope_says(cli, summary, tmp_path):
+    pytest.importorskip("cryptography")
+    from fedran.federation.protocol.identity import SiteKey
+    from fedran.federation.protocol.messages import seal
+
+    fields = {"federation": "trial", "client": "ward-1", "task": "may", "fingerprint": "f" * 64}
+    path = tmp_path / "may.envelope"
+    path.write_bytes(seal(fedran.encode(summary), SiteKey.generate(), **fields).to_bytes())
+    code, out, _ = cli("inspect", str(path))
+    assert code == 0
+    for words in ("envelope of ward-1 for may", "signed statement", "trial", "[red]dog", "rank"):
+        assert words in out
+    found = json.loads(cli("inspect", "--json", str(path))[1])
+    assert found["statement"]["client"] == "ward-1"
+    assert sum(found["counts"]) == 40
+    path.write_bytes(path.read_bytes()[:-3])
+    code, _, err = cli("inspect", str(path))
+    assert (code, err.count("\n")) == (2, 1)

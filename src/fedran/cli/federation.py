@@ -17,7 +17,7 @@ from fedran.wire.sizes import human_bytes, parse_bytes
 MessageKind = Literal["summary", "mixture"]
 SUMMARY = "Create, run and watch a federation of sites on Flower."
 SETUP, RUN, WATCH, EDGE = "Create a federation", "Run it", "Watch it", "Edges"
-STORE = "Keep its data"
+STORE, SITE = "Keep its data", "At a site"
 """Groups of commands on the help page."""
 app = typer.Typer(name="federation", help=SUMMARY, no_args_is_help=True, add_completion=False)
 
@@ -285,7 +285,9 @@ def simulate(
 
 @app.command(rich_help_panel=WATCH)
 def status(
-    folder: ServerFolder,
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a server, federation or site.", show_default=False)
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     web: Annotated[
         bool, typer.Option("--web", help="Serve a page on this machine that refreshes itself.")
@@ -294,7 +296,11 @@ def status(
         int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any free port.")
     ] = 8765,
 ) -> None:
-    """Show tasks, sites, bytes, accuracy and rejected uploads. Only reads files."""
+    """Show tasks, sites, bytes, accuracy and rejected uploads, or the state of a site.
+
+    Only reads files. The page of --web also has /metrics for Prometheus and
+    /status.json.
+    """
     from rich.console import Console
 
     from fedran.federation.status.reader import Reader
@@ -302,6 +308,16 @@ def status(
 
     if as_json and web:
         raise ValueError("--json and --web exclude each other; give one of them")
+    if (folder / "site.toml").is_file():
+        from fedran.federation.site.report import read_site
+        from fedran.federation.site.settings import SitePaths
+        from fedran.federation.status.site_terminal import print_site
+
+        if web:
+            raise ValueError("--web shows a server; the status of a site is text or --json")
+        report = read_site(SitePaths.find(folder))
+        typer.echo(report.to_json()) if as_json else print_site(report, Console(highlight=False))
+        return
     reader = Reader(folder)
     if web:
         from fedran.federation.status.web import StatusServer
@@ -316,6 +332,49 @@ def status(
         typer.echo(reader.read().to_json())
     else:
         print_status(reader.read(), Console(highlight=False))
+
+
+@app.command(rich_help_panel=SITE)
+def check(
+    folder: SiteFolder,
+    task: Task,
+    offer: Annotated[
+        Path | None,
+        typer.Option(help="The server's offer as a file. Default: the last one that came."),
+    ] = None,
+) -> None:
+    """Check a task's rows before they are sent: width, type, NaN, sign, scale, class names.
+
+    The exit code is 1 if the site or the server would refuse the rows.
+    """
+    from fedran.federation.edge.folder import read_offer
+    from fedran.federation.site.check import check_task
+    from fedran.federation.site.settings import SitePaths
+
+    given = None if offer is None else read_offer(offer)
+    findings = check_task(SitePaths.find(folder), task, given)
+    for finding in findings:
+        typer.echo(f"{finding.level}: {finding.text}")
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=SITE)
+def doctor(folder: SiteFolder, insecure: Insecure = False) -> None:
+    """Examine a site: keys, data, disk, DNS, TLS, clock. Every problem has a remedy.
+
+    The exit code is 1 if there is a problem.
+    """
+    from fedran.federation.site.doctor import examine
+    from fedran.federation.site.settings import SitePaths
+
+    checks = examine(SitePaths.find(folder), insecure=insecure)
+    for found in checks:
+        typer.echo(f"{'ok' if found.ok else 'PROBLEM':8}{found.name}: {found.text}")
+        if found.remedy:
+            typer.echo(f"        {found.remedy}")
+    if not all(found.ok for found in checks):
+        raise typer.Exit(1)
 
 
 @app.command(rich_help_panel=WATCH)
@@ -503,9 +562,15 @@ def prepare(
     from fedran.federation.edge.folder import prepare as make
     from fedran.federation.site.settings import SitePaths
 
-    path = make(SitePaths.find(folder), task, offer)
-    size = human_bytes(path.stat().st_size)
-    typer.echo(f"{path} ({size}); copy it to inbox/ in the edge's folder")
+    made = make(SitePaths.find(folder), task, offer)
+    size = human_bytes(made.path.stat().st_size)
+    what = "made now" if made.new else "made earlier, used again"
+    typer.echo(f"{made.path} ({size}, {what}); copy it to inbox/ in the edge's folder")
+    if made.withheld:
+        shown = ", ".join(f"{label!r} ({n} rows)" for label, n in made.withheld)
+        typer.echo(f"withheld, because of too few rows: {shown}")
+    if made.unlabelled:
+        typer.echo(f"{made.unlabelled} rows have no label")
 
 
 @app.command(rich_help_panel=EDGE)

@@ -1,4 +1,4 @@
-"""``fedran inspect FILE``: the content of an upload, a head or an aggregator."""
+"""``fedran inspect FILE``: the content of an upload, an envelope, a head or an aggregator."""
 
 from __future__ import annotations
 
@@ -23,11 +23,19 @@ NOTE = (
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="An upload, a head or a saved aggregator.")],
+    file: Annotated[
+        Path, typer.Argument(help="An upload, an envelope, a head or a saved aggregator.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the header as JSON.")] = False,
 ) -> None:
     """Show the content of a file: sizes, classes, accounts, fingerprint."""
-    description = describe(require_file(file, "an upload, a head or a saved aggregator"))
+    path = require_file(file, "an upload, an envelope, a head or a saved aggregator")
+    if path.suffix == ".envelope":
+        from fedran.federation.protocol.describe import describe_envelope
+
+        description = describe_envelope(path)
+    else:
+        description = describe(path)
     if as_json:
         typer.echo(json.dumps(description.fields, indent=2))
         return

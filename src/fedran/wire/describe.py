@@ -17,6 +17,7 @@ from fedran.core.summary import Summary
 from fedran.wire.codec import decode_container
 from fedran.wire.container import Container
 from fedran.wire.files import read_container, refusals_name_file
+from fedran.wire.validation import Limits
 
 SHOWN = 8
 """At most this many classes, clients or tasks are listed by name."""
@@ -38,7 +39,12 @@ def describe(path: str | Path) -> Description:
     """Describe a saved message, head or aggregator. Any other or damaged file is refused."""
     with refusals_name_file(path):
         message, limits = read_container(path, None, None)
-        obj = decode_container(message, None, limits, None)
+        return describe_container(message, limits)
+
+
+def describe_container(message: Container, limits: Limits) -> Description:
+    """Describe the verified contents of a message, head or aggregator."""
+    obj = decode_container(message, None, limits, None)
     file: Section = {
         "bytes": message.size,
         "format version": message.header.text("version"),

@@ -98,7 +98,7 @@ def test_the_state_of_a_task_is_what_the_server_recorded(state, place, answering
     done = run_task(place, "may", say=said.append)
     assert (done.task, done.state, done.transport) == ("may", state, 5000)
     assert done.successful == (state != "short")
-    assert said[-1] == (f"task may: {state}; uploads 2.500 MB; transport 0.003 MB in, 0.002 MB out")
+    assert said[-1] == (f"task may: {state}; uploads 2.38 MiB; transport 2.9 KiB in, 2.0 KiB out")
     assert link.started == [("run", ".", flower.CONNECTION, "--run-config", 'task="may"')]
     noted = {run.run: run for run in book(place).runs()}["1"]
     assert (noted.task, noted.received, noted.sent) == ("may", 3000, 2000)
@@ -191,7 +191,7 @@ def test_bytes_of_forwarded_sums_count_for_their_task(place, answering):
     add_row(book(place), "edge", "may.sum-1", bytes=5_000_000)
     said = []
     run_task(place, "may", say=said.append)
-    assert "uploads 5.000 MB" in said[-1]
+    assert "uploads 4.77 MiB" in said[-1]
 
 
 def test_settings_that_would_fail_in_every_run_are_checked_before_the_first(place, answering):

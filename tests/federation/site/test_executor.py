@@ -18,7 +18,8 @@ from fedran.federation.ops import flower
 from fedran.federation.ops.keys import make_certificates
 from fedran.federation.ops.scaffold import make_site
 from fedran.federation.site import executor
-from fedran.federation.site.executor import alarm_file, check_app, note_alarm
+from fedran.federation.site.executor import check_app, note_alarm
+from fedran.federation.site.report import ALARMS
 from fedran.federation.site.settings import SitePaths
 
 OURS = flower._APP.encode()
@@ -59,7 +60,7 @@ def test_an_app_that_cannot_be_read_is_refused(fab):
 def test_a_foreign_app_raises_an_alarm_that_is_kept(paths, caplog):
     note_alarm(paths, "app: got evil\x1b[31m")
     assert "ALARM: a run brought an app that is not fedran's" in caplog.text
-    (line,) = alarm_file(paths).read_text().splitlines()
+    (line,) = (paths.folder / "state" / ALARMS).read_text().splitlines()
     assert json.loads(line)["reason"] == "app: got evil\\x1b[31m"
 
 

@@ -32,6 +32,80 @@ def test_rows_are_read_from_the_file_of_a_task(tmp_path):
             FolderSource(tmp_path)(name)
 
 
+def test_rows_are_read_from_a_csv_file(tmp_path):
+    text = "a,label,b\n0.5,3,1\n\n-2,,4e1\n1,-7,0\n"
+    (tmp_path / "may.csv").write_text(text, encoding="utf-8-sig")
+    data = FolderSource(tmp_path)("may")
+    assert np.array_equal(data.X, [[0.5, 1], [-2, 40], [1, 0]])
+    assert (data.X.dtype, data.y) == (np.float32, [3, None, -7])
+    for labels, expected in (("01 2", ["01", "2"]), ("cat 2", ["cat", "2"]), ("0 10", [0, 10])):
+        rows = [f"1,{label}" for label in labels.split()]
+        (tmp_path / "june.csv").write_text("\n".join(["x, label", *rows]))
+        assert FolderSource(tmp_path)("june").y == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "may.csv: expected one column label beside columns of features, got nothing"),
+        ("a,b\n1,2\n", "got a, b"),
+        ("label\n1\n", "beside columns of features, got label"),
+        ("a,label\n1,2,3\n", "may.csv, line 2: expected 2 columns, got 3"),
+        ("a,label\n1,2\nsecret,2\n", "may.csv, line 3: expected numbers as features"),
+    ],
+)
+def test_a_wrong_csv_file_is_named_with_its_line(text, words, tmp_path):
+    (tmp_path / "may.csv").write_text(text)
+    with pytest.raises(Refused, match=words) as caught:
+        FolderSource(tmp_path)("may")
+    assert "secret" not in str(caught.value)
+
+
+def test_rows_are_read_from_a_parquet_file(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = arrow.table({"a": [1.0, 2.0], "label": ["x", None], "b": [3, 4]})
+    parquet.write_table(table, tmp_path / "may.parquet")
+    data = FolderSource(tmp_path)("may")
+    assert (data.X.tolist(), data.y) == ([[1, 3], [2, 4]], ["x", None])
+
+
+def test_a_parquet_file_without_its_library_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "may.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ImportError, match="parquet"):
+        FolderSource(tmp_path)("may")
+
+
+def test_labels_that_are_python_objects_get_a_remedy(tmp_path):
+    X, y = rows(12)
+    np.savez(tmp_path / "may.npz", features=X, labels=np.array(y, dtype=object))
+    with pytest.raises(Refused, match=r"Python objects \(labels\); save the labels with"):
+        FolderSource(tmp_path)("may")
+
+
+def test_files_that_lie_elsewhere_or_have_another_name_are_hinted_at(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (tmp_path / "may.npz").write_bytes(b"")
+    (folder / "June.NPZ").write_bytes(b"")
+    (folder / "july.npy").write_bytes(b"")
+    for task, words in (
+        ("may", "may.npz lies beside the data folder, move it there"),
+        ("june", "found June.NPZ, expected june.npz or june.csv or june.parquet"),
+        ("july", "found july.npy, expected july.npz"),
+        ("august", "yet$"),
+    ):
+        with pytest.raises(FileNotFoundError, match=words) as caught:
+            FolderSource(folder)(task)
+        assert str(tmp_path) not in str(caught.value)
+    np.savez(folder / "may.npz", features=np.zeros((1, 2)), labels=[1])
+    (folder / "may.csv").write_text("")
+    with pytest.raises(Refused, match=r"one file for task may, got may.npz, may.csv"):
+        FolderSource(folder)("may")
+
+
 @pytest.mark.parametrize("task", ["../secret", "a/b", "", "/etc/passwd", "a\0b"])
 def test_the_name_of_a_task_cannot_point_outside_the_folder(task, tmp_path):
     (tmp_path / "data").mkdir()

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.core.errors import Refused
+from fedran.core.labels import Label, canonical
 from fedran.federation.edge.edge import Edge, EdgeRules
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.lockfile import locked
-from fedran.federation.protocol.messages import Offer
+from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.server.validation import decode_upload
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.upload import Site
 from fedran.federation.site.worker import WorkerFailed, make_uploads_in_child
 from fedran.wire.sizes import human_bytes
+from fedran.wire.validation import FILE_LIMITS
 
 
 def add_member(paths: SitePaths, federation: str, client: str, public: str) -> None:
@@ -31,20 +36,47 @@ def add_member(paths: SitePaths, federation: str, client: str, public: str) -> N
     (paths.folder / "inbox").mkdir(exist_ok=True, mode=0o700)
 
 
-def prepare(paths: SitePaths, task: str, offer_file: Path) -> Path:
-    """Make a site's upload for a task without a connection; returns the file for its edge."""
-    if not offer_file.is_file():
-        raise FileNotFoundError(f"{offer_file}: no such file; expected the server's offer as JSON")
+@dataclass(frozen=True)
+class Prepared:
+    """An upload that was made without a connection."""
+
+    path: Path
+    new: bool
+    """Whether it was made now. An upload that exists for the task is used again."""
+    withheld: tuple[tuple[Label, int], ...]
+    """Classes with rows that are not in the upload, and their labelled rows."""
+    unlabelled: int
+
+
+def read_offer(path: Path) -> Offer:
+    """The offer in a file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; expected the server's offer as JSON")
     try:
-        offer = Offer.read(json.loads(offer_file.read_bytes()))
-    except ValueError as reason:
+        return Offer.read(json.loads(path.read_bytes()))
+    except (ValueError, RecursionError) as reason:
         expected = "what `fedran federation offer` prints"
-        raise Refused(str(offer_file), expected, str(reason)) from None
-    settings, offer = paths.settings(), replace(offer, task=task, earlier=())
+        raise Refused(str(path), expected, str(reason)) from None
+
+
+def prepare(paths: SitePaths, task: str, offer_file: Path) -> Prepared:
+    """Make a site's upload for a task without a connection, as a file for its edge."""
+    settings, offer = paths.settings(), replace(read_offer(offer_file), task=task, earlier=())
+    outbox = Outbox(paths.folder / settings.state / "outbox")
+    before = outbox.envelope(task)
     problems = make_uploads_in_child(paths.settings_file, settings, offer)
     if problems:
         raise WorkerFailed(problems)
-    return paths.folder / settings.state / "outbox" / f"{task}.envelope"
+    path = outbox.folder / f"{task}.envelope"
+    blob = path.read_bytes()
+    sent = decode_upload(open_envelope(blob, FILE_LIMITS), FILE_LIMITS).classes
+    try:
+        y = Site.load(paths.settings_file).source(task).y
+    except FileNotFoundError:  # the upload is older than its rows
+        y = []
+    counts = Counter(canonical(label) for label in y if label is not None)
+    withheld = tuple((label, n) for label, n in counts.items() if label not in sent)
+    return Prepared(path, blob != before, withheld, sum(label is None for label in y))
 
 
 def forward(

@@ -30,6 +30,7 @@ from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation_set import ValidationSet
 from fedran.federation.site.settings import local_sites
+from fedran.wire.sizes import human_bytes
 
 MAX_RUNS = 4
 """Runs of one task until it counts as failed."""
@@ -187,10 +188,10 @@ def _finish(
     payload = sum(size for _, name, size, _ in sizes if base_task(name) == task)
     transport = "transport not measured"
     if received + sent:
-        transport = f"transport {received / 1e6:.3f} MB in, {sent / 1e6:.3f} MB out"
+        transport = f"transport {human_bytes(received)} in, {human_bytes(sent)} out"
     state = states[0] if states and states[0] != "open" else "unknown"
     result = TaskResult(task, state, received + sent)
-    say(f"task {task}: {result.state}; uploads {payload / 1e6:.3f} MB; {transport}")
+    say(f"task {task}: {result.state}; uploads {human_bytes(payload)}; {transport}")
     return result
 
 

@@ -13,6 +13,7 @@ from fedran.core.errors import Refused
 from fedran.core.features import KINDS, Kind, RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.ids import check_id
+from fedran.core.labels import MAX_LENGTH, Label
 from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
@@ -22,6 +23,11 @@ MAX_BUDGET = 2**29
 MAX_WIDTH = 2**17
 MAX_SOURCE_FIELDS = 16
 MAX_EARLIER = 100
+MAX_CLASSES = 2000
+"""Labels in an offer. A longer list is left out."""
+PROTOCOL = 1
+"""Version of the messages. It changes when a field changes its meaning; new fields are ignored by
+programs that do not know them."""
 MAX_SETTLED = 5000
 MAX_MEMBERS = 10_000
 MAX_GROUP_SIZE = 10**6
@@ -55,6 +61,11 @@ class Offer:
     """Rows per group of a mixture, where the budget allows it."""
     epoch: str = ""
     """Of the server's state. It changes when the state was restored, repaired or corrected."""
+    classes: tuple[Label, ...] = ()
+    """The labels that may occur; empty: any."""
+    row_energy: float = 0.0
+    """Median over the sites of the mean squared norm of their random features; 0: unknown."""
+    protocol: int = PROTOCOL
 
     @classmethod
     def read(cls, fields: object) -> Offer:
@@ -62,6 +73,8 @@ class Offer:
         if not isinstance(fields, Mapping):
             raise Refused("offer", "an object", fields)
         header, earlier = Header(dict(fields)), fields.get("earlier", ())
+        protocol = header.integer("protocol", 1) if "protocol" in fields else 1
+        check_protocol(protocol, "this site", "the server")
         if not isinstance(earlier, (list, tuple)) or len(earlier) > MAX_EARLIER:
             raise Refused("earlier", f"at most {MAX_EARLIER} tasks", earlier)
         return cls(
@@ -77,11 +90,14 @@ class Offer:
             "mixture" if header.one_of("message", "summary", "mixture") == "mixture" else "summary",
             header.integer("group_size", 1, MAX_GROUP_SIZE),
             header.text("epoch", 64) if "epoch" in fields else "",
+            _read_classes(header) if "classes" in fields else (),
+            header.number("row_energy") if "row_energy" in fields else 0.0,
+            protocol,
         )
 
     def fields(self) -> dict[str, Any]:
         """The offer as plain values, for a message."""
-        return asdict(self)
+        return {**asdict(self), "classes": list(self.classes)}
 
     def features(self) -> RandomFeatures:
         """The feature map."""
@@ -101,6 +117,24 @@ class Offer:
             raise Refused("federation", federation, self.federation)
         if source is not None:
             require_same_source(source, self.source)
+
+
+def check_protocol(given: object, here: str, there: str) -> None:
+    """Refuse messages of a later version of the protocol, whose fields may have another meaning."""
+    if type(given) is not int or given > PROTOCOL:
+        raise Refused(
+            "protocol",
+            f"version {PROTOCOL} or earlier, which {here} knows",
+            given,
+            hint=f"install the version of fedran that {there} has",
+        )
+
+
+def _read_classes(header: Header) -> tuple[Label, ...]:
+    found = header.items("classes", MAX_CLASSES)
+    if not all(type(c) is int or (isinstance(c, str) and len(c) <= MAX_LENGTH) for c in found):
+        raise Refused("classes", f"integers and texts of at most {MAX_LENGTH} characters", found)
+    return tuple(found)
 
 
 def check_kind(given: object) -> Kind:

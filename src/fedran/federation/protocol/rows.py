@@ -1,8 +1,10 @@
-"""Rows with labels in an ``.npz`` file: a site's task, or the server's validation set."""
+"""Rows with labels in a file (.npz, .csv, .parquet): a site's task, or the validation set."""
 
 from __future__ import annotations
 
+import csv
 import logging
+import re
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -12,10 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused
+from fedran.core.errors import MissingExtra, Refused
 from fedran.core.labels import encode_labels
 
 log = logging.getLogger(__name__)
+LABEL = "label"
+"""Name of the column of labels in a table."""
 UNLABELLED = ""
 """Stands for a missing label in files whose arrays cannot hold None."""
 UNREADABLE = (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
@@ -49,7 +53,16 @@ class Rows:
 
 
 def read_rows(path: Path) -> Rows:
-    """Read an ``.npz`` file with ``labels`` and one of ``features``, ``images``."""
+    """Read a file with rows and labels.
+
+    ``.npz``: arrays ``labels`` and one of ``features``, ``images``. ``.csv`` and ``.parquet``: a
+    column ``label``, and all other columns are features, in their order.
+    """
+    match path.suffix:
+        case ".csv":
+            return _read_csv(path)
+        case ".parquet":
+            return _read_parquet(path)
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             names = [n for n in ("features", "images") if n in file.files]
@@ -61,8 +74,86 @@ def read_rows(path: Path) -> Rows:
         raise
     except UNREADABLE as reason:
         log.warning("%s: %s", path, reason)
+        objects = _object_arrays(path)
+        if objects:
+            hint = 'save the labels with labels.astype(str), or as integers; "" means missing'
+            got = f"an array of Python objects ({', '.join(objects)})"
+            raise Refused(path.name, "arrays of numbers or text", got, hint) from None
         raise Refused(path.name, "an .npz file", type(reason).__name__) from None
     return Rows(X, none_if_missing(np.atleast_1d(y).tolist()))
+
+
+def _object_arrays(path: Path) -> list[str]:
+    """Arrays in an ``.npz`` file that NumPy would have to unpickle, by their headers alone."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            heads = {name: file.open(name).read(256) for name in file.namelist()}
+    except UNREADABLE:
+        return []
+    return [name.removesuffix(".npy") for name, head in heads.items() if b"'|O'" in head]
+
+
+def _read_csv(path: Path) -> Rows:
+    """A header, then one row per line. An empty label is a missing one.
+
+    Labels are integers if all of them are written as integers, text otherwise.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.reader(file)
+            names = [name.strip() for name in next(lines, [])]
+            at = _label_column(path, names)
+            X, y = [], []
+            for number, cells in enumerate(lines, start=2):
+                if not cells:
+                    continue
+                if len(cells) != len(names):
+                    raise Refused(
+                        f"{path.name}, line {number}", f"{len(names)} columns", len(cells)
+                    )
+                y.append(cells.pop(at).strip())
+                try:
+                    X.append(np.array(cells, dtype=np.float32))
+                except ValueError:
+                    raise Refused(
+                        f"{path.name}, line {number}", "numbers as features", "other text"
+                    ) from None
+    except (UnicodeDecodeError, csv.Error) as reason:
+        raise Refused(path.name, "a CSV file in UTF-8", type(reason).__name__) from None
+    known = [label for label in y if label != UNLABELLED]
+    labels: list[Any] = list(y)
+    if known and all(re.fullmatch("0|-?[1-9][0-9]{0,17}", label) for label in known):
+        labels = [int(label) if label != UNLABELLED else None for label in y]
+    return Rows(np.array(X).reshape(len(X), len(names) - 1), none_if_missing(labels))
+
+
+def _read_parquet(path: Path) -> Rows:
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtra("Parquet files need pyarrow", "parquet") from None
+    try:
+        table = parquet.read_table(path)
+        names = table.column_names
+        y = table.column(_label_column(path, names)).to_pylist()
+        rest = [name for name in names if name != LABEL]
+        X = np.column_stack([np.asarray(table.column(n), dtype=np.float32) for n in rest])
+    except Refused:
+        raise
+    except (arrow.ArrowException, OSError, TypeError, ValueError) as reason:
+        log.warning("%s: %s", path, reason)
+        expected = "a Parquet file of numbers with a column label"
+        raise Refused(path.name, expected, type(reason).__name__) from None
+    return Rows(X, none_if_missing(y))
+
+
+def _label_column(path: Path, names: list[str]) -> int:
+    """The position of the column of labels."""
+    if names.count(LABEL) != 1 or len(names) < 2:
+        shown = ", ".join(names[:6]) + (", ..." if names[6:] else "")
+        raise Refused(path.name, "one column label beside columns of features", shown or "nothing")
+    return names.index(LABEL)
 
 
 def none_if_missing(labels: list[Any]) -> list[Any]:

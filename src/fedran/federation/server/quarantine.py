@@ -145,6 +145,11 @@ def why_unusual(
     return ""
 
 
+def usual_row_energy(history: Mapping[UploadId, Figures]) -> float:
+    """The median over sites of their mean row energy; 0 without an upload."""
+    return statistics.median(s.row_energy for s in _by_site("", history)) if history else 0.0
+
+
 @dataclass(frozen=True)
 class _Site:
     """Medians over the uploads of one site."""

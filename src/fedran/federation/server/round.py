@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from flwr.app import Message, MessageType
@@ -24,6 +24,7 @@ from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, re
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.server.head import update_head
 from fedran.federation.server.messenger import Messenger
+from fedran.federation.server.quarantine import usual_row_energy
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation_set import ValidationSet
@@ -194,7 +195,8 @@ class Round:
             return None
         earlier = [name for name in tasks if name != newest][-MAX_EARLIER:]
         epoch = self.store.database.fact("epoch")
-        return self.settings.offer(newest, earlier, epoch).fields()
+        offer = self.settings.offer(newest, earlier, epoch)
+        return replace(offer, row_energy=usual_row_energy(self.store.state.figures)).fields()
 
     def _receive_reply(self, node: int, reply: Message, task: str, quorum: Quorum) -> None:
         """Receive the envelopes of one node. Only those of the open task count for the quorum."""

@@ -12,6 +12,7 @@ from fedran.core.ids import check_id
 from fedran.core.labels import Label, canonical, ordered
 from fedran.federation.protocol.messages import (
     MAX_BUDGET,
+    MAX_CLASSES,
     MAX_GROUP_SIZE,
     MAX_WIDTH,
     MessageKind,
@@ -145,6 +146,7 @@ class ServerSettings(Settings):
             self.message,
             self.group_size,
             epoch,
+            self.labels if self.labels and len(self.labels) <= MAX_CLASSES else (),
         )
 
 

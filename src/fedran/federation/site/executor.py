@@ -39,6 +39,7 @@ from fedran.core.errors import Refused, printable
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.app import app
+from fedran.federation.site.report import ALARMS
 from fedran.federation.site.settings import SitePaths, SiteSettings
 
 log = logging.getLogger("fedran.federation.site.executor")
@@ -81,16 +82,11 @@ def note_alarm(paths: SitePaths, reason: str) -> None:
         "it controls the server: ask its owner.",
         reason,
     )
-    path = alarm_file(paths)
+    path = paths.folder / paths.settings().state / ALARMS
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     line = json.dumps({"at": time.time(), "reason": printable(reason)})
     with suppress(OSError), path.open("a", encoding="utf-8") as file:
         file.write(f"{line}\n")
-
-
-def alarm_file(paths: SitePaths) -> Path:
-    """One line per run with a foreign app."""
-    return paths.folder / paths.settings().state / "alarms.jsonl"
 
 
 def run_message(paths: SitePaths, address: str, token: str, authority: bytes) -> NoReturn:

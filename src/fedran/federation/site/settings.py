@@ -28,7 +28,8 @@ class SiteSettings(Settings):
     ca: str = "ca.crt"
     """File with the certificate that identifies the server."""
     folder: str | None = None
-    """Folder with `TASK.npz` files: `labels`, and `features` or `images`. Either `folder` or
+    """Folder with one file per task: `TASK.npz` with `labels`, and `features` or `images`; or
+    `TASK.csv` or `TASK.parquet` with a column `label` and columns of features. Either `folder` or
     `entry` is required."""
     entry: str | None = None
     """A function, as `module:function`, instead of a folder. The module is installed or lies beside

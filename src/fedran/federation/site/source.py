@@ -9,11 +9,12 @@ from typing import Protocol
 
 import numpy as np
 
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, printable
 from fedran.core.ids import check_id
 from fedran.federation.protocol.rows import Rows, none_if_missing, read_rows
 
 log = logging.getLogger(__name__)
+SUFFIXES = (".npz", ".csv", ".parquet")
 
 
 class Source(Protocol):
@@ -25,7 +26,7 @@ class Source(Protocol):
 
 
 class FolderSource:
-    """``FOLDER/TASK.npz`` with ``labels``, and ``features`` or ``images``.
+    """``FOLDER/TASK.npz`` with ``labels``, and ``features`` or ``images``; or a table of features.
 
     The server names the task, so the name is checked: it cannot point outside the folder. Errors
     go to the server, so they name the file without its folder.
@@ -38,10 +39,24 @@ class FolderSource:
 
     def __call__(self, task: str) -> Rows:
         """The rows in the file of the task."""
-        path = self.folder / f"{check_id(task, 'task')}.npz"
-        if not path.is_file():
-            raise FileNotFoundError(f"{path.name}: no rows for task {task} yet")
-        return read_rows(path)
+        names = [f"{check_id(task, 'task')}{suffix}" for suffix in SUFFIXES]
+        found = [name for name in names if (self.folder / name).is_file()]
+        if len(found) > 1:
+            raise Refused("rows", f"one file for task {task}", f"{', '.join(found)}")
+        if not found:
+            raise FileNotFoundError(
+                f"{names[0]}: no rows for task {task} yet{self._misplaced(task, names)}"
+            )
+        return read_rows(self.folder / found[0])
+
+    def _misplaced(self, task: str, names: list[str]) -> str:
+        """A hint at files that may be meant. The server sees it, so it names no folder."""
+        beside = [name for name in names if (self.folder.parent / name).is_file()]
+        if beside:
+            return f"; {beside[0]} lies beside the data folder, move it there"
+        wanted = {f"{task}{suffix}".lower() for suffix in (*SUFFIXES, ".npy", ".pkl", ".pt")}
+        similar = [p.name for p in self.folder.iterdir() if p.name.lower() in wanted]
+        return f"; found {printable(similar[0])}, expected {' or '.join(names)}" if similar else ""
 
 
 class FunctionSource:

@@ -1,0 +1,217 @@
+"""Checks a task's rows before anything is sent: ``fedran federation check SITE TASK``.
+
+Every finding is one sentence. Errors are what the site or the server would refuse. Warnings are
+likely mistakes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused, printable
+from fedran.core.head import Head
+from fedran.core.labels import Label, canonical
+from fedran.federation.protocol.messages import Offer
+from fedran.federation.protocol.rows import Rows
+from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.upload import Site
+from fedran.wire.codec import decode
+
+SCALE = 10.0
+"""Factor between the row energy of this site and of the others that is a likely mistake."""
+POOR = 0.5
+"""Share of the classifier's accuracy by chance above which it is not called poor."""
+SAMPLE = 2000
+"""Rows whose random features are computed."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, unusual or worth knowing."""
+
+    level: Literal["error", "warning", "note"]
+    text: str
+
+
+def check_task(paths: SitePaths, task: str, offer: Offer | None = None) -> list[Finding]:
+    """Findings about the rows of a task, beside the last offer and the newest head, if any."""
+    site, settings = Site.load(paths.settings_file), paths.settings()
+    state = paths.folder / settings.state
+    if offer is None and (state / "offer.json").is_file():
+        offer = Offer.read(json.loads((state / "offer.json").read_bytes()))
+    try:
+        data = site.source(task)
+    except (Refused, FileNotFoundError) as reason:
+        return [Finding("error", str(reason))]
+    head = _load_head(state / "head.fedran")
+    found = [_describe(data, task)]
+    found += check_labels(data.y, settings.min_class_count, offer.classes if offer else (), head)
+    if data.is_images:
+        if site.backbone is None:
+            found.append(Finding("error", "The rows are images, but site.toml names no backbone."))
+        return found
+    if offer is None:
+        text = (
+            "This site has no offer of a server yet, so width, sign and scale were not compared. "
+            "--offer takes a file."
+        )
+        return [*found, *check_features(data.X, None), Finding("note", text)]
+    try:
+        offer.require(settings.federation, settings.source)
+    except Refused as reason:
+        found.append(Finding("error", str(reason)))
+    features = check_features(data.X, offer)
+    found += features
+    if not any(f.level == "error" for f in features):
+        found += check_scale(data, offer, head)
+    return found
+
+
+def check_features(X: NDArray[Any], offer: Offer | None) -> list[Finding]:
+    """Type, width, finiteness and sign of features (n, d)."""
+    found = []
+    if X.dtype.kind not in "fiub":
+        return [Finding("error", f"Features must be numbers, got the type {X.dtype}.")]
+    if X.dtype.kind != "f":
+        found.append(Finding("note", f"Features have the type {X.dtype}; they become float32."))
+    if offer is not None and X.shape[1] != offer.in_features:
+        text = f"The server expects {offer.in_features} columns, the rows have {X.shape[1]}."
+        return [*found, Finding("error", text)]
+    bad = ~np.isfinite(X).all(axis=1)
+    if bad.any():
+        text = (
+            f"{bad.sum():,} of {len(X):,} rows contain NaN or infinity, the first is row "
+            f"{int(np.argmax(bad))}; remove or repair them."
+        )
+        return [*found, Finding("error", text)]
+    zero = ~X.any(axis=1)
+    if zero.any():
+        found.append(Finding("warning", f"{zero.sum():,} of {len(X):,} rows are all zeros."))
+    if offer is not None and X.size:
+        negative = float(np.mean(X < 0))
+        if offer.kind == "hellinger" and negative:
+            text = (
+                f"{negative:.1%} of the values are negative, but the server declares features that "
+                "are never negative (kind 'hellinger'). Scaled or centred features must not be "
+                "sent here."
+            )
+            found.append(Finding("error", text))
+        elif offer.kind != "hellinger" and not negative:
+            text = f"No value is negative, although kind {offer.kind!r} allows any sign."
+            found.append(Finding("note", text))
+    return found
+
+
+def check_scale(data: Rows, offer: Offer, head: Head | None) -> list[Finding]:
+    """The energy of random features beside other sites', and what the newest head makes of them."""
+    rows = np.linspace(0, len(data.y) - 1, min(len(data.y), SAMPLE)).astype(int)
+    if not len(rows):
+        return []
+    H, found = np.asarray(offer.features()(data.X[rows]), np.float64), []
+    energy = float(np.mean(np.sum(H**2, axis=1)))
+    if offer.message == "summary" and offer.row_energy > 0 and energy > 0:
+        ratio = energy / offer.row_energy
+        if not 1 / SCALE <= ratio <= SCALE:
+            text = (
+                f"The rows have {ratio:.3g} times the energy of other sites' rows. Are the "
+                "features scaled in another way, or made by another backbone?"
+            )
+            found.append(Finding("warning", text))
+    if head is not None and head.fingerprint == offer.features().fingerprint:
+        y = [data.y[i] for i in rows]
+        known = [i for i, label in enumerate(y) if label in head.classes]
+        if len(known) >= 20 and len(head.classes) > 1:
+            right = np.asarray(head.predict(H[known].astype(np.float32))).tolist()
+            share = float(np.mean([a == y[i] for a, i in zip(right, known, strict=True)]))
+            chance = max(Counter(y[i] for i in known).values()) / len(known)
+            level: Literal["warning", "note"] = "warning" if share < POOR * chance else "note"
+            text = f"The newest classifier recognises {share:.0%} of the rows of known classes."
+            if level == "warning":
+                text += " Labels may be swapped, or the features made in another way."
+            found.append(Finding(level, text))
+    return found
+
+
+def check_labels(
+    y: Sequence[Any], least: int, classes: Collection[Label], head: Head | None
+) -> list[Finding]:
+    """Missing labels, rare classes, and labels that are not those of the federation."""
+    found = []
+    counts = Counter(canonical(label) for label in y if label is not None)
+    missing = sum(label is None for label in y)
+    if missing:
+        found.append(Finding("note", f"{missing:,} of {len(y):,} rows have no label."))
+    if not counts:
+        return [*found, Finding("error", "No row has a label.")]
+    rare = [label for label, n in counts.items() if n < least]
+    if len(rare) == len(counts):
+        found.append(Finding("error", f"No class has {least} rows, so nothing would be sent."))
+    elif rare:
+        text = f"Withheld, with fewer than {least} rows each: {_names(rare)}."
+        found.append(Finding("note", text))
+    known = set(classes) or set(head.classes if head is not None else ())
+    new = [label for label in counts if label not in known]
+    for label in new:
+        like = [k for k in known if spelling(k) == spelling(label)]
+        if like:
+            text = f"The label {label!r} is not {like[0]!r}, which the federation uses; rename it."
+            found.append(Finding("error" if classes else "warning", text))
+    strange = [a for a in new if not any(spelling(k) == spelling(a) for k in known)]
+    if strange and classes:
+        listed = _names(classes)
+        text = f"The server does not accept the labels {_names(strange)}; it lists {listed}."
+        found.append(Finding("error", text))
+    elif strange and known:
+        found.append(Finding("note", f"New to the federation: {_names(strange)}."))
+    for a, b in _variants(list(counts)):
+        text = f"The labels {a!r} and {b!r} are two classes; use one spelling if they are one."
+        found.append(Finding("warning", text))
+    return found
+
+
+def spelling(label: Label) -> str:
+    """What labels have in common that differ in type, case, spaces or punctuation.
+
+    >>> spelling("Digit 1") == spelling("digit_1"), spelling(1) == spelling("1")
+    (True, True)
+    """
+    text = str(label)
+    letters = "".join(c for c in text.casefold() if c.isalnum())
+    return f"-{letters}" if text.startswith("-") else letters or text
+
+
+def _variants(labels: list[Label]) -> list[tuple[Label, Label]]:
+    first: dict[str, Label] = {}
+    return [
+        (first[spelling(label)], label)
+        for label in labels
+        if first.setdefault(spelling(label), label) != label
+    ]
+
+
+def _names(labels: Collection[Label]) -> str:
+    shown = [printable(repr(label), 60) for label in list(labels)[:8]]
+    return ", ".join(shown) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
+
+
+def _describe(data: Rows, task: str) -> Finding:
+    kind = "images" if data.is_images else "features"
+    shape = " x ".join(map(str, data.X.shape[1:]))
+    classes = len({label for label in data.y if label is not None})
+    text = f"Task {task}: {len(data.y):,} rows, {kind} {shape} ({data.X.dtype}), {classes} classes."
+    return Finding("note", text)
+
+
+def _load_head(path: Path) -> Head | None:
+    try:
+        return decode(path.read_bytes(), Head)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,155 @@
+"""Examines a site: ``fedran federation doctor SITE``. Every problem comes with a remedy."""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from fedran.federation.protocol.connection import (
+    WARN_DAYS,
+    certificate_expiry,
+    why_unreachable,
+)
+from fedran.federation.protocol.identity import SiteKey, check_private
+from fedran.federation.protocol.lockfile import lock_holder
+from fedran.federation.protocol.settings import check_address
+from fedran.federation.site.settings import SitePaths, SiteSettings
+from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource
+from fedran.wire.sizes import human_bytes
+
+MAX_SKEW = 60.0
+"""Seconds between the clocks of site and server above which Flower drops messages."""
+LEAST_FREE = 2**30
+"""Bytes of free disk space below which there is a warning."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One examined part."""
+
+    name: str
+    ok: bool
+    text: str
+    remedy: str = ""
+
+
+def examine(paths: SitePaths, *, insecure: bool = False) -> list[Check]:
+    """All checks of a site, in the order in which problems should be mended."""
+    settings = paths.settings()
+    ca = None if insecure else paths.folder / settings.ca
+    found = [
+        _version(),
+        _key("site key", paths.folder / settings.key, SiteKey.load),
+        _key("node key", paths.folder / settings.node_key, lambda p: check_private(p, "the key")),
+        _data(paths, settings),
+        _disk(paths),
+        _dns(settings.server),
+    ]
+    if ca is not None:
+        found.append(_authority(ca))
+    reason = why_unreachable(settings.server, ca)
+    remedy = (
+        "if the certificate is not valid here, ask the server's owner for ca.crt again, or for a "
+        "certificate with this name (`fedran federation renew --host NAME`)"
+    )
+    if reason:
+        found.append(Check("TLS" if ca else "connection", False, reason, remedy if ca else ""))
+    else:
+        found.append(Check("TLS" if ca else "connection", True, f"{settings.server} answers"))
+        found.append(_clock(settings.server, ca))
+    running = lock_holder(paths.folder / "log") is not None
+    text = "the site runs" if running else "the site does not run"
+    command = f"fedran federation client {paths.folder}"
+    found.append(Check("service", running, text, "" if running else f"start it: {command}"))
+    return found
+
+
+def _version() -> Check:
+    try:
+        found = version("flwr")
+    except PackageNotFoundError:
+        return Check("Flower", False, "not installed", "pip install 'fedran[flower]'")
+    return Check("Flower", True, f"flwr {found}, fedran {version('fedran')}")
+
+
+def _key(name: str, path: Path, load: Callable[[Path], object]) -> Check:
+    try:
+        load(path)
+    except (OSError, ValueError) as reason:
+        remedy = "restore the file from your backup; for a lost key, see the how-to on lost keys"
+        return Check(name, False, str(reason), remedy)
+    return Check(name, True, f"{path.name} can be read by its owner only")
+
+
+def _data(paths: SitePaths, settings: SiteSettings) -> Check:
+    try:
+        if settings.folder is None:
+            FunctionSource(settings.entry or "")
+            return Check("data", True, f"the function {settings.entry} can be imported")
+        folder = FolderSource(paths.folder / settings.folder).folder
+    except (OSError, ValueError) as reason:
+        return Check("data", False, str(reason), "correct `folder` or `entry` in site.toml")
+    files = [p.name for p in folder.iterdir() if p.suffix in SUFFIXES]
+    if not files:
+        expected = " or ".join(f"TASK{suffix}" for suffix in SUFFIXES)
+        return Check("data", False, "no file with rows", f"put {expected} into {folder}")
+    return Check("data", True, f"{len(files)} files with rows")
+
+
+def _disk(paths: SitePaths) -> Check:
+    free = shutil.disk_usage(paths.folder).free
+    ok = free >= LEAST_FREE
+    remedy = "" if ok else "free some space: uploads are written before they are sent"
+    return Check("disk", ok, f"{human_bytes(free)} free", remedy)
+
+
+def _dns(server: str) -> Check:
+    host, port = check_address(server)
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    except OSError as reason:
+        text = f"{host} is not known ({reason.strerror})"
+        return Check("DNS", False, text, "correct `server` in site.toml, or ask for a DNS entry")
+    return Check("DNS", True, f"{host} is {', '.join(sorted(map(str, found)))}")
+
+
+def _authority(ca: Path) -> Check:
+    expires = certificate_expiry(ca)
+    if expires is None:
+        remedy = "copy the server's tls/ca.crt to this file, over a channel that you trust"
+        return Check("certificate", False, f"{ca.name} is missing or not a certificate", remedy)
+    days = (expires - time.time()) / 86400
+    remedy = "" if days > WARN_DAYS else "ask the server's owner for the new ca.crt"
+    return Check("certificate", days > WARN_DAYS, f"{ca.name} expires in {days:.0f} days", remedy)
+
+
+def _clock(server: str, ca: Path | None) -> Check:
+    """The difference to the server's clock, from the date in an answer over HTTP."""
+    host, port = check_address(server)
+    connection: http.client.HTTPConnection
+    if ca is None:
+        connection = http.client.HTTPConnection(host, port, timeout=5)
+    else:
+        context = ssl.create_default_context(cafile=ca)
+        connection = http.client.HTTPSConnection(host, port, timeout=5, context=context)
+    try:
+        connection.request("HEAD", "/")
+        there = email.utils.parsedate_to_datetime(connection.getresponse().headers["Date"])
+    except (OSError, http.client.HTTPException, TypeError, ValueError) as reason:
+        text = f"the server's time is not known ({type(reason).__name__})"
+        return Check("clock", True, text)
+    finally:
+        connection.close()
+    skew = time.time() - there.timestamp()
+    ok = abs(skew) <= MAX_SKEW
+    text = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server"
+    remedy = "" if ok else "set the clock with NTP (timedatectl set-ntp true)"
+    return Check("clock", ok, text, remedy)

@@ -1,0 +1,146 @@
+"""The state of a site, for ``fedran federation status SITE``. Only reads files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedran.core.head import Head
+from fedran.core.labels import Label
+from fedran.federation.protocol.connection import certificate_expiry
+from fedran.federation.protocol.lockfile import lock_holder
+from fedran.federation.protocol.messages import open_envelope
+from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import SitePaths
+from fedran.wire.codec import decode
+from fedran.wire.files import read_json_object
+from fedran.wire.validation import FILE_LIMITS
+
+ALARMS = "alarms.jsonl"
+"""In the state folder: one line per run whose app was not ours."""
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """The upload of one task."""
+
+    task: str
+    bytes: int
+    made: float
+    """Unix time."""
+    classes: list[tuple[Label, int]]
+    """What the upload says: labels and rows."""
+    code: str
+    """Of the receipt; "pending" without one."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """The state of a site at one moment."""
+
+    at: float
+    federation: str
+    client: str
+    server: str
+    running: bool
+    connection: str
+    """As the running site noted it last; empty if it never ran."""
+    last_contact: float | None
+    tasks: list[TaskReport]
+    head_classes: int | None
+    head_at: float | None
+    disk_bytes: int
+    disk_free: int
+    ca_expires: float | None
+    versions: dict[str, str]
+    alarms: list[dict[str, Any]] = field(default_factory=list)
+    """Runs whose app was not ours, newest last."""
+
+    def to_json(self) -> str:
+        """All fields as indented JSON."""
+        return json.dumps(asdict(self), indent=2)
+
+
+def read_site(paths: SitePaths) -> SiteReport:
+    """The state of a site now."""
+    settings = paths.settings()
+    state = paths.folder / settings.state
+    contact = read_json_object(state / "connection.json") or {}
+    head = state / "head.fedran"
+    try:
+        classes: int | None = len(decode(head.read_bytes(), Head).classes)
+    except (OSError, ValueError):
+        classes = None
+    return SiteReport(
+        at=time.time(),
+        federation=settings.federation,
+        client=settings.client,
+        server=settings.server,
+        running=lock_holder(paths.folder / "log") is not None,
+        connection=str(contact.get("state", "")),
+        last_contact=contact.get("at") if isinstance(contact.get("at"), float) else None,
+        tasks=_tasks(state / "outbox"),
+        head_classes=classes,
+        head_at=head.stat().st_mtime if classes is not None else None,
+        disk_bytes=sum(p.stat().st_size for p in state.rglob("*") if p.is_file()),
+        disk_free=shutil.disk_usage(paths.folder).free,
+        ca_expires=certificate_expiry(paths.folder / settings.ca),
+        versions=versions(),
+        alarms=_alarms(state / ALARMS),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package, of Flower and of Python."""
+    found = {"python": sys.version.split()[0]}
+    for name in ("fedran", "flwr"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _tasks(folder: Path) -> list[TaskReport]:
+    if not folder.is_dir():
+        return []
+    outbox, found = Outbox(folder), []
+    for path in sorted(folder.glob("*.envelope"), key=lambda p: p.stat().st_mtime):
+        receipt = outbox.receipt(path.stem)
+        try:
+            message = decode(open_envelope(path.read_bytes(), FILE_LIMITS).upload)
+            pairs = zip(message.classes, map(int, message.counts), strict=True)  # type: ignore[union-attr]
+            classes = [(label, n) for label, n in pairs]
+        except (OSError, ValueError):
+            classes = []
+        found.append(
+            TaskReport(
+                task=path.stem,
+                bytes=path.stat().st_size,
+                made=path.stat().st_mtime,
+                classes=classes,
+                code=receipt.code.value if receipt else "pending",
+                reason=receipt.reason if receipt else "",
+            )
+        )
+    return found
+
+
+def _alarms(path: Path) -> list[dict[str, Any]]:
+    """The newest alarms. Lines that cannot be read are left out."""
+    found = []
+    for line in path.read_text(errors="replace").splitlines()[-100:] if path.is_file() else []:
+        try:
+            alarm = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(alarm, dict):
+            found.append(alarm)
+    return found

@@ -1,0 +1,53 @@
+"""The state of a site as text in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+
+from fedran.federation.site.report import SiteReport
+from fedran.federation.status.format import format_age, format_bytes, format_label
+
+MAX_CLASSES = 8
+
+
+def print_site(report: SiteReport, console: Console) -> None:
+    """Print the state of a site. Text from other machines is escaped."""
+    colour, state = ("green", "running") if report.running else ("red", "not running")
+    name = f"[bold]{escape(report.client)}[/] of {escape(report.federation)}"
+    console.print(f"{name}  site [{colour}]{state}[/]")
+    if report.connection:
+        age = None if report.last_contact is None else report.at - report.last_contact
+        console.print(f"{escape(report.connection)} (checked {format_age(age)})")
+    else:
+        console.print(f"server {escape(report.server)}, never tried")
+    if report.head_at is None:
+        console.print("no classifier yet")
+    else:
+        age = report.at - report.head_at
+        console.print(f"classifier {report.head_classes} classes, received {format_age(age)}")
+    console.print(
+        f"disk {format_bytes(report.disk_bytes)} used, {format_bytes(report.disk_free)} free"
+    )
+    console.print(", ".join(f"{name} {found}" for name, found in report.versions.items()))
+    if report.ca_expires is not None:
+        days = (report.ca_expires - report.at) / 86400
+        console.print(f"ca.crt expires in {days:.0f} days")
+    for alarm in report.alarms[-3:]:
+        console.print(
+            f"[bold red]ALARM[/] a run brought an app that is not fedran's, and was refused: "
+            f"{escape(str(alarm.get('reason', '')))}"
+        )
+    console.print("\n[bold]Uploads[/]" if report.tasks else "\nno upload was made yet")
+    for task in report.tasks:
+        shown = ", ".join(f"{format_label(c)} ({n:,})" for c, n in task.classes[:MAX_CLASSES])
+        rest = len(task.classes) - MAX_CLASSES
+        more = f" and {rest} more" if rest > 0 else ""
+        console.print(
+            f"  [bold]{escape(task.task)}[/]: {escape(task.code)}, {format_bytes(task.bytes)}, "
+            f"made {format_age(report.at - task.made)}"
+        )
+        if shown:
+            console.print(f"    sent: {escape(shown + more)}")
+        if task.reason:
+            console.print(f"    {escape(task.reason)}", soft_wrap=True)

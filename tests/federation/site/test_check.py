@@ -1,0 +1,130 @@
+"""Findings about a task's rows before anything is sent."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+import fedran
+from fedran.core.errors import Refused
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.messages import PROTOCOL, Offer
+from fedran.federation.site.check import check_labels, check_task, spelling
+from fedran.federation.site.settings import SitePaths
+from helpers.made_site import OFFER, rows
+
+
+@pytest.fixture
+def paths(tmp_path):
+    folder = tmp_path / "site"
+    (folder / "data").mkdir(parents=True)
+    (folder / "state").mkdir()
+    SiteKey.generate().save(folder / "site.key")
+    (folder / "site.toml").write_text('federation = "trial"\nclient = "site-1"\nfolder = "data"\n')
+    return SitePaths(folder)
+
+
+def findings(paths, X, y, offer=OFFER, task="may"):
+    np.savez(paths.folder / "data" / f"{task}.npz", features=X, labels=y)
+    return {(f.level, f.text) for f in check_task(paths, task, offer)}
+
+
+def texts(found, level):
+    return " ".join(sorted(text for how, text in found if how == level))
+
+
+def test_good_rows_have_no_errors_and_no_warnings(paths):
+    X, y = rows()
+    found = findings(paths, X - 0.5, np.array(y))
+    assert {level for level, _ in found} == {"note"}
+    assert "Task may: 60 rows, features 6 (float64), 3 classes." in texts(found, "note")
+
+
+@pytest.mark.parametrize(
+    ("change", "changes", "words"),
+    [
+        (lambda X: X[:, :5], {}, "The server expects 6 columns, the rows have 5."),
+        (lambda X: np.where(X[4, 2] == X, np.nan, X), {}, "1 of 60 rows contain NaN or infinity"),
+        (lambda X: X - 0.5, {"kind": "hellinger"}, "of the values are negative, but the server"),
+        (lambda X: X.astype(str), {}, "Features must be numbers, got the type <U"),
+    ],
+)
+def test_rows_that_would_be_refused_are_errors(change, changes, words, paths):
+    X, y = rows()
+    found = findings(paths, change(X), np.array(y), replace(OFFER, **changes))
+    assert words in texts(found, "error")
+
+
+def test_rows_of_another_scale_than_the_federation_are_a_warning(paths):
+    X, y = rows()
+    usual = float(np.mean(np.sum(np.asarray(OFFER.features()(X)) ** 2, axis=1)))
+    offer = replace(OFFER, row_energy=usual)
+    assert texts(findings(paths, X, np.array(y), offer), "warning") == ""
+    found = texts(findings(paths, 255 * X, np.array(y), offer), "warning")
+    assert "times the energy of other sites' rows" in found
+    assert "6.5e+04" in found
+
+
+def test_swapped_labels_are_noticed_with_the_newest_head(paths):
+    X, y = rows(300)
+    phi = OFFER.features()
+    server = fedran.Aggregator(phi.out_features, fingerprint=phi.fingerprint)
+    summary = fedran.summarize(phi(X), y, rank=40, fingerprint=phi.fingerprint)
+    server.absorb(summary, client="a", task="t")
+    fedran.save(server.solve(), paths.folder / "state" / "head.fedran")
+    (paths.folder / "state" / "offer.json").write_text(json.dumps(OFFER.fields()))
+    good = findings(paths, X, np.array(y), None)
+    assert texts(good, "warning") == ""
+    assert "recognises 9" in texts(good, "note") or "recognises 100" in texts(good, "note")
+    swapped = findings(paths, X, (np.array(y) + 1) % 3, None)
+    assert "Labels may be swapped" in texts(swapped, "warning")
+
+
+def test_without_an_offer_the_rows_themselves_are_checked(paths):
+    X, y = rows()
+    X[3, 2] = np.inf
+    found = findings(paths, X, np.array(y), None)
+    assert "the first is row 3" in texts(found, "error")
+    assert "no offer of a server yet" in texts(found, "note")
+    assert check_task(paths, "june")[0].text.startswith("june.npz: no rows for task june yet")
+
+
+def test_labels_are_compared_with_the_list_of_the_federation():
+    listed = (0, 1, 2)
+    found = check_labels([0] * 5 + ["1"] * 5 + ["digit 2"] * 5, 5, listed, None)
+    assert [f.level for f in found] == ["error", "error"]
+    assert found[0].text == "The label '1' is not 1, which the federation uses; rename it."
+    assert found[1].text == ("The server does not accept the labels 'digit 2'; it lists 0, 1, 2.")
+    assert check_labels([0] * 5 + [1] * 5, 5, listed, None) == []
+
+
+def test_variants_rare_and_missing_labels_are_named():
+    y = ["Cat"] * 5 + ["cat "] * 5 + ["dog"] * 2 + [None]
+    found = " ".join(f.text for f in check_labels(y, 5, (), None))
+    assert "1 of 13 rows have no label." in found
+    assert "Withheld, with fewer than 5 rows each: 'dog'." in found
+    assert "The labels 'Cat' and 'cat ' are two classes" in found
+    assert check_labels([None], 5, (), None)[-1].text == "No row has a label."
+    assert "nothing would be sent" in check_labels([1], 5, (), None)[-1].text
+    assert spelling("-1") != spelling(1)
+
+
+def test_an_offer_carries_class_list_scale_and_protocol():
+    offer = replace(OFFER, classes=(1, "1", "cat"), row_energy=2.5)
+    again = Offer.read(json.loads(json.dumps(offer.fields())))
+    assert again == offer
+    older = {k: v for k, v in offer.fields().items() if k not in ("classes", "protocol")}
+    assert Offer.read(older).classes == ()
+    for wrong in ([1.5], [True], ["x" * 300], "cat", [None]):
+        with pytest.raises(Refused, match="classes"):
+            Offer.read({**offer.fields(), "classes": wrong})
+
+
+@pytest.mark.parametrize("wrong", [PROTOCOL + 1, 10**9])
+def test_an_offer_of_a_later_protocol_is_refused_with_a_remedy(wrong):
+    """Whatever else such an offer contains: its fields may have another meaning."""
+    with pytest.raises(Refused, match=r"expected version 1 or earlier.*install the version"):
+        Offer.read({"protocol": wrong, "task": {"new": "meaning"}})
