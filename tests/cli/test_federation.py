@@ -301,6 +301,7 @@ HELP = {
     "check": "Check a task's rows before they are sent",
     "doctor": "Examine a site: keys, data, disk, DNS, TLS, clock",
     "accept": "Accept an upload that is in quarantine",
+    "reject": "Reject an upload that is in quarantine",
     "release": "Put a classifier that was held back into service",
     "influence": "Show the accuracy without each site",
     "rebuild": "Rebuild the classifier at another width from stored mixtures",
