@@ -32,7 +32,7 @@ from fedran.bench.results.grouping import (
     mean_of,
 )
 from fedran.bench.results.result import Result
-from targets import CIFAR, VIT, VTAB, minutes, table, vtab_note
+from targets import CIFAR, VIT, VIT_VTAB, VTAB, minutes, table, vtab_note
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPARISON = ("accuracy", "communication", "forgetting", "drift", "training", "provenance")
@@ -83,9 +83,11 @@ PAGES = (
     ),
     Page(
         "cifar100-vit",
-        "CIFAR-100 with a ViT",
-        "Analytic methods on the 192 signed features of a frozen ViT-Ti/16, 10 tasks, 5 clients.",
-        _compares(VIT, 5),
+        "CIFAR-100 and VTAB-50 with a ViT",
+        "Analytic methods on the 192 signed features of a ViT-Ti/16, frozen or fine-tuned in task "
+        "0, and methods that train its prompts or LoRA matrices.",
+        lambda r: any(_compares(d, k)(r) for d in (VIT, VIT_VTAB) for k in (1, 5)),
+        ("vit", *COMPARISON),
     ),
     Page(
         "vtab50",

@@ -10,7 +10,8 @@ from fedran.bench.results.grouping import Stat, stat
 from fedran.bench.results.result import Result
 
 MIB = 2**20
-CIFAR, VTAB, VIT = "cifar100-efficientnet_lite0", "vtab50-efficientnet_lite0", "cifar100-vit_ti16"
+CIFAR, VTAB = "cifar100-efficientnet_lite0", "vtab50-efficientnet_lite0"
+VIT, VIT_VTAB = "cifar100-vit_ti16", "vtab50-vit_ti16"
 SEEDS = {1993, 7, 11}
 
 

@@ -24,6 +24,7 @@ _PHRASES: dict[str, str] = {
     "min_group": "at least {}",
     "out_features": "M = {}",
     "rank": "r = {}",
+    "task0": "fine-tuned in task 0",
 }
 
 

@@ -20,7 +20,7 @@ from fedran.methods.prompted.base import PromptedMethod
 from fedran.methods.registry import METHODS
 from helpers.made_up import made_up
 from helpers.made_up_trained import heads, scratch
-from helpers.made_up_vit import PROMPTS, analytic, prompted, vit
+from helpers.made_up_vit import GPU, PLACE, PROMPTS, analytic, prompted, vit
 from helpers.report_tables import column, texts
 
 OURS = {"FedRAN", "FedRAN (fine-tuned in task 0)", "FedRAN-mixture"}
@@ -64,14 +64,24 @@ def test_costs_stand_beside_fedran_and_its_mixture():
     base, slow = task_seconds(analytic()[0]), task_seconds(prompted(("pilora",))[0])
     assert float(texts(table, "Time")["FedRAN"]) == pytest.approx(base, abs=1e-3)
     assert float(texts(table, "with forward pass")["FedRAN"]) == pytest.approx(base + 2, abs=0.01)
-    assert texts(table, "FedRAN is faster by")["PILoRA"] == f"{slow / base:.3g}x"
+    assert texts(table, "FedRAN is faster by")["PILoRA"] == f"{slow / (base + 2):.3g}x"
     assert texts(table, "FedRAN is faster by")["FedRAN"] == "1x"
     sent = texts(table, "FedRAN sends less by")
     assert sent["Fed-CODA-Prompt"] == "15x"
     assert sent["FedRAN-mixture"] == "0.05x"
     assert float(texts(table, "sent")["FedRAN"]) == pytest.approx(6.8e6 / 2**20, abs=0.01)
     assert "same streams" in table.note
+    assert "compared with its forward pass" in table.note
+    assert f"Machine: {GPU}." in table.note
     assert "indicative" not in table.note
+
+
+def test_a_forward_pass_that_was_not_timed_is_left_out_and_the_note_says_so():
+    (table,) = cost_tables([*analytic(forward=None), *prompted()])
+    base, slow = task_seconds(analytic()[0]), task_seconds(prompted(("pilora",))[0])
+    assert texts(table, "with forward pass")["FedRAN"] == "-"
+    assert texts(table, "FedRAN is faster by")["PILoRA"] == f"{slow / base:.3g}x"
+    assert "without its forward pass, which was not timed" in table.note
 
 
 def test_costs_count_only_the_streams_of_the_trained_methods():
@@ -89,7 +99,8 @@ def test_costs_prefer_runs_that_had_the_machine_of_the_others_to_themselves():
     alone = task_seconds(analytic()[0])
     assert float(texts(table, "Time")["FedRAN"]) == pytest.approx(alone, abs=1e-3)
     table = cost_tables([*shared, *prompted()])[0]
-    assert "these seconds are only indicative: FedRAN" in table.note
+    assert "seconds are only indicative: FedRAN; FedRAN (fine-tuned in task 0)" in table.note
+    assert "machine" in [c.text for c in table.columns]
     table = cost_tables([*elsewhere, *prompted()])[0]
     assert "Times from different machines cannot be compared" in table.note
 
@@ -103,7 +114,7 @@ def test_the_papers_table_stands_beside_ours_and_says_what_was_not_run():
     assert [row[3], row[7]] == [NOT_RUN, NOT_RUN]
     average, final = (float(v) for v in row[5].split(" / "))
     assert 40 < final < average < 80
-    assert cells(table, "STSA (fine-tuned in task 0)")[3::2] == [NOT_RUN] * 3
+    assert cells(table, "STSA (fine-tuned in task 0)")[2:] == ["", NOT_RUN] * 3
     assert cells(table, "FedRAN (fine-tuned in task 0)")[5] != NOT_RUN
     assert [row[0].text for row in table.rows][-2:] == ["not in the paper"] * 2
     assert "Ours: ViT-Ti/16, another and smaller backbone" in table.note
@@ -116,9 +127,21 @@ def test_the_papers_table_stands_beside_ours_and_says_what_was_not_run():
 
 def test_a_paper_method_without_a_run_has_one_row():
     table, _ = printed_vit_tables(analytic())
-    row = cells(table, "PiLoRA")
-    assert row[:3] == ["PiLoRA", "PiLoRA", "82.85 / 74.09"]
+    row = next([c.text for c in row] for row in table.rows if row[0].text == "PiLoRA")
+    assert row[:3] == ["PiLoRA", "-", "82.85 / 74.09"]
     assert row[3::2] == [NOT_RUN] * 3
+
+
+def test_exact_stsa_stands_beside_the_papers_stsa():
+    tuned = {"task0": {}}
+    label = "STSA (fine-tuned in task 0)"
+    place = {**PLACE, "beta": 0.5}
+    exact = [made_up("stsa", "STSA", **place), made_up("stsa", label, params=tuned, **place)]
+    table, _ = printed_vit_tables([*analytic(beta=0.5), *exact])
+    block = next(b for b in table.blocks if b[0][0].text == "STSA")
+    assert [row[1].text for row in block] == ["STSA-E", "STSA", label]
+    assert [row[4].text for row in block] == ["93.30 / 89.74", "", ""]
+    assert NOT_RUN not in {row[5].text for row in block}
 
 
 def test_without_a_vit_there_is_no_table_of_it():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ from fedran.bench.report.figures.chart import (
 from fedran.bench.report.paper import COMPONENTS
 from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import MIB
-from fedran.bench.results.grouping import Group
+from fedran.bench.results.grouping import Group, Stat
 from fedran.bench.results.result import Result
 
 if TYPE_CHECKING:
@@ -117,31 +118,38 @@ def component_charts(results: Sequence[Result]) -> list[Chart]:
             study.title,
             (max(5.5, 1.75 * len(study.bars) + 0.8), 3.2),
             partial(_draw_components, study),
-            f"{study.backbones} The vertical axis does not start at zero.",
+            study.backbones + (" The vertical axis does not start at zero." * (_floor(study) > 0)),
         )
         for study in component_studies(results)
     )
+
+
+def _floor(study: ComponentStudy) -> float:
+    """The lower end of the vertical axis, below all bars and printed figures."""
+    bars = [s.mean for row in study.bars.values() for g in row.values() if (s := _average(g))]
+    printed = [COMPONENTS[name] for name, _ in study.bars if name in COMPONENTS]
+    return max(0.0, 5.0 * math.floor(min([100.0, *bars, *printed]) / 5.0) - 5.0)
+
+
+def _average(g: Group) -> Stat | None:
+    return g.stat(lambda r: r.A_avg)
 
 
 def _draw_components(study: ComponentStudy, figure: Figure) -> None:
     ax = figure.subplots()
     steps, lams = list(study.bars), study.lams
     width = 0.8 / len(lams)
-    low = 100.0
     for i, lam in enumerate(lams):
         at = [(k, row[lam]) for k, row in enumerate(study.bars.values()) if lam in row]
         x = np.array([k - 0.4 + width * (i + 0.5) for k, _ in at])
-        stats = [s for _, g in at if (s := g.stat(lambda r: r.A_avg))]
-        mean = [s.mean for s in stats]
-        low = min([low, *mean])
+        mean = [s.mean for _, g in at if (s := _average(g))]
         bars = ax.bar(x, mean, width * 0.92, color=HUES[i % len(HUES)], alpha=0.85, label=lam)
         ax.bar_label(bars, [f"{v:.1f}" for v in mean], fontsize=7, padding=1)
     printed = [(k, COMPONENTS[name]) for k, (name, _) in enumerate(steps) if name in COMPONENTS]
     for k, value in printed:
         label = "printed (ViT-B/16)" if k == printed[0][0] else "_nolegend_"
         ax.plot([k - 0.42, k + 0.42], [value, value], ":", color=INK, lw=1.2, label=label)
-    floor = max(0.0, 5.0 * np.floor(min([low, *(v for _, v in printed)]) / 5.0) - 5.0)
-    ax.set_ylim(floor, None)
+    ax.set_ylim(_floor(study), None)
     ax.set_xticks(range(len(steps)), [text.replace(", ", "\n", 1) for _, text in steps])
     ax.grid(visible=False, axis="x")
     ax.set_ylabel(AVERAGE)

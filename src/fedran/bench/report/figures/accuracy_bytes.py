@@ -192,7 +192,7 @@ def _short_name(g: Group, peers: Sequence[Group]) -> str:
     words = [*([g.first.label] if g.key in GAUSSIAN else []), setting_phrase(step, g.params[step])]
     for k, v in g.params.items():
         usual = Counter(as_text({"": p.params.get(k)}) for p in peers).most_common(1)[0][0]
-        if k not in SIZES[g.key] and as_text({"": v}) != usual:
+        if k == "task0" or (k not in SIZES[g.key] and as_text({"": v}) != usual):
             words.append(setting_phrase(k, v))
     return ", ".join(words)
 

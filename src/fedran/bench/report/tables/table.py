@@ -177,7 +177,9 @@ def times(ratio: float | None) -> str:
     return f"{ratio:.0f}x" if ratio >= 100 else f"{ratio:.3g}x" if ratio >= 1 else f"{ratio:.2g}x"
 
 
-def seeds_note(rows: Sequence[tuple[str, int]]) -> str:
+def seeds_note(
+    rows: Sequence[tuple[str, int]], what: str = "Mean ± sample standard deviation"
+) -> str:
     """State once how many seeds are behind the means, given (row, number of seeds) pairs.
 
     >>> seeds_note([("FedRAN", 3), ("AFL", 3)])
@@ -189,7 +191,7 @@ def seeds_note(rows: Sequence[tuple[str, int]]) -> str:
     if set(counts) <= {1}:
         return "One seed each, so no spread is shown."
     usual = max(counts, key=lambda n: (counts[n], n))
-    note = f"Mean ± sample standard deviation over {_seeds(usual)}"
+    note = f"{what} over {_seeds(usual)}"
     for n in sorted(set(counts) - {usual}):
         names = dict.fromkeys(name for name, other in rows if other == n)
         note += f", except {_seeds(n)}: {'; '.join(names)}"

@@ -54,8 +54,10 @@ from fedran.bench.results.result import Result
 
 OURS = ("fedran", "fedran-mixture")
 """FedRAN's two messages."""
-NOT_PRINTED = ("fedran-mixture", "lorm", "exact", "stsa")
-"""Methods beside the paper's: our other message, a LoRA method, and the exact sums."""
+NOT_PRINTED = ("fedran-mixture", "exact", "lorm")
+"""Methods beside the paper's: our other message, the exact sums, and a LoRA method."""
+FINE_TUNED = ("STSA", "FedRAN")
+"""The rows of the paper on a network that was fine-tuned in task 0."""
 NOT_RUN = "not run"
 TUNED = "fine-tuned in task 0"
 
@@ -87,7 +89,10 @@ def _best_timed(found: Iterable[Group]) -> list[Group]:
 
 
 def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
+    several = len({machine_of(g.first) for g in found}) > 1
     ours = next((g for g in found if g.key == "fedran" and not is_fine_tuned(g.first)), None)
+    timed = ours is not None and mean_of(ours.stat(seconds_with_forward_pass)) is not None
+    whole = seconds_with_forward_pass if timed else task_seconds
 
     def mean(g: Group, measure: Callable[[Result], float | None]) -> float | None:
         return mean_of(g.stat(measure))
@@ -101,15 +106,15 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
             Cell(g.name),
             mean_and_spread(g.stat(lambda r: r.A_avg)),
             mean_and_spread(g.stat(lambda r: r.A_T)),
-            Cell(str(rounds_per_task(g.first))),
+            Cell(_rounds(g.first)),
             Cell(seconds(mean(g, task_seconds))),
             Cell(seconds(mean(g, seconds_with_forward_pass))),
-            ratio(g, task_seconds),
+            ratio(g, whole),
             Cell(mib(largest_upload(g))),
             Cell(mib(mean(g, _sent_per_client))),
             Cell(mib(mean(g, _received_per_client))),
             ratio(g, _sent_per_client),
-            Cell(machine_of(g.first)),
+            *([Cell(machine_of(g.first))] if several else []),
         ]
         for g in found
     ]
@@ -120,25 +125,33 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
         *number_columns("Time", "with forward pass", "FedRAN is faster by", group="seconds"),
         *number_columns("largest upload", "sent", "received", group="MiB per client"),
         *number_columns("FedRAN sends less by", group="MiB per client"),
-        *text_columns("machine", wide=True),
+        *(text_columns("machine", wide=True) if several else []),
     ]
     shared = [g.name for g in found if g.first.side_by_side > 1]
+    forward = "with its forward pass" if timed else "without its forward pass, which was not timed"
     note = [
         seeds_note(seeds_per_group(found)),
         "All rows use the same streams. Time is client plus server of one task, mean over tasks. "
-        "Methods that train have the forward passes of the network in it; FedRAN on frozen "
-        "features has not, and needs one forward pass per row. Sent and received are sums over "
-        "all tasks, mean over clients.",
+        "Methods that train have the forward passes of the network in it. FedRAN on frozen "
+        f"features needs one forward pass per row; its seconds are compared {forward}. Sent and "
+        "received are sums over all tasks, mean over clients.",
     ]
-    if shared:
-        note.append(
-            f"Their runs shared the machine, so these seconds are only indicative: "
-            f"{'; '.join(shared)}."
-        )
+    if not several:
+        note.append(f"Machine: {machine_of(found[0].first)}.")
     if len({g.first.machine for g in found}) > 1:
         note.append("Times from different machines cannot be compared.")
+    if shared:
+        names = "; ".join(shared)
+        note.append(f"Runs that shared the machine, so that seconds are only indicative: {names}.")
     title = f"Cost on one {vit_backbone(setting.dataset)}: {setting_title(setting, beta)}"
     return Table(title, columns, [[r] for r in rows], " ".join(note), results_of(found))
+
+
+def _rounds(result: Result) -> str:
+    """Rounds per task; a fine-tuning in task 0 has more of them there."""
+    if not is_fine_tuned(result) or len(result.tasks) == 1:
+        return str(rounds_per_task(result))
+    return f"{result.tasks[0].rounds}, then {result.tasks[1].rounds}"
 
 
 def _sent_per_client(result: Result) -> float:
@@ -168,27 +181,28 @@ def _beside(paper: Printed, members: Sequence[Group], backbone: str) -> Table:
     found = [g for g in members if g.beta in BETAS]
     blocks: list[Block] = []
     for method in paper.accuracy:
-        names = _names(g for g in found if paper_method(g.key) == method)
-        tuned = method in {"STSA", "FedRAN"} and not any(TUNED in name for name in names)
-        rows = [*names, *([f"{method} ({TUNED})"] if names and tuned else [])] or [method]
+        names = _names(g for g in found if _printed_as(g) == method)
+        if names and method in FINE_TUNED and not any(TUNED in name for name in names):
+            names.append(f"{method} ({TUNED})")
         printed = [_pair(paper.pair(method, beta), muted=True) for beta in BETAS]
-        blocks.append([[Cell(method, muted=True), *_row(name, found, printed)] for name in rows])
+        blocks.append(_block(method, names or [NOTHING], found, printed))
     others = _names(g for g in found if g.key in NOT_PRINTED)
-    nothing = [Cell(NOTHING, muted=True)] * len(BETAS)
     if others:
-        label = Cell("not in the paper", muted=True)
-        blocks.append([[label, *_row(name, found, nothing)] for name in others])
+        nothing = [Cell(NOTHING, muted=True)] * len(BETAS)
+        blocks.append(_block("not in the paper", others, found, nothing))
     columns = [Column("paper", numeric=False, muted=True), *text_columns("ours")]
     for beta in BETAS:
         columns += [Column("printed", f"β = {beta:g}", muted=True), Column("ours", f"β = {beta:g}")]
-    used = [g for g in found if paper_method(g.key) in paper.accuracy or g.key in NOT_PRINTED]
-    note = f"A_avg / A_T in percent. Printed: {paper.backbone}, copied from the paper. " + (
-        f"Ours: {backbone}, another and smaller backbone, so only the order of the methods and "
-        "the distances between them can be compared. The paper fine-tunes its ViT in task 0 "
-        f'for STSA and FedRAN; our rows without "{TUNED}" use the frozen network. '
-        f"{seeds_note(seeds_per_group(used))}"
-        if used
-        else "Ours: not run."
+    used = [g for g in found if _printed_as(g) in paper.accuracy or g.key in NOT_PRINTED]
+    ours = (
+        f"Ours: {backbone}, another and smaller backbone, so only the order of the methods and the "
+        "distances between them can be compared. The paper fine-tunes its ViT in task 0 for STSA "
+        f'and FedRAN; our rows without "{TUNED}" use the frozen network. The STSA that it runs is '
+        f"STSA-E, as its byte counts show. {seeds_note(seeds_per_group(used), 'Means')}"
+    )
+    note = (
+        f"A_avg / A_T in percent. Printed: {paper.backbone}, copied from the paper. "
+        f"{ours if used else 'Ours: not run.'}"
     )
     title = f"The paper's ViT table and ours: {paper.dataset}, 10 tasks, 5 clients"
     return Table(title, columns, blocks, note, results_of(used))
@@ -198,16 +212,24 @@ def _names(found: Iterable[Group]) -> list[str]:
     return list(dict.fromkeys(g.name for g in sorted(found, key=row_order)))
 
 
-def _row(name: str, found: Sequence[Group], printed: Sequence[Cell]) -> list[Cell]:
-    """The name, and for each beta the printed figures and ours."""
-    cells = [Cell(name)]
-    for beta, theirs in zip(BETAS, printed, strict=True):
-        g = next((g for g in found if (g.name, g.beta) == (name, beta)), None)
-        ours = None
-        if g is not None:
-            ours = mean_of(g.stat(lambda r: r.A_avg)), mean_of(g.stat(lambda r: r.A_T))
-        cells += [theirs, _pair(ours)]
-    return cells
+def _block(
+    method: str, names: Sequence[str], found: Sequence[Group], printed: Sequence[Cell]
+) -> Block:
+    """One row per run of ours; the printed figures stand in the first row."""
+    block = []
+    for i, name in enumerate(names):
+        cells = [Cell(method, muted=True), Cell(name)]
+        for beta, theirs in zip(BETAS, printed, strict=True):
+            g = next((g for g in found if (g.name, g.beta) == (name, beta)), None)
+            ours = g and (mean_of(g.stat(lambda r: r.A_avg)), mean_of(g.stat(lambda r: r.A_T)))
+            cells += [Cell("", muted=True) if i else theirs, _pair(ours)]
+        block.append(cells)
+    return block
+
+
+def _printed_as(g: Group) -> str | None:
+    """The paper's row that a run stands beside. The paper's STSA is STSA-E; exact STSA joins it."""
+    return "STSA" if g.key == "stsa" else paper_method(g.key)
 
 
 def _pair(pair: tuple[float | None, float | None] | None, muted: bool = False) -> Cell:
