@@ -118,7 +118,7 @@ def test_the_papers_table_stands_beside_ours_and_says_what_was_not_run():
     assert cells(table, "FedRAN (fine-tuned in task 0)")[5] != NOT_RUN
     assert [row[0].text for row in table.rows][-2:] == ["not in the paper"] * 2
     assert "Ours: ViT-Ti/16, another and smaller backbone" in table.note
-    assert other.title.startswith("The paper's ViT table and ours: ImageNet-R")
+    assert other.title == "Printed in the paper: ImageNet-R with ViT-B/16, not run here"
     assert {c.text for row in other.rows for c in row[3::2]} == {NOT_RUN}
     assert "Ours: not run." in other.note
     printed = [c for row in table.rows for c in row[2::2]]

@@ -205,6 +205,8 @@ def _beside(paper: Printed, members: Sequence[Group], backbone: str) -> Table:
         f"{ours if used else 'Ours: not run.'}"
     )
     title = f"The paper's ViT table and ours: {paper.dataset}, 10 tasks, 5 clients"
+    if not used:
+        title = f"Printed in the paper: {paper.dataset} with {paper.backbone}, not run here"
     return Table(title, columns, blocks, note, results_of(used))
 
 
@@ -221,7 +223,8 @@ def _block(
         cells = [Cell(method, muted=True), Cell(name)]
         for beta, theirs in zip(BETAS, printed, strict=True):
             g = next((g for g in found if (g.name, g.beta) == (name, beta)), None)
-            ours = g and (mean_of(g.stat(lambda r: r.A_avg)), mean_of(g.stat(lambda r: r.A_T)))
+            stats = None if g is None else (g.stat(lambda r: r.A_avg), g.stat(lambda r: r.A_T))
+            ours = (mean_of(stats[0]), mean_of(stats[1])) if stats else None
             cells += [Cell("", muted=True) if i else theirs, _pair(ours)]
         block.append(cells)
     return block
