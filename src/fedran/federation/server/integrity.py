@@ -21,6 +21,8 @@ from fedran.federation.server.sqlite_file import StoreDamaged, checksum
 from fedran.wire.validation import FILE_LIMITS
 
 Row = tuple[Any, ...]
+DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What reading a damaged file raises. Messages of SQLite quote it, and may not be UTF-8."""
 UNRECORDED = "the disk damaged the record of this upload; accept it if it was accepted before"
 
 
@@ -54,7 +56,7 @@ def _verify_pages(sql: sqlite3.Connection) -> Iterator[str]:
                 yield f"pages of the database: {line}"
         for table, row, *_ in sql.execute("PRAGMA foreign_key_check"):
             yield f"row {row} of the table {table} names an envelope that does not exist"
-    except sqlite3.DatabaseError as reason:
+    except DAMAGE as reason:
         yield f"pages of the database: {reason}"
 
 
@@ -74,7 +76,7 @@ def _verify_envelopes(sql: sqlite3.Connection, intact: dict[str, dict[int, Row]]
                 yield f"the envelope of {client} for {task} belongs to another upload"
     for (sha256,) in _tolerant(sql, "SELECT sha256 FROM envelopes"):
         if sha256 not in used:
-            yield f"the envelope {sha256[:12]} belongs to no upload"
+            yield f"the envelope {str(sha256)[:12]} belongs to no upload"
 
 
 def salvage(path: Path, new: Database) -> list[str]:
@@ -87,7 +89,7 @@ def salvage(path: Path, new: Database) -> list[str]:
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as sql:
         try:
             sql.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except sqlite3.DatabaseError as reason:
+        except DAMAGE as reason:
             raise StoreDamaged(
                 f"{path}: nothing can be saved ({reason}); restore a backup with "
                 "`fedran federation restore`"
@@ -166,7 +168,7 @@ def _intact_rows(sql: sqlite3.Connection, table: str) -> tuple[dict[int, Row], l
             rows[number] = row
     try:
         sql.execute(f"SELECT count(*) FROM (SELECT * FROM {table})").fetchone()  # noqa: S608
-    except sqlite3.DatabaseError as reason:
+    except DAMAGE as reason:
         problems.append(f"the table {table} cannot be read completely: {reason}")
     return rows, problems
 
@@ -175,7 +177,7 @@ def _tolerant(sql: sqlite3.Connection, query: str) -> Iterator[Row]:
     """The rows of a query up to the first damage."""
     try:
         yield from sql.execute(query)
-    except sqlite3.DatabaseError:
+    except DAMAGE:
         return
 
 
@@ -183,7 +185,7 @@ def _content(sql: sqlite3.Connection, sha256: str) -> bytes | None:
     try:
         query = "SELECT content FROM envelopes WHERE sha256 = ?"
         found = sql.execute(query, [sha256]).fetchone()
-    except sqlite3.DatabaseError:
+    except DAMAGE:
         return None
     return bytes(found[0]) if found is not None and isinstance(found[0], bytes) else None
 

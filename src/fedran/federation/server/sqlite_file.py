@@ -128,7 +128,9 @@ class SqliteFile:
         """Raise errors of SQLite as errors of the store, with the file's name."""
         try:
             yield
-        except (sqlite3.OperationalError, sqlite3.DatabaseError) as reason:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as reason:
+            if isinstance(reason, (sqlite3.ProgrammingError, sqlite3.IntegrityError)):
+                raise
             code = getattr(reason, "sqlite_errorcode", None)  # None: text that is not UTF-8
             if code is None or code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise StoreDamaged(
