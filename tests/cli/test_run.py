@@ -49,11 +49,6 @@ def test_a_run_prints_a_line_per_task_and_run_and_says_where_the_results_are(cli
     assert code == 0
 
 
-def test_results_go_to_runs_unless_told_otherwise(cli, tmp_path):
-    assert cli("run", DIGITS, *FAST, "--set", "stream.beta=1")[0] == 0
-    assert (tmp_path / "runs" / "digits.jsonl").is_file()
-
-
 def test_a_dry_run_lists_every_run_and_leaves_nothing(cli, tmp_path):
     code, out, err = cli("run", DIGITS, "--dry-run")
     assert (code, err) == (0, "")
@@ -157,13 +152,14 @@ def test_an_interrupt_says_stopped(cli, monkeypatch):
     assert err.strip() == "fedran: stopped"
 
 
-def test_in_a_terminal_there_is_a_bar_and_one_line_per_run(cli, monkeypatch):
+def test_in_a_terminal_there_is_a_bar_and_one_line_per_run(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then believes that it writes to a terminal
     code, out, _ = cli("run", DIGITS, *FAST, "--set", "stream.beta=1")
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
     assert code == 0
     assert len(re.findall(r"AFL on digits \(.*?\): A_avg", text)) == 1
     assert "runs to do" not in text
+    assert (tmp_path / "runs" / "digits.jsonl").is_file()  # the default folder
     code, out, _ = cli("run", DIGITS, *FAST, "--set", "stream.beta=1")
     assert "2 runs are already done and are skipped" in out
 

@@ -81,7 +81,8 @@ def test_a_dry_run_marks_the_runs_that_are_not_possible(config, capsys):
 
 def test_methods_and_datasets_may_be_given_instead_of_a_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["--method", "fedncm", "--dataset", "digits", "--set", "stream.tasks=2"]) == 0
-    assert (tmp_path / "runs" / "fedncm-on-digits.jsonl").is_file()
+    given = ["--method", "fedncm", "--dataset", "digits", "--set", "stream.tasks=2"]
+    assert main([*given, "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("FedNCM on digits (2 tasks, ")
     assert main(["--method", "fedncm"]) == 2
     assert "--dataset must be given" in capsys.readouterr().err
