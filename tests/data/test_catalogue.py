@@ -247,3 +247,15 @@ def test_stored_images_and_stored_features_have_the_same_labels():
     np.testing.assert_array_equal(images.y_train, features.y_train)
     np.testing.assert_array_equal(images.y_test, features.y_test)
     assert images.train.pixels(len(images.train) - 1).shape == (32, 32, 3)
+
+
+def test_a_missing_file_is_looked_up_in_the_current_folder_and_below_fedran_data(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDRAN_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match=r"^mine.npz: no such file in the current folder"):
+        load_dataset("mine.npz")
+    monkeypatch.setenv("FEDRAN_DATA", str(tmp_path / "data"))
+    with pytest.raises(FileNotFoundError, match=r"data/mine.npz does not exist"):
+        load_dataset("mine.npz")

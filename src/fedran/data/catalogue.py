@@ -58,6 +58,11 @@ def load_dataset(name: str) -> Dataset:
     path = Path(name)
     if path.suffix == ".npz":
         if not path.is_file() and not path.is_absolute():
+            if not os.environ.get(VARIABLE):
+                raise FileNotFoundError(
+                    f"{name}: no such file in the current folder; {VARIABLE} may name another "
+                    "folder with data and is not set"
+                )
             path = data_file(name, "made by `fedran features`")
         dataset, images = read_feature_file(path), images_of(path)
         return dataset if images is None else _with_images(dataset, images)
