@@ -43,7 +43,7 @@ SMALL = {
 }
 TRAINED = [key for key in METHODS if issubclass(METHODS[key], FedAvg)]
 PROMPTED = [key for key in TRAINED if issubclass(METHODS[key], PromptedMethod)]
-RATES = {"pilora": {"head_lr": 0.1}, "lorm": {"lr": 0.01}}
+RATES = {"pilora": {"head_lr": 0.1, "epochs": 4}, "lorm": {"lr": 0.01, "epochs": 4}}
 OWN_RIDGE = ("exact", "fed3r", *(key for key in METHODS if key.startswith("fedran")))
 LABELLERS = ("fedran-prototype", "fedran-margin")
 
@@ -54,7 +54,7 @@ def make(key):
     names = {name for name in settings(key) if not (name == "lam" and key in OWN_RIDGE)}
     more = {"network": "small"} if network or key == "target" else {}
     if key in PROMPTED:
-        more = {"weights": tiny_vit(), "n_rounds": 2, "epochs": 4, "batch": 8}
+        more = {"weights": tiny_vit(), "n_rounds": 2, "epochs": 2, "batch": 8}
         more |= RATES.get(key, {})
     return make_method(key, {k: v for k, v in SMALL.items() if k in names} | more)
 
