@@ -89,7 +89,7 @@ def measure(key: str, settings: dict[str, float], args: argparse.Namespace) -> d
     common = {"precision": args.precision}
     common |= {} if args.weights is None else {"weights": args.weights}
     if issubclass(METHODS[key], PromptedMethod):
-        common |= {"n_rounds": args.rounds, "epochs": args.epochs}
+        common |= {"n_rounds": args.rounds, "epochs": args.epochs, "execution": args.execution}
         method = make_method(key, {**common, **settings}, args.device)
     else:
         method = make_method(key, with_stage(settings, common), args.device)
@@ -137,6 +137,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--precision", default="bfloat16", choices=["float32", "bfloat16"])
+    parser.add_argument("--execution", default="eager", choices=["eager", "recorded"])
     parser.add_argument("--weights", help="another ViT than the methods' default")
     parser.add_argument("--device")
     parser.add_argument("--jobs", type=int, default=1)

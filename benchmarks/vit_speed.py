@@ -2,10 +2,11 @@
 
     FEDRAN_DATA=... python benchmarks/vit_speed.py --device cuda --precision bfloat16
 
-One client trains on random images in the second task of a stream, first to warm up and then
-for the measurement. One line of JSON per method: images per second of training, the seconds that
-a run of CIFAR-100 with 5 rounds of 5 epochs per task would train, images per second of inference,
-and the largest memory of the device.
+One client trains on random images in the second task of a stream, first to warm up and then for the
+measurement. One line of JSON per method, with figures for steps that are launched one by one and
+for recorded ones: images per second of training, the seconds that a run of CIFAR-100 with 5 rounds
+of 5 epochs per task would train, images per second of inference, and the largest memory of the
+device. ``off_by`` is the relative distance between the two results.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ import torch
 from fedran.methods.prompted.base import PromptedMethod
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import METHODS, make_method
+from fedran.methods.trained.training.messages import unpack_tensors
 
 VIT_METHODS = tuple(key for key in METHODS if issubclass(METHODS[key], PromptedMethod))
 IMAGES_PER_RUN = 50_000 * 25
@@ -27,10 +30,32 @@ CLASSES = 10
 
 
 def measure(key: str, args: argparse.Namespace) -> dict:
-    """Speed of one method."""
-    method = make_method(
-        key, {"precision": args.precision, "epochs": args.epochs, "n_rounds": 1}, args.device
-    )
+    """Speed of one method, launched and recorded, and how far the two results are apart."""
+    on_gpu = args.device.startswith("cuda")
+    settings = {"precision": args.precision, "epochs": args.epochs, "n_rounds": 1}
+    uploads, speeds = {}, {}
+    for execution in ("eager", "recorded") if on_gpu else ("eager",):
+        method = make_method(key, {**settings, "execution": execution}, args.device)
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        uploads[execution], speeds[execution] = second_task(method, args)
+    plain, *others = (unpack_tensors("local-model", u, "cpu").tensors for u in uploads.values())
+    return {
+        "method": method.name,
+        "device": torch.cuda.get_device_name() if on_gpu else args.device,
+        "precision": args.precision,
+        "batch": method.params()["batch"],
+        "upload_bytes": len(uploads["eager"]),
+        "off_by": [
+            float(max((plain[n] - t).norm() / plain[n].norm() for n, t in other.items()))
+            for other in others
+        ],
+        **speeds,
+    }
+
+
+def second_task(method: PromptedMethod, args: argparse.Namespace) -> tuple[bytes, dict]:
+    """The upload of a client in the second task, and its speed in a repeated round."""
     tasks = (tuple(range(CLASSES)), tuple(range(CLASSES, 2 * CLASSES)))
     state = method.init(Spec(3, tasks, ("a",), image_size=32), 0)
     rng = np.random.default_rng(0)
@@ -48,24 +73,32 @@ def measure(key: str, args: argparse.Namespace) -> dict:
             message = method.broadcast(state, task, round_)
             cstate, closing = method.client(cstate, message, data, 0)
             state = method.aggregate(state, task, round_, {"a": closing})
+    if args.profile:
+        print(profile(lambda: method.client(None, method.broadcast(state, 1, 0), data, 0)))
     method.predict(state, X[:200])
     start = time.perf_counter()
     method.predict(state, X)
     predicted = time.perf_counter() - start
     trained = args.epochs * len(X) / seconds[-1]
-    on_gpu = args.device.startswith("cuda")
-    return {
-        "method": method.name,
-        "device": torch.cuda.get_device_name() if on_gpu else args.device,
-        "precision": args.precision,
-        "batch": method.params()["batch"],
+    return upload, {
         "images_per_second": round(trained, 1),
         "seconds_per_run": round(IMAGES_PER_RUN / trained, 1),
         "inference_per_second": round(len(X) / predicted, 1),
-        "first_round_seconds": round(seconds[0], 2),
-        "upload_bytes": len(upload),
-        "device_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if on_gpu else None,
+        "first_round_seconds": [round(s, 2) for s in seconds[::2]],
+        "device_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        if args.device.startswith("cuda")
+        else None,
     }
+
+
+def profile(f: Callable[[], object]) -> str:
+    """The kernels that take most of the time of f."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as found:
+        f()
+    return found.key_averages().table(
+        "self_device_time_total", row_limit=12, max_name_column_width=60
+    )
 
 
 def main() -> None:
@@ -76,6 +109,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(VIT_METHODS))
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--profile", action="store_true", help="also list the slowest kernels")
     args = parser.parse_args()
     for key in args.methods.split(","):
         print(json.dumps(measure(key, args)), flush=True)

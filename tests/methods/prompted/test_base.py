@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedran.methods.prompted.base import PromptedMethod, add_rows, with_rows
+from fedran.methods.prompted.base import PromptedMethod, add_rows
 from fedran.methods.prompted.codaprompt import FedCODAPrompt
 from fedran.methods.prompted.frozen_vit import frozen_vit
+from fedran.methods.prompted.steps import with_rows
 from fedran.methods.trained.training import local_training
 from fedran.methods.trained.training.messages import unpack_tensors
 from helpers.tiny_vit import WIDTH, tiny_vit

@@ -59,6 +59,7 @@ class AdapterTuning(PromptedMethod):
 
     title: ClassVar[str] = "Adapters"
     uses_query: ClassVar[bool] = False
+    can_be_recorded: ClassVar[bool] = False
     sends: ClassVar[str] = "adapters and a cosine classifier in every round of the fine-tuning"
     verified: ClassVar[str] = (
         "fine-tuning partly: adapters, classifier and averaging against hand-written ones, images "

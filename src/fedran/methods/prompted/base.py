@@ -25,6 +25,7 @@ from fedran.methods.prompted.frozen_vit import (
     find_weights,
     frozen_vit,
 )
+from fedran.methods.prompted.steps import Step, recorded_step, with_rows
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.trained.training.fedavg import FedAvg
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
@@ -82,10 +83,15 @@ class PromptedMethod(FedAvg, ABC):
     precision: Precision = "float32"
     """``bfloat16``: the frozen network computes in bfloat16, which is faster on a GPU. Trained
     tensors, losses and messages are float32."""
+    execution: Literal["eager", "recorded"] = "eager"
+    """``recorded`` replays the steps as CUDA graphs, which is faster. Not in the results."""
 
     input: ClassVar[Literal["images"]] = "images"
     uses_query: ClassVar[bool] = True
     """Whether the method needs the features of the network without prompts."""
+    can_be_recorded: ClassVar[bool] = True
+    """Whether steps can be recorded: Adam or AdamW, and a loss without random numbers that reads
+    the model, the batch, the task and the number of known classes alone."""
 
     @property
     def name(self) -> str:
@@ -104,6 +110,10 @@ class PromptedMethod(FedAvg, ABC):
         path = find_weights(self.weights)
         file = path / "model.safetensors" if path.is_dir() else path
         return hashlib.sha256(file.read_bytes()).hexdigest()
+
+    def params(self) -> dict[str, Any]:
+        """The settings, without those that only say where and how torch computes."""
+        return {name: v for name, v in super().params().items() if name != "execution"}
 
     def formula(self, in_features: int, n_classes: int) -> int | None:
         """None: no paper counts the bytes of these methods on this network."""
@@ -137,6 +147,11 @@ class PromptedMethod(FedAvg, ABC):
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """A head without classes; ``start_task`` adds the other tensors."""
+        if self.execution != "eager" and not self.torch_device.startswith("cuda"):
+            raise ValueError(
+                f"execution = {self.execution!r} needs a CUDA device, got {self.torch_device}: "
+                "leave execution out, or give --device cuda"
+            )
         width, device = self.vit.sizes.width, self.torch_device
         head = {
             "head.weight": torch.zeros(0, width, device=device),
@@ -165,15 +180,8 @@ class PromptedMethod(FedAvg, ABC):
     def train(self, client: ClientRound) -> tuple[Weights, int]:
         """Train the task's rows of the model with a fresh optimiser."""
         first = self.first_trained(client.task, client.known)
-        trained = {
-            name: client.weights[name][row:].clone().requires_grad_() for name, row in first.items()
-        }
-
-        def loss(rows: Rows) -> Tensor:
-            return self.loss(client, with_rows(client.weights, trained), rows.X, rows.codes)
-
-        self.fit(trained, client, self.training_rows(client), loss)
-        return {name: tensor.detach() for name, tensor in trained.items()}, len(client.rows)
+        start = {name: client.weights[name][row:] for name, row in first.items()}
+        return self.fit(client, self.training_rows(client), start), len(client.rows)
 
     def training_rows(self, client: ClientRound) -> Rows:
         """The client's rows. A method can add ``extra`` tensors that its loss needs."""
@@ -184,30 +192,25 @@ class PromptedMethod(FedAvg, ABC):
         fused = self.torch_device.startswith("cuda") or None
         return torch.optim.Adam(groups, weight_decay=self.weight_decay, fused=fused)
 
-    def fit(
-        self, trained: Weights, client: ClientRound, rows: Rows, loss: Callable[[Rows], Tensor]
-    ) -> None:
-        """Minimise ``loss`` on batches of rows over the given tensors, in place.
+    def fit(self, client: ClientRound, rows: Rows, start: Weights) -> Weights:
+        """Minimise ``loss`` on batches of rows over some rows of the model, from their ``start``.
 
-        Raises ValueError if they are not finite afterwards.
+        Raises ValueError if the result is not finite.
         """
-        groups = [{"params": [t], "lr": self.rate_of(name)} for name, t in trained.items()]
-        optimiser = self.optimiser(groups)
-        rates = [group["lr"] for group in optimiser.param_groups]
+        recorded = self.execution == "recorded" and self.can_be_recorded
+        step = recorded_step(self, client, start) if recorded else Step(self, client, start)
         for epoch in range(self.epochs):
-            done = client.round * self.epochs + epoch
-            for rate, group in zip(rates, optimiser.param_groups, strict=True):
-                group["lr"] = rate * self.rate_share(done)
+            step.set_rates(self.rate_share(client.round * self.epochs + epoch))
             parts = batches(len(rows), self.batch, client.random)
             order = to_device_async(torch.cat(parts), self.torch_device)
             for batch in order.split([len(part) for part in parts]):
-                optimiser.zero_grad(set_to_none=True)
-                loss(rows[batch]).backward()
-                optimiser.step()
+                step(rows[batch])
+        trained = {name: t.detach().clone() for name, t in step.trained.items()}
         if not bool(torch.stack([t.isfinite().all() for t in trained.values()]).all()):
             raise ValueError(
                 f"training diverged: {self.title} is no longer finite at lr = {self.lr:g}; lower lr"
             )
+        return trained
 
     def rate_share(self, epoch: int) -> float:
         """Share of the learning rate in one of all epochs of a task, counted across its rounds."""
@@ -249,15 +252,6 @@ class PromptedMethod(FedAvg, ABC):
         with torch.inference_mode():
             starts = range(0, max(len(X), 1), ROWS_PER_PASS)
             return torch.cat([f(self.embedded(X[i : i + ROWS_PER_PASS])) for i in starts])
-
-
-def with_rows(weights: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> Weights:
-    """The weights, with the last rows of some tensors replaced by new ones."""
-    whole = dict(weights)
-    for name, rows in new.items():
-        kept = len(weights[name]) - len(rows)
-        whole[name] = torch.cat([weights[name][:kept], rows]) if kept else rows
-    return whole
 
 
 def add_rows(weights: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> Weights:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedran.methods.prompted.base import PromptedMethod
 from fedran.methods.prompted.frozen_vit import ROWS_PER_PASS, find_weights
+from fedran.methods.prompted.steps import MOST_STEPS
 from fedran.methods.trained.training.footprint import Footprint
 from fedran.methods.trained.training.lazy_torch import load_torch
 
@@ -27,10 +28,11 @@ def prompted_footprint(method: PromptedMethod, stream: Any) -> Footprint:
     rows = max(sum(len(r) for r in t.rows) for t in stream.tasks)
     largest = max(len(r) for t in stream.tasks for r in t.rows)
     token = (1 + sizes.grid**2) * sizes.width * size
+    kept = MOST_STEPS if method.execution == "recorded" else 1
     tensors = (
         4 * n_weights * 2
         + token * (rows + largest)
-        + token * method.batch * ACTIVATIONS * sizes.depth
+        + token * method.batch * ACTIVATIONS * sizes.depth * kept
         + token * ROWS_PER_PASS * ACTIVATIONS
         + 4 * 3 * sizes.side**2 * ROWS_PER_PASS * 3
     )

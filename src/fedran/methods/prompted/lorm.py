@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from fedran.methods.prompted.base import PromptedMethod, with_rows
+from fedran.methods.prompted.base import PromptedMethod
 from fedran.methods.prompted.frozen_vit import ROWS_PER_PASS, Embedded
 from fedran.methods.prompted.lora import (
     changed_features,
@@ -18,8 +18,9 @@ from fedran.methods.prompted.lora import (
     random_down,
     unpack_symmetric,
 )
+from fedran.methods.prompted.steps import with_rows
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran.methods.trained.training.local_training import ClientRound, Memory, Rows, seeded_random
+from fedran.methods.trained.training.local_training import ClientRound, Memory, seeded_random
 from fedran.methods.trained.training.messages import add_prefix, strip_prefix
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import average, check_weights
@@ -106,17 +107,12 @@ class LoRM(PromptedMethod):
         """Train one factor and the head, then add the Grams under the local model."""
         resting = factor_of(client.round + 1)
         first = self.first_trained(client.task, client.known)
-        trained = {
-            name: client.weights[name][row:].clone().requires_grad_()
+        start = {
+            name: client.weights[name][row:]
             for name, row in first.items()
             if not name.startswith(f"{resting}/")
         }
-
-        def loss(rows: Rows) -> Tensor:
-            return self.loss(client, with_rows(client.weights, trained), rows.X, rows.codes)
-
-        self.fit(trained, client, client.rows, loss)
-        sent = {name: tensor.detach() for name, tensor in trained.items()}
+        sent = self.fit(client, client.rows, start)
         grams = self.grams(with_rows(client.weights, sent), client)
         return {**sent, **grams}, len(client.rows)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from fedran.methods.prompted.base import PromptedMethod, add_rows, with_rows
+from fedran.methods.prompted.base import PromptedMethod, add_rows
 from fedran.methods.prompted.frozen_vit import ROWS_PER_PASS, Embedded
 from fedran.methods.prompted.lora import changed_features, random_down
+from fedran.methods.prompted.steps import with_rows
 from fedran.methods.protocol import Spec
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import ClientRound, cross_entropy, seeded_random
