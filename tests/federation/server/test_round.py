@@ -206,3 +206,15 @@ def test_uploads_sent_twice_count_for_the_quorum_and_leave_the_head_unchanged(se
     assert [site.receipts[-1]["outcome"] for site in nodes.values()] == ["duplicate"] * 3
     assert (server.folder / "head.fedran").read_bytes() == head
     assert len(heads(server)) == 1
+
+
+def test_an_offer_lists_the_classes_that_are_known_or_allowed(server, sites):
+    def listed():
+        return offers(server)[0]["classes"], offers(server)[0]["known_classes"]
+
+    server("may", honest(sites))
+    assert listed() == ([], [])
+    server("june", honest(sites, "june"))
+    assert listed() == ([], [0, 1])
+    server("july", honest(sites, "july"), classes=[1, 0, "x"])
+    assert listed() == ([0, 1, "x"], [])

@@ -108,7 +108,7 @@ def test_labels_outside_the_announced_classes_are_refused(sites, tmp_path):
     store = sites.store(tmp_path / "s", classes=(0, 1))
     assert store.receive(sites.envelope("site-1", "may", upload(1))).outcome == "accepted"
     strange = store.receive(sites.envelope("site-2", "may", upload(1, classes=(1, 7))))
-    assert "labels of this federation, got [7]" in strange.reason
+    assert "labels of this federation, got 7" in strange.reason
     store.close()
 
 

@@ -10,9 +10,10 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.core.errors import Refused
+from fedran.federation.protocol.class_names import spelling
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import PROTOCOL, Offer
-from fedran.federation.site.check import check_labels, check_task, spelling
+from fedran.federation.site.check import check_labels, check_task
 from fedran.federation.site.settings import SitePaths
 from helpers.made_site import OFFER, rows
 

@@ -63,6 +63,8 @@ class Offer:
     """Of the server's state. It changes when the state was restored, repaired or corrected."""
     classes: tuple[Label, ...] = ()
     """The labels that may occur; empty: any."""
+    known_classes: tuple[Label, ...] = ()
+    """Where any label may occur: those that occurred so far."""
     row_energy: float = 0.0
     """Median over the sites of the mean squared norm of their random features; 0: unknown."""
     protocol: int = PROTOCOL
@@ -90,14 +92,16 @@ class Offer:
             "mixture" if header.one_of("message", "summary", "mixture") == "mixture" else "summary",
             header.integer("group_size", 1, MAX_GROUP_SIZE),
             header.text("epoch", 64) if "epoch" in fields else "",
-            _read_classes(header) if "classes" in fields else (),
+            _read_classes(header, "classes"),
+            _read_classes(header, "known_classes"),
             header.number("row_energy") if "row_energy" in fields else 0.0,
             protocol,
         )
 
     def fields(self) -> dict[str, Any]:
         """The offer as plain values, for a message."""
-        return {**asdict(self), "classes": list(self.classes)}
+        lists = {"classes": list(self.classes), "known_classes": list(self.known_classes)}
+        return {**asdict(self), **lists}
 
     def features(self) -> RandomFeatures:
         """The feature map."""
@@ -130,10 +134,10 @@ def check_protocol(given: object, here: str, there: str) -> None:
         )
 
 
-def _read_classes(header: Header) -> tuple[Label, ...]:
-    found = header.items("classes", MAX_CLASSES)
+def _read_classes(header: Header, key: str) -> tuple[Label, ...]:
+    found = header.items(key, MAX_CLASSES) if key in header.fields else []
     if not all(type(c) is int or (isinstance(c, str) and len(c) <= MAX_LENGTH) for c in found):
-        raise Refused("classes", f"integers and texts of at most {MAX_LENGTH} characters", found)
+        raise Refused(key, f"integers and texts of at most {MAX_LENGTH} characters", found)
     return tuple(found)
 
 

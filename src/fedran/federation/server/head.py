@@ -6,8 +6,11 @@ import hashlib
 import json
 import logging
 import time
+from collections.abc import Iterable
 
 from fedran.core.head import Head
+from fedran.core.labels import Label
+from fedran.federation.protocol.class_names import class_warnings
 from fedran.federation.server.database import Upload
 from fedran.federation.server.gate import Held, check_head
 from fedran.federation.server.store import Store
@@ -56,6 +59,8 @@ def update_head(
     with store.tolerating_a_full_disk(path.name):
         write_atomically(path, blob)
     clear_held(store)
+    for warning in class_warnings(classes_by_site(store.database.uploads())):
+        log.warning("%s", warning)
     accuracy = validation.accuracy(head) if validation else None
     shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
     log.info("new head: %d classes%s", len(head.classes), shown)
@@ -69,6 +74,14 @@ def update_head(
             seconds=round(seconds, 3),
         )
     return blob, digest
+
+
+def classes_by_site(uploads: Iterable[Upload]) -> dict[str, list[Label]]:
+    """The classes of each site, or edge, over all its uploads."""
+    found: dict[str, dict[Label, None]] = {}
+    for upload in uploads:
+        found.setdefault(upload.client, {}).update((label, None) for label, _ in upload.classes)
+    return {site: list(labels) for site, labels in found.items()}
 
 
 def _new_uploads(store: Store) -> list[Upload]:

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import base_task
-from fedran.federation.protocol.messages import MAX_EARLIER, read_settled, read_tasks
+from fedran.federation.protocol.messages import MAX_CLASSES, MAX_EARLIER, read_settled, read_tasks
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.server.head import update_head
@@ -196,7 +196,12 @@ class Round:
         earlier = [name for name in tasks if name != newest][-MAX_EARLIER:]
         epoch = self.store.database.fact("epoch")
         offer = self.settings.offer(newest, earlier, epoch)
-        return replace(offer, row_energy=usual_row_energy(self.store.state.figures)).fields()
+        known = () if offer.classes else self.store.aggregator.classes
+        return replace(
+            offer,
+            known_classes=known if len(known) <= MAX_CLASSES else (),
+            row_energy=usual_row_energy(self.store.state.figures),
+        ).fields()
 
     def _receive_reply(self, node: int, reply: Message, task: str, quorum: Quorum) -> None:
         """Receive the envelopes of one node. Only those of the open task count for the quorum."""

@@ -13,6 +13,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
+from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
 from fedran.federation.protocol.identity import Roster, Statement, UploadId
 from fedran.federation.protocol.messages import Envelope, MessageKind
 from fedran.federation.protocol.receipts import Code, UploadRefused
@@ -157,9 +158,10 @@ def check_message(envelope: Envelope, rules: Rules, aggregator: Aggregator) -> S
         got = type(message).__name__.lower()
         raise UploadRefused(Code.INVALID, "message", f"a {rules.message}", f"a {got}")
     if rules.classes is not None:
-        unknown = [c for c in message.classes if c not in rules.classes]
+        unknown = unknown_labels(message.classes, rules.classes)
         if unknown:
-            raise UploadRefused(Code.INVALID, "classes", "labels of this federation", unknown[:5])
+            expected = "labels of this federation"
+            raise UploadRefused(Code.INVALID, "classes", expected, describe_unknown(unknown))
     if message.accounts.energy <= 0:
         expected = "rows that are not all zero"
         raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, printable
 from fedran.core.head import Head
 from fedran.core.labels import Label, canonical
+from fedran.federation.protocol.class_names import unknown_labels, variants
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.rows import Rows
 from fedran.federation.site.settings import SitePaths
@@ -158,43 +159,22 @@ def check_labels(
         text = f"Withheld, with fewer than {least} rows each: {_names(rare)}."
         found.append(Finding("note", text))
     known = set(classes) or set(head.classes if head is not None else ())
-    new = [label for label in counts if label not in known]
-    for label in new:
-        like = [k for k in known if spelling(k) == spelling(label)]
-        if like:
-            text = f"The label {label!r} is not {like[0]!r}, which the federation uses; rename it."
+    new = unknown_labels(counts, known)
+    for label, like in new.items():
+        if like is not None:
+            text = f"The label {label!r} is not {like!r}, which the federation uses; rename it."
             found.append(Finding("error" if classes else "warning", text))
-    strange = [a for a in new if not any(spelling(k) == spelling(a) for k in known)]
+    strange = [label for label, like in new.items() if like is None]
     if strange and classes:
         listed = _names(classes)
         text = f"The server does not accept the labels {_names(strange)}; it lists {listed}."
         found.append(Finding("error", text))
     elif strange and known:
         found.append(Finding("note", f"New to the federation: {_names(strange)}."))
-    for a, b in _variants(list(counts)):
+    for a, b, *_ in variants(counts):
         text = f"The labels {a!r} and {b!r} are two classes; use one spelling if they are one."
         found.append(Finding("warning", text))
     return found
-
-
-def spelling(label: Label) -> str:
-    """What labels have in common that differ in type, case, spaces or punctuation.
-
-    >>> spelling("Digit 1") == spelling("digit_1"), spelling(1) == spelling("1")
-    (True, True)
-    """
-    text = str(label)
-    letters = "".join(c for c in text.casefold() if c.isalnum())
-    return f"-{letters}" if text.startswith("-") else letters or text
-
-
-def _variants(labels: list[Label]) -> list[tuple[Label, Label]]:
-    first: dict[str, Label] = {}
-    return [
-        (first[spelling(label)], label)
-        for label in labels
-        if first.setdefault(spelling(label), label) != label
-    ]
 
 
 def _names(labels: Collection[Label]) -> str:

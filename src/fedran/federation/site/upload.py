@@ -20,6 +20,7 @@ from fedran.core.mixture import condense
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
+from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import FeatureSource, Offer, require_same_source, seal
 from fedran.federation.protocol.receipts import Code
@@ -108,6 +109,7 @@ class Site:
             if found is not None:  # the rows of an upload that waits at the server were deleted
                 return found
             raise
+        check_labels(data.y, offer)
         made_from = self._digest(data, offer)
         if answer is not None and correctable and self.outbox.made_from(offer.task) == made_from:
             if answer.code == Code.REJECTED:
@@ -276,6 +278,29 @@ def checked_sign(features: NDArray[Any], offer: Offer) -> NDArray[Any]:
             hint="use the server's backbone here, or set kind = 'cosine' at the server",
         )
     return features
+
+
+def check_labels(y: list[Any], offer: Offer) -> None:
+    """Refuse labels that the server does not list, and warn about other spellings of known ones.
+
+    The reason goes to the server, so it names no label. The site's log does.
+    """
+    classes, _ = encode_labels(y, len(y))
+    unknown = unknown_labels(classes, offer.classes or offer.known_classes)
+    if not offer.classes:  # new classes are allowed: only those that look like known ones are told
+        unknown = {label: meant for label, meant in unknown.items() if meant is not None}
+        if unknown:
+            text = "task %s: new labels that look like known ones: %s"
+            log.warning(text, offer.task, describe_unknown(unknown))
+        return
+    if unknown:
+        log.warning("task %s: unknown labels: %s", offer.task, describe_unknown(unknown))
+        raise Refused(
+            "labels",
+            f"the {len(offer.classes)} classes that the server lists",
+            f"{len(unknown)} others",
+            hint="the site's log names them",
+        )
 
 
 def summarize_bytes(n: int, width: int) -> int:

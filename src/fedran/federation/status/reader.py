@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedran.federation.protocol.class_names import class_warnings
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry
 from fedran.federation.protocol.identity import Roster, base_task
 from fedran.federation.protocol.lockfile import lock_holder
@@ -72,6 +73,8 @@ class Reader:
         counts = stored.counts
         known = {task.task: task for task in stored.tasks}
         names = list(dict.fromkeys((*known, *counts.tasks)))
+        sites = self._sites(stored, connections, notes)
+        notes += class_warnings({s.client: [c for c, _ in s.classes] for s in sites if s.classes})
         return Status(
             at=now,
             federation=self.settings.federation,
@@ -85,7 +88,7 @@ class Reader:
             transport=_sum_of_bytes(stored.runs, "received", "sent"),
             head=_head(stored.heads[-1]) if stored.heads else None,
             tasks=[_task(stored, name, known.get(name), active) for name in reversed(names)],
-            sites=self._sites(stored, connections, notes),
+            sites=sites,
             quarantine=self._quarantine(stored.quarantine),
             problems=_problems(counts.problems),
             certificate_expires=expires,

@@ -1,0 +1,86 @@
+"""Labels that people may have meant to be the same, and labels that a federation does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from fedran.core.errors import printable
+from fedran.core.labels import Label
+
+MAX_NAMED = 5
+"""Labels that one sentence names."""
+
+
+def spelling(label: Label) -> str:
+    """What labels have in common that differ in type, case, spaces or punctuation.
+
+    >>> spelling("Digit 1") == spelling("digit_1"), spelling(1) == spelling("1")
+    (True, True)
+    """
+    text = str(label)
+    letters = "".join(c for c in text.casefold() if c.isalnum())
+    return f"-{letters}" if text.startswith("-") else letters or text
+
+
+def variants(labels: Iterable[Label]) -> list[tuple[Label, ...]]:
+    """Groups of different labels that have the same spelling, in the given order.
+
+    >>> variants([1, "1", "Cat", "cat ", "dog"])
+    [(1, '1'), ('Cat', 'cat ')]
+    """
+    groups: dict[str, list[Label]] = {}
+    for label in dict.fromkeys(labels):
+        groups.setdefault(spelling(label), []).append(label)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def unknown_labels(labels: Iterable[Label], known: Collection[Label]) -> dict[Label, Label | None]:
+    """Labels that are not known, each with the known label of the same spelling, if any.
+
+    >>> unknown_labels(["1", 2, "digit 1"], [1, 2])
+    {'1': 1, 'digit 1': None}
+    """
+    forms = {spelling(label): label for label in known}
+    listed = set(known)
+    return {
+        label: forms.get(spelling(label)) for label in dict.fromkeys(labels) if label not in listed
+    }
+
+
+def describe_unknown(unknown: Mapping[Label, Label | None]) -> str:
+    """Unknown labels for people, with what may have been meant.
+
+    >>> describe_unknown({"1": 1, "digit 1": None})
+    "'1' (did you mean 1?), 'digit 1'"
+    """
+    named = [
+        printable(repr(label)) + ("" if meant is None else f" (did you mean {meant!r}?)")
+        for label, meant in list(unknown.items())[:MAX_NAMED]
+    ]
+    more = len(unknown) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def class_warnings(by_site: Mapping[str, Collection[Label]]) -> list[str]:
+    """What an operator should look at in the classes of each site, one sentence per finding.
+
+    >>> class_warnings({"a": [1, 2], "b": [1, 2], "c": ["1", 2]})
+    ["1 and '1' may be meant as one class; '1' comes from c.", "Only one site has: '1' (c)."]
+    """
+    sites: dict[Label, list[str]] = {}
+    for site, labels in by_site.items():
+        for label in labels:
+            sites.setdefault(label, []).append(site)
+    found = []
+    for group in variants(sites)[:MAX_NAMED]:
+        rarest = min(group, key=lambda label: len(sites[label]))
+        names = " and ".join(printable(repr(label)) for label in group)
+        origin = ", ".join(sites[rarest][:3])
+        rare = printable(repr(rarest))
+        found.append(f"{names} may be meant as one class; {rare} comes from {origin}.")
+    alone = [(label, who[0]) for label, who in sites.items() if len(who) == 1]
+    if len(by_site) > 1 and alone:
+        named = ", ".join(f"{printable(repr(c))} ({site})" for c, site in alone[:MAX_NAMED])
+        more = f" and {len(alone) - MAX_NAMED} more" if len(alone) > MAX_NAMED else ""
+        found.append(f"Only one site has: {named}{more}.")
+    return found
