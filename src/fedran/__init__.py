@@ -24,7 +24,8 @@ from fedran.wire.plan import Plan, plan
 from fedran.wire.validation import Limits
 
 if TYPE_CHECKING:
-    from fedran.estimator import FedRANClassifier
+    from fedran.estimator import FedRANClassifier, add_pipelines
+    from fedran.scaler import FederatedScaler
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,7 @@ __all__ = [
     "Aggregator",
     "Diagnosis",
     "FedRANClassifier",
+    "FederatedScaler",
     "Fingerprint",
     "Head",
     "Limits",
@@ -44,6 +46,7 @@ __all__ = [
     "Ridge",
     "Summarizer",
     "Summary",
+    "add_pipelines",
     "condense",
     "decode",
     "encode",
@@ -61,10 +64,14 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
 
     def __getattr__(name: str) -> Any:
         """Import the estimator on first use: scikit-learn takes longer to import than the rest."""
-        if name == "FedRANClassifier":
-            from fedran.estimator import FedRANClassifier
+        if name in ("FedRANClassifier", "add_pipelines"):
+            from fedran import estimator
 
-            return FedRANClassifier
+            return getattr(estimator, name)
+        if name == "FederatedScaler":
+            from fedran.scaler import FederatedScaler
+
+            return FederatedScaler
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -24,6 +25,7 @@ from fedran.core.labels import Label, encode_labels, label_array, recode
 from fedran.core.ridge import Ridge
 from fedran.core.summarize import check_weights
 from fedran.core.summary import Summary
+from fedran.scaler import FederatedScaler
 
 SEED_RANGE = 2**31
 LEFT_OUT_ROWS = 4096
@@ -54,7 +56,11 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         otherwise, for example ``Ridge.absolute(0.1)``.
     random_state:
         Seed of P. Models can be added only if it is the same int in both.
-        Their ``out_features``, ``kind`` and ``bias`` must agree too.
+        Their ``out_features``, ``kind``, ``bias`` and ``scaler`` must agree too.
+    scaler:
+        A fitted ``FederatedScaler`` that is applied to X first, for example one that several
+        sites added up. An unfitted one is fitted on the rows of ``fit`` or of the first
+        ``partial_fit``. Its fingerprint becomes part of the model's.
 
     Attributes
     ----------
@@ -64,6 +70,8 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The width of X.
     phi_ : RandomFeatures
         The random-feature map.
+    scaler_ : FederatedScaler or None
+        The fitted scaler.
     head_ : Head
         The solved head, with its diagnosis.
 
@@ -76,8 +84,9 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     classes at any time. Scores do not depend on how the rows are split into batches, except for
     rounding; the temperature of the probabilities does.
 
-    Scale X first with ``StandardScaler``: the random features mix all columns, so a column with
-    large values hides the others, and the constant of ``bias`` suits columns of variance 1.
+    Scale X first, with ``scaler=FederatedScaler()`` or ``StandardScaler``: the random features mix
+    all columns, so a column with large values hides the others, and the constant of ``bias`` suits
+    columns of variance 1.
 
     Examples
     --------
@@ -101,6 +110,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rank: int | float | None = None,
         ridge: Ridge | float = 1.0,
         random_state: int | None = 0,
+        scaler: FederatedScaler | None = None,
     ) -> None:
         self.out_features = out_features
         self.kind = kind
@@ -108,6 +118,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.rank = rank
         self.ridge = ridge
         self.random_state = random_state
+        self.scaler = scaler
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -152,7 +163,9 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError("all sample weights are zero: nothing can be learned")
             X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
         labels, codes = encode_labels(y, len(X))
-        phi = self._new_map(X.shape[1]) if fresh else self.phi_
+        scaler = self._fitted_scaler(X, weights) if fresh else self.scaler_
+        X = X if scaler is None else scaler.transform(X)
+        phi = self._new_map(X.shape[1], scaler) if fresh else self.phi_
         if phi.kind == "relu":
             _require_energy(X, phi.out_features)
         try:
@@ -161,6 +174,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"Negative values in data: {reason.got}; {reason.hint}") from None
         if fresh:
             self.phi_: RandomFeatures = phi
+            self.scaler_: FederatedScaler | None = scaler
             self._learned = ExactSum(phi.out_features, _sum_dtype(phi), stack=False)
             self._calibration = Calibration.empty()
             self._solved: dict[str, Head] = {}
@@ -216,11 +230,19 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._calibration += Calibration.of_scores(left_out, codes[rows], w[rows])
         self._solved["head"] = replace(head, calibration=self._calibration)
 
-    def _new_map(self, in_features: int) -> RandomFeatures:
+    def _fitted_scaler(
+        self, X: NDArray[Any], weights: NDArray[np.float64] | None
+    ) -> FederatedScaler | None:
+        if self.scaler is None or hasattr(self.scaler, "mean_"):
+            return self.scaler
+        return clone(self.scaler).fit(X, sample_weight=weights)
+
+    def _new_map(self, in_features: int, scaler: FederatedScaler | None) -> RandomFeatures:
         seed = self.random_state
         if not isinstance(seed, (int, np.integer)):
             seed = int(check_random_state(seed).randint(SEED_RANGE))
-        return RandomFeatures(in_features, self.out_features, self.kind, seed, self.bias)
+        source = None if scaler is None else {"scaler": scaler.fingerprint_}
+        return RandomFeatures(in_features, self.out_features, self.kind, seed, self.bias, source)
 
     def __sklearn_tags__(self) -> Any:
         """Tells scikit-learn which X is accepted."""
@@ -253,10 +275,8 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.floating]:
         """Scores (n, C); for two classes one column, positive for ``classes_[1]``."""
-        check_is_fitted(self, "classes_")
-        X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])
         head = self.head_
-        scores = np.concatenate([head.scores(H) for _, H in self.phi_.blocks(X)])
+        scores = np.concatenate([head.scores(H) for _, H in self._mapped(X)])
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
@@ -266,10 +286,14 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from: leave-one-out scores in ``fit``, in closed form; scores before a batch is absorbed in
         ``partial_fit``. After ``+`` it comes from the added records of both models.
         """
+        head = self.head_
+        return np.concatenate([head.probabilities(H) for _, H in self._mapped(X)])
+
+    def _mapped(self, X: ArrayLike) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Blocks of the random features of rows to predict."""
         check_is_fitted(self, "classes_")
         X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])
-        head = self.head_
-        return np.concatenate([head.probabilities(H) for _, H in self.phi_.blocks(X)])
+        return self.phi_.blocks(X if self.scaler_ is None else self.scaler_.transform(X))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The best label of each row."""
@@ -316,7 +340,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         merged.n_features_in_ = self.n_features_in_
         if hasattr(self, "feature_names_in_"):
             merged.feature_names_in_ = self.feature_names_in_
-        merged.phi_ = self.phi_
+        merged.phi_, merged.scaler_ = self.phi_, self.scaler_
         merged._learned = ExactSum(self.phi_.out_features, self._learned.dtype, stack=False)
         merged._learned.add_sum(self._learned)
         merged._learned.add_sum(other._learned)
@@ -339,7 +363,50 @@ def _map_parameters(clf: FedRANClassifier) -> dict[str, Any]:
         "kind": phi.kind,
         "bias": phi.bias,
         "random_state": phi.seed,
+        "scaler": phi.source.get("scaler"),
     }
+
+
+def add_pipelines(*pipelines: Pipeline) -> Pipeline:
+    """One pipeline that ends in the sum of the classifiers of several fitted pipelines.
+
+    The steps before the classifier must be the same in all of them, which their fingerprints
+    tell: a fitted ``FederatedScaler``, or one inside scikit-learn's ``FrozenEstimator``, which
+    keeps ``Pipeline.fit`` from fitting it again. Other steps have no fingerprint and are refused.
+
+    >>> from sklearn.datasets import load_wine
+    >>> from sklearn.frozen import FrozenEstimator
+    >>> from sklearn.pipeline import make_pipeline
+    >>> X, y = load_wine(return_X_y=True)
+    >>> common = FederatedScaler().fit(X[::2]) + FederatedScaler().fit(X[1::2])
+    >>> a, b = (
+    ...     make_pipeline(FrozenEstimator(common), FedRANClassifier(256)).fit(X[i::2], y[i::2])
+    ...     for i in (0, 1)
+    ... )
+    >>> add_pipelines(a, b).score(X, y) > 0.95
+    True
+    """
+    if not pipelines:
+        raise ValueError("add_pipelines needs at least one fitted pipeline")
+    first = pipelines[0]
+    for other in pipelines:
+        names = [[name for name, _ in p.steps] for p in (first, other)]
+        if names[0] != names[1]:
+            raise ValueError(f"the pipelines have different steps: {names[0]} and {names[1]}")
+        for (name, mine), (_, theirs) in zip(first.steps[:-1], other.steps[:-1], strict=True):
+            prints = [getattr(step, "fingerprint_", None) for step in (mine, theirs)]
+            if None in prints:
+                raise ValueError(
+                    f"step {name!r} is a {type(mine).__name__}, whose fitted state cannot be "
+                    "compared; use a FederatedScaler inside FrozenEstimator"
+                )
+            if prints[0] != prints[1]:
+                raise ValueError(
+                    f"step {name!r} scales differently in two pipelines; add the scalers of all "
+                    "sites first and use the sum, inside FrozenEstimator, in every pipeline"
+                )
+    total = sum(pipeline.steps[-1][1] for pipeline in pipelines)
+    return Pipeline([*first.steps[:-1], (first.steps[-1][0], total)])
 
 
 def _require_energy(X: NDArray[Any], out_features: int) -> None:
