@@ -95,6 +95,13 @@ def init(
         MessageKind,
         typer.Option(help="What sites send: summary, or mixture (small, for any width)."),
     ] = "summary",
+    offline_ca: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the key of the certificate authority, for example on a removable "
+            "medium. The server does not need it."
+        ),
+    ] = None,
 ) -> None:
     """Create a server, and sites to try it: configuration, keys, certificates."""
     from fedran.federation.ops.scaffold import (
@@ -118,7 +125,15 @@ def init(
             raise ValueError("--kind is for the sites' own features: name them with --in-features")
         declared = replace(declared, kind=kind)
     options = FederationOptions(
-        federation, sites, address, declared, out_features, tasks, tuple(host or ()), message
+        federation,
+        sites,
+        address,
+        declared,
+        out_features,
+        tasks,
+        tuple(host or ()),
+        message,
+        offline_ca,
     )
     made = make_federation(folder, options)
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
@@ -203,13 +218,17 @@ def renew(
         list[str] | None,
         typer.Option(help="Name in the certificate. May be repeated. Default: the old names."),
     ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(help="Folder that holds ca.key, if `init --offline-ca` put it elsewhere."),
+    ] = None,
 ) -> None:
     """Renew the server's certificate. Restart the server afterwards; sites need nothing new."""
     from fedran.federation.ops.keys import days_left, renew_server
     from fedran.federation.server.settings import ServerPaths
 
     tls = ServerPaths.find(folder).tls
-    renew_server(tls, host)
+    renew_server(tls, host, ca)
     typer.echo(f"{tls / 'server.crt'}: valid for {days_left(tls / 'server.crt'):.0f} days")
 
 

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedran.core.errors import Refused
+from fedran.federation.ops import keys
 from fedran.federation.ops.keys import (
     check_node_key,
     days_left,
@@ -213,5 +214,23 @@ def test_a_renewed_certificate_has_the_same_authority_and_names(tmp_path):
     context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
     assert days_left(tmp_path / "server.crt") > 800
     (tmp_path / "ca.key").unlink()
-    with pytest.raises(FileNotFoundError, match="the authority's private key"):
+    with pytest.raises(FileNotFoundError, match=r"name the folder in which ca.key is kept"):
         renew_server(tmp_path)
+
+
+def test_the_key_of_the_authority_can_be_kept_elsewhere(tmp_path):
+    tls, safe = tmp_path / "tls", tmp_path / "safe"
+    keys.make_certificates(tls, ["fl.example.org"], safe)
+    assert sorted(p.name for p in tls.iterdir()) == ["ca.crt", "server.crt", "server.key"]
+    assert (safe / "ca.key").stat().st_mode & 0o077 == 0
+    with pytest.raises(FileNotFoundError, match="kept with --ca"):
+        keys.renew_server(tls)
+    before = (tls / "server.crt").read_bytes()
+    keys.renew_server(tls, authority_folder=safe)
+    assert (tls / "server.crt").read_bytes() != before
+    assert "fl.example.org" in keys.server_hosts(tls)
+    with pytest.raises(FileExistsError, match="may belong to another federation"):
+        keys.make_certificates(tmp_path / "second", (), safe)
+    keys.make_certificates(tmp_path / "other")
+    with pytest.raises(Refused, match=r"the key of this server's ca.crt"):
+        keys.renew_server(tls, authority_folder=tmp_path / "other")

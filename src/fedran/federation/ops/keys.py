@@ -59,15 +59,20 @@ def _public_line(key: ec.EllipticCurvePublicKey) -> str:
     return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
 
 
-def make_certificates(folder: Path, hosts: Sequence[str] = ()) -> None:
+def make_certificates(
+    folder: Path, hosts: Sequence[str] = (), authority_folder: Path | None = None
+) -> None:
     """Write ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``; never replaces old ones.
 
     ``hosts`` are the names and addresses by which sites reach the server, besides this machine's
-    own. The authority's key is only needed to renew the server's certificate, so it can be stored
-    elsewhere.
+    own. The authority's key is only needed to renew the server's certificate, so it can be kept in
+    another folder, for example on a medium that is in a safe.
     """
     if (folder / "server.crt").exists():
         raise FileExistsError(f"{folder}: certificates exist already")
+    key_file = (authority_folder or folder) / "ca.key"
+    if key_file.exists():
+        raise FileExistsError(f"{key_file}: exists already, and may belong to another federation")
     authority = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedran authority")])
     extensions: list[tuple[x509.ExtensionType, bool]] = [
@@ -77,21 +82,32 @@ def make_certificates(folder: Path, hosts: Sequence[str] = ()) -> None:
     root = _sign(name, name, authority, authority, AUTHORITY_DAYS, extensions)
     server_key, server = _server_certificate(authority, name, hosts)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_private(folder / "ca.key", _pem(authority))
+    key_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_private(key_file, _pem(authority))
     write_private(folder / "server.key", _pem(server_key))
     write_atomically(folder / "ca.crt", root.public_bytes(Encoding.PEM))
     write_atomically(folder / "server.crt", server.public_bytes(Encoding.PEM))
 
 
-def renew_server(folder: Path, hosts: Sequence[str] | None = None) -> None:
+def renew_server(
+    folder: Path, hosts: Sequence[str] | None = None, authority_folder: Path | None = None
+) -> None:
     """Write a new server certificate and key of the same authority; sites need nothing new.
 
-    ``hosts=None`` keeps the names of the old certificate.
+    ``hosts=None`` keeps the names of the old certificate. ``authority_folder`` holds ``ca.key``
+    if it is kept elsewhere.
     """
-    check_private(folder / "ca.key", "the authority's private key")
-    authority = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    key_file = (authority_folder or folder) / "ca.key"
+    if authority_folder is None and not key_file.is_file():
+        raise FileNotFoundError(
+            f"{key_file}: no such file; name the folder in which ca.key is kept with --ca"
+        )
+    check_private(key_file, "the authority's private key")
+    authority = load_pem_private_key(key_file.read_bytes(), None)
     if not isinstance(authority, ec.EllipticCurvePrivateKey):
-        raise Refused(str(folder / "ca.key"), "the key that `init` made", "another kind of key")
+        raise Refused(str(key_file), "the key that `init` made", "another kind of key")
+    if authority.public_key() != _load_certificate(folder / "ca.crt").public_key():
+        raise Refused(str(key_file), "the key of this server's ca.crt", "the key of another one")
     if hosts is None:
         hosts = server_hosts(folder)
     issuer = _load_certificate(folder / "ca.crt").subject

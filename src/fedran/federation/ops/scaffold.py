@@ -92,6 +92,8 @@ class FederationOptions:
     """Names by which sites on other machines reach the server."""
     message: MessageKind = "summary"
     """What sites send."""
+    offline_ca: Path | None = None
+    """Folder for the key of the certificate authority; None: beside the server's certificate."""
 
 
 def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]:
@@ -118,7 +120,9 @@ def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]
         validation="validation.npz" if sample else None,
         address=options.address,
     )
-    server = make_server(folder / "server", settings, hosts=options.hosts)
+    server = make_server(
+        folder / "server", settings, hosts=options.hosts, offline_ca=options.offline_ca
+    )
     sites = []
     for i in range(options.n_sites):
         name = f"site-{i + 1:0{len(str(options.n_sites))}d}"
@@ -138,12 +142,16 @@ def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]
 
 
 def make_server(
-    folder: Path, settings: ServerSettings, *, hosts: Sequence[str] = ()
+    folder: Path,
+    settings: ServerSettings,
+    *,
+    hosts: Sequence[str] = (),
+    offline_ca: Path | None = None,
 ) -> ServerPaths:
     """Create a server's folder with configuration, an empty roster and certificates."""
     paths = ServerPaths(folder)
     _check_empty(folder)
-    make_certificates(paths.tls, hosts)
+    make_certificates(paths.tls, hosts, offline_ca)
     folder.chmod(0o700)
     paths.nodes.mkdir(mode=0o700)
     lines = ["# The server of a federation. `fedran federation server FOLDER` runs it.\n"]

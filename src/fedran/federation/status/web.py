@@ -25,6 +25,7 @@ from fedran.federation.status.format import (
     format_percent,
     format_uploads,
 )
+from fedran.federation.status.metrics import CONTENT_TYPE, render_metrics
 from fedran.federation.status.model import SiteStatus, Status
 from fedran.federation.status.reader import Reader
 
@@ -125,6 +126,7 @@ _ROUTES: dict[str, tuple[str, Callable[[Status], bytes]]] = {
     "/": (_HTML, render_page),
     "/sections": (_HTML, render_sections),
     "/status.json": (_JSON, lambda status: status.to_json().encode()),
+    "/metrics": (CONTENT_TYPE, render_metrics),
 }
 
 
@@ -159,7 +161,7 @@ class StatusServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET requests for three fixed paths and nothing else."""
+    """Answers GET requests for a few fixed paths and nothing else."""
 
     server: StatusServer
     timeout = 30

@@ -1,0 +1,219 @@
+"""The files in deploy/: a proxy that forwards only what sites need, units and a container."""
+
+import http.server
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from fedran.federation.ops.flower import free_port
+from fedran.federation.ops.keys import make_certificates
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+if not DEPLOY.is_dir():
+    pytest.skip("no deploy/ beside the tests", allow_module_level=True)
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+HTTP = """
+daemon off;
+worker_rlimit_nofile 4096;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log warn;
+events {{ worker_connections 512; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    include {folder}/fedran.conf;
+}}
+"""
+
+
+class Upstream(http.server.BaseHTTPRequestHandler):
+    """Answers as a SuperLink does that has every interface."""
+
+    connections = 0
+
+    def setup(self):
+        Upstream.connections += 1
+        super().setup()
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def do_GET(self):
+        body = f"upstream {self.path}".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def proxy(tmp_path):
+    """nginx with our file, in front of a TLS server on loopback; a function that asks it."""
+    if NGINX is None:
+        pytest.skip("nginx is not installed")
+    make_certificates(tmp_path / "tls")
+    Upstream.connections = 0
+    upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls" / "server.crt", tmp_path / "tls" / "server.key")
+    upstream.socket = context.wrap_socket(upstream.socket, server_side=True)
+    threading.Thread(target=upstream.serve_forever, daemon=True).start()
+    port = free_port()
+    text = (DEPLOY / "nginx" / "fedran.conf").read_text()
+    changes = {
+        "listen 9444 ssl;": f"listen 127.0.0.1:{port} ssl;",
+        "listen [::]:9444 ssl;": "",
+        "/etc/fedran/tls": str(tmp_path / "tls"),
+        "https://127.0.0.1:9443": f"https://127.0.0.1:{upstream.server_address[1]}",
+        "client_max_body_size 64m": "client_max_body_size 64k",
+    }
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "fedran.conf").write_text(text)
+    (tmp_path / "nginx.conf").write_text(HTTP.format(folder=tmp_path))
+    arguments = [NGINX, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
+    tested = subprocess.run([*arguments, "-t"], capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stderr
+    process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
+    trust = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.crt")
+
+    def ask(path, data=None):
+        try:
+            url = f"https://localhost:{port}{path}"
+            with urllib.request.urlopen(url, data, timeout=10, context=trust) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, ""
+
+    ask.port, ask.trust, ask.upstream = port, trust, lambda: Upstream.connections
+    try:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield ask
+    finally:
+        process.terminate()
+        process.wait(20)
+        upstream.shutdown()
+        upstream.server_close()
+
+
+def test_the_proxy_forwards_only_the_interface_of_the_sites(proxy):
+    assert proxy("/v1/fleet/pull-messages") == (200, "upstream /v1/fleet/pull-messages")
+    hidden = ["/", "/docs", "/openapi.json", "/v1/control/start-run", "/v1/runtime/acquire-task"]
+    hidden += ["/v1/fleet/../control/start-run", "/v1/fleet/%2e%2e/control/start-run"]
+    for path in hidden:
+        status, body = proxy(path)
+        assert (status in (301, 403), "upstream" in body) == (True, False), path
+
+
+def test_the_proxy_limits_bodies_and_connections(proxy):
+    assert proxy("/v1/fleet/push", b"x" * 1000)[0] == 200
+    assert proxy("/v1/fleet/push", b"x" * 100_000)[0] == 413
+    held = []
+    try:
+        answers = []
+        for _ in range(40):
+            plain = socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+            held.append(proxy.trust.wrap_socket(plain, server_hostname="localhost"))
+            # The first half of a request: such connections are counted, and closed after 10 s.
+            held[-1].sendall(b"POST /v1/fleet/x HTTP/1.1\r\nHost: localhost\r\n")
+            held[-1].sendall(b"Content-Length: 10\r\n\r\n")
+            held[-1].settimeout(0.2)
+            try:
+                answers.append(held[-1].recv(20))
+            except TimeoutError:
+                answers.append(b"")
+        assert sum(b"429" in answer for answer in answers) == 40 - 32
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_idle_connections_do_not_reach_the_server(proxy):
+    idle = [socket.create_connection(("127.0.0.1", proxy.port), timeout=10) for _ in range(300)]
+    try:
+        assert proxy("/v1/fleet/pull-messages")[0] == 200
+    finally:
+        for connection in idle:
+            connection.close()
+    assert proxy.upstream() <= 2
+
+
+@pytest.mark.parametrize("name", ["fedran-server.service", "fedran-site@.service"])
+def test_units_can_be_enabled_at_boot_and_are_valid(name, tmp_path):
+    text = (DEPLOY / "systemd" / name).read_text()
+    for line in ("WantedBy=multi-user.target", "Restart=always", "After=network-online.target"):
+        assert line in text.splitlines()
+    assert re.search(r"^LimitNOFILE=\d{5}$", text, re.M)
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    executable = tmp_path / "fedran"
+    executable.write_text("#!/bin/sh\n")
+    executable.chmod(0o755)
+    unit = tmp_path / name.replace("@", "@trial")
+    unit.write_text(
+        text.replace("/opt/fedran/bin/fedran", str(executable)).replace("User=fedran", "User=root")
+    )
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", "--recursive-errors=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    problems = [x for x in done.stderr.splitlines() if unit.name in x]
+    assert (done.returncode, problems) == (0, []), done.stderr
+
+
+def test_commands_in_units_and_compose_file_exist(cli):
+    text = "".join(p.read_text() for p in DEPLOY.rglob("*") if p.is_file())
+    for command in ("server", "client"):
+        assert f"federation {command}" in text
+        assert cli("federation", command, "--help")[0] == 0
+
+
+def test_the_compose_file_names_the_image_and_files_that_exist():
+    yaml = pytest.importorskip("yaml")
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert set(services) == {"server", "proxy", "site"}
+    assert (DEPLOY / ".." / services["server"]["build"]["dockerfile"]).is_file()
+    assert (DEPLOY / services["proxy"]["volumes"][0].split(":")[0]).is_file()
+    for service in services.values():
+        assert service["restart"] == "always"
+    for name in ("server", "site"):
+        assert services[name]["cap_drop"] == ["ALL"]
+
+
+def test_the_container_file_copies_files_that_exist():
+    text = (DEPLOY / "Containerfile").read_text()
+    copied = re.findall(r"^COPY (.*) \S+$", text, re.M)
+    names = [name for line in copied for name in line.split()]
+    assert names
+    for name in names:
+        assert (DEPLOY.parent / name).exists(), name
+    assert text.index("USER fedran") > text.index("pip install")
