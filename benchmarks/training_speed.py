@@ -153,7 +153,7 @@ def synthesis_seconds(job: Federation, full: Any, state: Any) -> float:
         for make in (teacher_network, student_network)
     ]
     work = Synthesis(*networks, 32, plan, 0, job.device)
-    with work.statistics, fast_convolutions(job.method.precision):
+    with work.statistics, fast_convolutions(job.method.precision == "bfloat16"):
         images, _ = work.make_images(None)
         drawing = job.seconds(lambda: work.make_images(None))[0]
         with work.statistics.paused():

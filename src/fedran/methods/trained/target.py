@@ -107,7 +107,7 @@ class TARGET(TrainedMethod):
         seed = stable_seed("synthesis", state.seed, state.task)
         assert state.spec.image_size is not None
         size = state.spec.image_size
-        with fast_convolutions(self.precision):
+        with fast_convolutions(self.precision == "bfloat16"):
             made = synthesise(teacher, student, size, plan, seed, self.torch_device)
         state.extra["synthetic"] = made.images
         return state

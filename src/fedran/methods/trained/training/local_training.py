@@ -277,9 +277,12 @@ class Step:
     def __call__(self, *batch: Tensor) -> None:
         """One step on this batch."""
         self.optimiser.zero_grad(set_to_none=True)
-        with autocast(self.device, self.schedule.precision):
-            value = self.loss(*batch)
-        value.backward()
+        # The last batch of an epoch has another size at every client: not worth a measurement.
+        usual = len(batch[0]) == self.schedule.batch
+        with fast_convolutions(usual and self.schedule.precision == "bfloat16"):
+            with autocast(self.device, self.schedule.precision):
+                value = self.loss(*batch)
+            value.backward()
         self.optimiser.step()
 
 
@@ -379,10 +382,10 @@ def autocast(device: str, precision: Precision) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def fast_convolutions(precision: Precision) -> Iterator[None]:
-    """In bfloat16, cuDNN measures its algorithms for convolutions and takes the fastest."""
+def fast_convolutions(measured: bool) -> Iterator[None]:
+    """cuDNN measures its algorithms once for every new size and takes the fastest."""
     before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = before or precision == "bfloat16"
+    torch.backends.cudnn.benchmark = before or measured
     try:
         yield
     finally:

@@ -23,7 +23,6 @@ from fedran.methods.trained.training.local_training import (
     as_tensor,
     cross_entropy,
     distillation,
-    fast_convolutions,
     fit,
     network_input,
     stable_seed,
@@ -213,18 +212,17 @@ class TrainedMethod(FedAvg, Schedule, ABC):
         step = None
         if self.execution != "eager" and len(rows) > 1:
             step = recorded_step(self, client, self.batch_loss, self.loss_memory(client))
-        with fast_convolutions(self.precision):
-            fit(
-                client.network,
-                rows,
-                partial(self.batch_loss, client),
-                self,
-                client.random,
-                self.torch_device,
-                self.max_batches(client),
-                self.replay(client),
-                step,
-            )
+        fit(
+            client.network,
+            rows,
+            partial(self.batch_loss, client),
+            self,
+            client.random,
+            self.torch_device,
+            self.max_batches(client),
+            self.replay(client),
+            step,
+        )
         self.after_training(client)
         return copy_weights(client.network), len(rows)
 
