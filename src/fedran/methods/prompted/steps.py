@@ -81,8 +81,8 @@ class RecordedStep(Step):
         start: Weights,
         record: Record = record_graph,
     ) -> None:
-        fixed = replace(client, weights={n: t.clone() for n, t in client.weights.items()})
-        super().__init__(method, fixed, start)
+        weights = {name: t.clone() for name, t in client.weights.items()}
+        super().__init__(method, replace(client, weights=weights, rows=client.rows[:0]), start)
         self.record = record
         self.pool = torch.cuda.graph_pool_handle() if record is record_graph else None
         self.replays: dict[tuple[Any, ...], tuple[Callable[[], None], Rows]] = {}
