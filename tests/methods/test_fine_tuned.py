@@ -86,6 +86,18 @@ def test_resume_after_any_round_gives_the_same_result(key, dataset, stream):
     assert np.array_equal(method.predict(rounds.state, X), method.predict(straight.state, X))
 
 
+def test_predictions_do_not_depend_on_what_was_predicted_before(dataset, stream):
+    method = tuned("exact")
+    states = [Rounds(method, dataset, stream, seed).run(1).state for seed in (0, 1)]
+    X = Rounds(method, dataset, stream).data.X_test
+    calls = [X[:9], X[4:9], X, X[3:], X[:2], X[:0], X[::-1]]
+    for state in (*states, *states):
+        for part in calls:
+            features = method.stage.adapted_features(state.adapters, part)
+            wanted = method.inner.predict(state.inner, features)
+            assert np.array_equal(method.predict(state, part), wanted)
+
+
 def test_nothing_of_the_network_changes_after_task_0(dataset, stream):
     method = tuned()
     rounds = Rounds(method, dataset, stream).run(1)

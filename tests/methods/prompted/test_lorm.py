@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fedran.methods.prompted.lora import unpack_symmetric  # noqa: E402
-from fedran.methods.prompted.lorm import KINDS, LoRM, damped, merge  # noqa: E402
+from fedran.methods.prompted.lorm import KINDS, LoRM, damped, divide, merge  # noqa: E402
 from fedran.methods.trained.training.fedavg import CLOSING  # noqa: E402
 from fedran.methods.trained.training.messages import unpack_tensors  # noqa: E402
 from helpers.tiny_vit import DEPTH, WIDTH, tiny_vit  # noqa: E402
@@ -45,6 +45,17 @@ def test_merged_matrices_are_least_squares_solutions(seed, rank):
         None if down is None else torch.tensor(down),
     )
     np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("condition", [1e2, 1e8, 1e11, np.inf])
+def test_division_equals_the_pseudo_inverse(condition):
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.standard_normal((2, 6, 6)))[0]
+    scales = np.geomspace(1, 1 / condition, 6) if condition < np.inf else np.eye(6)[:4].sum(0)
+    G = torch.tensor((Q * scales) @ np.swapaxes(Q, 1, 2))
+    P = torch.tensor(rng.standard_normal((2, 3, 6))) @ G
+    wanted = P @ torch.linalg.pinv(G, hermitian=True, rtol=1e-13)
+    torch.testing.assert_close(divide(P, G), wanted, atol=1e-4, rtol=1e-4)
 
 
 def test_directions_that_no_client_has_seen_are_zero():

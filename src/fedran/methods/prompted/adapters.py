@@ -59,7 +59,6 @@ class AdapterTuning(PromptedMethod):
 
     title: ClassVar[str] = "Adapters"
     uses_query: ClassVar[bool] = False
-    can_be_recorded: ClassVar[bool] = False
     sends: ClassVar[str] = "adapters and a cosine classifier in every round of the fine-tuning"
     verified: ClassVar[str] = (
         "fine-tuning partly: adapters, classifier and averaging against hand-written ones, images "
@@ -108,9 +107,14 @@ class AdapterTuning(PromptedMethod):
         return weights["head.scale"] * unit(features, dim=1) @ unit(weights["head.weight"], dim=1).T
 
     def optimiser(self, groups: list[dict[str, Any]]) -> Any:
-        """SGD."""
+        """SGD. The fused one reads its rate from the GPU, as recorded steps need it."""
+        fused = self.torch_device.startswith("cuda") or None
         return torch.optim.SGD(
-            groups, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay
+            groups,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            fused=fused,
         )
 
     def rate_share(self, epoch: int) -> float:

@@ -29,6 +29,9 @@ from fedran.settings import at_least, between, positive
 KINDS = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
 """The linear layers of a block. Tensors of one kind are stacked over the blocks."""
 
+SMALLEST_PIVOT = 1e-5
+"""Relative to the largest one: below, a Gram counts as singular (condition above about 1e10)."""
+
 
 @dataclass(frozen=True)
 class LoRM(PromptedMethod):
@@ -178,7 +181,7 @@ class LoRM(PromptedMethod):
                 total = total + unpack_symmetric(extra[f"grams/{kind}"].double(), columns)
             extra[f"products/{kind}"] = products.float()
             extra[f"grams/{kind}"] = pack_symmetric(total).float()
-            extra[f"merged/{kind}"] = (products @ pseudo_inverse(total)).float()
+            extra[f"merged/{kind}"] = divide(products, total).float()
         return replace(state, extra=extra)
 
     def deployed(self, state: ServerState) -> Weights:
@@ -202,12 +205,20 @@ def merge(matrices: list[Tensor], grams: list[Tensor], down: Tensor | None = Non
         D = down.double()
         seen = [D @ G @ D.mT for G in seen]
     total = torch.stack([M.double() @ G for M, G in zip(matrices, seen, strict=True)]).sum(0)
-    return (total @ pseudo_inverse(torch.stack(seen).sum(0))).float()
+    return divide(total, torch.stack(seen).sum(0)).float()
 
 
-def pseudo_inverse(G: Tensor) -> Tensor:
-    """Of symmetric matrices (..., m, m)."""
-    return torch.linalg.pinv(G, hermitian=True)
+def divide(products: Tensor, G: Tensor) -> Tensor:
+    """P G^+ for symmetric, positive semi-definite G (..., m, m) in float64.
+
+    By Cholesky factors, which are far cheaper than a pseudo-inverse, unless some G is nearly
+    singular.
+    """
+    L, info = torch.linalg.cholesky_ex(G)
+    pivots = torch.diagonal(L, dim1=-2, dim2=-1)
+    if bool((info == 0).all() & (pivots.amin(-1) > SMALLEST_PIVOT * pivots.amax(-1)).all()):
+        return torch.cholesky_solve(products.mT, L).mT
+    return products @ torch.linalg.pinv(G, hermitian=True)
 
 
 def damped(G: Tensor, damping: float) -> Tensor:

@@ -128,10 +128,11 @@ class RecordedStep(Step):
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Trained rows and the optimiser's state are afterwards what they were before."""
+        """Trained rows, optimiser and random numbers are afterwards what they were before."""
         tensors = [*self.leaves, *self._state()]
         before = [t.detach().clone() for t in tensors]
-        yield
+        with torch.random.fork_rng([t.device for t in tensors[:1] if t.is_cuda]):
+            yield
         with torch.no_grad():
             for tensor, value in zip(tensors, before, strict=True):
                 tensor.copy_(value)
