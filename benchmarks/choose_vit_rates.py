@@ -86,10 +86,10 @@ def measure(key: str, settings: dict[str, float], args: argparse.Namespace) -> d
     stream = make_stream(
         data.y_train, n_tasks=args.tasks, n_clients=args.clients, beta=args.beta, seed=STREAM_SEED
     )
-    common = {"precision": args.precision}
+    common = {"precision": args.precision, "execution": args.execution}
     common |= {} if args.weights is None else {"weights": args.weights}
     if issubclass(METHODS[key], PromptedMethod):
-        common |= {"n_rounds": args.rounds, "epochs": args.epochs, "execution": args.execution}
+        common |= {"n_rounds": args.rounds, "epochs": args.epochs}
         method = make_method(key, {**common, **settings}, args.device)
     else:
         method = make_method(key, with_stage(settings, common), args.device)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from fedran.backbones.vit import load_vit  # noqa: E402
 from fedran.core.errors import Refused  # noqa: E402
+from fedran.methods.prompted import base, steps  # noqa: E402
 from fedran.methods.prompted.adapters import PARTS, AdapterTuning, adapter_functions  # noqa: E402
 from helpers.tiny_vit import DEPTH, WIDTH, tiny_vit  # noqa: E402
 from helpers.toy_training import Rounds, make_tasks, same  # noqa: E402
@@ -128,6 +129,35 @@ def test_dropout_depends_on_seed_client_and_round_only(dataset):
 
     assert upload(1) == upload(2)
     assert upload(1) != upload(1, seed=1)
+
+
+def test_recorded_steps_with_dropout_equal_plain_ones(dataset, monkeypatch):
+    """Without a GPU, recording is one call as a warm-up, which must leave no trace."""
+    one, stream = tuning(dropout=0.5, epochs=2, batch=4), make_tasks(dataset)
+    plain = Rounds(one, dataset, stream).run(1).state.weights
+
+    def record(step, pool):
+        step()
+        return step
+
+    def recorded_step(method, client, start):
+        return steps.recorded_step(method, client, start, record)
+
+    monkeypatch.setattr(base, "Step", recorded_step)
+    monkeypatch.setattr(steps, "_kept", {})
+    recorded = Rounds(one, dataset, stream).run(1).state.weights
+    for name, tensor in plain.items():
+        torch.testing.assert_close(recorded[name], tensor, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_recorded_steps_equal_launched_ones_on_a_gpu(dataset):
+    found = []
+    for execution in ("eager", "recorded"):
+        one = replace(tuning(dropout=0.5, epochs=2, batch=4, execution=execution), device="cuda")
+        found.append(Rounds(one, dataset, make_tasks(dataset)).run(1).state.weights)
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", PARTS)
