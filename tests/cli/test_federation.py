@@ -305,6 +305,7 @@ HELP = {
     "release": "Put a classifier that was held back into service",
     "influence": "Show the accuracy without each site",
     "rebuild": "Rebuild the classifier at another width from stored mixtures",
+    "revise": "Replace the upload of a task by one of its present rows",
     "forget": "Remove a site's uploads from the classifier",
     "backup": "Copy the database, settings, roster and nodes to a folder",
     "restore": "Replace the database by that of a backup",

@@ -379,6 +379,26 @@ def check(
 
 
 @app.command(rich_help_panel=SITE)
+def revise(folder: SiteFolder, task: Task) -> None:
+    """Replace the upload of a task by one of its present rows, to withdraw rows or a class.
+
+    The site sends it with the next contact. The server rebuilds its state without the old one.
+    """
+    from fedran.federation.edge.folder import read_offer
+    from fedran.federation.protocol.lockfile import locked
+    from fedran.federation.site.settings import SitePaths
+    from fedran.federation.site.upload import Site
+
+    paths = SitePaths.find(folder)
+    settings = paths.settings()
+    state = paths.folder / settings.state
+    offer = replace(read_offer(state / "offer.json"), task=task, earlier=())
+    with locked(state / "outbox", settings.seconds):
+        blob = Site.load(paths.settings_file).revise(offer)
+    typer.echo(f"the revised upload for {task} ({human_bytes(len(blob))}) is sent at next contact")
+
+
+@app.command(rich_help_panel=SITE)
 def doctor(folder: SiteFolder, insecure: Insecure = False) -> None:
     """Examine a site: keys, data, disk, DNS, TLS, clock. Every problem has a remedy.
 

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.server import store as module
+from fedran.federation.server import state as module
 from fedran.federation.server.sqlite_file import StoreDamaged
 from helpers.made_federation import Sites, full_disk, same_state, upload
 

@@ -66,6 +66,8 @@ class Statement:
     """SHA-256 of the encoded summary."""
     members: tuple[UploadId, ...] = field(default=())
     """For a forwarded sum: the uploads that it adds up."""
+    revision: int = 0
+    """How often the client has replaced its upload for this task."""
 
     def __post_init__(self) -> None:
         check_id(self.federation, "federation")

@@ -29,6 +29,7 @@ PROTOCOL = 1
 """Version of the messages. It changes when a field changes its meaning; new fields are ignored by
 programs that do not know them."""
 MAX_SETTLED = 5000
+MAX_REVISION = 1000
 MAX_MEMBERS = 10_000
 MAX_GROUP_SIZE = 10**6
 ENVELOPE = "envelope"
@@ -240,10 +241,11 @@ def seal(
     task: str,
     fingerprint: str,
     members: tuple[tuple[str, str], ...] = (),
+    revision: int = 0,
 ) -> Envelope:
     """Sign an upload."""
     digest = hashlib.sha256(upload).hexdigest()
-    statement = Statement(federation, client, task, fingerprint, digest, members)
+    statement = Statement(federation, client, task, fingerprint, digest, members, revision)
     return Envelope(statement, key.sign(statement), upload)
 
 
@@ -263,6 +265,7 @@ def open_envelope(blob: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
         header.text("fingerprint", 64),
         header.text("digest", 64),
         tuple((client, task) for client, task in members),
+        header.integer("revision", 0, MAX_REVISION),
     )
     upload = message.stream("upload")
     if hashlib.sha256(upload).hexdigest() != statement.digest:

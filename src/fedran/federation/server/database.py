@@ -204,7 +204,7 @@ class Database(SqliteFile):
         self.put("facts", replace=True, name=name, value=value)
 
     def add_upload(self, statement: Statement, message: Summary | Mixture, blob: bytes) -> Upload:
-        """Write an accepted upload, and end its quarantine."""
+        """Write an accepted upload, and end its quarantine. A revision replaces the older one."""
         with self.transaction():
             upload = Upload(
                 self.next("uploads"),
@@ -216,17 +216,19 @@ class Database(SqliteFile):
                 int(message.accounts.n_rows),
                 float(message.accounts.energy),
                 float(message.accounts.cut),
-                0,
+                statement.revision,
                 tuple(zip(message.classes, map(int, message.counts), strict=True)),
                 statement.members,
                 self._add_envelope(blob),
             )
             lists = {"classes": _json(upload.classes), "members": _json(upload.members)}
+            older = "DELETE FROM uploads WHERE client = ? AND task = ? AND revision < ?"
+            replaced = self.sql.execute(older, (*upload.key, upload.revision)).rowcount
             self.put("uploads", **{**vars(upload), **lists})
             ended = self.sql.execute(
                 "DELETE FROM quarantine WHERE client = ? AND task = ?", upload.key
             )
-            if ended.rowcount:  # another upload of the site may have waited
+            if replaced or ended.rowcount:  # another upload of the site may have waited
                 self._drop_unused_envelopes()
         return upload
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
-from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
 from fedran.core.ids import check_id
 from fedran.core.mixture import Mixture
@@ -20,7 +19,7 @@ from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import Roster, Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
-from fedran.federation.server.database import SNAPSHOTS, Database, SolvedHead, Tombstone, Upload
+from fedran.federation.server.database import Database, SolvedHead, Tombstone
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.quarantine import (
     Figures,
@@ -30,6 +29,7 @@ from fedran.federation.server.quarantine import (
     why_unusual,
 )
 from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.state import State, rebuild_state, row_energy
 from fedran.federation.server.validation import (
     Rules,
     check_fingerprint,
@@ -37,36 +37,12 @@ from fedran.federation.server.validation import (
     check_not_covered,
     check_not_forgotten,
     check_sender,
-    decode_upload,
 )
-from fedran.wire.files import load, save
-from fedran.wire.validation import FILE_LIMITS, Limits
+from fedran.wire.validation import Limits
 
 log = logging.getLogger(__name__)
 MAX_EVENTS = 100_000
 """Events that are kept, whatever their age, because anyone can cause some."""
-
-
-@dataclass
-class State:
-    """What follows from the accepted uploads. It can be rebuilt from the database."""
-
-    aggregator: Aggregator
-    figures: dict[UploadId, Figures]
-    """Figures of each upload, with which later ones are compared."""
-    covered: dict[UploadId, UploadId]
-    """Members of forwarded sums -> the sum that contains them."""
-
-    def note(self, upload: Upload, rules: Rules) -> None:
-        """Add what the database says about an upload that the aggregator has absorbed."""
-        self.covered.update(dict.fromkeys(upload.members, upload.key))
-        self.figures[upload.key] = Figures(
-            upload.rows,
-            _energy(upload.energy, rules),
-            upload.cut,
-            represented_sites(upload.members),
-            tuple(label for label, _ in upload.classes),
-        )
 
 
 @dataclass(frozen=True)
@@ -111,7 +87,7 @@ class Store:
             """Clients and tasks whose uploads were removed."""
             self.rejected = self.database.rejected()
             """Client, task and digest of uploads that a person rejected, with the reasons."""
-            self.state = self._restore()
+            self.state = self._rebuild()
         except BaseException:
             self.database.close()
             raise
@@ -194,8 +170,8 @@ class Store:
             rejected = self.rejected.get((*key, digest))
             if rejected is not None:
                 return Receipt(Code.REJECTED, *key, digest, rejected)
-            message = self._check_content(envelope)
-            unusual = self._unusual(envelope.statement, message)
+            message = self._check_content(arrival)
+            unusual = self._unusual(envelope.statement, message, arrival.state)
             arrival.message = message
         except Refused as reason:
             code = reason.code if isinstance(reason, UploadRefused) else Code.INVALID
@@ -221,7 +197,7 @@ class Store:
             envelope = arrival.envelope = open_envelope(arrival.blob, self.rules.limits)
             self._check_sender(envelope)
             check_fingerprint(envelope.statement, self.rules.upload_fingerprint)
-            arrival.message = self._check_content(envelope)
+            arrival.message = self._check_content(arrival)
             receipt = Receipt(Code.ACCEPTED, *key, envelope.statement.digest)
             self._commit(arrival, receipt)
             return receipt
@@ -244,8 +220,9 @@ class Store:
 
     def decided(self, client: str, waiting: Sequence[str]) -> list[Receipt]:
         """Receipts for uploads that a site believes to be in quarantine, and that were accepted."""
-        accepted = self.aggregator.absorbed
-        keys = [(client, task) for task in waiting if (client, task) in accepted]
+        accepted, still_waiting = self.aggregator.absorbed, self.database.quarantine()
+        keys = [(client, task) for task in waiting]
+        keys = [key for key in keys if key in accepted and key not in still_waiting]
         return [Receipt(Code.ACCEPTED, *key, accepted[key]) for key in keys]
 
     def known_answers(self, task: str) -> list[Receipt]:
@@ -280,7 +257,9 @@ class Store:
                 elif key in self.forgotten:
                     reason = "the server's owner removed this upload"
                     found.append(Receipt(Code.FORGOTTEN, *key, digest, reason))
-                elif not (key in accepted or key in waiting or key in self.state.covered):
+                elif key in self.state.covered or accepted.get(key) == digest:
+                    continue
+                elif key not in waiting or waiting[key].digest != digest:
                     reason = "the server no longer has this upload and asks for it again"
                     found.append(Receipt(Code.LOST, *key, digest, reason))
             for receipt in found:
@@ -328,7 +307,7 @@ class Store:
                 self.events.write_or_raise("forget", client=client, task=task, uploads=len(digests))
             self.database.checkpoint()
             self.forgotten.update(digests)
-            self.state = self._restore()
+            self.state = self._rebuild()
             self.snapshot()
             return found
 
@@ -338,17 +317,29 @@ class Store:
         if self.tasks is not None and base_task(task) not in self.tasks:
             raise UploadRefused(Code.UNKNOWN_TASK, "task", "a task that this server opened", task)
 
-    def _check_content(self, envelope: Envelope) -> Summary | Mixture:
-        check_not_forgotten(envelope.statement, self.forgotten)
-        check_not_covered(envelope.statement, self.aggregator.absorbed, self.state.covered)
-        return check_message(envelope, self.rules, self.aggregator)
+    def _check_content(self, arrival: Arrival) -> Summary | Mixture:
+        """Check an upload completely. A revision is checked against the state without the old one.
 
-    def _unusual(self, statement: Statement, message: Summary | Mixture) -> str:
+        That state is rebuilt, which takes long. So whatever can be checked before is checked first.
+        """
+        assert arrival.envelope is not None
+        statement, state = arrival.envelope.statement, self.state
+        check_not_forgotten(statement, self.forgotten)
+        if statement.revision > state.revisions.get(statement.key, statement.revision):
+            check_message(arrival.envelope, self.rules, State.empty(self.rules).aggregator)
+            state = arrival.state = self._rebuild(without=statement.key)
+        check_not_covered(statement, state.aggregator.absorbed, state.covered)
+        return check_message(arrival.envelope, self.rules, state.aggregator)
+
+    def _unusual(
+        self, statement: Statement, message: Summary | Mixture, state: State | None = None
+    ) -> str:
         """Why a person has to decide about the upload; empty for a usual one."""
-        rules, history, acc = self.rules, self.state.figures, message.accounts
+        state = state or self.state
+        rules, history, acc = self.rules, state.figures, message.accounts
         found = Figures(
             acc.n_rows,
-            _energy(acc.energy, rules),
+            row_energy(acc.energy, rules),
             acc.cut,
             represented_sites(statement.members),
             message.classes,
@@ -359,7 +350,7 @@ class Store:
             statement.client,
             found,
             history,
-            self.aggregator.classes,
+            state.aggregator.classes,
             rules.thresholds,
             rules.fingerprint,
             cap,
@@ -374,9 +365,11 @@ class Store:
         with self.database.transaction():
             upload = self.database.add_upload(statement, message, arrival.blob)
             self.events.write_or_raise("upload", **arrival.event(receipt))
-        self.aggregator.absorb(message, client=statement.client, task=statement.task)
-        self.state.note(upload, self.rules)
-        if len(self.state.figures) % self.snapshot_every == 0:
+        self.state = arrival.state or self.state
+        self.state.absorb(upload, message, self.rules)
+        if arrival.state is not None:
+            self.database.checkpoint()  # the upload that was replaced is in no file any more
+        if arrival.state is not None or len(self.state.figures) % self.snapshot_every == 0:
             with self.tolerating_a_full_disk("snapshot"):  # a restart only takes longer
                 self.snapshot()
 
@@ -389,46 +382,13 @@ class Store:
             log.error("%s not written: %s", what, reason)
 
     def snapshot(self) -> None:
-        """Write the aggregator to a file. It only makes a restart faster.
+        """Write the state to a file. It only makes a restart faster."""
+        self.state.save(self.folder, self.snapshots)
 
-        The file has a checksum, and lists the digests of all uploads in the aggregator.
-        """
-        save(self.aggregator, self.folder / f"snapshot-{len(self.state.figures):010d}.fedran")
-        for old in self._snapshots()[: -self.snapshots]:
-            old.unlink()
-
-    def _snapshots(self) -> list[Path]:
-        return sorted(self.folder.glob(SNAPSHOTS))
-
-    def _restore(self) -> State:
-        """The newest snapshot that belongs to the database, or nothing; then the later uploads."""
-        uploads, rules = self.database.uploads(), self.rules
-        state = State(Aggregator(rules.out_features, fingerprint=rules.fingerprint), {}, {})
-        for path in reversed(self._snapshots()):
-            try:
-                found = load(path, Aggregator)
-            except (OSError, ValueError) as reason:
-                log.warning("%s is damaged, using an older snapshot: %s", path.name, reason)
-                continue
-            require_same(rules.fingerprint, found.fingerprint, "settings and state")
-            history = [(u.key, u.digest) for u in uploads[: len(found.absorbed)]]
-            if list(found.absorbed.items()) == history:
-                state.aggregator = found
-                break
-            log.warning("%s is not of this database's uploads; it is deleted", path.name)
-            path.unlink()
-            # An older database may have been put here: sites are asked what they have sent.
-            self.database.new_epoch()
-            self.database.set_served("outdated")
-        done = len(state.aggregator.absorbed)
-        for upload in uploads[:done]:
-            state.note(upload, rules)
-        for upload in uploads[done:]:
-            envelope = open_envelope(self.database.envelope(upload), FILE_LIMITS)
-            message = decode_upload(envelope, FILE_LIMITS)
-            state.aggregator.absorb(message, client=upload.client, task=upload.task)
-            state.note(upload, rules)
-        return state
+    def _rebuild(self, without: UploadId | None = None) -> State:
+        """The state of the accepted uploads, or of all but one."""
+        uploads = [u for u in self.database.uploads() if u.key != without]
+        return rebuild_state(self.database, uploads, self.folder, self.rules)
 
 
 @dataclass
@@ -443,6 +403,8 @@ class Arrival:
     envelope: Envelope | None = None
     message: Summary | Mixture | None = None
     """Only after every check."""
+    state: State | None = None
+    """For a revision: the state without the upload that it replaces."""
 
     def event(self, receipt: Receipt) -> dict[str, object]:
         """The fields of the upload in the event log."""
@@ -454,9 +416,5 @@ class Arrival:
             fields["rows"] = self.message.accounts.n_rows
             fields["classes"] = list(zip(self.message.classes, self.message.counts, strict=True))
             fields["members"] = len(self.envelope.statement.members)
+            fields["revision"] = self.envelope.statement.revision
         return fields
-
-
-def _energy(energy: float, rules: Rules) -> float:
-    """||H||^2 of the rows; for a mixture that of normal entries, before the activation."""
-    return energy * (rules.out_features if rules.message == "mixture" else 1)

@@ -77,11 +77,17 @@ class Outbox:
         """
         task = envelope.statement.task
         found = self.envelope(task)
-        if self.correctable(task):
-            self._path(task, "receipt").unlink()
-        elif found is not None:
+        if found is not None and not self.correctable(task):
             return found
-        blob = envelope.to_bytes()
+        return self.replace(envelope, made_from)
+
+    def replace(self, envelope: Envelope, made_from: str) -> bytes:
+        """Write an envelope in the place of an earlier one for its task, and delete its receipt.
+
+        The receipt goes first: after a crash, the old envelope is sent again and does no harm.
+        """
+        task, blob = envelope.statement.task, envelope.to_bytes()
+        self._path(task, "receipt").unlink(missing_ok=True)
         write_atomically(self._path(task, "envelope"), blob)
         write_atomically(self._path(task, "made_from"), made_from.encode())
         return blob

@@ -22,7 +22,14 @@ from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
 from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.messages import FeatureSource, Offer, require_same_source, seal
+from fedran.federation.protocol.messages import (
+    Envelope,
+    FeatureSource,
+    Offer,
+    open_envelope,
+    require_same_source,
+    seal,
+)
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.rows import Rows
 from fedran.federation.protocol.settings import load_settings
@@ -31,6 +38,7 @@ from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.source import FolderSource, FunctionSource, Source
 from fedran.wire.codec import encode
 from fedran.wire.plan import plan
+from fedran.wire.validation import FILE_LIMITS
 
 if TYPE_CHECKING:
     from fedran.backbones.backbone import Backbone
@@ -99,10 +107,7 @@ class Site:
         correctable = answer is not None and answer.correctable
         if found is not None and not correctable:
             return found
-        if offer.out_features > self.max_out_features:
-            expected = f"at most {self.max_out_features}, the site's max_out_features"
-            raise Refused("out_features", expected, offer.out_features)
-        offer = replace(offer, budget_bytes=min(offer.budget_bytes, self.max_upload))
+        offer = self._limited(offer)
         try:
             data = self.source(offer.task)
         except FileNotFoundError:
@@ -116,19 +121,48 @@ class Site:
                 expected = "other rows than those of the rejected upload"
                 raise Refused("rows", expected, "the same", hint="correct the data of this task")
             return found or b""
+        revision = 0 if found is None else open_envelope(found, FILE_LIMITS).statement.revision
+        return self.outbox.put(self._make(offer, data, revision), made_from)
+
+    def revise(self, offer: Offer) -> bytes:
+        """Make the upload of a task anew from its present rows. It replaces the one at the server.
+
+        This is how rows or a class are withdrawn.
+        """
+        offer.require(self.federation, self.made_by)
+        offer, found = self._limited(offer), self.outbox.envelope(offer.task)
+        if found is None:
+            expected = f"an upload for {offer.task} in the outbox, which can be revised"
+            raise Refused("upload", expected, "none")
+        data = self.source(offer.task)
+        made_from = self._digest(data, offer)
+        if self.outbox.made_from(offer.task) == made_from:
+            raise Refused("rows", "other rows than those of the present upload", "the same")
+        revision = open_envelope(found, FILE_LIMITS).statement.revision + 1
+        return self.outbox.replace(self._make(offer, data, revision), made_from)
+
+    def _limited(self, offer: Offer) -> Offer:
+        """The offer within the limits of this site."""
+        if offer.out_features > self.max_out_features:
+            expected = f"at most {self.max_out_features}, the site's max_out_features"
+            raise Refused("out_features", expected, offer.out_features)
+        return replace(offer, budget_bytes=min(offer.budget_bytes, self.max_upload))
+
+    def _make(self, offer: Offer, data: Rows, revision: int) -> Envelope:
+        """The signed upload of a task."""
         if offer.message == "mixture":
             upload = self.condense(offer, data)
         else:
             upload = encode(self.summarize(offer, data), max_bytes=offer.budget_bytes)
-        envelope = seal(
+        return seal(
             upload,
             self.key,
             federation=self.federation,
             client=self.client,
             task=offer.task,
             fingerprint=offer.fingerprint.hash,
+            revision=revision,
         )
-        return self.outbox.put(envelope, made_from)
 
     def _digest(self, data: Rows, offer: Offer) -> str:
         """SHA-256 of everything that an upload is made from: rows, settings and offer."""
