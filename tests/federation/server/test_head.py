@@ -73,7 +73,7 @@ def test_a_damaged_validation_file_is_refused_in_one_sentence(here):
 
 def test_a_validation_file_with_pickled_objects_is_refused(here):
     np.savez(here / "v.npz", features=np.array([[{}]], dtype=object), labels=np.array([1]))
-    with pytest.raises(Refused, match=r"v\.npz: expected an \.npz file"):
+    with pytest.raises(Refused, match=r"v\.npz: expected arrays of numbers or text"):
         ValidationSet.load(ServerSettings("trial", D, M, "relu", validation="v.npz"), here)
 
 
