@@ -115,7 +115,7 @@ def test_no_hostile_script_runs(open_task, tmp_path):
         dom = chromium(tmp_path, "--dump-dom", server.url)
     assert reader.looks > 2
     assert "document.title='hacked'" in html.unescape(dom)
-    assert "<title>trial" in dom
+    assert "<title>Federation trial" in dom
     assert "<img" not in dom
     assert dom.count("<script>") == 1
 
@@ -145,3 +145,30 @@ def test_the_page_renders_in_light_and_dark(open_task, tmp_path, dark):
         low, high = shot.convert("L").getextrema()
         assert high - low > 150
         assert (shot.convert("L").getpixel((2, 2)) < 60) == dark
+
+
+def test_the_accuracy_of_all_heads_is_a_line(open_task):
+    for n, accuracy in enumerate((0.5, None, 0.75, 0.9)):
+        open_task.head(f"task-{n}", accuracy, digest=str(n))
+    status = Reader(open_task.folder).read()
+    assert [head.accuracy for head in status.history] == [0.5, None, 0.75, 0.9]
+    text = render_page(status).decode()
+    points = re.search(r'<polyline points="([^"]*)"', text)[1].split()
+    assert points == ["0.0,120.0", "300.0,45.0", "600.0,0.0"], "from 50 % to 90 %"
+    assert "<title>Federation trial · fedran</title>" in text
+    assert text.index("90.0 %") < text.index("on disk")
+
+
+def test_the_history_keeps_the_heads_of_a_task_that_ran_twice(open_task):
+    for n, accuracy in enumerate((0.5, 0.6)):
+        open_task.head("may", accuracy, digest=str(n))
+    status = Reader(open_task.folder).read()
+    assert [(head.task, head.accuracy) for head in status.history] == [("may", 0.5), ("may", 0.6)]
+
+
+def test_one_head_makes_no_line_and_equal_heads_a_flat_one(open_task):
+    open_task.head("may", 1.0, digest="a")
+    assert "<polyline" not in render_page(Reader(open_task.folder).read()).decode()
+    open_task.head("june", 1.0, digest="b")
+    text = render_page(Reader(open_task.folder).read()).decode()
+    assert '<polyline points="0.0,0.0 600.0,0.0 "' in text

@@ -153,6 +153,8 @@ class Status:
     """Uploads that wait for a decision."""
     problems: list[Problem]
     """Newest first, at most 200."""
+    history: list[HeadStatus] = field(default_factory=list)
+    """The heads so far, oldest first, at most 200."""
     certificate_expires: float | None = None
     """When the server's certificate expires, in Unix seconds; None without one."""
     notes: list[str] = field(default_factory=list)

@@ -39,6 +39,7 @@ from fedran.federation.status.model import (
 GRACE = 60.0
 """Seconds by which the server's next record of Flower's state may be late."""
 MAX_PROBLEMS = 200
+MAX_HEADS = 200
 
 
 class Reader:
@@ -91,6 +92,7 @@ class Reader:
             sites=sites,
             quarantine=self._quarantine(stored.quarantine),
             problems=_problems(counts.problems),
+            history=[_head(head) for head in stored.heads[-MAX_HEADS:]],
             certificate_expires=expires,
             notes=notes,
             held=self._held(stored.held),

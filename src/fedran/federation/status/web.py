@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -26,12 +27,14 @@ from fedran.federation.status.format import (
     format_uploads,
 )
 from fedran.federation.status.metrics import CONTENT_TYPE, render_metrics
-from fedran.federation.status.model import SiteStatus, Status
+from fedran.federation.status.model import HeadStatus, SiteStatus, Status
 from fedran.federation.status.reader import Reader
 
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")
 """Host names that are answered. Another name that leads here is an attack (DNS rebinding)."""
+CHART_WIDTH, CHART_HEIGHT = 600, 120
+"""Units of the chart's coordinates."""
 MAX_CLASSES = 60
 """Rows of the table of classes."""
 MAX_SITES = 40
@@ -77,8 +80,38 @@ def render_sections(status: Status) -> bytes:
 
 
 def _render(template: str, status: Status) -> bytes:
-    matrix = _class_matrix(status.sites)
-    return _ENVIRONMENT.get_template(template).render(status=status, matrix=matrix).encode()
+    parts = {"matrix": _class_matrix(status.sites), "chart": _accuracy_chart(status.history)}
+    return _ENVIRONMENT.get_template(template).render(status=status, **parts).encode()
+
+
+def _accuracy_chart(history: Sequence[HeadStatus]) -> dict[str, Any] | None:
+    """The accuracy of all heads as points of a line; None with fewer than two.
+
+    The vertical axis ends at the nearest multiples of 10 %, so that changes can be seen.
+    """
+    heads = [(head, head.accuracy) for head in history if head.accuracy is not None]
+    if len(heads) < 2:
+        return None
+    values = [accuracy for _, accuracy in heads]
+    low, high = math.floor(10 * min(values)) / 10, math.ceil(10 * max(values)) / 10
+    low = min(low, high - 0.1)
+    step = CHART_WIDTH / (len(heads) - 1)
+    points = [
+        {
+            "x": f"{n * step:.1f}",
+            "y": f"{CHART_HEIGHT * (high - accuracy) / (high - low):.1f}",
+            "accuracy": accuracy,
+            "task": head.task,
+        }
+        for n, (head, accuracy) in enumerate(heads)
+    ]
+    return {
+        "points": points,
+        "low": low,
+        "high": high,
+        "width": CHART_WIDTH,
+        "height": CHART_HEIGHT,
+    }
 
 
 def _class_matrix(sites: Sequence[SiteStatus]) -> dict[str, Any]:
