@@ -140,6 +140,7 @@ BENCHMARKS = {
     "speed": "Speed and memory of the library next to NumPy and scikit-learn.",
     "federation": "Time, disk and memory of a federation server.",
     "edge": "Accuracy and bytes when edge servers add uploads before they forward them.",
+    "attacks": "What one lying site can do to the classifier, and what stops it.",
     "tabular": "The scikit-learn estimator on small tabular sets, beside other classifiers.",
     "constants": "How ridge, bits and group sizes were chosen on held-out training rows.",
 }

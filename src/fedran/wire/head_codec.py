@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
@@ -11,12 +13,35 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, printable
 from fedran.core.head import Diagnosis, Head
+from fedran.core.labels import Label
 from fedran.wire.container import Container, pack
 from fedran.wire.validation import Limits, plain_calibration
 
 HeadPrecision = Literal["float64", "float32", "float16"]
 _DTYPE = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}
 _TENSOR = {"float64": "F64", "float32": "F32", "float16": "F16"}
+
+
+WEIGHT_BYTES = 20
+"""Bytes per weight that decoding a head allocates."""
+HEADER_ROOM = 2**16
+"""Bytes of a header beside the labels."""
+
+
+def classes_fit(classes: Sequence[Label], out_features: int, limits: Limits) -> bool:
+    """Whether a reader with these limits accepts a head of these classes.
+
+    >>> [classes_fit(range(n), 8192, Limits()) for n in (6553, 6554)]
+    [True, False]
+    """
+    count = len(classes)
+    text = sum(len(json.dumps(label)) + 2 for label in classes)
+    return (
+        count <= limits.classes
+        and count * out_features * WEIGHT_BYTES <= limits.decoded
+        and count * (2 * out_features + 8) + text + HEADER_ROOM <= limits.message
+        and text + HEADER_ROOM <= limits.header
+    )
 
 
 def encode_head(head: Head, precision: HeadPrecision) -> bytes:
@@ -59,7 +84,7 @@ def decode_head(message: Container, limits: Limits) -> Head:
     classes = header.labels("classes", limits)
     if not classes:
         raise Refused("classes", "at least one label", "none")
-    need = len(classes) * M * 20
+    need = len(classes) * M * WEIGHT_BYTES
     if need > limits.decoded:
         raise Refused("message", f"at most {limits.decoded} bytes when decoded", need)
     stored = message.tensor("weights", _TENSOR[precision], (len(classes), M))

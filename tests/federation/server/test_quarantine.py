@@ -210,3 +210,17 @@ def test_the_rows_that_a_mixture_makes_the_server_draw_are_bounded_by_the_cap(si
         assert receipt.code == (Code.TOO_MANY_ROWS if rows else Code.QUARANTINED)
     honest = fedran.decode(fedran.encode(mixture))
     assert sum(len(draw.rows) for draw in honest.draw()) <= DRAWS * honest.n_rows
+
+
+def test_labels_whose_head_no_site_could_read_are_refused(sites, make_store, monkeypatch):
+    """Two uploads with thousands of empty classes stopped the delivery of heads."""
+    from fedran.federation.server import validation
+
+    store = make_store()
+    assert send(store, sites, upload(1))[0].code == Code.ACCEPTED
+    limits = replace(validation.DEFAULT_LIMITS, classes=3)
+    monkeypatch.setattr(validation, "DEFAULT_LIMITS", limits)
+    receipt = store.receive(sites.envelope("site-2", "may", upload(2, classes=(5, 6, 7))))
+    assert (receipt.code, "sites can read" in receipt.reason) == (Code.TOO_MANY_CLASSES, True)
+    fewer = store.receive(sites.envelope("site-2", "may", upload(2, classes=(5, 1))))
+    assert fewer.code == Code.ACCEPTED

@@ -79,7 +79,8 @@ class ServerSettings(Settings):
     """Seconds between two checks for new keys and for sites that lack the newest head. With 0,
     only keys are checked, once per hour."""
     max_classes: Annotated[int, between(1, 10**6)] = 10_000
-    """Limit on the number of classes over all uploads."""
+    """Limit on the number of classes over all uploads. More than sites can read in a head are never
+    accepted (6,553 with 8,192 random features)."""
     classes: list[str | int] | None = None
     """The labels that may occur. Sites get this list with every task, and an upload with another
     label is refused. Without it, any label is accepted."""

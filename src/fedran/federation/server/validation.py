@@ -10,7 +10,7 @@ from fedran.core.consistency import check_one_site, check_row_energy
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.labels import Label
+from fedran.core.labels import Label, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
@@ -20,6 +20,7 @@ from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.server.quarantine import DEFAULT_THRESHOLDS, Thresholds, represented_sites
 from fedran.wire.codec import decode
 from fedran.wire.container import unpack
+from fedran.wire.head_codec import classes_fit
 from fedran.wire.summary_codec import rounding_of
 from fedran.wire.validation import DEFAULT_LIMITS, Limits
 
@@ -167,9 +168,12 @@ def check_message(envelope: Envelope, rules: Rules, aggregator: Aggregator) -> S
         raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
     check_parts(statement, message)
     check_accounts(envelope, message, rules.limits)
-    total = len({*aggregator.classes, *message.classes})
-    if total > rules.max_classes:
+    total = ordered({*aggregator.classes, *message.classes})
+    if len(total) > rules.max_classes:
         expected = f"at most {rules.max_classes} over all uploads"
-        raise UploadRefused(Code.TOO_MANY_CLASSES, "classes", expected, total)
+        raise UploadRefused(Code.TOO_MANY_CLASSES, "classes", expected, len(total))
+    if not classes_fit(total, rules.out_features, DEFAULT_LIMITS):
+        expected = "labels over all uploads for which sites can read the head"
+        raise UploadRefused(Code.TOO_MANY_CLASSES, "classes", expected, f"{len(total)} labels")
     aggregator.check(message, client=statement.client, task=statement.task)
     return message
