@@ -514,3 +514,29 @@ def test_a_summary_carries_calibration_only_on_request(blobs):
         replace(head, calibration=None).probabilities(clf.phi_(X_test))
     fresh = replace(head, calibration=None).calibrate(clf.phi_(X), [*y[:-1], "unknown"])
     assert fresh.calibration.total == len(y) - 1
+
+
+@pytest.mark.parametrize("alpha", [0.005, 0.01, 0.02, 0.1])
+@pytest.mark.parametrize("how", ["fit", "partial_fit", "sum"])
+def test_sets_hold_the_true_label_as_often_as_asked_for(digits, how, alpha):
+    X, y, X_test, y_test = digits
+    clf = learned(how, X, y)
+    sets = clf.head_.prediction_sets(clf.phi_(X_test), alpha)
+    assert sets[np.arange(len(y_test)), y_test].mean() > 1 - alpha - 0.01
+    known = clf.predict(X_test, reject=alpha)
+    decided = np.array([label is not None for label in known])
+    assert np.mean(decided & (known != y_test)) < alpha + 0.01
+    assert decided.mean() > (0.3 if alpha < 0.02 else 0.7)
+
+
+def test_sites_without_a_common_class_underestimate_how_often_labels_are_confused(digits):
+    """As documented: records of one site know nothing of other classes. Later rows do."""
+    X, y, X_test, y_test = digits
+    head = learned("sum of sites without a common class", X, y).head_
+    H = FedRANClassifier(out_features=512).fit(X[:9], y[:9]).phi_(X_test)
+    half = len(H) // 2
+    again = replace(head, calibration=None).calibrate(H[:half], y_test[:half])
+    rows, wanted = np.arange(len(H) - half), 1 - 0.01
+    covered = [h.prediction_sets(H[half:], 0.01)[rows, y_test[half:]].mean() for h in (head, again)]
+    assert 0.9 < covered[0] < covered[1]
+    assert covered[1] > wanted - 0.015

@@ -295,8 +295,16 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])
         return self.phi_.blocks(X if self.scaler_ is None else self.scaler_.transform(X))
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The best label of each row."""
+    def predict(self, X: ArrayLike, reject: float | None = None) -> NDArray[Any]:
+        """The best label of each row.
+
+        With ``reject=alpha`` it is None, in an array of objects, where the model does not know:
+        where it cannot exclude all labels but one (``Head.prediction_sets``). Of all rows, at
+        most a share of about alpha is then decided and wrong.
+        """
+        if reject is not None:
+            head = self.head_
+            return np.concatenate([head.predict(H, reject) for _, H in self._mapped(X)])
         scores = self.decision_function(X)
         best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[best]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -5,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedran.core.aggregator import Aggregator
+from fedran.core.calibration import Calibration
 from fedran.core.errors import Refused
 from fedran.core.head import Diagnosis, Head
 from fedran.core.summarize import summarize
@@ -96,3 +99,20 @@ def test_the_repr_of_a_head_contains_the_diagnosis():
     text = repr(head(np.eye(2), (0, 1)))
     for part in ("M=2", "classes=2", "test", "lambda 1", "eps_W", "condition"):
         assert part in text
+
+
+def test_a_row_is_rejected_if_another_label_is_close_to_the_best():
+    codes = np.zeros(99, dtype=np.int64)
+    scores = np.linspace(0.005, 0.985, 99)[:, None] * [0.0, 1.0]
+    h = replace(head(np.eye(2), ("cat", "dog")), calibration=Calibration.of_scores(scores, codes))
+    assert h.calibration.threshold(0.5) == pytest.approx(0.5, abs=0.011)
+    rows = np.array([[0.9, 0.1], [0.6, 0.7], [0.2, 0.1], [0.1, 0.8]])
+    sets = h.prediction_sets(rows, 0.5)
+    assert sets.tolist() == [[True, False], [True, True], [True, True], [False, True]]
+    assert h.abstain(torch.as_tensor(rows), 0.5).tolist() == [False, True, True, False]
+    assert h.predict(rows, reject=0.5).tolist() == ["cat", None, None, "dog"]
+    assert h.predict(rows).tolist() == ["cat", "dog", "cat", "dog"]
+    with pytest.raises(ValueError, match=r"no calibration.*head\.calibrate"):
+        head(np.eye(2), (0, 1)).predict(rows, reject=0.5)
+    with pytest.raises(ValueError, match="alpha must lie between 0 and 1"):
+        h.predict(rows, reject=2.0)

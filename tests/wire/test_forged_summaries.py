@@ -168,16 +168,16 @@ def test_weights_beyond_the_rows_are_refused():
 
 def test_histograms_are_sums_over_the_rows_of_the_summary():
     empty = Calibration.empty()
-    good = {"losses": empty.losses.tolist(), "scores": empty.histogram.tolist()}
+    good = {"losses": empty.losses.tolist(), "gaps": empty.histogram.tolist()}
     assert fedran.decode(tampered(encoded(), set_field("histograms", good))).calibration.total == 0
     bad = [
         (0, "an object"),
         ({}, "losses"),
-        ({"losses": good["losses"]}, "scores"),
+        ({"losses": good["losses"]}, "gaps"),
         ({**good, "losses": good["losses"][1:]}, "37 numbers"),
-        ({**good, "scores": [-1.0, *good["scores"][1:]]}, "at least 0"),
-        ({**good, "scores": ["1", *good["scores"][1:]]}, "a number"),
-        ({**good, "scores": [10**9, *good["scores"][1:]]}, "at most the rows described"),
+        ({**good, "gaps": [-1.0, *good["gaps"][1:]]}, "at least 0"),
+        ({**good, "gaps": ["1", *good["gaps"][1:]]}, "a number"),
+        ({**good, "gaps": [10**9, *good["gaps"][1:]]}, "at most the rows described"),
         ({**good, "losses": [1.0, *good["losses"][1:]]}, "larger ones"),
     ]
     for value, words in bad:

@@ -21,9 +21,9 @@ TEMPERATURES: Float64[NDArray[Any], " K"] = np.geomspace(0.005, 5.0, 37)
 """Where the log loss is recorded. Scores of a ridge on indicators lie mostly between 0 and 1."""
 SCORE_RANGE = (-1.0, 2.0)
 """Scores are cut to this range before they are recorded, so that one row has a bounded effect."""
-EDGES: Float64[NDArray[Any], " edges"] = np.linspace(*SCORE_RANGE, 301)
-"""Bins of the scores of true classes: 300 of width 0.01 and one beyond either end."""
-BINS = len(EDGES) + 1
+EDGES: Float64[NDArray[Any], " bins"] = np.linspace(0.0, SCORE_RANGE[1] - SCORE_RANGE[0], 301)
+"""Upper edges of the bins of gaps: one for 0, where the true class is the best, then width 0.01."""
+BINS = len(EDGES)
 MOST_CLASSES = 10**7
 """For the bound on the losses of one row."""
 
@@ -43,7 +43,8 @@ class Calibration:
     losses: Float64[NDArray[Any], " K"]
     """Sum of -log softmax(scores / T) of the true class, for every T of ``TEMPERATURES``."""
     histogram: Float64[NDArray[Any], " bins"]
-    """Rows (or their weights) per bin of the score of the true class."""
+    """Rows (or their weights) per bin of the gap between the best score and that of the true
+    class."""
 
     def __post_init__(self) -> None:
         found = (self.losses.shape, self.histogram.shape)
@@ -71,7 +72,7 @@ class Calibration:
         rows, of_row = np.arange(len(S)), codes[known]
         w = np.ones(len(S)) if weights is None else np.asarray(weights, dtype=np.float64)[known]
         losses = [-(w @ log_softmax(S / T)[rows, of_row]) for T in TEMPERATURES]
-        bins = np.searchsorted(EDGES, S[rows, of_row], side="right")
+        bins = np.searchsorted(EDGES, np.max(S, axis=1) - S[rows, of_row] - 1e-12)
         return cls(np.maximum(losses, 0.0), np.bincount(bins, w, BINS))
 
     @property
@@ -98,18 +99,16 @@ class Calibration:
         return float(f"{found:.4g}")  # more digits would only be rounding
 
     def threshold(self, alpha: float) -> float:
-        """The score that true classes of new rows reach with probability at least 1 - alpha.
+        """The gap that true classes of new rows do not exceed with probability 1 - alpha or more.
 
-        The k-th smallest recorded score with k = floor(alpha (n + 1)), as in split conformal
-        prediction, rounded down to the edge of its bin; minus infinity where k is 0.
+        The k-th smallest recorded gap with k = ceil((1 - alpha) (n + 1)), as in split conformal
+        prediction, rounded up to the edge of its bin; infinity where k exceeds n.
         """
         if not 0 < alpha < 1:
             raise ValueError(f"alpha must lie between 0 and 1, got {alpha!r}")
-        k = math.floor(alpha * (self.total + 1))
-        if k < 1:
-            return -math.inf
-        bin_of_k = int(np.searchsorted(np.cumsum(self.histogram), k * (1 - 1e-12)))
-        return -math.inf if bin_of_k == 0 else float(EDGES[min(bin_of_k, BINS - 1) - 1])
+        k = math.ceil((1 - alpha) * (self.total + 1) - 1e-9)
+        bin_of_k = int(np.searchsorted(np.cumsum(self.histogram), k - 1e-9))
+        return math.inf if k > self.total + 1e-9 else float(EDGES[min(bin_of_k, BINS - 1)])
 
     def validate(self, weight: float) -> Calibration:
         """Refuse numbers that rows of this total weight cannot have; returns self."""

@@ -25,7 +25,7 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core.accounts import Accounts
 from fedran.core.bounds import certified_rows, paper_weight_bound, weight_bound
-from fedran.core.calibration import Calibration, add_calibrations, log_softmax
+from fedran.core.calibration import SCORE_RANGE, Calibration, add_calibrations, log_softmax
 from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, encode_labels, label_array, ordered, recode
@@ -101,13 +101,41 @@ class Head:
         xp = namespace(H)
         return H @ xp.astype(like(self.weights, H), H.dtype)
 
-    def predict(self, H: ArrayLike | Array) -> NDArray[Any]:
-        """The best-scoring label of each row: int64, str, or object when both kinds occur."""
+    def predict(self, H: ArrayLike | Array, reject: float | None = None) -> NDArray[Any]:
+        """The best-scoring label of each row: int64, str, or object when both kinds occur.
+
+        With ``reject`` it is None, in an array of objects, for the rows on which ``abstain``
+        does not decide.
+        """
         with np.errstate(invalid="ignore", over="ignore"):
             scores = self.scores(H)
         require_finite(scores, "H (or its scores)")
         best = to_numpy(namespace(scores).argmax(scores, axis=1))
-        return label_array(self.classes)[best]
+        found = label_array(self.classes)[best]
+        if reject is not None:
+            found = found.astype(object)
+            found[self.abstain(H, reject)] = None
+        return found
+
+    def prediction_sets(self, H: ArrayLike | Array, alpha: float) -> Bool[NDArray[Any], "n C"]:
+        """Which labels each row may have: a set that lacks the true one with probability alpha.
+
+        The labels whose scores are at most ``calibration.threshold(alpha)`` below the best. For
+        rows like those of the calibration, the true label is in the set with probability at least
+        1 - alpha, where the calibration was made on rows held out from this very head.
+        Leave-one-out scores, and scores by the earlier or smaller heads of batches and sites,
+        give it approximately.
+        """
+        threshold = self._calibrated().threshold(alpha)
+        scores = np.clip(to_numpy(cast(self.scores(H), "float64")), *SCORE_RANGE)
+        return scores >= np.max(scores, axis=1, keepdims=True) - threshold
+
+    def abstain(self, H: ArrayLike | Array, alpha: float) -> Bool[NDArray[Any], " n"]:
+        """Rows whose prediction set at ``alpha`` has several labels: "don't know".
+
+        Of all rows, at most a share alpha is then decided and wrong.
+        """
+        return np.sum(self.prediction_sets(H, alpha), axis=1) > 1
 
     def probabilities(self, H: ArrayLike | Array) -> Float32[NDArray[Any], "n C"]:
         """softmax(scores / T), (n, C) float32, with the temperature of ``calibration``."""

@@ -206,7 +206,7 @@ class Header:
             return None
         section = self.section(key)
         losses = section.numbers("losses", len(TEMPERATURES), MAX_ENERGY)
-        return Calibration(np.array(losses), np.array(section.numbers("scores", BINS, MAX_ROWS)))
+        return Calibration(np.array(losses), np.array(section.numbers("gaps", BINS, MAX_ROWS)))
 
 
 def plain_accounts(accounts: Accounts) -> dict[str, Any]:
@@ -221,8 +221,8 @@ def plain_calibration(calibration: Calibration | None) -> dict[str, Any] | None:
     """A calibration for a header, with whole numbers as integers, which are shorter."""
     if calibration is None:
         return None
-    scores = [int(v) if v.is_integer() else v for v in calibration.histogram.tolist()]
-    return {"losses": calibration.losses.tolist(), "scores": scores}
+    gaps = [int(v) if v.is_integer() else v for v in calibration.histogram.tolist()]
+    return {"losses": calibration.losses.tolist(), "gaps": gaps}
 
 
 def _integer(value: object, name: str, low: int, high: int) -> int:
