@@ -166,3 +166,22 @@ def test_killed_at_any_moment_a_restart_ends_as_if_undisturbed(sites, tmp_path):
     assert final.database.count() == 30
     for store in (final, whole):
         store.close()
+
+
+@pytest.mark.parametrize("mode", ["kill", "EIO", "ENOSPC"])
+def test_a_fault_at_any_file_call_loses_nothing_and_counts_nothing_twice(mode, tmp_path):
+    """Every write, sync, truncation, rename and deletion of an accepted upload and its snapshot."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    library, helpers = tmp_path / "faults.so", TESTS / "helpers"
+    command = [compiler, "-shared", "-fPIC", "-o", str(library), str(helpers / "file_faults.c")]
+    subprocess.run([*command, "-ldl"], check=True)
+    done = subprocess.run(
+        [sys.executable, str(helpers / "file_faults.py"), str(tmp_path), mode],
+        env={**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10
