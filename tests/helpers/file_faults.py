@@ -2,8 +2,8 @@
 
     python file_faults.py FOLDER MODE
 
-``kill``: the process is killed at the call. ``EIO``, ``ENOSPC``: the call fails, and with ``ENOSPC``
-every later one too. After each attempt the store is opened again. Prints the number of calls.
+``kill``: the process is killed at the call. ``EIO``: the call fails. ``ENOSPC``: it and every later
+one fail. After each attempt the store is opened again. Prints the number of calls.
 """
 
 import ctypes

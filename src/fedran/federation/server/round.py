@@ -297,7 +297,8 @@ class Round:
                 if answered and _held_head(reply) == digest:
                     served.add(str(node))
             time.sleep(POLL_SECONDS / 2)
-        lost = {n for n, told in self.receipts.items() if any(r.code == Code.LOST for r in told)}
+        last = {n: {r.task: r.code for r in told} for n, told in self.receipts.items()}
+        lost = {node for node, codes in last.items() if Code.LOST in codes.values()}
         served -= {str(node) for node in lost}  # they have uploads that the server lost
         with self.store.tolerating_a_full_disk("list of nodes that have the head"):
             self.store.database.set_served(digest, sorted(served))
