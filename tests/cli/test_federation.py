@@ -303,6 +303,8 @@ HELP = {
     "accept": "Accept an upload that is in quarantine",
     "reject": "Reject an upload that is in quarantine",
     "release": "Put a classifier that was held back into service",
+    "rollback": "Put the classifier after an earlier task back into service",
+    "rekey": "Make new keys for a site whose keys were lost or stolen",
     "influence": "Show the accuracy without each site",
     "rebuild": "Rebuild the classifier at another width from stored mixtures",
     "revise": "Replace the upload of a task by one of its present rows",

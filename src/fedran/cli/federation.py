@@ -182,6 +182,9 @@ def add(
     enrolment: Annotated[
         Path, typer.Argument(help="enrolment.toml of the site.", show_default=False)
     ],
+    replace_keys: Annotated[
+        bool, typer.Option("--replace", help="Replace the keys of a known site.")
+    ] = False,
 ) -> None:
     """Admit a site to the server, or a member to an edge. No restart is needed."""
     from fedran.federation.edge.folder import add_member
@@ -191,11 +194,26 @@ def add(
 
     site = Enrolment.load(enrolment)
     if (folder / "site.toml").is_file():
-        add_member(SitePaths.find(folder), site.federation, site.client, site.key)
+        edge = SitePaths.find(folder)
+        add_member(edge, site.federation, site.client, site.key, replace_key=replace_keys)
         typer.echo(f"{site.client} is in members.toml; copy its uploads to {folder / 'inbox'}")
         return
-    add_site(ServerPaths.find(folder), site)
+    add_site(ServerPaths.find(folder), site, replace_keys=replace_keys)
     typer.echo(f"{site.client} is in the roster; its node may connect within a minute")
+
+
+@app.command(rich_help_panel=SITE)
+def rekey(folder: SiteFolder) -> None:
+    """Make new keys for a site whose keys were lost or stolen.
+
+    The site must not run. The server's owner then runs `add --replace`.
+    """
+    from fedran.federation.ops.enrolment import ENROLMENT_FILE, make_new_keys
+    from fedran.federation.site.settings import SitePaths
+
+    make_new_keys(SitePaths.find(folder))
+    typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner, who runs:")
+    typer.echo("  fedran federation add SERVER enrolment.toml --replace")
 
 
 @app.command(rich_help_panel=SETUP)
@@ -439,6 +457,18 @@ def reject(
 
     reject_upload(ServerPaths.find(folder), client, task, reason)
     typer.echo(f"{client}, {task}: rejected; a running server tells the site")
+
+
+@app.command(rich_help_panel=WATCH)
+def rollback(folder: ServerFolder, task: Task) -> None:
+    """Put the classifier after an earlier task back into service; `release` ends this."""
+    from fedran.federation.ops.rollback import roll_back
+    from fedran.federation.server.settings import ServerPaths
+
+    found = roll_back(ServerPaths.find(folder), task)
+    same = "the same bytes as then" if found.identical else "without what was forgotten or revised"
+    typer.echo(f"classifier {found.digest[:12]} after {task} is in service again ({same})")
+    typer.echo("a running server sends it; newer ones wait for `fedran federation release`")
 
 
 @app.command(rich_help_panel=WATCH)

@@ -121,6 +121,26 @@ def test_a_malformed_answer_does_not_affect_other_nodes(body, server, sites, cap
     assert sorted(served(server.folder)["nodes"]) == ["11", "12"]
 
 
+def test_a_site_with_a_later_protocol_is_told_apart_from_one_without_rows(server, sites):
+    """Nobody waits for it, and the reason is in the status. Its uploads are not read."""
+    nodes = honest(sites)
+    blob = sites.envelope("site-1", "may")
+    told = {"client": "site-1", "head": "", "told": "", "protocol": 2}
+    nodes[11] = lambda message: message_content(told, {"b": blob})
+    assert server("may", nodes, deadline=30.0) == "complete"
+    assert server.seconds < 20
+    (event,) = events(server, "declined")
+    assert "expected version 1 or earlier, which this server knows, got 2" in event["reason"]
+    assert "install the version of fedran that site-1 has" in event["reason"]
+    assert ("site-1", "may") not in server.store.aggregator.absorbed
+
+
+def test_an_answer_without_a_version_is_of_the_first_protocol(server, sites):
+    nodes = honest(sites)
+    assert server("may", nodes) == "complete"
+    assert events(server, "declined") == []
+
+
 def test_an_answer_with_a_null_problem_does_not_decline(server, sites):
     nodes = honest(sites)
     nodes[11].told = None

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, Metadata, Reco
 
 import fedran
 from fedran.federation.protocol.identity import Roster, SiteKey
-from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.protocol.messages import PROTOCOL, Offer, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.server.store import Store
@@ -79,7 +79,8 @@ def call(app, body, here=None):
     reply = app(message, context() if here is None else here)
     assert not reply.has_error()
     fields = fields_of(reply)
-    assert set(fields) == {"client", "head", "settled", "waiting", "told", "more"}
+    assert set(fields) == {"client", "head", "settled", "waiting", "told", "more", "protocol"}
+    assert fields.pop("protocol") == PROTOCOL
     return fields, blobs_of(reply, 10**6)
 
 
@@ -154,6 +155,7 @@ def test_without_an_offer_pending_uploads_are_sent_and_none_is_made(place, monke
         (asked("../../etc/passwd"), "task: expected"),
         (asked("/etc/passwd"), "Refused at the site; its log says more"),
         (asked(federation="other"), "federation: expected trial, got other"),
+        (asked(protocol=99), "protocol: expected version 1 or earlier, which this site knows, got"),
         (asked(out_features=2**60), "out_features: expected"),
         (asked(source={"backbone": 3}), "source: expected"),
         (asked("august"), "task august: august.npz: no rows for task august yet"),

@@ -24,7 +24,9 @@ from fedran.wire.sizes import human_bytes
 from fedran.wire.validation import FILE_LIMITS
 
 
-def add_member(paths: SitePaths, federation: str, client: str, public: str) -> None:
+def add_member(
+    paths: SitePaths, federation: str, client: str, public: str, *, replace_key: bool = False
+) -> None:
     """List a member of an edge, with its public key, in ``members.toml``."""
     settings, path = paths.settings(), paths.folder / "members.toml"
     if federation != settings.federation:
@@ -32,7 +34,8 @@ def add_member(paths: SitePaths, federation: str, client: str, public: str) -> N
     if client == settings.client:
         raise Refused("client", "another site", f"{client}, this one itself")
     members = Roster.load(path) if path.is_file() else Roster()
-    members.with_site(client, public).save(path)
+    change = members.with_other_key if replace_key else members.with_site
+    change(client, public).save(path)
     (paths.folder / "inbox").mkdir(exist_ok=True, mode=0o700)
 
 

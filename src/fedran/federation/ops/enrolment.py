@@ -7,15 +7,20 @@ adds it to the roster. Nothing in the file is secret.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
-from fedran.federation.ops.keys import check_node_key
-from fedran.federation.protocol.identity import Roster, check_public
+from fedran.federation.ops.keys import check_node_key, make_node_key
+from fedran.federation.protocol.identity import Roster, SiteKey, check_public
+from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.settings import ServerPaths
+from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import SitePaths
 from fedran.wire.files import read_toml, write_atomically
+from fedran.wire.validation import FILE_LIMITS
 
 ENROLMENT_FILE = "enrolment.toml"
 _COMMENT = "# Give this file to the owner of the server: `fedran federation add SERVER FILE`.\n"
@@ -50,21 +55,55 @@ class Enrolment:
         write_atomically(path, (_COMMENT + "".join(lines)).encode())
 
 
-def add_site(paths: ServerPaths, enrolment: Enrolment) -> None:
-    """Allow a site to upload and its node to connect; a running server notices the change."""
+def add_site(paths: ServerPaths, enrolment: Enrolment, *, replace_keys: bool = False) -> None:
+    """Allow a site to upload and its node to connect; a running server notices the change.
+
+    ``replace_keys``: the site is known and gets other keys. Uploads with the old ones are refused
+    from now on; those that were accepted remain.
+    """
     federation = paths.settings().federation
     if enrolment.federation != federation:
         raise Refused("federation", federation, enrolment.federation)
-    roster = Roster.load(paths.roster).with_site(enrolment.client, enrolment.key)
-    hint = "`fedran federation remove` removes a site, so that it can be added again"
+    roster = Roster.load(paths.roster)
+    if replace_keys:
+        roster = roster.with_other_key(enrolment.client, enrolment.key)
+    else:
+        roster = roster.with_site(enrolment.client, enrolment.key)
+    hint = "`fedran federation add --replace` replaces the keys of a site"
     for path in paths.nodes.glob("*.pub"):
         known_site, known_key = path.stem == enrolment.client, path.read_text() == enrolment.node
-        if known_site and not known_key:
+        if known_site and not known_key and not replace_keys:
             raise Refused("node", "the key it was added with", "another key", hint=hint)
         if known_key and not known_site:
             raise Refused("node", "a key of its own", f"the key of {path.stem}", hint=hint)
     roster.save(paths.roster)
     write_atomically(paths.nodes / f"{enrolment.client}.pub", enrolment.node.encode())
+
+
+def make_new_keys(paths: SitePaths) -> Enrolment:
+    """Give a site new keys, and sign uploads that the server lacks again; returns its enrolment.
+
+    The old keys are kept beside the new ones, with the suffix ``.replaced``. After a crash at any
+    moment, a second call completes the work.
+    """
+    settings, folder = paths.settings(), paths.folder
+    with locked(folder / "log", 1.0):  # the site must not run
+        for name in (settings.key, settings.node_key):
+            if (folder / name).exists():
+                (folder / name).replace(folder / f"{name}.replaced")
+        key = SiteKey.generate()
+        key.save(folder / settings.key)
+        node = make_node_key(folder / settings.node_key)
+        outbox = Outbox(folder / settings.state / "outbox")
+        for task in outbox.pending():
+            blob = outbox.envelope(task)
+            if blob is not None:
+                envelope = open_envelope(blob, FILE_LIMITS)
+                signed = replace(envelope, signature=key.sign(envelope.statement))
+                write_atomically(outbox.folder / f"{task}.envelope", signed.to_bytes())
+        enrolment = Enrolment(settings.federation, settings.client, key.public, node)
+        enrolment.save(folder / ENROLMENT_FILE)
+    return enrolment
 
 
 def remove_site(paths: ServerPaths, client: str) -> None:

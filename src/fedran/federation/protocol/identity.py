@@ -238,6 +238,12 @@ class Roster:
             raise Refused("client", f"a new id, or the known key of {client}", "another key")
         return replace(self, clients={**self.clients, client: check_public(public, client)})
 
+    def with_other_key(self, client: str, public: str) -> Roster:
+        """A roster in which a known site has another key. Its cap and its members stay."""
+        if client not in self.clients:
+            raise Refused("client", f"a site of the roster{nearest(client, self.clients)}", client)
+        return replace(self, clients={**self.clients, client: check_public(public, client)})
+
     def without(self, client: str) -> Roster:
         """A roster without a site and without its rights as an edge."""
         if client not in self.clients:

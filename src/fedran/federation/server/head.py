@@ -33,17 +33,20 @@ def update_head(
 
     With ``margin`` and validation rows, a head that is worse on earlier classes is held back: it
     is written to ``held.fedran``, and the one in service stays. Without ``margin`` the new head
-    goes into service whatever its accuracy.
+    goes into service whatever its accuracy. After a rollback, the head in service stays until
+    then.
     """
     if not store.aggregator.absorbed:
         return b"", ""
+    path = store.folder / HEAD
+    in_service = path.read_bytes() if path.is_file() else b""
+    if margin is not None and in_service and is_rolled_back(store):
+        return in_service, hashlib.sha256(in_service).hexdigest()
     start = time.monotonic()
     head = store.solve()
     seconds = time.monotonic() - start
     blob = encode(head)
     digest = hashlib.sha256(blob).hexdigest()
-    path = store.folder / HEAD
-    in_service = path.read_bytes() if path.is_file() else b""
     if in_service == blob:
         clear_held(store)
         return blob, digest
@@ -95,6 +98,12 @@ def held_digest(store: Store) -> str:
     """The digest of the head that is held back; empty if none is."""
     found = store.database.fact("held")
     return str(json.loads(found)["digest"]) if found else ""
+
+
+def is_rolled_back(store: Store) -> bool:
+    """Whether an earlier head was put back into service."""
+    found = store.database.fact("held")
+    return bool(found and json.loads(found).get("pinned"))
 
 
 def _hold(store: Store, task: str, blob: bytes, digest: str, held: Held) -> None:

@@ -19,7 +19,13 @@ from flwr.serverapp import Grid
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import base_task
-from fedran.federation.protocol.messages import MAX_CLASSES, MAX_EARLIER, read_settled, read_tasks
+from fedran.federation.protocol.messages import (
+    MAX_CLASSES,
+    MAX_EARLIER,
+    check_protocol,
+    read_settled,
+    read_tasks,
+)
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.server.head import update_head
@@ -225,6 +231,10 @@ class Round:
             log.error("node %s: its owner cannot be read: %s; it is asked again", node, reason)
             self.messenger.retry_later(node)
             return
+        try:
+            check_protocol(fields.get("protocol", 1), "this server", client)
+        except Refused as reason:  # nothing in the answer can be trusted to mean what it says here
+            problem, blobs, settled, waiting = str(reason), {}, [], []
         try:
             receipts = [self.store.receive(blob) for blob in blobs.values()]
         except OSError as reason:

@@ -25,7 +25,7 @@ from fedran.core.head import Head
 from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
-from fedran.federation.protocol.messages import MAX_SETTLED, Offer
+from fedran.federation.protocol.messages import MAX_SETTLED, PROTOCOL, Offer
 from fedran.federation.protocol.receipts import Code, receipts_from_json
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.protocol.transport import MAX_BLOBS, blobs_of, fields_of, message_content
@@ -218,5 +218,6 @@ class Reply:
         problems = "; ".join(filter(None, self.problems))
         if problems:
             log.warning("reported to the server: %s", problems)
-        body = message_content({**fields, "told": problems, "more": self.more}, self.blobs)
+        fields |= {"told": problems, "more": self.more, "protocol": PROTOCOL}
+        body = message_content(fields, self.blobs)
         return Message(body, reply_to=message)

@@ -1,0 +1,82 @@
+"""An earlier classifier is in service again until the owner releases the newest one."""
+
+import json
+from contextlib import closing
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedran.core.errors import Refused
+from fedran.federation.ops.forget import forget
+from fedran.federation.ops.rollback import roll_back
+from fedran.federation.ops.tasks import release_head
+from fedran.federation.server.head import update_head
+from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.store import Store
+from fedran.federation.status.reader import Reader
+from helpers.made_federation import Sites, upload
+
+SITES = ("site-1", "site-2")
+MARGIN = 2.0
+
+
+@pytest.fixture(scope="module")
+def sites():
+    return Sites(*SITES)
+
+
+@pytest.fixture
+def paths(sites, tmp_path):
+    found = ServerPaths(tmp_path / "server")
+    found.nodes.mkdir(parents=True)
+    text = 'federation = "trial"\nin_features = 6\nout_features = 48\nkind = "relu"\n'
+    found.settings_file.write_text(f'{text}source = "test"\n')
+    sites.roster.save(found.roster)
+    return found
+
+
+def run(paths, sites, task, seed, clients=SITES):
+    """One task with an upload of each site; the head in service and its digest."""
+    with closing(Store.open(paths.settings(), paths.folder)) as store:
+        store.open_task(task)
+        for n, client in enumerate(clients):
+            data = upload(seed + n, classes=(seed, seed + 1))
+            assert store.receive(sites.envelope(client, task, data)).settled
+        return update_head(store, None, task, MARGIN)
+
+
+def test_the_head_of_an_earlier_task_is_in_service_bit_for_bit_until_it_is_released(paths, sites):
+    first, digest = run(paths, sites, "may", 0)
+    run(paths, sites, "june", 2)
+    found = roll_back(paths, "may")
+    assert (found.digest, found.identical) == (digest, True)
+    assert (paths.state / "head.fedran").read_bytes() == first
+    status = Reader(paths.folder).read()
+    assert status.head.digest == digest
+    assert "rolled back to the classifier after task may" in status.held.reason
+    assert "release" in status.held.commands[-1]
+    assert run(paths, sites, "july", 4) == (first, digest), "new uploads do not end it"
+    newest = release_head(paths)
+    assert newest not in ("", digest)
+    assert Reader(paths.folder).read().held is None
+
+
+def test_what_was_forgotten_does_not_come_back_with_a_rollback(paths, sites):
+    first, digest = run(paths, sites, "may", 0)
+    run(paths, sites, "june", 2)
+    roll_back(paths, "may")
+    forget(paths, "site-2")
+    assert (paths.state / "head.fedran").read_bytes() != first, "forgetting ends a rollback"
+    again = roll_back(paths, "may")
+    assert not again.identical
+    assert again.digest != digest
+    assert (paths.state / "head.fedran").read_bytes() != first
+
+
+def test_a_task_without_a_head_is_refused(paths, sites):
+    run(paths, sites, "may", 0)
+    with pytest.raises(Refused, match=r"a task after which a head was solved \(may\), got june"):
+        roll_back(paths, "june")
+    with closing(Store.open(paths.settings(), paths.folder)) as store:
+        assert not json.loads(store.database.fact("held") or "{}")
