@@ -42,8 +42,8 @@ class PILoRA(PromptedMethod):
     """Rank of a change."""
     lr: Annotated[float, positive] = 1e-5
     """Learning rate of the pairs, with Adam. Published: 1e-5."""
-    head_lr: Annotated[float | None, positive] = 0.002
-    """Learning rate of the prototypes; without it ``lr``. Published: 0.002."""
+    head_lr: Annotated[float | None, positive] = 0.1
+    """Learning rate of the prototypes; without it ``lr``. Published: 0.002, for 300 epochs."""
     weight_decay: Annotated[float, at_least(0)] = 1e-5
     """Weight decay of Adam."""
     attraction: Annotated[float, at_least(0)] = 0.001
