@@ -24,6 +24,7 @@ from fedran.wire.plan import Plan, plan
 from fedran.wire.validation import Limits
 
 if TYPE_CHECKING:
+    from fedran.backbones import to_onnx, to_torch
     from fedran.estimator import FedRANClassifier, add_pipelines
     from fedran.scaler import FederatedScaler
 
@@ -57,6 +58,8 @@ __all__ = [
     "prototype_labels",
     "save",
     "summarize",
+    "to_onnx",
+    "to_torch",
 ]
 
 
@@ -68,6 +71,10 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
             from fedran import estimator
 
             return getattr(estimator, name)
+        if name in ("to_onnx", "to_torch"):
+            from fedran import backbones
+
+            return getattr(backbones, name)
         if name == "FederatedScaler":
             from fedran.scaler import FederatedScaler
 

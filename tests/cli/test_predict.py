@@ -1,5 +1,9 @@
 """``fedran predict``: labels from a saved head and rows of features."""
 
+import csv
+import io
+import sys
+
 import numpy as np
 import pytest
 
@@ -49,7 +53,13 @@ def test_predict_writes_labels_to_a_file(made, cli):
         ("head.fedran", "none.npy", "no such file; expected features"),
         ("none.fedran", "rows.npy", "none.fedran: no such file; expected a saved head"),
         ("head.fedran", "bad.npz", "expected an array features or test or X, got other"),
-        ("head.fedran", "bad.npy", "expected features (.npy or .npz)"),
+        ("head.fedran", "bad.npy", "expected features (.npy, .npz, .csv or .parquet)"),
+        ("head.fedran", "words.csv", "numbers in column name, got ada in row 0; a column that"),
+        ("head.fedran", "ragged.csv", "expected 6 values per row, got 2 in row 1"),
+        ("head.fedran", "twice.csv", "columns with different names"),
+        ("head.fedran", "empty.csv", "at least one line"),
+        ("head.fedran", "labels.csv", "at least one column of features"),
+        ("head.fedran", "latin.csv", "a CSV file in UTF-8"),
         ("head.fedran", "wide.npy", "6"),
         ("plain.fedran", "rows.npy", "a head that identifies its features"),
     ],
@@ -59,6 +69,12 @@ def test_predict_refuses_wrong_files_in_one_line(head, rows, words, made, cli):
     np.savez(folder / "bad.npz", other=[1])
     (folder / "bad.npy").write_bytes(b"nothing")
     np.save(folder / "wide.npy", np.zeros((2, 9)))
+    (folder / "words.csv").write_text("name,a,b,c,d,e,f\nada,1,2,3,4,5,6\n")
+    (folder / "ragged.csv").write_text("1,2,3,4,5,6\n1,2\n")
+    (folder / "twice.csv").write_text("a,a\n1,2\n")
+    (folder / "empty.csv").write_text("")
+    (folder / "labels.csv").write_text("label\ncat\n")
+    (folder / "latin.csv").write_bytes("a,\u00e4\n1,2\n".encode("latin-1"))
     agg = fedran.Aggregator(4)
     agg.absorb(fedran.summarize(np.eye(4), [0, 1, 0, 1]), client="a", task="t")
     fedran.save(agg.solve(), folder / "plain.fedran")
@@ -83,3 +99,85 @@ def test_a_fingerprint_of_another_map_is_refused():
         other = type(phi.fingerprint)({**phi.fingerprint.fields, name: value})
         with pytest.raises(fedran.Refused, match="fingerprint: expected"):
             fedran.RandomFeatures.from_fingerprint(other)
+
+
+def table(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.parametrize("header", ["a,b,c,d,e,f", "a,b,c,d,e,f,label", None])
+def test_rows_of_a_csv_file_are_those_of_the_array(header, made, cli):
+    folder, labels = made
+    Z = np.load(folder / "rows.npy")
+    end = ",dog" if header and "label" in header else ""
+    lines = [",".join(map(repr, row)) + end for row in Z.tolist()]
+    (folder / "rows.csv").write_text("\n".join([header, *lines] if header else lines))
+    code, out, err = cli("predict", str(folder / "head.fedran"), str(folder / "rows.csv"))
+    assert (code, err) == (0, "")
+    assert out.splitlines() == labels
+
+
+def test_a_table_has_ids_best_labels_and_scores(made, cli):
+    folder, labels = made
+    Z = np.load(folder / "rows.npy")
+    head = fedran.load(folder / "head.fedran", fedran.Head)
+    S = head.scores(fedran.RandomFeatures.from_fingerprint(head.fingerprint)(Z))
+    lines = [",".join([*map(repr, row), f"p{i}"]) for i, row in enumerate(Z.tolist())]
+    (folder / "rows.csv").write_text("\n".join(["a,b,c,d,e,f,patient", *lines]))
+    files = (str(folder / "head.fedran"), str(folder / "rows.csv"))
+    code, out, err = cli("predict", *files, "--id", "patient", "--scores", "--top", "5")
+    assert (code, err) == (0, "")
+    found = table(out)
+    assert [line["id"] for line in found] == [f"p{i}" for i in range(len(Z))]
+    assert [line["label"] for line in found] == [line["label_1"] for line in found] == labels
+    for line, row in zip(found, S, strict=True):
+        assert float(line["score_cat"]) == pytest.approx(row[0], rel=1e-4)
+        assert float(line["score_1"]) == pytest.approx(row.max(), rel=1e-4)
+        assert float(line["score_2"]) == pytest.approx(row.min(), rel=1e-4)
+        assert {line["label_1"], line["label_2"]} == {"cat", "dog"}
+    code, _, err = cli("predict", *files, "--id", "nobody")
+    assert (code, "expected one of a, b, c, d, e, f, patient, got nobody" in err) == (2, True)
+    code, _, err = cli("predict", files[0], str(folder / "rows.npy"), "--id", "a")
+    assert (code, "--id names a column" in err) == (2, True)
+
+
+def test_rejected_rows_have_no_label(made, cli):
+    folder, _ = made
+    Z = np.load(folder / "rows.npy")
+    y = np.repeat(["cat", "dog"], 40)
+    head = fedran.load(folder / "head.fedran", fedran.Head)
+    H = fedran.RandomFeatures.from_fingerprint(head.fingerprint)(Z)
+    files = (str(folder / "head.fedran"), str(folder / "rows.npy"))
+    code, _, err = cli("predict", *files, "--reject", "0.1")
+    assert (code, "no calibration" in err) == (2, True)
+    wrong = np.where(np.arange(80) % 2, y, y[::-1])
+    head = head.calibrate(H, wrong)
+    fedran.save(head, folder / "head.fedran", "float32")
+    target = folder / "labels.csv"
+    code, out, _ = cli("predict", *files, "--reject", "0.3", "--out", str(target))
+    expected = head.predict(H, reject=0.3)
+    unknown = sum(label is None for label in expected)
+    assert unknown > 0
+    assert (code, f"80 labels in {target}, {unknown} of them unknown" in out) == (0, True)
+    found = table(target.read_text())
+    assert [line["label"] for line in found] == ["" if v is None else v for v in expected]
+    assert [line["row"] for line in found] == [str(i) for i in range(80)]
+
+
+def test_parquet_files_are_read_or_the_extra_is_named(made, cli, monkeypatch):
+    folder, labels = made
+    path = folder / "rows.parquet"
+    path.write_bytes(b"nothing")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pyarrow", None)
+        code, _, err = cli("predict", str(folder / "head.fedran"), str(path))
+    assert (code, "install fedran's extra 'parquet'" in err) == (2, True)
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    code, _, err = cli("predict", str(folder / "head.fedran"), str(path))
+    assert (code, "expected a Parquet file" in err) == (2, True)
+    columns = {f"c{i}": column for i, column in enumerate(np.load(folder / "rows.npy").T)}
+    parquet.write_table(pyarrow.table(columns), path)
+    code, out, _ = cli("predict", str(folder / "head.fedran"), str(path))
+    assert (code, out.splitlines()) == (0, labels)

@@ -17,27 +17,40 @@ if TYPE_CHECKING:
     import torch
 
 
-def to_torch(head: Head, phi: RandomFeatures) -> torch.nn.Module:
+def to_torch(head: Head, phi: RandomFeatures | None = None) -> torch.nn.Module:
     """A frozen ``torch.nn.Sequential``: backbone features Z (n, d) in, scores (n, C) out.
 
-    Column j of the output scores ``head.classes[j]``. It holds P and W as parameters that do
-    not require gradients, so it can be put behind a backbone, moved and exported.
+    Column j of the output scores ``module.classes[j]``. It holds P and W as parameters that do
+    not require gradients, so it can be put behind a backbone, moved and exported. ``phi`` is by
+    default the feature map that the head's fingerprint describes.
     """
     try:
         import torch
     except ImportError:
         raise MissingExtra("to_torch needs PyTorch", "torch") from None
+    phi = map_of(head, phi)
+    activation = torch.nn.ReLU() if phi.kind == "relu" else torch.nn.GELU()
+    layers = [_linear(phi.projection), activation, _linear(to_numpy(head.weights))]
+    if phi.kind != "relu" or phi.bias:
+        layers.insert(0, _prepare(phi))
+    module = torch.nn.Sequential(*layers).requires_grad_(False)
+    module.classes = head.classes
+    return module
+
+
+def map_of(head: Head, phi: RandomFeatures | None) -> RandomFeatures:
+    """The feature map of a head: ``phi`` if it fits, or that of the head's fingerprint."""
+    if phi is None:
+        if head.fingerprint is None:
+            raise ValueError("the head does not identify its feature map; pass phi")
+        return RandomFeatures.from_fingerprint(head.fingerprint)
     if head.fingerprint is not None:
         require_same(phi.fingerprint, head.fingerprint, "feature map and head")
     if head.out_features != phi.out_features:
         raise ValueError(
             f"phi makes {phi.out_features} features, the head takes {head.out_features}"
         )
-    activation = torch.nn.ReLU() if phi.kind == "relu" else torch.nn.GELU()
-    layers = [_linear(phi.projection), activation, _linear(to_numpy(head.weights))]
-    if phi.kind != "relu" or phi.bias:
-        layers.insert(0, _prepare(phi))
-    return torch.nn.Sequential(*layers).requires_grad_(False)
+    return phi
 
 
 def _prepare(phi: RandomFeatures) -> torch.nn.Module:

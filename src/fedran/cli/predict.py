@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import zipfile
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,39 +13,170 @@ import typer
 from numpy.typing import NDArray
 
 import fedran
-from fedran.core.errors import Refused, printable
+from fedran.core.errors import MissingExtra, Refused, printable
+from fedran.core.labels import label_array
 from fedran.wire.files import require_file
 
 ARRAYS = ("features", "test", "X")
 """Names of the array to read from an .npz file, the first that exists."""
+LABEL = "label"
+"""A column of this name in a table, as files for sites have, is no feature and is left out."""
+READABLE = "features (.npy, .npz, .csv or .parquet)"
 
 
 def predict(
     head: Annotated[Path, typer.Argument(help="A saved head, for example from a server.")],
     rows: Annotated[
-        Path, typer.Argument(help=f"Features: .npy, or .npz with {', '.join(ARRAYS[:-1])} or X.")
+        Path,
+        typer.Argument(help=f"{READABLE}; an .npz with {', '.join(ARRAYS[:-1])} or {ARRAYS[-1]}."),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="File for the labels (default: print them).")
+        Path | None, typer.Option(help="File for the result, CSV if it ends so (default: print).")
+    ] = None,
+    scores: Annotated[bool, typer.Option(help="Add the score of every class (CSV).")] = False,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="The best labels and their scores (CSV).")
+    ] = None,
+    reject: Annotated[
+        float | None,
+        typer.Option(help="Leave the label empty where the head does not know: a share of wrong."),
+    ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option("--id", help="A column of the CSV or Parquet file to copy, not a feature."),
     ] = None,
 ) -> None:
-    """Predict the labels of rows of features with a saved head, one label per line."""
+    """Predict the labels of rows of features with a saved head.
+
+    Prints one label per line, or CSV with a header with --scores, --top, --id or an --out that ends
+    in .csv.
+    """
     found = fedran.load(require_file(head, "a saved head"), fedran.Head)
     if found.fingerprint is None:
         raise Refused(str(head), "a head that identifies its features", "no fingerprint")
     phi = fedran.RandomFeatures.from_fingerprint(found.fingerprint)
-    labels = found.predict(phi(read_features(rows)))
-    text = "".join(f"{printable(str(label))}\n" for label in labels)
+    Z, ids = read_rows(rows, id_column)
+    blocks = [(found.predict(H, reject), found.scores(H)) for _, H in phi.blocks(Z)]
+    labels = [label for part, _ in blocks for label in part.tolist()]
+    table = bool(scores or top or id_column or (out is not None and out.suffix == ".csv"))
+    if table:
+        S = np.concatenate([s for _, s in blocks]) if blocks else np.zeros((0, len(found.classes)))
+        text = as_csv(found, labels, S, ids, scores, top)
+    else:
+        text = "".join(f"{_shown(label)}\n" for label in labels)
     if out is None:
         typer.echo(text, nl=False)
-    else:
-        out.write_text(text, encoding="utf-8")
-        typer.echo(f"{len(labels)} labels in {out}")
+        return
+    out.write_text(text, encoding="utf-8")
+    unknown = sum(label is None for label in labels)
+    note = f", {unknown} of them unknown" if reject is not None else ""
+    typer.echo(f"{len(labels)} labels in {out}{note}")
 
 
-def read_features(path: Path) -> NDArray[Any]:
+def _shown(label: object) -> str:
+    return "" if label is None else printable(str(label))
+
+
+def as_csv(
+    head: fedran.Head,
+    labels: list[Any],
+    scores: NDArray[Any],
+    ids: list[str] | None,
+    all_scores: bool,
+    top: int | None,
+) -> str:
+    """A header and one line per row: id (or row number), label, then the best or all scores."""
+    names = [_shown(c) for c in label_array(head.classes).tolist()]
+    best = np.argsort(-scores, axis=1, kind="stable")[:, : min(top or 0, len(names))]
+    header = ["row" if ids is None else "id", "label"]
+    header += [f"{what}_{k + 1}" for k in range(best.shape[1]) for what in ("label", "score")]
+    header += [f"score_{name}" for name in names] if all_scores else []
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    for i, label in enumerate(labels):
+        line: list[Any] = [i if ids is None else printable(ids[i]), _shown(label)]
+        for j in best[i]:
+            line += [names[j], f"{scores[i, j]:.6g}"]
+        line += [f"{s:.6g}" for s in scores[i]] if all_scores else []
+        writer.writerow(line)
+    return text.getvalue()
+
+
+def read_rows(path: Path, id_column: str | None = None) -> tuple[NDArray[Any], list[str] | None]:
+    """Features (n, d) and, with ``id_column``, the text of that column for each row."""
+    require_file(path, READABLE)
+    if path.suffix.lower() in (".csv", ".parquet"):
+        read = _read_csv if path.suffix.lower() == ".csv" else _read_parquet
+        columns, ids = read(path), None
+        if id_column is not None:
+            if id_column not in columns:
+                raise Refused(f"{path}: --id", f"one of {', '.join(columns)}", id_column)
+            ids = [str(value) for value in columns.pop(id_column)]
+        columns.pop(LABEL, None)
+        if not columns:
+            raise Refused(str(path), "at least one column of features", "none")
+        return np.stack([_numbers(path, k, v) for k, v in columns.items()], axis=1), ids
+    if id_column is not None:
+        raise ValueError(f"--id names a column of a CSV or Parquet file, not of {path.name}")
+    return _read_arrays(path), None
+
+
+def _numbers(path: Path, name: str, values: list[Any]) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (ValueError, TypeError):
+        row = next(i for i, value in enumerate(values) if not _is_number(value))
+        raise Refused(
+            str(path),
+            f"numbers in column {printable(name, 60)}",
+            f"{printable(values[row], 60)} in row {row}",
+            hint="a column that is no feature can be named with --id",
+        ) from None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _read_csv(path: Path) -> dict[str, list[Any]]:
+    """Columns by name; 0, 1, ... where the first line holds numbers only."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = [line for line in csv.reader(file) if line]
+    except (UnicodeDecodeError, csv.Error) as reason:
+        raise Refused(str(path), "a CSV file in UTF-8", str(reason)) from None
+    if not lines:
+        raise Refused(str(path), "at least one line", "none")
+    names = [str(i) for i in range(len(lines[0]))]
+    if not all(_is_number(value) for value in lines[0]):
+        names, lines = lines[0], lines[1:]
+    if len(set(names)) != len(names):
+        raise Refused(str(path), "columns with different names", names)
+    for i, line in enumerate(lines):
+        if len(line) != len(names):
+            raise Refused(str(path), f"{len(names)} values per row", f"{len(line)} in row {i}")
+    return {name: [line[j] for line in lines] for j, name in enumerate(names)}
+
+
+def _read_parquet(path: Path) -> dict[str, list[Any]]:
+    try:
+        from pyarrow import lib, parquet
+    except ImportError:
+        raise MissingExtra("Parquet files need pyarrow", "parquet") from None
+    try:
+        table = parquet.read_table(path)
+    except (lib.ArrowException, OSError) as reason:
+        raise Refused(str(path), "a Parquet file", str(reason)) from None
+    return {name: table.column(name).to_pylist() for name in table.column_names}
+
+
+def _read_arrays(path: Path) -> NDArray[Any]:
     """The array of an .npy file, or the first of ``ARRAYS`` in an .npz file."""
-    require_file(path, "features (.npy or .npz)")
     try:
         with path.open("rb") as raw:
             found = np.load(raw, allow_pickle=False)
@@ -54,5 +187,5 @@ def read_features(path: Path) -> NDArray[Any]:
                     return found[name]
             held = ", ".join(found.files) or "none"
     except (ValueError, EOFError, zipfile.BadZipFile) as reason:
-        raise Refused(str(path), "features (.npy or .npz)", str(reason)) from None
+        raise Refused(str(path), READABLE, str(reason)) from None
     raise Refused(str(path), f"an array {' or '.join(ARRAYS)}", held)

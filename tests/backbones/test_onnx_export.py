@@ -1,0 +1,78 @@
+"""Heads as ONNX files: labels, scores and probabilities of onnxruntime are ours."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import fedran
+from fedran.backbones import onnx_export
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+
+MAPS = [("relu", False), ("relu", True), ("cosine", False), ("cosine", True), ("hellinger", True)]
+
+
+def solved(kind="cosine", bias=False, names=("a", "b", "c"), source=None):
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, len(names), 60)
+    Z = (rng.random((60, 5)) + codes[:, None] * [1, 0, 0.5, 0, 0]).astype(np.float32)
+    y = [names[c] for c in codes]
+    phi = fedran.RandomFeatures(5, 300, kind, seed=3, bias=bias, source=source)
+    agg = fedran.Aggregator(300)
+    agg.absorb(fedran.summarize(phi(Z), y, fingerprint=phi.fingerprint), client="a", task="t")
+    return Z, y, phi, agg.solve()
+
+
+def run(model: bytes, Z, *outputs):
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return session.run(list(outputs), {"features": Z})
+
+
+@pytest.mark.parametrize(("kind", "bias"), MAPS)
+@pytest.mark.parametrize("names", [("a", "b", "c"), (-3, 0, 10**12)])
+def test_onnxruntime_gives_the_labels_and_scores_of_the_head(kind, bias, names):
+    Z, _, phi, head = solved(kind, bias, names)
+    Z[4] = 0
+    label, scores = run(fedran.to_onnx(head), Z, "label", "scores")
+    np.testing.assert_allclose(scores, head.scores(phi(Z)), atol=1e-4)
+    assert label.tolist() == head.predict(phi(Z)).tolist()
+    assert run(fedran.to_onnx(head, phi), Z[:1], "label")[0].tolist() == label[:1].tolist()
+
+
+def test_a_calibrated_head_has_probabilities_and_the_file_says_what_it_is():
+    onnx = pytest.importorskip("onnx")
+    Z, y, phi, head = solved(names=(2, 7, "x"))
+    with pytest.raises(Exception, match="probabilities"):
+        run(fedran.to_onnx(head), Z, "probabilities")
+    model = fedran.to_onnx(head.calibrate(phi(Z), y))
+    label, P = run(model, Z, "label", "probabilities")
+    np.testing.assert_allclose(P, head.calibrate(phi(Z), y).probabilities(phi(Z)), atol=1e-4)
+    assert label.tolist() == [str(c) for c in head.predict(phi(Z))]
+    meta = {p.key: p.value for p in onnx.load_from_string(model).metadata_props}
+    assert json.loads(meta["classes"]) == [2, 7, "x"]
+    assert json.loads(meta["fingerprint"])["seed"] == 3
+
+
+def test_large_and_small_rows_do_not_overflow():
+    Z, _, phi, head = solved()
+    for scale in (1e-30, 1e30):
+        (scores,) = run(fedran.to_onnx(head), Z * np.float32(scale), "scores")
+        np.testing.assert_allclose(scores, head.scores(phi(Z)), atol=1e-4)
+
+
+def test_heads_that_cannot_be_exported_say_why(monkeypatch):
+    _, _, _phi, head = solved()
+    bare = fedran.Head(head.weights, head.classes, head.diagnosis)
+    with pytest.raises(ValueError, match="does not identify its feature map; pass phi"):
+        fedran.to_onnx(bare)
+    with pytest.raises(fedran.Refused, match="seed is 1 here and 3 there"):
+        fedran.to_onnx(head, fedran.RandomFeatures(5, 300, seed=1))
+    monkeypatch.setattr(onnx_export, "MAX_BYTES", 100)
+    with pytest.raises(ValueError, match="less than 2 GiB"):
+        fedran.to_onnx(head)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r"install fedran's extra 'onnx'"):
+        fedran.to_onnx(head)
