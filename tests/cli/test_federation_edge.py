@@ -30,6 +30,7 @@ def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
     (tmp_path / "offer.json").write_text(text)
     for seed, name in enumerate(("ward-a", "ward-b")):
         y = np.arange(30) % 3
+        y[-2:] = 9
         rows = np.random.default_rng(seed).random((30, 6))
         np.savez(tmp_path / name / "data" / "may.npz", features=rows, labels=y)
         code, text, told = cli(
@@ -38,8 +39,13 @@ def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
         )  # fmt: skip
         assert (code, told) == (0, "")
         assert "add" not in text
+        assert "made now" in text
+        assert "withheld, because of too few rows: 9 (2 rows)" in text
         assert cli("federation", "add", edge, str(tmp_path / name / "enrolment.toml"))[0] == 0
         made = tmp_path / name / "state/outbox/may.envelope"
+        offer = str(tmp_path / "offer.json")
+        again = cli("federation", "prepare", str(tmp_path / name), "may", "--offer", offer)[1]
+        assert "made earlier, used again" in again
         shutil.copy(made, tmp_path / "edge/inbox" / f"{name}.envelope")
     code, text, _ = cli("federation", "forward", edge, "may", "--budget", "20KB")
     assert code == 0

@@ -124,7 +124,8 @@ def test_lines_of_the_server_log_are_passed_on_during_the_run(place, answering, 
     monkeypatch.setattr(tasks.time, "sleep", sleep)
     said = []
     run_task(place, "may", say=said.append)
-    assert said[:-1] == ["one", "two", "three"]
+    assert said[1:-1] == ["one", "two", "three"]
+    assert said[0] == "task may: Flower starts a run, which takes some seconds"
 
 
 def test_a_run_that_failed_is_started_again(place, answering):
@@ -209,3 +210,25 @@ def test_a_second_task_at_the_same_time_is_an_error(place, answering):
     with locked(place.state, task="may"), pytest.raises(TaskInProgress, match="task may is open"):
         run_task(place, "june", say=print)
     assert not link.started
+
+
+def test_flower_is_asked_rarely_while_the_server_app_is_at_work(place, answering, monkeypatch):
+    """Every question starts a program. Four answers are enough for 62 polls."""
+    holder, polls, now = [None], [], [0.0]
+
+    def sleep(_):
+        polls.append(1)
+        now[0] += 0.5
+        holder[0] = {"task": "may"} if 2 < len(polls) < 62 else None
+
+    def lock_holder(folder):
+        return {"pid": 1} if folder == place.folder / "log" else holder[0]
+
+    monkeypatch.setattr(tasks.time, "sleep", sleep)
+    monkeypatch.setattr(tasks.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(tasks, "lock_holder", lock_holder)
+    ended(place, "complete")
+    link = answering("running", "running", "running", "finished:completed")
+    assert run_task(place, "may", say=lambda _: None).state == "complete"
+    assert len(polls) == 62
+    assert link.answers == []

@@ -76,7 +76,7 @@ def test_a_clock_that_is_wrong_is_named(paths, monkeypatch):
 def test_the_status_of_a_site_lists_uploads_receipts_and_alarms(paths):
     X, y = rows()
     np.savez(paths.folder / "data" / "may.npz", features=X, labels=y)
-    np.savez(paths.folder / "data" / "june.npz", features=X, labels=y)
+    np.savez(paths.folder / "data" / "june.npz", features=X, labels=[*y[:-2], 7, 7])
     site = Site.load(paths.settings_file)
     for n, task in enumerate(("may", "june")):
         site.prepare(type(OFFER)(**{**vars(OFFER), "task": task}))
@@ -92,6 +92,7 @@ def test_the_status_of_a_site_lists_uploads_receipts_and_alarms(paths):
         ("june", "pending"),
     ]
     assert report.tasks[0].classes == [(0, 20), (1, 20), (2, 20)]
+    assert (report.tasks[0].withheld, report.tasks[1].withheld) == ([], [(7, 2)])
     assert (report.running, report.last_contact, len(report.alarms)) == (False, 1.5, 1)
     assert json.loads(report.to_json())["versions"]["python"]
     console = Console(width=100, record=True, file=io.StringIO())
@@ -100,3 +101,4 @@ def test_the_status_of_a_site_lists_uploads_receipts_and_alarms(paths):
     for words in ("site not running", "connected to x:1", "june: pending", "evil [red]"):
         assert words in text
     assert "sent: 0 (20), 1 (20), 2 (20)" in text
+    assert "withheld: 7 (2)" in text

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.core.errors import Refused
-from fedran.core.labels import Label, canonical
+from fedran.core.labels import Label
 from fedran.federation.edge.edge import Edge, EdgeRules
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.lockfile import locked
-from fedran.federation.protocol.messages import Offer, open_envelope
-from fedran.federation.server.validation import decode_upload
+from fedran.federation.protocol.messages import Offer
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SitePaths
-from fedran.federation.site.upload import Site
 from fedran.federation.site.worker import WorkerFailed, make_uploads_in_child
 from fedran.wire.sizes import human_bytes
-from fedran.wire.validation import FILE_LIMITS
 
 
 def add_member(
@@ -71,15 +67,9 @@ def prepare(paths: SitePaths, task: str, offer_file: Path) -> Prepared:
     if problems:
         raise WorkerFailed(problems)
     path = outbox.folder / f"{task}.envelope"
-    blob = path.read_bytes()
-    sent = decode_upload(open_envelope(blob, FILE_LIMITS), FILE_LIMITS).classes
-    try:
-        y = Site.load(paths.settings_file).source(task).y
-    except FileNotFoundError:  # the upload is older than its rows
-        y = []
-    counts = Counter(canonical(label) for label in y if label is not None)
-    withheld = tuple((label, n) for label, n in counts.items() if label not in sent)
-    return Prepared(path, blob != before, withheld, sum(label is None for label in y))
+    note = outbox.note(task)
+    withheld = tuple((label, n) for label, n in note.get("withheld", []))
+    return Prepared(path, path.read_bytes() != before, withheld, note.get("unlabelled", 0))
 
 
 def forward(

@@ -35,6 +35,8 @@ from fedran.wire.sizes import human_bytes
 MAX_RUNS = 4
 """Runs of one task until it counts as failed."""
 POLL_SECONDS = 2.0
+LOOK_SECONDS = 20.0
+"""Seconds between two questions to Flower about a run whose app is at work."""
 EXTRA_SECONDS = 900.0
 """Time beyond a task's deadline for starting, waiting for another run, solving and sending."""
 START_SECONDS = 120.0
@@ -150,6 +152,7 @@ def _run_once(
 ) -> dict[str, Any]:
     """Start one run and pass on the server's log until it ends; Flower's description of it."""
     tail = Tail(log_file(paths.folder))
+    say(f"task {task}: Flower starts a run, which takes some seconds")
     try:
         started = flower.flwr(
             paths, "run", ".", flower.CONNECTION, "--run-config", f'task="{task}"', *options
@@ -161,10 +164,17 @@ def _run_once(
         database.set_run(run_id, task, "started", 0, 0)
     deadline = time.monotonic() + paths.settings().deadline + EXTRA_SECONDS
     run: dict[str, Any] = {"run-id": run_id, "status": "unknown"}
+    next_look = 0.0
     while time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         for line in tail.lines():
             say(line)
+        # Every question to Flower starts a program, which slows down the task on a small machine.
+        # While our app holds the store, the run has not ended.
+        working = (lock_holder(paths.state) or {}).get("task") == task
+        if working and time.monotonic() < next_look:
+            continue
+        next_look = time.monotonic() + LOOK_SECONDS
         try:
             (run,) = flower.flwr(paths, "list", flower.CONNECTION, "--run-id", run_id)["runs"]
         except (OSError, ValueError):

@@ -38,8 +38,8 @@ from fedran.federation.server.validation_set import ValidationSet
 POLL_SECONDS = 1.0
 CATCH_UP_SECONDS = 120.0
 """How long a run without a task waits for answers."""
-PROGRESS_SECONDS = 30.0
-"""Time between two log lines about missing sites."""
+FIRST_PROGRESS, PROGRESS_SECONDS = 5.0, 30.0
+"""Time until the first log line about missing sites, and between two of them."""
 MAX_MESSAGES = 100
 """Replies of one node in one run, after which it is not asked for more."""
 CORRECTION_SECONDS = 60.0
@@ -162,7 +162,7 @@ class Round:
 
     def _collect(self, task: str, quorum: Quorum) -> Verdict:
         """Ask nodes and take their replies until the task has a verdict."""
-        start, last_progress = time.monotonic(), 0.0
+        start, next_progress = time.monotonic(), FIRST_PROGRESS
         offer = self._open_task(task)
         while True:
             left = max(1.0, quorum.deadline - (time.monotonic() - start))
@@ -184,8 +184,8 @@ class Round:
             done = verdict != "wait" and enough
             if done or seconds >= quorum.deadline:
                 return verdict
-            if seconds >= last_progress + PROGRESS_SECONDS:
-                last_progress = seconds
+            if seconds >= next_progress:
+                next_progress = seconds + PROGRESS_SECONDS
                 missing = ", ".join(quorum.missing[:10])
                 log.info("waiting for %s; %.0f s left", missing, quorum.deadline - seconds)
             time.sleep(POLL_SECONDS)
@@ -292,6 +292,7 @@ class Round:
         head, digest = update_head(self.store, self.validation, task, self.settings.head_margin)
         nodes = list(self.messenger.grid.get_node_ids())
         self.messenger.unanswered.clear()  # answers to the offer that came too late
+        log.info("sending receipts and the newest head to %d nodes", len(nodes))
         for node in nodes:
             receipts = receipts_to_json(self.receipts.get(node, []))
             lacks_head = head and self.held_heads.get(node) != digest

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
@@ -16,7 +18,7 @@ from fedran.federation.protocol.receipts import (
     receipts_from_json,
     receipts_to_json,
 )
-from fedran.wire.files import write_atomically
+from fedran.wire.files import read_json_object, write_atomically
 from fedran.wire.validation import FILE_LIMITS
 
 log = logging.getLogger(__name__)
@@ -91,6 +93,14 @@ class Outbox:
         write_atomically(self._path(task, "envelope"), blob)
         write_atomically(self._path(task, "made_from"), made_from.encode())
         return blob
+
+    def set_note(self, task: str, note: Mapping[str, Any]) -> None:
+        """Keep facts about an upload beside it, for the site's own eyes."""
+        write_atomically(self._path(task, "note"), json.dumps(dict(note)).encode())
+
+    def note(self, task: str) -> dict[str, Any]:
+        """``rows``, ``unlabelled`` and ``withheld`` (pairs of label and rows); may be empty."""
+        return read_json_object(self._path(task, "note"))
 
     def made_from(self, task: str) -> str:
         """The digest of the rows of which the upload of a task was made; empty if unknown."""

@@ -36,6 +36,8 @@ class TaskReport:
     """Unix time."""
     classes: list[tuple[Label, int]]
     """What the upload says: labels and rows."""
+    withheld: list[tuple[Label, int]]
+    """Classes with too few rows, which were not sent."""
     code: str
     """Of the receipt; "pending" without one."""
     reason: str
@@ -126,6 +128,7 @@ def _tasks(folder: Path) -> list[TaskReport]:
                 bytes=path.stat().st_size,
                 made=path.stat().st_mtime,
                 classes=classes,
+                withheld=[(label, n) for label, n in outbox.note(path.stem).get("withheld", [])],
                 code=receipt.code.value if receipt else "pending",
                 reason=receipt.reason if receipt else "",
             )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.core.labels import encode_labels
+from fedran.core.labels import canonical, encode_labels
 from fedran.core.mixture import condense
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.summarize import Summarizer, summarize
@@ -36,7 +36,7 @@ from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.source import FolderSource, FunctionSource, Source
-from fedran.wire.codec import encode
+from fedran.wire.codec import decode, encode
 from fedran.wire.plan import plan
 from fedran.wire.validation import FILE_LIMITS
 
@@ -154,6 +154,11 @@ class Site:
             upload = self.condense(offer, data)
         else:
             upload = encode(self.summarize(offer, data), max_bytes=offer.budget_bytes)
+        counts = Counter(canonical(label) for label in data.y if label is not None)
+        sent = set(decode(upload).classes)
+        withheld = [(label, n) for label, n in counts.items() if label not in sent]
+        facts = {"rows": len(data.y), "unlabelled": len(data.y) - counts.total()}
+        self.outbox.set_note(offer.task, {**facts, "withheld": withheld})
         return seal(
             upload,
             self.key,
@@ -166,7 +171,8 @@ class Site:
 
     def _digest(self, data: Rows, offer: Offer) -> str:
         """SHA-256 of everything that an upload is made from: rows, settings and offer."""
-        settings = (self.min_class_count, self.pseudo_labels, str(data.X.dtype), data.X.shape)
+        limits = (self.min_class_count, self.max_rank_share)
+        settings = (*limits, self.pseudo_labels, str(data.X.dtype), data.X.shape)
         asked = (offer.fingerprint.hash, offer.message, offer.group_size, offer.budget_bytes)
         sha = hashlib.sha256(repr((settings, asked, data.y)).encode(errors="surrogateescape"))
         sha.update(np.ascontiguousarray(data.X).data)

@@ -49,5 +49,8 @@ def print_site(report: SiteReport, console: Console) -> None:
         )
         if shown:
             console.print(f"    sent: {escape(shown + more)}")
+        if task.withheld:
+            kept = ", ".join(f"{format_label(c)} ({n:,})" for c, n in task.withheld[:MAX_CLASSES])
+            console.print(f"    withheld: {escape(kept)}")
         if task.reason:
             console.print(f"    {escape(task.reason)}", soft_wrap=True)
