@@ -9,7 +9,7 @@ from scipy.special import log_softmax
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_blobs, make_circles
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -540,3 +540,16 @@ def test_sites_without_a_common_class_underestimate_how_often_labels_are_confuse
     covered = [h.prediction_sets(H[half:], 0.01)[rows, y_test[half:]].mean() for h in (head, again)]
     assert 0.9 < covered[0] < covered[1]
     assert covered[1] > wanted - 0.015
+
+
+def test_rows_unlike_those_learned_are_more_novel(digits):
+    X, y, X_test, y_test = digits
+    clf = FedRANClassifier(out_features=512).fit(X[y < 8], y[y < 8])
+    seen, unseen = X_test[y_test < 8], X_test[y_test >= 8]
+    noise = np.random.default_rng(0).standard_normal((200, X.shape[1]))
+    for rows, least in ((unseen, 0.8), (noise, 0.98)):
+        truth = np.repeat([0, 1], [len(seen), len(rows)])
+        found = clf.novelty(np.concatenate([seen, rows]))
+        assert roc_auc_score(truth, found) > least
+        assert found.min() >= 0
+        assert found.max() <= 1

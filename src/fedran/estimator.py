@@ -22,7 +22,7 @@ from fedran.core.exact import ExactSum
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.head import Head
 from fedran.core.labels import Label, encode_labels, label_array, recode
-from fedran.core.ridge import Ridge
+from fedran.core.ridge import Ridge, seen_directions
 from fedran.core.summarize import check_weights
 from fedran.core.summary import Summary
 from fedran.scaler import FederatedScaler
@@ -30,6 +30,8 @@ from fedran.scaler import FederatedScaler
 SEED_RANGE = 2**31
 LEFT_OUT_ROWS = 4096
 """Most rows of one batch whose leave-one-out scores are computed: 2 M^2 operations per row."""
+NOVELTY_RANK = 64
+"""Directions of the learned rows with which ``novelty`` compares."""
 FLOAT64_WIDTH = 1024
 """Up to this M the sums are float64. Wider ones would take too much memory and time."""
 
@@ -288,6 +290,17 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         head = self.head_
         return np.concatenate([head.probabilities(H) for _, H in self._mapped(X)])
+
+    def novelty(self, X: ArrayLike) -> NDArray[np.float64]:
+        """How much of each row is unlike everything learned, from 0 to 1 (``Head.novelty``).
+
+        It is computed from the 64 leading directions of the learned rows.
+        """
+        head = self.head_
+        if head.seen is None:
+            seen = seen_directions(self._total().gram(), NOVELTY_RANK, head.diagnosis.lam)
+            head = self._solved["head"] = replace(head, seen=seen)
+        return np.concatenate([head.novelty(H) for _, H in self._mapped(X)])
 
     def _mapped(self, X: ArrayLike) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Blocks of the random features of rows to predict."""

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedran
 from fedran.core.aggregator import Aggregator
 from fedran.core.calibration import Calibration
 from fedran.core.errors import Refused
@@ -116,3 +117,41 @@ def test_a_row_is_rejected_if_another_label_is_close_to_the_best():
         head(np.eye(2), (0, 1)).predict(rows, reject=0.5)
     with pytest.raises(ValueError, match="alpha must lie between 0 and 1"):
         h.predict(rows, reject=2.0)
+
+
+@quick
+@given(st.integers(1, 12), st.integers(1, 8), st.integers(0, 999), st.sampled_from([None, 3]))
+def test_novelty_of_all_directions_is_the_leverage_and_of_fewer_is_more(n, M, seed, server_rank):
+    rng = np.random.default_rng(seed)
+    H, new = rng.standard_normal((n, M)), rng.standard_normal((5, M))
+    new[0] = 0
+    agg = Aggregator(M, server_rank, dtype="float64")
+    agg.absorb(summarize(H, [0] * n, None), client="c", task="t")
+    h = agg.solve(novelty=M)
+    lam, squares = h.diagnosis.lam, np.sum(new**2, axis=1)
+    A = agg.gram() + lam * np.eye(M)
+    leverage = np.einsum("ij,ij->i", new, np.linalg.solve(A, new.T).T)
+    expected = np.where(squares > 0, lam * leverage / np.where(squares > 0, squares, 1), 1.0)
+    found = h.novelty(new)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    fewer = agg.solve(novelty=max(1, M // 2))
+    assert np.all(fewer.novelty(new) >= found - 1e-4)
+    assert fewer.seen.shape[1] <= max(1, M // 2)
+    back = fedran.decode(fedran.encode(h), fedran.Head)
+    np.testing.assert_allclose(back.novelty(new), found, atol=5e-3)
+    np.testing.assert_array_equal(h.to("cpu").novelty(torch.as_tensor(new)), found)
+
+
+def test_novelty_needs_directions_that_a_head_can_have():
+    with pytest.raises(ValueError, match="solve with novelty=64"):
+        head(np.eye(2), (0, 1)).novelty(np.eye(2))
+    with pytest.raises(Refused, match="seen"):
+        replace(head(np.eye(2), (0, 1)), seen=np.eye(3))
+    agg = Aggregator(2)
+    agg.absorb(summarize(np.eye(2), [0, 1]), client="c", task="t")
+    with pytest.raises(ValueError, match="novelty must be a positive integer or None"):
+        agg.solve(novelty=0)
+    for seen in (2 * np.eye(2), np.full((2, 2), np.nan), np.ones((2, 5))):
+        blob = fedran.encode(replace(agg.solve(), seen=seen))
+        with pytest.raises(Refused, match="seen"):
+            fedran.decode(blob)

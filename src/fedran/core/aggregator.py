@@ -21,7 +21,7 @@ from fedran.core.head import Head
 from fedran.core.ids import check_id
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
-from fedran.core.ridge import Complement, Ridge
+from fedran.core.ridge import Complement, Ridge, seen_directions
 from fedran.core.summary import Summary
 from fedran.core.truncated_sum import Order, TruncatedSum
 
@@ -234,14 +234,24 @@ class Aggregator:
         with self.lock:
             self._sum.close_task()
 
-    def solve(self, ridge: Ridge | float | None = None, complement: Complement = "keep") -> Head:
+    def solve(
+        self,
+        ridge: Ridge | float | None = None,
+        complement: Complement = "keep",
+        *,
+        novelty: int | None = None,
+    ) -> Head:
         """The head ``W = (G + lambda I)^-1 B`` of everything absorbed so far.
 
         ``ridge`` is None for the default rule, a number for a multiple of it, or a ``Ridge``, such
         as ``Ridge.absolute(0.1)``.
         ``complement="drop"`` (with ``server_rank`` only) is the paper's head, which is zero
-        outside the retained subspace. The state does not change; an open task stays open.
+        outside the retained subspace. ``novelty=q`` adds the q leading directions of everything
+        absorbed, for ``Head.novelty``; they take 2 q M bytes in a saved head, and finding them an
+        (M, M) copy of the Gram. The state does not change; an open task stays open.
         """
+        if novelty is not None:
+            positive_integer(novelty, "novelty", or_none=" or None")
         if complement not in ("keep", "drop"):
             raise ValueError(f"complement must be 'keep' or 'drop', got {complement!r}")
         with self.lock:
@@ -252,7 +262,10 @@ class Aggregator:
                     "labelled rows first"
                 )
             head = self._sum.solve(ridge, self.fingerprint, complement)
-            return replace(head, calibration=self._calibration)
+            seen = None
+            if novelty is not None:
+                seen = seen_directions(self._sum.gram(), novelty, head.diagnosis.lam)
+            return replace(head, calibration=self._calibration, seen=seen)
 
     def solve_without(self, messages: Iterable[Summary | Mixture]) -> Head | None:
         """The head without some of the absorbed messages; None if no class is left.

@@ -82,11 +82,15 @@ class Head:
     digest: str | None = field(default=None, repr=False)
     calibration: Calibration | None = field(default=None, repr=False)
     """Scores of rows that were not learned, for probabilities and for "don't know"."""
+    seen: Float[Array, "M q"] | None = field(default=None, repr=False)
+    """The q leading directions of the learned rows, shrunk by the ridge, for ``novelty``."""
 
     def __post_init__(self) -> None:
         if self.weights.ndim != 2 or self.weights.shape[1] != len(self.classes):
             expected = f"shape (M, {len(self.classes)})"
             raise Refused("weights", expected, tuple(self.weights.shape))
+        if self.seen is not None and self.seen.shape[0] != self.out_features:
+            raise Refused("seen", f"shape ({self.out_features}, q)", tuple(self.seen.shape))
         if not self.classes or self.classes != ordered(self.classes):
             raise Refused("classes", "distinct labels in order, ints before strs", self.classes)
 
@@ -162,6 +166,24 @@ class Head:
         new = Calibration.of_scores(scores, recode(codes, found, self.classes))
         return replace(self, calibration=add_calibrations(self.calibration, new), digest=None)
 
+    def novelty(self, H: ArrayLike | Array) -> Float64[NDArray[Any], " n"]:
+        r"""How much of each row is unlike everything learned, from 0 to 1.
+
+        ``1 - ||D'h||^2 / ||h||^2`` where ``D = V_q diag(sqrt(s / (s + lambda)))`` holds the q
+        leading eigenvectors and eigenvalues of the Gram G (``Aggregator.solve(novelty=q)``). With
+        all M of them it is the row's leverage h' (G + lambda I)^-1 h times lambda / ||h||^2; with
+        fewer it is larger. D takes 2 q M bytes in a saved head. Rows of zeros are new: 1.
+        """
+        if self.seen is None:
+            raise ValueError(
+                "this head does not know the directions of its rows; solve with novelty=64"
+            )
+        X = to_numpy(cast(as_matrix(H, "H", self.out_features), "float64"))
+        require_finite(X, "H")
+        squares = np.sum(X**2, axis=1)
+        known = np.sum((X @ to_numpy(cast(self.seen, "float64"))) ** 2, axis=1)
+        return np.clip(1 - known / np.where(squares > 0, squares, 1.0), 0.0, 1.0)
+
     def certify(self, H: ArrayLike | Array) -> Bool[NDArray[Any], " n"]:
         """Rows whose prediction provably equals that of the full, exact ridge.
 
@@ -174,7 +196,8 @@ class Head:
 
     def to(self, device: str | None) -> Head:
         """The same head on a torch device, or in NumPy when ``device`` is None."""
-        return replace(self, weights=to_device(self.weights, device))
+        seen = None if self.seen is None else to_device(self.seen, device)
+        return replace(self, weights=to_device(self.weights, device), seen=seen)
 
     def __repr__(self) -> str:
         return f"Head(M={self.out_features}, classes={len(self.classes)}, {self.diagnosis})"

@@ -29,6 +29,7 @@ from fedran.core._linalg.blas import (
     transposed_times,
 )
 from fedran.core._linalg.cholesky import solve_definite
+from fedran.core._linalg.truncation import leading_of_gram
 from fedran.core.accounts import Accounts
 
 Complement = Literal["keep", "drop"]
@@ -166,6 +167,16 @@ def solve_subspace(F: Float[Array, "M w"], B: Float64[Array, "M C"], lam: float)
     W = times(F, scaled @ (projected / (values + lam)[:, None]))
     outside = B - times(F, scaled @ projected)
     return Solution(W, "subspace", float(values[-1]), effective_rank(K), 0.0, frobenius(outside))
+
+
+def seen_directions(G: Float[Array, "M M"], rank: int, lam: float) -> Float[Array, "M q"]:
+    """V_q diag(sqrt(s / (s + lambda))) of the q leading eigenpairs of a symmetric G.
+
+    ``(I - D D') / lambda`` is then (G + lambda I)^-1 for all M of them, and more for fewer.
+    """
+    factor = cast(leading_of_gram(G, rank).factor, "float64")  # V diag(sqrt(s))
+    xp = namespace(factor)
+    return cast(factor / xp.sqrt(xp.sum(factor * factor, axis=0) + lam), "float32")
 
 
 def spectral_norm(G: Float[Array, "M M"]) -> float:

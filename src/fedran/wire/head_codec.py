@@ -73,7 +73,10 @@ def encode_head(head: Head, precision: HeadPrecision) -> bytes:
     }
     if head.calibration is not None:
         header["histograms"] = plain_calibration(head.calibration)
-    return pack("head", header, {"weights": stored, "weights_scale": scale})
+    tensors = {"weights": stored, "weights_scale": scale}
+    if head.seen is not None:
+        tensors["seen"] = np.ascontiguousarray(head.seen.T).astype("<f2")
+    return pack("head", header, tensors)
 
 
 def decode_head(message: Container, limits: Limits) -> Head:
@@ -84,12 +87,19 @@ def decode_head(message: Container, limits: Limits) -> Head:
     classes = header.labels("classes", limits)
     if not classes:
         raise Refused("classes", "at least one label", "none")
-    need = len(classes) * M * WEIGHT_BYTES
+    seen_shape = message.tensors["seen"].shape if "seen" in message.tensors else (0, M)
+    need = (len(classes) + seen_shape[0]) * M * WEIGHT_BYTES
     if need > limits.decoded:
         raise Refused("message", f"at most {limits.decoded} bytes when decoded", need)
     stored = message.tensor("weights", _TENSOR[precision], (len(classes), M))
     scale = message.tensor("weights_scale", "F64", (len(classes),))
-    message.only("weights", "weights_scale")
+    seen = None
+    if "seen" in message.tensors:
+        seen = message.tensor("seen", "F16", (min(seen_shape[0], M), M)).astype(np.float32).T
+        lengths = np.sum(seen * seen, axis=0)
+        if not np.all(np.isfinite(lengths)) or np.any(lengths > 1.01):
+            raise Refused("seen", "finite rows of norm at most 1", "others")
+    message.only("weights", "weights_scale", *(["seen"] if seen is not None else []))
     if not np.all(np.isfinite(scale)) or np.any(scale <= 0):
         raise Refused("weights_scale", "finite, positive values", "others")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -108,7 +118,7 @@ def decode_head(message: Container, limits: Limits) -> Head:
     if calibration is not None:
         calibration.validate(math.inf)
     fingerprint = header.fingerprint("fingerprint")
-    return Head(weights.T, classes, diagnosis, fingerprint, message.digest, calibration)
+    return Head(weights.T, classes, diagnosis, fingerprint, message.digest, calibration, seen)
 
 
 def _weights(stored: NDArray[Any], scale: NDArray[np.float64]) -> NDArray[np.float32]:
