@@ -53,3 +53,9 @@ def test_hostile_text_stays_text_in_every_part_of_a_table(part):
     columns = [Column(text["heading"], text["group"])]
     table = Table(text["title"], columns, [[[Cell(text["cell"])]]], text["note"])
     assert_is_plain_text(markdown_table(table))
+
+
+def test_a_muted_cell_is_italic_unless_it_is_empty():
+    cells = [Cell("7", muted=True), Cell("", muted=True), Cell("-", muted=True)]
+    table = Table("t", [Column("x"), Column("y"), Column("z")], [[cells]])
+    assert "| *7* |  | - |" in markdown_table(table)

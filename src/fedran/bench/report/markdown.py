@@ -66,4 +66,4 @@ def _line(cells: Sequence[str]) -> str:
 
 def _cell(cell: Cell) -> str:
     inner = _MARKS[cell.mark].format(text(cell.text))
-    return f"*{inner}*" if cell.muted and cell.text != NOTHING else inner
+    return f"*{inner}*" if cell.muted and cell.text not in ("", NOTHING) else inner
