@@ -5,7 +5,6 @@
 
 import getpass
 import os
-import re
 import shutil
 import signal
 import ssl
@@ -224,7 +223,7 @@ def test_the_documented_proxy_forwards_sites_and_blocks_runs(tmp_path):
     with behind_proxy(tmp_path) as (fed, proxy):
         assert fed.task("task-1").state == "complete"
         assert fed.accuracy("site-1") > 0.95
-        for path in ("/v1/control/start-run", "/v1/runtime/pull-messages", "/"):
+        for path in ("/v1/control/start-run", "/v1/runtime/pull-messages", "/", "/docs"):
             with pytest.raises(urllib.error.HTTPError) as refused:
                 post(f"https://{proxy}{path}", fed.server.tls / "ca.crt")
             with refused.value as answer:
@@ -233,14 +232,17 @@ def test_the_documented_proxy_forwards_sites_and_blocks_runs(tmp_path):
 
 @contextmanager
 def behind_proxy(tmp_path):
-    """A federation whose sites reach nginx only, set up as in docs/explanation/federation.md."""
-    page = (Path(__file__).parents[2] / "docs/explanation/federation.md").read_text()
-    (block,) = re.findall(r"^```nginx\n(.*?)^```", page, re.M | re.S)
+    """A federation whose sites reach nginx only, set up with deploy/nginx/fedran.conf."""
+    block = (Path(__file__).parents[2] / "deploy/nginx/fedran.conf").read_text()
     fed, proxy = Federation(tmp_path / "t"), f"127.0.0.1:{free_port()}"
-    block = block.replace("/srv/hospital", str(fed.folder)).replace(
-        "listen 9444", f"listen {proxy}"
-    )
-    block = block.replace("127.0.0.1:9443", fed.server.settings().address)
+    for old, new in (
+        ("/etc/fedran/tls", str(fed.server.tls)),
+        ("listen [::]:9444 ssl;", ""),
+        ("listen 9444", f"listen {proxy}"),
+        ("127.0.0.1:9443", fed.server.settings().address),
+    ):
+        assert old in block
+        block = block.replace(old, new)
     temporary = "".join(
         f"{kind}_temp_path {tmp_path}/{kind};\n"
         for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")

@@ -1,5 +1,6 @@
 """The state of a federation, read from files alone."""
 
+import io
 import json
 import time
 from dataclasses import asdict
@@ -8,8 +9,12 @@ import pytest
 
 pytest.importorskip("cryptography")
 
+from rich.console import Console
+
+from fedran.federation.ops import keys
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.status.reader import Reader
+from fedran.federation.status.terminal import print_status
 from helpers.made_federation import upload
 from helpers.recorded_federation import RecordedFederation, add_row
 
@@ -215,3 +220,23 @@ def test_a_status_of_many_uploads_is_read_in_time(recorded):
     assert [(t.uploads, t.rows) for t in status.tasks] == [(100, 7000)] * 20
     assert site(status, "site-042").classes == [(n, 140) for n in range(10)]
     assert (site(status, "site-042").newest_task, status.records) == ("task-19", 2000)
+
+
+def test_the_expiry_of_the_certificate_is_part_of_the_status(open_task, monkeypatch):
+    folder = open_task.server / "tls"
+    assert Reader(open_task.folder).read().certificate_expires is None
+    monkeypatch.setattr(keys, "SERVER_DAYS", 20)
+    keys.make_certificates(folder)
+    status = Reader(open_task.folder).read()
+    assert 19 < (status.certificate_expires - status.at) / 86400 <= 20
+    assert any("certificate expires in 20 days" in note for note in status.notes)
+    console = Console(width=100, record=True, file=io.StringIO())
+    print_status(status, console)
+    assert "certificate expires in 19 d" in console.export_text()
+
+
+def test_a_run_with_a_foreign_app_is_in_the_status(open_task):
+    record = {"at": time.time(), "nodes": [], "foreign_runs": ["77"]}
+    open_task.database.set_fact("flower", json.dumps(record))
+    notes = Reader(open_task.folder).read().notes
+    assert any(note.startswith("ALARM: run 77 has an app that is not fedran's") for note in notes)

@@ -105,6 +105,9 @@ def _print_overview(status: Status, console: Console) -> None:
             f"after {escape(f'task {head.task}' if head.task else 'late uploads')} "
             f"{format_age(status.at - head.at)}, accuracy {format_percent(head.accuracy)}"
         )
+    if status.certificate_expires is not None:
+        left = max(0.0, status.certificate_expires - status.at)
+        console.print(f"certificate expires in {format_duration(left)}")
     for note in status.notes:
         console.print(f"[yellow]{escape(note)}[/]")
 
