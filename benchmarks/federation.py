@@ -2,6 +2,7 @@
 
     python benchmarks/federation.py             everything, about 15 minutes on two cores
     python benchmarks/federation.py --quick     only the store, without Flower
+    python benchmarks/federation.py --many      only a store of 20,000 small uploads
 
 M = 8192, r from a budget of 1.2 MB (256 columns or more), 20 classes. Writes
 results/federation.md.
@@ -30,6 +31,7 @@ import psutil
 import fedran
 from fedran.federation.ops.background import start_federation, stop_federation
 from fedran.federation.ops.flower import free_port
+from fedran.federation.ops.maintenance import verify_store
 from fedran.federation.ops.scaffold import DeclaredFeatures, FederationOptions, make_federation
 from fedran.federation.ops.tasks import run_task, simulate
 from fedran.federation.protocol.identity import Roster, SiteKey
@@ -40,6 +42,7 @@ from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation import Rules
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.status.reader import Reader
 from speed import CLASSES, D, M, features
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,6 +113,40 @@ def store_alone(folder, sites, made, phi, out):
             "replay": (time.perf_counter() - start) / sites,
         }
     )
+
+
+def many_uploads(folder, out):
+    """Opening, status and verification of 20 uploads of each of 1,000 sites, at a small width."""
+    key, phi = SiteKey.generate(), fedran.RandomFeatures(8, 64, seed=0, source="")
+    rng = np.random.default_rng(0)
+    summary = fedran.summarize(
+        phi(rng.normal(size=(200, 8))), np.arange(200) % 10, rank=8, fingerprint=phi.fingerprint
+    )
+    upload, names = fedran.encode(summary), [f"site-{i:04d}" for i in range(1000)]
+    summary = fedran.decode(upload)
+    paths = ServerPaths(folder)
+    folder.mkdir()
+    paths.settings_file.write_text('federation = "bench"\nin_features = 8\nout_features = 64\n')
+    Roster(dict.fromkeys(names, key.public)).save(paths.roster)
+    said = {"federation": "bench", "fingerprint": phi.fingerprint.hash}
+    with closing(Store.open(paths.settings(), folder)) as store, store.database.transaction():
+        for task in (f"task-{k:02d}" for k in range(20)):
+            store.database.set_task(task, "complete", asked=names)
+            for name in names:
+                envelope = seal(upload, key, client=name, task=task, **said)
+                row = store.database.add_upload(envelope.statement, summary, envelope.to_bytes())
+                store.state.absorb(row, summary, store.rules)
+        store.snapshot()
+    found = {}
+    for what, act in (
+        ("open", lambda: Store.open(paths.settings(), folder).close()),
+        ("status", lambda: Reader(folder).read().to_json()),
+        ("verify", lambda: verify_store(paths)),
+    ):
+        start = time.process_time()
+        act()
+        found[what] = time.process_time() - start
+    out.put(found)
 
 
 def apart(function, *arguments):
@@ -206,6 +243,13 @@ def store_table(found):
     return ["| what | measured |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)]
 
 
+def many_table(found):
+    """The table of a store of many small uploads."""
+    names = {"open": "open it, with a snapshot", "status": "its status", "verify": "verify it"}
+    rows = (f"| {names[what]} | {seconds:.2f} s |" for what, seconds in found.items())
+    return ["| 20,000 small uploads, seconds of one core | measured |", "|---|---|", *rows]
+
+
 def flower_table(found):
     """The table of whole tasks under Flower."""
     lines = [
@@ -231,12 +275,18 @@ def main():
     parser.add_argument("--quick", action="store_true", help="without Flower")
     parser.add_argument("--simulated", default="10,50,200", help="numbers of simulated sites")
     parser.add_argument("--deployed", default="5,20", help="numbers of SuperNodes")
+    parser.add_argument("--many", action="store_true", help="only the many small uploads")
     options = parser.parse_args()
+    if options.many:
+        with tempfile.TemporaryDirectory() as name:
+            print("\n".join(many_table(apart(many_uploads, Path(name) / "many"))))
+        return
     phi, made = uploads(10)
     print("digests", [hashlib.sha256(m).hexdigest()[:8] for m in made], flush=True)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         lines = store_table(apart(store_alone, work / "alone", SHOWN[-1], made, phi))
+        lines += ["", *many_table(apart(many_uploads, work / "many"))]
         print("\n".join(lines), flush=True)
         found = []
         if not options.quick:
