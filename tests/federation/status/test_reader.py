@@ -183,6 +183,7 @@ def test_reading_a_running_server_changes_no_file(recorded):
     assert files().keys() == before.keys()
     assert files()[recorded.state / "store.db"] == before[recorded.state / "store.db"]
     assert (status.records, status.notes) == (1, [])
+    assert status.epoch == store.database.fact("epoch")
     assert status.disk_bytes > sum(len(b) for p, b in before.items() if recorded.state in p.parents)
     assert sum(n for _, n in site(status, "site-1").classes) == 20
     assert site(status, "site-3").last_seen is None

@@ -159,6 +159,8 @@ class Status:
     """When the server's certificate expires, in Unix seconds; None without one."""
     notes: list[str] = field(default_factory=list)
     """What could not be read, or is inconsistent."""
+    epoch: str = ""
+    """Of the state; another one after it was restored, repaired or corrected."""
     held: HeldStatus | None = None
     influence: InfluenceStatus | None = None
 

@@ -95,6 +95,7 @@ class Reader:
             history=[_head(head) for head in stored.heads[-MAX_HEADS:]],
             certificate_expires=expires,
             notes=notes,
+            epoch=stored.epoch,
             held=self._held(stored.held),
             influence=_influence(stored.influence),
         )
@@ -120,6 +121,7 @@ class Reader:
             with closing(Database(self.state, read_only=True)) as database:
                 found.flower, found.seen = database.fact("flower"), database.seen()
                 found.held, found.influence = database.fact("held"), database.fact("influence")
+                found.epoch = database.fact("epoch")
                 found.heads, found.runs = database.heads(), database.runs()
                 found.quarantine = list(database.quarantine().values())
                 found.tasks, found.records = database.tasks(), database.count()
@@ -182,6 +184,7 @@ class Stored:
     flower: str = ""
     held: str = ""
     influence: str = ""
+    epoch: str = ""
 
 
 @dataclass(frozen=True)
