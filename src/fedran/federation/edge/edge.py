@@ -30,7 +30,8 @@ from fedran.federation.protocol.identity import (
 )
 from fedran.federation.protocol.messages import Envelope, MessageKind, open_envelope, seal
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
-from fedran.federation.server.database import Database, Upload
+from fedran.federation.server.database import Database
+from fedran.federation.server.entries import Upload
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.validation import (
     check_accounts,

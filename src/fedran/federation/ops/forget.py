@@ -15,7 +15,7 @@ from fedran.core.errors import Refused
 from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import SiteKey, check_public, check_task, is_signed
 from fedran.federation.protocol.lockfile import locked
-from fedran.federation.server.database import Tombstone
+from fedran.federation.server.entries import Tombstone
 from fedran.federation.server.head import HEAD, clear_held, update_head
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Forgotten, Store

@@ -12,12 +12,8 @@ from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.federation.ops.forget import check_record, record_key
 from fedran.federation.protocol.lockfile import lock_holder, locked
-from fedran.federation.server.database import (
-    FILE,
-    SNAPSHOTS,
-    Database,
-    Tombstone,
-)
+from fedran.federation.server.database import FILE, SNAPSHOTS, Database
+from fedran.federation.server.entries import Tombstone
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.integrity import salvage, verify
 from fedran.federation.server.settings import ServerPaths

@@ -11,12 +11,12 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import Statement, UploadId
+from fedran.federation.server.entries import Run, SolvedHead, Task, Tombstone, Upload, Waiting
 from fedran.federation.server.sqlite_file import SqliteFile, StoreDamaged
 
 FILE = "store.db"
@@ -76,107 +76,6 @@ MIGRATIONS = (
     """,
 )
 """``MIGRATIONS[v]`` changes a database of schema version v into one of version v + 1."""
-
-
-@dataclass(frozen=True)
-class Upload:
-    """What the database says about an accepted upload, without the envelope itself."""
-
-    number: int
-    """In order of acceptance. Numbers of deleted uploads are missing."""
-    client: str
-    task: str
-    digest: str
-    """SHA-256 of the encoded message."""
-    at: float
-    bytes: int
-    rows: int
-    energy: float
-    """Of all rows together, as the upload states it."""
-    cut: float
-    """Energy that truncation removed, as the upload states it."""
-    revision: int
-    """How often the site has replaced it."""
-    classes: tuple[tuple[str | int, int], ...]
-    """Labels and their numbers of rows."""
-    members: tuple[UploadId, ...]
-    """For a forwarded sum: the uploads that it adds up."""
-    envelope: str
-    """SHA-256 of the envelope."""
-
-    @property
-    def key(self) -> UploadId:
-        """The id of the upload."""
-        return self.client, self.task
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """An upload in quarantine."""
-
-    client: str
-    task: str
-    digest: str
-    at: float
-    reason: str
-    envelope: str
-
-
-@dataclass(frozen=True)
-class Tombstone:
-    """An upload that was forgotten. No other one is accepted for its client and task."""
-
-    client: str
-    task: str
-    digest: str
-    """SHA-256 of the encoded message; empty if it was known only as part of a sum."""
-    at: float
-    who: str
-    """The user of the server's machine who gave the command."""
-
-
-@dataclass(frozen=True)
-class SolvedHead:
-    """A head that was solved, tested and sent."""
-
-    number: int
-    at: float
-    task: str
-    digest: str
-    """SHA-256 of the encoded head."""
-    classes: int
-    bytes: int
-    accuracy: float | None
-    seconds: float
-    last_upload: int
-    """Number of the last upload in it."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task that was opened."""
-
-    number: int
-    task: str
-    state: str
-    """open, complete, quorum or short."""
-    opened: float
-    deadline: float
-    """Seconds after it was opened."""
-    min_clients: int
-    asked: tuple[str, ...]
-    missing: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run of Flower, with the bytes that its server received and sent."""
-
-    run: str
-    task: str
-    status: str
-    received: int
-    sent: int
 
 
 class Database(SqliteFile):

@@ -20,7 +20,7 @@ from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.server.database import Upload
+from fedran.federation.server.entries import Upload
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation import decode_upload
 from fedran.federation.server.validation_set import ValidationSet

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.federation.protocol.class_names import class_warnings
-from fedran.federation.server.database import Upload
+from fedran.federation.server.entries import Upload
 from fedran.federation.server.gate import Held, check_head
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation_set import ValidationSet

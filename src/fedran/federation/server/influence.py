@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.head import Head
-from fedran.federation.server.database import Upload
+from fedran.federation.server.entries import Upload
 from fedran.federation.server.gate import messages_of
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation_set import ValidationSet

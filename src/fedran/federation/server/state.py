@@ -17,7 +17,8 @@ from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import UploadId
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.server.database import SNAPSHOTS, Database, Upload
+from fedran.federation.server.database import SNAPSHOTS, Database
+from fedran.federation.server.entries import Upload
 from fedran.federation.server.quarantine import Figures, represented_sites
 from fedran.federation.server.validation import Rules, decode_upload
 from fedran.wire.files import load, save

@@ -19,7 +19,8 @@ from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import Roster, Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
-from fedran.federation.server.database import Database, SolvedHead, Tombstone
+from fedran.federation.server.database import Database
+from fedran.federation.server.entries import SolvedHead, Tombstone
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.quarantine import (
     Figures,
