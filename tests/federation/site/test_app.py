@@ -79,7 +79,8 @@ def call(app, body, here=None):
     reply = app(message, context() if here is None else here)
     assert not reply.has_error()
     fields = fields_of(reply)
-    assert set(fields) == {"client", "head", "settled", "waiting", "told", "more", "protocol"}
+    names = {"client", "head", "settled", "waiting", "told", "failed", "more", "protocol"}
+    assert set(fields) == names
     assert fields.pop("protocol") == PROTOCOL
     return fields, blobs_of(reply, 10**6)
 
@@ -99,7 +100,7 @@ def receipts(*found):
 def test_an_offer_is_answered_with_everything_pending(place):
     fields, blobs = call(answer_offer, asked())
     nothing = {"client": "site-1", "head": "", "settled": [], "waiting": []}
-    nothing |= {"told": "", "more": False}
+    nothing |= {"told": "", "failed": False, "more": False}
     assert (fields, set(blobs)) == (nothing, {"may"})
     assert open_envelope(blobs["may"]).statement.key == ("site-1", "may")
     assert set(call(answer_offer, asked("june"))[1]) == {"may", "june"}

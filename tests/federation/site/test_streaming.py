@@ -92,7 +92,7 @@ limit_resources(load_settings(SiteSettings, path))
 problems = make_uploads(path, Offer.read(json.loads(sys.argv[2])))
 # Not ru_maxrss: a process inherits that from the process that started it.
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(json.dumps([problems, int(peak.split()[1]) // 1024]))
+print(json.dumps([problems.text, int(peak.split()[1]) // 1024]))
 """
 
 

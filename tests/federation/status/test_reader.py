@@ -56,6 +56,7 @@ def test_the_status_of_a_task_from_its_opening_to_its_end(recorded):
         (task,) = read(recorded).open_tasks
     assert task.answered == {"site-1": "accepted", "site-2": "refused"}
     assert (task.missing, task.declined, task.asked) == ([], {"site-3": "no rows yet"}, 3)
+    assert task.failed == []
     assert (task.uploads, task.refused, task.rows, task.payload) == (1, 1, 7, 200)
     assert (task.transport, task.accuracy, task.min_clients) == (None, None, 2)
     assert 50 < task.ends - time.time() <= 60

@@ -49,3 +49,21 @@ def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
     assert "\x1b" not in out
     lines = [line for line in out.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 80
+
+
+def test_a_site_that_failed_is_not_one_that_has_nothing_to_send(tmp_path):
+    recorded = RecordedFederation(tmp_path)
+    recorded.task("may", deadline=600.0)
+    told = {"task": "may", "reason": "out of memory"}
+    recorded.events.write("declined", client="site-1", **told, failed=True)
+    recorded.events.write("declined", client="site-2", **{**told, "reason": "no rows yet"})
+    console = Console(file=io.StringIO(), width=100, highlight=False)
+    with recorded.task_running("may"):
+        status = Reader(tmp_path).read()
+        print_status(status, console)
+    assert status.tasks[0].failed == ["site-1"]
+    words = " ".join(console.file.getvalue().split())
+    assert "site-1 failed: out of memory (not signed)" in words
+    assert "site-2 has nothing to send: no rows yet" in words
+    assert "1 failed, 1 had nothing to send" in words
+    assert [p.outcome for p in status.problems] == ["declined", "failed"]

@@ -64,8 +64,8 @@ def prepare(paths: SitePaths, task: str, offer_file: Path) -> Prepared:
     outbox = Outbox(paths.folder / settings.state / "outbox")
     before = outbox.envelope(task)
     problems = make_uploads_in_child(paths.settings_file, settings, offer)
-    if problems:
-        raise WorkerFailed(problems)
+    if problems.text:
+        raise WorkerFailed(problems.text)
     path = outbox.folder / f"{task}.envelope"
     note = outbox.note(task)
     withheld = tuple((label, n) for label, n in note.get("withheld", []))

@@ -258,7 +258,10 @@ class Round:
             self.store.database.set_seen(client)
         if task and isinstance(problem, str) and problem and client not in quorum.answers:
             log.warning("%s, %s: nothing sent: %s", client, task, problem)
-            self.store.events.write("declined", client=client, task=task, reason=problem)
+            failed = fields.get("failed") is True
+            self.store.events.write(
+                "declined", client=client, task=task, reason=problem, failed=failed
+            )
             quorum.decline(client)
 
     def _check_owner(self, node: int, client: str) -> None:

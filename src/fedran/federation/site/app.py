@@ -31,7 +31,12 @@ from fedran.federation.protocol.settings import load_settings
 from fedran.federation.protocol.transport import MAX_BLOBS, blobs_of, fields_of, message_content
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
-from fedran.federation.site.worker import make_uploads, make_uploads_in_child, text_for_server
+from fedran.federation.site.worker import (
+    Problems,
+    make_uploads,
+    make_uploads_in_child,
+    text_for_server,
+)
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
 from fedran.wire.validation import DEFAULT_LIMITS
@@ -65,7 +70,9 @@ def answer_offer(message: Message, context: Context) -> Message:
                 received = site.settle(fields.get("receipts", []))
             if fields.get("offer") is not None:
                 offer = Offer.read(fields["offer"])
-                reply.problems.append(site.make(offer))
+                made = site.make(offer)
+                reply.problems.append(made.text)
+                reply.failed = made.failed
         for task in site.to_send(offer, received):
             with reply.catch_errors():
                 reply.add(task, site.outbox.envelope(task) or b"")
@@ -117,8 +124,8 @@ class LocalSite:
         outbox = Outbox(file.parent / settings.state / "outbox")
         return cls(file, settings, outbox, simulated)
 
-    def make(self, offer: Offer) -> str:
-        """Make the upload for a task unless it exists. Returns the problems, or an empty text."""
+    def make(self, offer: Offer) -> Problems:
+        """Make the upload for a task unless it exists. Returns why it could not be made."""
         offer.require(self.settings.federation, self.settings.source)
         last = self._last_offer()
         if last is not None and last.epoch != offer.epoch:
@@ -128,7 +135,7 @@ class LocalSite:
             tasks = (offer.task, *offer.earlier)
             complete = not self.outbox.lost() and all(map(self.outbox.has, tasks))
             if complete and not any(map(self.outbox.correctable, tasks)):
-                return ""
+                return Problems()
             if self.settings.own_process and not self.simulated:
                 return make_uploads_in_child(self.file, self.settings, offer)
             return make_uploads(self.file, offer)
@@ -185,6 +192,8 @@ class Reply:
     site: LocalSite | None = None
     problems: list[str] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
+    failed: bool = False
+    """Whether a problem is more than rows that do not exist yet."""
     more: bool = False
     """Whether the site has uploads for which this reply has no room."""
 
@@ -204,6 +213,7 @@ class Reply:
             yield
         except Exception as reason:
             folder = self.site.file.parent if self.site else None
+            self.failed = True
             self.problems.append(text_for_server(reason, folder))
 
     def to(self, message: Message) -> Message:
@@ -218,6 +228,7 @@ class Reply:
         problems = "; ".join(filter(None, self.problems))
         if problems:
             log.warning("reported to the server: %s", problems)
-        fields |= {"told": problems, "more": self.more, "protocol": PROTOCOL}
+        fields |= {"told": problems, "failed": self.failed, "more": self.more}
+        fields["protocol"] = PROTOCOL
         body = message_content(fields, self.blobs)
         return Message(body, reply_to=message)

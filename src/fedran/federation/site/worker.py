@@ -18,6 +18,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from fedran.core.errors import Refused, printable
 from fedran.federation.protocol.lockfile import AlreadyRunning
@@ -30,7 +31,7 @@ from fedran.federation.site.upload import Site
 log = logging.getLogger("fedran.federation.site.worker")
 MAX_ANSWER = 4096
 """Bytes of an answer. A pipe can hold them even if nobody reads from it."""
-DONE = "done: "
+DONE, FAILED = "done: ", "failed: "
 """The start of every answer. Without it, the child ended before its work was done."""
 PATH = re.compile(r"(?<![\w.])(?:~?/|[A-Za-z]:\\)\S")
 """The start of an absolute path in a text."""
@@ -38,11 +39,20 @@ GRACE_SECONDS = 5
 """Seconds beyond the time limit after which the child ends even if the parent is gone."""
 
 
+class Problems(NamedTuple):
+    """Why an upload was not made."""
+
+    text: str = ""
+    """For the server; empty if there is none."""
+    failed: bool = False
+    """Whether something is wrong. Otherwise the site has no rows yet."""
+
+
 class WorkerFailed(ChildProcessError):
     """The child process ended without an answer, or an upload could not be made."""
 
 
-def make_uploads_in_child(path: Path, settings: SiteSettings, offer: Offer) -> str:
+def make_uploads_in_child(path: Path, settings: SiteSettings, offer: Offer) -> Problems:
     """``make_uploads`` in a child process that has limited time and memory."""
     task, path = f"task {offer.task}", path.absolute()
     child = subprocess.Popen(  # noqa: S603
@@ -72,8 +82,9 @@ def make_uploads_in_child(path: Path, settings: SiteSettings, offer: Offer) -> s
             child.wait()
         os.set_blocking(stdout.fileno(), False)  # a process that left the group may hold the pipe
         answer = printable((stdout.read(MAX_ANSWER) or b"").decode(errors="replace"), MAX_ANSWER)
-    if answer.startswith(DONE):
-        return answer.removeprefix(DONE)
+    for mark in (DONE, FAILED):
+        if answer.startswith(mark):
+            return Problems(answer.removeprefix(mark), mark == FAILED)
     how = f"signal {-child.returncode}" if child.returncode < 0 else f"status {child.returncode}"
     raise WorkerFailed(
         f"{task}: the process that makes the upload ended with {how}; see the site's log; its "
@@ -81,13 +92,12 @@ def make_uploads_in_child(path: Path, settings: SiteSettings, offer: Offer) -> s
     )
 
 
-def make_uploads(path: Path, offer: Offer) -> str:
+def make_uploads(path: Path, offer: Offer) -> Problems:
     """Make the upload of the offered task, and those of earlier tasks that are lost or missing.
 
-    Returns the problems as text for the server; empty if there are none. Missing rows of an
-    earlier task are not a problem.
+    Missing rows of an earlier task are not a problem.
     """
-    problems = []
+    problems, failed = [], False
     try:
         site = Site.load(path)
         for task in dict.fromkeys((offer.task, *site.outbox.lost(), *offer.earlier)):
@@ -99,10 +109,12 @@ def make_uploads(path: Path, offer: Offer) -> str:
             except (Exception, SystemExit) as reason:
                 if task in offer.earlier and isinstance(reason, FileNotFoundError):
                     continue
+                failed = failed or not isinstance(reason, FileNotFoundError)
                 problems.append(f"task {task}: {text_for_server(reason, path.parent)}")
     except (Exception, SystemExit) as reason:
+        failed = True
         problems.append(f"task {offer.task}: {text_for_server(reason, path.parent)}")
-    return "; ".join(problems)
+    return Problems("; ".join(problems), failed)
 
 
 def text_for_server(reason: BaseException, folder: Path | None) -> str:
@@ -112,18 +124,18 @@ def text_for_server(reason: BaseException, folder: Path | None) -> str:
     Absolute paths stay there too: they name the site's data and users.
     """
     if isinstance(reason, WorkerFailed):
-        log.warning("nothing to send: %s", reason)
+        log.warning("no upload was made: %s", reason)
         return str(reason)
     if isinstance(reason, MemoryError):
         log.warning("out of memory: %s", reason)
         return "out of memory; raise the site's memory_mib"
     if folder is not None and isinstance(reason, (Refused, FileNotFoundError, AlreadyRunning)):
-        log.warning("nothing to send: %s", reason)
+        log.warning("no upload was made: %s", reason)
         text = printable(str(reason).replace(f"{folder}{os.sep}", ""))
         if not PATH.search(text):
             return text
     else:
-        log.error("nothing to send", exc_info=reason)
+        log.error("no upload was made", exc_info=reason)
     return f"{type(reason).__name__} at the site; its log says more"
 
 
@@ -148,7 +160,8 @@ def main(path: Path) -> None:
     limit_resources(load_settings(SiteSettings, path))
     problems = make_uploads(path, Offer.read(json.load(sys.stdin)))
     sys.stdout.flush()
-    os.write(answer, f"{DONE}{problems}".encode(errors="replace")[:MAX_ANSWER])
+    mark = FAILED if problems.failed else DONE
+    os.write(answer, f"{mark}{problems.text}".encode(errors="replace")[:MAX_ANSWER])
     os._exit(0)  # do not wait for threads that an entry point may have left
 
 

@@ -46,6 +46,8 @@ class Counts:
         self.sites: defaultdict[str, SiteCounts] = defaultdict(SiteCounts)
         self.declined: dict[str, dict[str, tuple[float, str]]] = {}
         """Task -> site -> when and why it had nothing to send, as it said itself."""
+        self.failed: dict[str, set[str]] = {}
+        """Task -> sites that had rows but could not make an upload, as they said themselves."""
         self.problems: list[Event] = []
 
     def add_uploads(
@@ -78,6 +80,8 @@ class Counts:
             self.problems.append(event)
             reason = event["at"], str(event.get("reason"))
             self.declined.setdefault(task, {})[client] = reason
+            failed = self.failed.setdefault(task, set())
+            (failed.add if event.get("failed") is True else failed.discard)(client)
         if event["event"] != "upload":
             return
         outcome = event.get("outcome")

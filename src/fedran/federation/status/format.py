@@ -64,8 +64,10 @@ def format_uploads(task: TaskStatus) -> str:
         parts.append(f"{task.quarantined} in quarantine")
     if task.refused:
         parts.append(f"{task.refused} refused")
-    if task.declined:
-        parts.append(f"{len(task.declined)} had nothing to send")
+    if task.failed:
+        parts.append(f"{len(task.failed)} failed")
+    if len(task.declined) > len(task.failed):
+        parts.append(f"{len(task.declined) - len(task.failed)} had nothing to send")
     if task.missing:
         more = " and more" if len(task.missing) > 5 else ""
         parts.append(f"missing {', '.join(task.missing[:5])}{more}")

@@ -69,7 +69,9 @@ class TaskStatus:
     """Site -> outcome of its upload. A refused upload does not replace an earlier accepted one."""
     missing: list[str]
     declined: dict[str, str]
-    """Sites that reported that they have nothing to send, and why. Not signed."""
+    """Sites that reported that they send nothing, and why. Not signed."""
+    failed: list[str]
+    """Those of them that have rows but could not make an upload."""
     uploads: int
     refused: int
     quarantined: int

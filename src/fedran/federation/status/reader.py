@@ -283,6 +283,7 @@ def _task(
         answered=counted.answered,
         missing=sorted(waiting - declined.keys()),
         declined=declined,
+        failed=sorted(stored.counts.failed.get(name, set()) & declined.keys()),
         uploads=counted.uploads,
         refused=counted.refused,
         quarantined=sum(base_task(upload.task) == name for upload in stored.quarantine),
@@ -321,7 +322,8 @@ def _problems(events: list[Event]) -> list[Problem]:
     """Newest first. Identical events are counted, not repeated."""
     found: dict[tuple[object, ...], Problem] = {}
     for event in events:
-        who = str(event["client"]), str(event["task"]), str(event.get("outcome", "declined"))
+        default = "failed" if event.get("failed") is True else "declined"
+        who = str(event["client"]), str(event["task"]), str(event.get("outcome", default))
         reason, verified = str(event.get("reason", "")), event.get("verified") is True
         key = (*who, reason, verified)
         times = found.pop(key).times + 1 if key in found else 1

@@ -128,7 +128,8 @@ def _print_open_task(task: TaskStatus, now: float, console: Console) -> None:
     if task.missing:
         _print_indented(f"missing: {escape(', '.join(task.missing))}", console)
     for client, reason in task.declined.items():
-        _print_indented(escape(f"{client} has nothing to send: {reason} (not signed)"), console)
+        how = "failed" if client in task.failed else "has nothing to send"
+        _print_indented(escape(f"{client} {how}: {reason} (not signed)"), console)
 
 
 def _print_problem(problem: Problem, reason: str, now: float, console: Console) -> None:
