@@ -40,8 +40,8 @@ class PILoRA(PromptedMethod):
 
     rank: Annotated[int, at_least(1)] = 4
     """Rank of a change."""
-    lr: Annotated[float, positive] = 1e-5
-    """Learning rate of the pairs, with Adam. Published: 1e-5."""
+    lr: Annotated[float, positive] = 1e-4
+    """Learning rate of the pairs, with Adam. Published: 1e-5, for 300 epochs."""
     head_lr: Annotated[float | None, positive] = 0.1
     """Learning rate of the prototypes; without it ``lr``. Published: 0.002, for 300 epochs."""
     weight_decay: Annotated[float, at_least(0)] = 1e-5
