@@ -13,6 +13,7 @@ from fedran.federation.ops import services
 from fedran.federation.ops.enrolment import Enrolment
 from fedran.federation.protocol.identity import Roster, SiteKey
 from fedran.federation.protocol.lockfile import locked
+from fedran.federation.server.database import Database
 
 
 @pytest.fixture
@@ -229,6 +230,21 @@ def test_init_writes_the_message_and_rebuild_changes_the_width(call, tmp_path):
 
 def test_accept_takes_names_and_no_paths(call, trial):
     refused(call("accept", "t", "../../x", "may"), "client: expected")
+
+
+def test_a_store_is_verified_backed_up_restored_and_repaired(call, trial, tmp_path):
+    refused(call("verify", "t"), "store.db", "expected the database of a server")
+    state = tmp_path / "t" / "server" / "state"
+    Database(state).close()
+    assert call("verify", "t") == (0, "the database is what was written\n", "")
+    assert call("backup", "t", "b")[0] == 0
+    assert "sites will send again" in call("restore", "t", "b")[1]
+    assert call("repair", "t") == (0, "nothing is damaged; nothing was changed\n", "")
+    refused(call("forget", "t", "site-1", "--task", "may"), "an upload of site-1 for may, got none")
+    (state / "store.db").write_bytes(b"nothing" * 100)
+    code, out, _ = call("verify", "t")
+    assert (code, "the database is damaged" in out) == (1, True)
+    refused(call("repair", "t"), "nothing can be saved")
 
 
 def test_down_reports_that_nothing_is_running(call, trial):

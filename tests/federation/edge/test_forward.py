@@ -247,8 +247,9 @@ def test_members_of_a_sum_that_the_server_removed_are_forwarded_again(sites, ope
     edge.outbox.settle(server.receive(first.to_bytes()))
     assert edge.forward("may") is None
     server.forget("site-2", "may", "me", lambda _: "")
-    for receipt in server.not_here("edge", edge.outbox.settled()):
-        edge.outbox.settle(receipt)
+    (receipt,) = server.not_here("edge", edge.outbox.settled())
+    assert receipt.reason.endswith("; forward again without site-2")
+    edge.outbox.settle(receipt)
     again = edge.forward("may", without=["site-2"])
     assert again.statement.members == (("site-1", "may"),)
     assert server.receive(again.to_bytes()).outcome == "accepted"

@@ -16,7 +16,7 @@ from fedran.core.head import Head
 from fedran.core.ids import check_id
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import Roster, Statement, UploadId, base_task
+from fedran.federation.protocol.identity import SUM, Roster, Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.server.database import Database
@@ -256,7 +256,7 @@ class Store:
                 if (*key, digest) in self.rejected:
                     found.append(Receipt(Code.REJECTED, *key, digest, self.rejected[*key, digest]))
                 elif key in self.forgotten:
-                    reason = "the server's owner removed this upload"
+                    reason = "the server's owner removed this upload" + self._without(client, task)
                     found.append(Receipt(Code.FORGOTTEN, *key, digest, reason))
                 elif key in self.state.covered or accepted.get(key) == digest:
                     continue
@@ -267,6 +267,17 @@ class Store:
                 log.info("%s, %s: %s", client, receipt.task, receipt.reason)
                 self.events.write(receipt.code.value, client=client, task=receipt.task)
             return found
+
+    def _without(self, edge: str, task: str) -> str:
+        """For a sum: which members its edge has to leave out of the next one."""
+        members = sorted(
+            client
+            for client, name in self.forgotten
+            if SUM in task
+            and base_task(name) == base_task(task)
+            and client in self.roster.edges.get(edge, ())
+        )
+        return f"; forward again without {', '.join(members)}" if members else ""
 
     def forget(
         self, client: str, task: str | None, who: str, sign: Callable[[Forgotten], str]
