@@ -23,11 +23,11 @@ def paths(tmp_path):
 
 
 def test_a_site_says_whether_it_is_connected_when_this_changes(paths, monkeypatch, caplog):
-    reasons = ["nothing listens there"] * 2 + [""] * 4 + ["no answer"]
+    reasons = [""] + ["nothing listens there"] * 2 + [""] * 4 + ["no answer"]
     monkeypatch.setattr(services, "why_unreachable", lambda *_: reasons.pop(0))
     connection = Connection(paths, insecure=False)
     with caplog.at_level(logging.INFO):
-        for running in (True, True, False, True, True, True, True):
+        for running in (False, True, True, False, True, True, True, True):
             connection.next_check = 0.0
             connection.check(running=running)
             connection.check(running=running)  # too early for another try

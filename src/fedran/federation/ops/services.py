@@ -127,6 +127,9 @@ class Connection:
         reason = why_unreachable(self.server, self.ca)
         if reason:
             state, delay = f"cannot reach {self.server} ({reason})", 5.0
+        elif not running and not self.state:  # it was started a moment ago
+            self.next_check = now + 1.0
+            return
         elif not running:
             state, delay = f"{self.server} answers, but the SuperNode does not run", 2.0
         else:
