@@ -146,3 +146,35 @@ def claims(paths, port, secret):
     finally:
         client.close()
     return True
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_app_of_a_run_is_checked_and_never_loaded(ours, paths, monkeypatch):
+    """Flower's own function for a message, with its connection replaced; the app is not run."""
+    task, steps = executor.flower_task, []
+    changes = {"pyproject.toml": OURS if ours else OURS.replace(b"site.app", b"evil.app")}
+    fab = build_fab_from_files(changes)[0]
+
+    def run(address, token, insecure, authority, parent, **how):
+        steps.append((insecure, how))
+        try:
+            task.install_from_fab(fab, skip_prompt=True)
+            steps.append(task.get_load_client_app_fn(default_app_ref="")("id", "1", "hash"))
+        except Refused:
+            steps.append("refused")
+        raise SystemExit(0)
+
+    for name in ("install_from_fab", "get_load_client_app_fn"):
+        monkeypatch.setattr(task, name, getattr(task, name))
+    monkeypatch.setattr(task, "run_clientapp", run)
+    monkeypatch.setattr(executor.os, "_exit", lambda code: steps.append(code))
+    executor.run_message(paths, "127.0.0.1:1", "token", b"")
+    assert steps[0] == (False, {"runtime_dependency_install": False})
+    assert steps[1:] == [executor.app if ours else "refused", 0]
+    assert (paths.folder / "state" / ALARMS).is_file() != ours
+
+
+def test_a_version_of_flower_without_these_steps_answers_nothing(paths, monkeypatch):
+    monkeypatch.delattr(executor.flower_task, "install_from_fab")
+    with pytest.raises(NotImplementedError, match="foreign apps could not be refused"):
+        executor.run_message(paths, "127.0.0.1:1", "token", b"")

@@ -109,8 +109,13 @@ def run_message(paths: SitePaths, address: str, token: str, authority: bytes) ->
 
         return installed
 
-    flower_task.install_from_fab = check
-    flower_task.get_load_client_app_fn = load
+    for name, step in (("install_from_fab", check), ("get_load_client_app_fn", load)):
+        if not callable(getattr(flower_task, name, None)):
+            raise NotImplementedError(
+                f"this version of Flower has no step {name}, so foreign apps could not be refused; "
+                "install the version in constraints.txt"
+            )
+        setattr(flower_task, name, step)
     code = 1
     try:
         flower_task.run_clientapp(
