@@ -99,7 +99,7 @@ def test_sites_with_different_faults_each_get_the_right_answer(tmp_path):
         assert fed.task("task-1").state == "complete"
         fed.set_site("site-2", source="another backbone")
         plant_garbage(fed, "site-3")
-        scale_rows(fed, "site-4", 1000.0)
+        repeat_rows(fed, "site-4", 8)
         (fed.site("site-5").folder / "slow.py").write_text(
             "import time\ndef rows(task):\n    time.sleep(600)\n"
         )
@@ -138,7 +138,7 @@ def test_a_full_disk_accepts_no_upload_and_loses_none(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=320k", "tmpfs", str(disk)], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=448k", "tmpfs", str(disk)], capture_output=True
     ).returncode:
         pytest.skip("needs the right to mount a small disk")
     try:
@@ -194,11 +194,11 @@ def plant_garbage(fed, name):
     fed.outbox(name).put(seal(b"no summary at all" * 100, key, **said))
 
 
-def scale_rows(fed, name, factor):
+def repeat_rows(fed, name, times):
     path = fed.site(name).folder / "data" / "task-2.npz"
     with np.load(path) as file:
         X, y = file["features"], file["labels"]
-    np.savez(path, features=factor * X, labels=y)
+    np.savez(path, features=np.repeat(X, times, axis=0), labels=np.repeat(y, times))
 
 
 def drop_setting(fed, name, setting):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sqlite3
 import stat
 from contextlib import closing
 
@@ -255,6 +256,18 @@ def test_repair_says_what_is_lost_and_keeps_the_rest(sites, envelopes, paths, tm
     receive(other, [blob for key, blob in envelopes.items() if key != ("site-2", "may")])
     assert state(paths) == state(other)
     assert receive(paths, [envelopes["site-2", "may"]]) == [Code.ACCEPTED]
+
+
+@pytest.mark.parametrize("table", ["facts", "events", "tombstones"])
+def test_a_lost_table_is_named_and_the_uploads_are_kept(table, envelopes, paths):
+    receive(paths, envelopes.values())
+    wanted = state(paths)
+    with closing(sqlite3.connect(paths.state / "store.db")) as sql:
+        sql.execute(f"DROP TABLE {table}")
+    assert "the schema of the database is not what was written" in verify_store(paths)
+    assert f"the table {table} cannot be read completely: no such table: {table}" in repair(paths)
+    assert verify_store(paths) == []
+    assert state(paths) == wanted
 
 
 def test_nothing_is_replaced_while_the_server_runs(envelopes, paths, tmp_path):

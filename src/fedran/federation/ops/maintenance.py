@@ -104,7 +104,7 @@ def repair(paths: ServerPaths) -> list[str] | None:
             with closing(Database(paths.state)) as database:
                 if not verify(database):
                     return None
-        except StoreDamaged:
+        except (StoreDamaged, StoreFailed):
             pass
         with TemporaryDirectory(dir=paths.state, prefix=".repair-") as folder:
             with closing(Database(folder)) as database:
