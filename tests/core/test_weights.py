@@ -135,7 +135,11 @@ def test_weights_that_no_rows_have_are_refused():
         replace(s.sums, weights=(1.0,))
 
 
-def test_a_site_of_a_federation_cannot_give_its_rows_more_weight():
+def test_a_site_of_a_federation_sends_neither_weights_nor_histograms():
     s = summarize(np.eye(4), [0, 1, 0, 1], 2, sample_weight=[1, 1, 1, 1000])
     with pytest.raises(fedran.Refused, match="weights: expected none"):
         check_one_site(s)
+    plain = summarize(np.eye(4), [0, 1, 0, 1], 2)
+    check_one_site(plain)
+    with pytest.raises(fedran.Refused, match="histograms: expected none"):
+        check_one_site(replace(plain, calibration=Calibration.empty()))

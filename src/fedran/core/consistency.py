@@ -124,7 +124,13 @@ def _check_uncentred_sums(summary: Summary) -> None:
 
 
 def check_row_energy(summary: Summary) -> None:
-    """Refuse weights, and energies and class sums beyond what rows of the feature map have."""
+    """Refuse weights, histograms, and more energy or sums than rows of the feature map have.
+
+    Sites of a federation send neither weights nor histograms, so one site that does could decide
+    alone how all heads are calibrated.
+    """
+    if summary.calibration is not None:
+        raise Refused("histograms", "none in the upload of a site", "histograms")
     if summary.sums.weights is not None:
         raise Refused(
             "weights",
