@@ -122,7 +122,10 @@ class Site:
                 raise Refused("rows", expected, "the same", hint="correct the data of this task")
             return found or b""
         revision = 0 if found is None else open_envelope(found, FILE_LIMITS).statement.revision
-        return self.outbox.put(self._make(offer, data, revision), made_from)
+        envelope = self._make(offer, data, revision)
+        blob = self.outbox.put(envelope, made_from)
+        self._note_withheld(envelope, data)
+        return blob
 
     def revise(self, offer: Offer) -> bytes:
         """Make the upload of a task anew from its present rows. It replaces the one at the server.
@@ -139,7 +142,21 @@ class Site:
         if self.outbox.made_from(offer.task) == made_from:
             raise Refused("rows", "other rows than those of the present upload", "the same")
         revision = open_envelope(found, FILE_LIMITS).statement.revision + 1
-        return self.outbox.replace(self._make(offer, data, revision), made_from)
+        envelope = self._make(offer, data, revision)
+        blob = self.outbox.replace(envelope, made_from)
+        self._note_withheld(envelope, data)
+        return blob
+
+    def _note_withheld(self, envelope: Envelope, data: Rows) -> None:
+        """Keep beside an upload what it does not contain, for this site's own status."""
+        counts = Counter(canonical(label) for label in data.y if label is not None)
+        sent = set(decode(envelope.upload).classes)
+        withheld = [(label, n) for label, n in counts.items() if label not in sent]
+        facts = {"rows": len(data.y), "unlabelled": len(data.y) - counts.total()}
+        try:
+            self.outbox.set_note(envelope.statement.task, {**facts, "withheld": withheld})
+        except OSError as reason:  # the upload is what counts
+            log.warning("the note beside the upload was not written: %s", reason)
 
     def _limited(self, offer: Offer) -> Offer:
         """The offer within the limits of this site."""
@@ -154,11 +171,6 @@ class Site:
             upload = self.condense(offer, data)
         else:
             upload = encode(self.summarize(offer, data), max_bytes=offer.budget_bytes)
-        counts = Counter(canonical(label) for label in data.y if label is not None)
-        sent = set(decode(upload).classes)
-        withheld = [(label, n) for label, n in counts.items() if label not in sent]
-        facts = {"rows": len(data.y), "unlabelled": len(data.y) - counts.total()}
-        self.outbox.set_note(offer.task, {**facts, "withheld": withheld})
         return seal(
             upload,
             self.key,
