@@ -20,23 +20,23 @@ import fedran
 from fedran.federation.server.integrity import verify
 from helpers.made_federation import Sites, upload
 
-LIBRARY = ctypes.CDLL(None)
-AT, CALLS = (ctypes.c_long.in_dll(LIBRARY, name) for name in ("fault_at", "file_calls"))
-ERRNO, FOREVER = (ctypes.c_int.in_dll(LIBRARY, name) for name in ("fault_errno", "fault_forever"))
 ACKNOWLEDGED, NOT_ACKNOWLEDGED, NOTHING_FAILED = 10, 11, 12
 
 
 def attempt(sites, folder, blob, number, mode):
     """The child process: accept the upload with a fault at this file call."""
     store = sites.store(folder, snapshot_every=2)
-    ERRNO.value = 0 if mode == "kill" else getattr(errno, mode)
-    FOREVER.value, AT.value = mode == "ENOSPC", number
+    library = ctypes.CDLL(None)  # with the preloaded one
+    at, calls = (ctypes.c_long.in_dll(library, name) for name in ("fault_at", "file_calls"))
+    error, forever = (ctypes.c_int.in_dll(library, n) for n in ("fault_errno", "fault_forever"))
+    error.value = 0 if mode == "kill" else getattr(errno, mode)
+    forever.value, at.value = mode == "ENOSPC", number
     accepted = False
     with suppress(OSError):
         accepted = store.receive(blob).code == "accepted"
         store.database.checkpoint()
-    AT.value = 0
-    if CALLS.value < number:
+    at.value = 0
+    if calls.value < number:
         os._exit(NOTHING_FAILED)
     # The process goes on: what failed can be repeated, what did not is known.
     again = store.receive(blob).code

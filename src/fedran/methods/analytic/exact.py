@@ -40,4 +40,4 @@ class Exact(GramMethod):
 
     def ridge(self) -> Ridge:
         """Our rule, or the given lambda."""
-        return Ridge.parse(self.lam)
+        return Ridge() if self.lam is None else Ridge.absolute(self.lam)
