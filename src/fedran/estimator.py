@@ -28,7 +28,7 @@ from fedran.core.summary import Summary
 from fedran.scaler import FederatedScaler
 
 SEED_RANGE = 2**31
-LEFT_OUT_ROWS = 4096
+LEFT_OUT_ROWS = 1024
 """Most rows of one batch whose leave-one-out scores are computed: 2 M^2 operations per row."""
 NOVELTY_RANK = 64
 """Directions of the learned rows with which ``novelty`` compares."""
@@ -79,7 +79,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Notes
     -----
-    ``fit`` takes n M (2 d + M) operations in blocks, and 2 M^2 more for each of at most 4,096 rows
+    ``fit`` takes n M (2 d + M) operations in blocks, and 2 M^2 more for each of at most 1,024 rows
     whose leave-one-out scores calibrate the probabilities. It needs 4 M^2 bytes of state (8 M^2
     for M up to 1,024), never holds the (n, M) random features at once, and keeps no training row.
     Labels are ints or strs; bools and integral floats become ints. ``partial_fit`` may add new
