@@ -7,6 +7,9 @@ Each DIR is a checkout of the repository at the commit in ``COMMITS``. Only the 
 compute weights are executed: they are taken out of the source by name, because the modules around
 them import data loaders and experiment trackers. Backbones are replaced by the identity and data
 loaders by one batch per client. Everything runs on the CPU.
+
+The committed fixture was made from transcriptions of these functions at these commits, because the
+repositories could be read but not cloned. A run on real checkouts would confirm it.
 """
 
 from __future__ import annotations
