@@ -63,19 +63,23 @@ def parse_grid(text: str) -> Grid:
     return grid
 
 
+def held_out_rows(y: np.ndarray, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of some classes for the streams, and a fifth of the rows of each, held out."""
+    rng = np.random.default_rng(0)
+    train, test = [], []
+    for c in rng.permutation(np.unique(y))[:n_classes]:
+        rows = rng.permutation(np.flatnonzero(y == c))
+        cut = round(HELD_OUT * len(rows))
+        test.append(rows[:cut])
+        train.append(rows[cut:])
+    return np.concatenate(train), np.concatenate(test)
+
+
 @lru_cache(maxsize=1)
 def held_out(name: str, n_classes: int, image_size: int | None) -> Dataset:
     """Images of some classes; the test rows are a fifth of their training rows."""
     data = as_images(load_dataset(name), image_size)
-    rng = np.random.default_rng(0)
-    classes = rng.permutation(np.unique(data.y_train))[:n_classes]
-    train, test = [], []
-    for c in classes:
-        rows = rng.permutation(np.flatnonzero(data.y_train == c))
-        cut = round(HELD_OUT * len(rows))
-        test.append(rows[:cut])
-        train.append(rows[cut:])
-    train, test = np.concatenate(train), np.concatenate(test)
+    train, test = held_out_rows(data.y_train, n_classes)
     X, y = data.X_train, data.y_train
     return Dataset(f"{name}, held out", "images", X[train], y[train], X[test], y[test])
 

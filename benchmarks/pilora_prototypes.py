@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from choose_vit_rates import held_out_rows
 from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.catalogue import load_dataset
 from fedran.data.dataset import Dataset
@@ -27,7 +28,7 @@ from fedran.methods.protocol import Method
 from fedran.methods.registry import make_method
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights
 
-TASKS, CLASSES_PER_TASK, HELD_OUT, BETA, SEED = 3, 10, 0.2, 0.5, 101
+TASKS, CLASSES_PER_TASK, BETA, SEED = 3, 10, 0.5, 101
 FEDERATED = {"n_rounds": 5, "epochs": 5}
 ALONE = {"n_rounds": 1, "epochs": 10}
 SETTINGS: list[tuple[int, dict[str, Any]]] = [
@@ -57,14 +58,7 @@ class Prototypes(PILoRA):
 def held_out() -> Dataset:
     """Features of some classes; the test rows are a fifth of their training rows."""
     data = load_dataset("cifar100-vit_ti16")
-    rng = np.random.default_rng(0)
-    train, test = [], []
-    for c in rng.permutation(np.unique(data.y_train))[: TASKS * CLASSES_PER_TASK]:
-        rows = rng.permutation(np.flatnonzero(data.y_train == c))
-        cut = round(HELD_OUT * len(rows))
-        test.append(rows[:cut])
-        train.append(rows[cut:])
-    a, b = np.concatenate(train), np.concatenate(test)
+    a, b = held_out_rows(data.y_train, TASKS * CLASSES_PER_TASK)
     X, y = data.X_train, data.y_train
     return Dataset("held out", "features", X[a], y[a], X[b], y[b], nonnegative=False)
 

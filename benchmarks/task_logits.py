@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from choose_constants import split
 from fedran.data.catalogue import load_dataset
 from fedran.data.stream import Stream, make_stream
 from fedran.methods.prompted.base import PromptedMethod
@@ -70,10 +71,7 @@ def main() -> None:
     """Print the table."""
     data = load_dataset("cifar100-vit_ti16")
     X, y = data.X_train.astype(np.float32), data.y_train
-    rng = np.random.default_rng(0)
-    by_class = [rng.permutation(np.flatnonzero(y == c)) for c in np.unique(y)]
-    held_out = np.concatenate([rows[: round(HELD_OUT * len(rows))] for rows in by_class])
-    kept = np.setdiff1d(np.arange(len(y)), held_out)
+    kept, held_out = split(y, HELD_OUT)
     X_test, y_test, X, y = X[held_out], y[held_out], X[kept], y[kept]
     tasks = {
         5: make_stream(y, n_tasks=10, n_clients=5, beta=BETA, seed=SEED),

@@ -14,6 +14,14 @@ def sites():
 
 
 @pytest.fixture
+def store(sites, tmp_path):
+    """An empty store of these sites."""
+    found = sites.store(tmp_path / "state")
+    yield found
+    found.close()
+
+
+@pytest.fixture
 def short_waits(monkeypatch):
     """A round that polls quickly, in a process that Flower would have started for a run."""
     from flwr.supercore.task_identity import TaskIdentity

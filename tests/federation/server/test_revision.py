@@ -21,13 +21,6 @@ def sites():
     return Sites("site-1", "site-2", "site-3", "edge")
 
 
-@pytest.fixture
-def store(sites, tmp_path):
-    found = sites.store(tmp_path / "state")
-    yield found
-    found.close()
-
-
 def fill(store, sites, tasks=("may", "june")):
     for n, client in enumerate(("site-1", "site-2", "site-3")):
         for k, task in enumerate(tasks):

@@ -20,13 +20,6 @@ def sites():
     return Sites("site-1", "site-2", "site-3", "edge")
 
 
-@pytest.fixture
-def store(sites, tmp_path):
-    found = sites.store(tmp_path / "state")
-    yield found
-    found.close()
-
-
 def outcomes(store, *blobs):
     return [store.receive(b).outcome for b in blobs]
 

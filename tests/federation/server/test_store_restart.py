@@ -25,13 +25,6 @@ def sites():
     return Sites("site-1", "site-2", "site-3", "edge")
 
 
-@pytest.fixture
-def store(sites, tmp_path):
-    found = sites.store(tmp_path / "state")
-    yield found
-    found.close()
-
-
 def test_a_restart_ends_in_the_same_state(sites, tmp_path):
     whole = sites.store(tmp_path / "whole")
     for n in range(8):
