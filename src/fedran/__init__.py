@@ -4,29 +4,29 @@ Clients keep a frozen feature extractor and send one small message per task. A s
 messages into a classifier for all classes seen so far, in closed form.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedran import presets
-from fedran.core.accounts import Accounts
-from fedran.core.aggregator import Aggregator
-from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures
-from fedran.core.fingerprint import Fingerprint
-from fedran.core.head import Diagnosis, Head
-from fedran.core.mixture import Mixture, condense
-from fedran.core.pseudo_labels import PseudoLabels, margin_labels, prototype_labels
-from fedran.core.ridge import Ridge
-from fedran.core.summarize import Summarizer, summarize
-from fedran.core.summary import Summary
-from fedran.wire.codec import decode, encode
-from fedran.wire.files import load, save
-from fedran.wire.plan import Plan, plan
-from fedran.wire.validation import Limits
-
 if TYPE_CHECKING:
+    from fedran import presets
     from fedran.backbones import to_onnx, to_torch
+    from fedran.core.accounts import Accounts
+    from fedran.core.aggregator import Aggregator
+    from fedran.core.errors import Refused
+    from fedran.core.features import RandomFeatures
+    from fedran.core.fingerprint import Fingerprint
+    from fedran.core.head import Diagnosis, Head
+    from fedran.core.mixture import Mixture, condense
+    from fedran.core.pseudo_labels import PseudoLabels, margin_labels, prototype_labels
+    from fedran.core.ridge import Ridge
+    from fedran.core.summarize import Summarizer, summarize
+    from fedran.core.summary import Summary
     from fedran.estimator import FedRANClassifier, add_pipelines
     from fedran.scaler import FederatedScaler
+    from fedran.wire.codec import decode, encode
+    from fedran.wire.files import load, save
+    from fedran.wire.plan import Plan, plan
+    from fedran.wire.validation import Limits
 
 __version__ = "0.1.0"
 
@@ -62,26 +62,41 @@ __all__ = [
     "to_torch",
 ]
 
+_MODULES = {
+    "backbones": ("to_onnx", "to_torch"),
+    "core.accounts": ("Accounts",),
+    "core.aggregator": ("Aggregator",),
+    "core.errors": ("Refused",),
+    "core.features": ("RandomFeatures",),
+    "core.fingerprint": ("Fingerprint",),
+    "core.head": ("Diagnosis", "Head"),
+    "core.mixture": ("Mixture", "condense"),
+    "core.pseudo_labels": ("PseudoLabels", "margin_labels", "prototype_labels"),
+    "core.ridge": ("Ridge",),
+    "core.summarize": ("Summarizer", "summarize"),
+    "core.summary": ("Summary",),
+    "estimator": ("FedRANClassifier", "add_pipelines"),
+    "scaler": ("FederatedScaler",),
+    "wire.codec": ("decode", "encode"),
+    "wire.files": ("load", "save"),
+    "wire.plan": ("Plan", "plan"),
+    "wire.validation": ("Limits",),
+}
+_MODULE_OF = {name: f"fedran.{module}" for module, names in _MODULES.items() for name in names}
+
 
 if not TYPE_CHECKING:  # a type checker would accept any attribute of a module with __getattr__
 
     def __getattr__(name: str) -> Any:
-        """Import the estimator on first use: scikit-learn takes longer to import than the rest."""
-        if name in ("FedRANClassifier", "add_pipelines"):
-            from fedran import estimator
-
-            return getattr(estimator, name)
-        if name in ("to_onnx", "to_torch"):
-            from fedran import backbones
-
-            return getattr(backbones, name)
-        if name == "FederatedScaler":
-            from fedran.scaler import FederatedScaler
-
-            return FederatedScaler
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        """Import a public name on first use, so that commands and imports start fast."""
+        if name == "presets":
+            return import_module("fedran.presets")
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+        return found
 
 
 def __dir__() -> list[str]:
-    """All public names, with those that are imported on first use."""
+    """All public names, with those that are not imported yet."""
     return sorted({*globals(), *__all__})
