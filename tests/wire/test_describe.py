@@ -1,6 +1,7 @@
 """Descriptions of saved files are complete and safe to print."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -93,3 +94,23 @@ def test_a_damaged_file_is_refused_by_name(tmp_path):
     (tmp_path / "cut.bin").write_bytes(fixture("mixed")[:-1])
     with pytest.raises(fedran.Refused, match=r"cut\.bin"):
         describe(tmp_path / "cut.bin")
+
+
+def test_calibration_and_novelty_are_described(tmp_path):
+    y = np.arange(60) % 6
+    clf = fedran.FedRANClassifier(out_features=32).fit(np.eye(6)[y], y)
+    clf.novelty(np.eye(6))
+    fedran.save(clf.head_, tmp_path / "head")
+    said = describe(tmp_path / "head").sections
+    assert said["content"]["novelty"].startswith("from ")
+    assert said["calibration"]["rows"] == 60
+    assert said["calibration"]["temperature"] == clf.head_.calibration.temperature
+    assert said["calibration"]["gap for reject=0.1"] == clf.head_.calibration.threshold(0.1)
+    upload = replace(clf.summary(rank=4), calibration=clf.head_.calibration)
+    fedran.save(upload, tmp_path / "upload")
+    assert describe(tmp_path / "upload").sections["calibration"]["rows"] == 60
+
+
+@pytest.mark.parametrize("name", ["mixed", "head", "aggregator_gram"])
+def test_a_file_without_calibration_says_so(name, tmp_path):
+    assert described(name, tmp_path)["calibration"]["rows"].startswith("none")

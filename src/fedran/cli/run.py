@@ -96,7 +96,8 @@ def run(
 
     After an interruption the same command continues.
 
-    Without a file, the stream has 5 tasks, 5 clients and beta 0.5; --set changes it.
+    Without a file, the stream has 5 tasks (fewer if there are fewer classes), 5 clients and beta
+    0.5; --set changes it.
 
     Where the output is not a terminal, each task prints a line.
     """

@@ -9,6 +9,7 @@ from typing import Any
 from fedran.core.accounts import Accounts
 from fedran.core.aggregator import Aggregator
 from fedran.core.bounds import gram_bounds
+from fedran.core.calibration import Calibration
 from fedran.core.errors import printable
 from fedran.core.head import Head
 from fedran.core.labels import Label
@@ -21,6 +22,9 @@ from fedran.wire.validation import Limits
 
 SHOWN = 8
 """At most this many classes, clients or tasks are listed by name."""
+
+REJECT = (0.05, 0.1)
+"""Shares of wrong decisions for which the threshold of "don't know" is shown."""
 
 Section = dict[str, str | int | float | None]
 
@@ -95,6 +99,7 @@ def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
     return "upload: one client's summary of one task", {
         "content": content,
         "accounts": _accounts(s.accounts),
+        **_calibration(s.calibration),
     }
 
 
@@ -126,9 +131,14 @@ def _head(head: Head, message: Container) -> tuple[str, dict[str, Section]]:
         "precision": message.header.text("precision"),
         "out_features M": head.out_features,
         "classes": _listed(dict.fromkeys(head.classes)),
+        "novelty": "none" if head.seen is None else f"from {head.seen.shape[1]} directions",
     }
     diagnosis: Section = {k: _safe(v) for k, v in asdict(head.diagnosis).items()}
-    return "head: a classifier", {"content": content, "diagnosis": diagnosis}
+    return "head: a classifier", {
+        "content": content,
+        "diagnosis": diagnosis,
+        **_calibration(head.calibration),
+    }
 
 
 def _aggregator(agg: Aggregator, message: Container) -> tuple[str, dict[str, Section]]:
@@ -148,11 +158,14 @@ def _aggregator(agg: Aggregator, message: Container) -> tuple[str, dict[str, Sec
     }
     if rank is not None:
         content["center"] = _center(message.header.section("state").get("center"))
+    header = message.header
+    calibration = header.calibration("histograms") if "histograms" in header.fields else None
     bounds: Section = {k.replace("_", " "): v for k, v in asdict(agg.bounds).items()}
     return "aggregator: a server's state", {
         "content": content,
         "accounts": _accounts(agg.accounts),
         "bounds on the Gram error": bounds,
+        **_calibration(calibration),
     }
 
 
@@ -174,6 +187,20 @@ def _accounts(accounts: Accounts) -> Section:
         "eta_loc, eta_merge, L_t": (
             f"{accounts.eta_loc:.4g}, {accounts.eta_merge:.4g}, {accounts.merges}"
         ),
+    }
+
+
+def _calibration(found: Calibration | None) -> dict[str, Section]:
+    """What probabilities and "don't know" are made of; "none" where nothing was recorded."""
+    if found is None or found.total == 0:
+        return {"calibration": {"rows": "none: no probabilities, no rejection"}}
+    return {
+        "calibration": {
+            "rows": found.total,
+            "of which predicted right": f"{found.histogram[0] / found.total:.2%}",
+            "temperature": found.temperature,
+            **{f"gap for reject={alpha:g}": found.threshold(alpha) for alpha in REJECT},
+        }
     }
 
 

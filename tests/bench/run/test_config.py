@@ -178,7 +178,7 @@ def test_settings_that_a_stream_does_not_need_may_be_left_out(stream):
         (fields(dataset=["digits", 3]), "dataset must be text or a list, got ['digits', 3]"),
         (fields(name=""), "name must be text"),
         (fields(stream=[]), "stream must be a table, got []"),
-        (fields(stream={}), "[stream] needs the setting 'tasks' for partitioner dirichlet"),
+        (fields(stream={}), "[stream] needs the setting 'clients' for partitioner dirichlet"),
         (with_stream(clients=None), "needs the setting 'clients' for partitioner dirichlet"),
         (with_stream(beta=None), "[stream] needs the setting 'beta' for partitioner dirichlet"),
         (with_stream(bta=1), "[stream] has no setting 'bta' (did you mean 'beta'?)"),

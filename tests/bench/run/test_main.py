@@ -57,7 +57,7 @@ def test_a_dry_run_lists_and_runs_nothing(config, tmp_path, capsys):
     [
         ("dataset=digit", "no dataset 'digit' (did you mean 'digits'?)"),
         ("dataset=none.npz", "none.npz"),
-        ("stream.tasks=11", "n_tasks must lie in 1 .. 10"),
+        ("stream.tasks=11", "stream.tasks must lie in 1 .. 10"),
         ("stream.partitioner=natural", "needs a group for every row"),
         ('stream={file="none.json"}', "none.json: no such file"),
     ],
@@ -76,7 +76,7 @@ def test_a_dry_run_marks_the_runs_that_are_not_possible(config, capsys):
     assert main(["c.toml", "--dry-run", "--set", "stream.tasks=[2,99]"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 8
-    assert [("cannot run: n_tasks" in x) == ("99 tasks" in x) for x in lines] == [True] * 8
+    assert [("cannot run: stream.tasks" in x) == ("99 tasks" in x) for x in lines] == [True] * 8
 
 
 def test_methods_and_datasets_may_be_given_instead_of_a_file(tmp_path, monkeypatch, capsys):

@@ -17,7 +17,7 @@ from fedran.settings import Rule, Settings, at_least, check_table, one_line, pos
 from fedran.wire.files import read_toml
 
 LARGEST_SWEEP = 100_000
-QUICK_STREAM = {"tasks": 5, "clients": 5, "beta": 0.5}
+QUICK_STREAM = {"clients": 5, "beta": 0.5}
 """The stream of a run without a configuration file."""
 NOT_NEGATIVE = Rule(lambda v: 0 <= v < math.inf, "finite and at least 0")
 
@@ -27,7 +27,8 @@ class StreamSettings(Settings):
     """The table ``[stream]``: how rows are divided into tasks and clients."""
 
     tasks: Annotated[int | None, at_least(1)] = None
-    """Number of tasks. The shuffled classes are divided among them. Required without ``file``."""
+    """Number of tasks. The shuffled classes are divided among them. Without it there are 5 tasks,
+    or one per class where there are fewer classes."""
     clients: Annotated[int | None, at_least(1)] = None
     """Number of clients in every task. Required unless the partitioner is ``natural``."""
     partitioner: Literal["dirichlet", "capped", "iid", "natural"] = "dirichlet"
@@ -257,11 +258,7 @@ def _streams(table: Mapping[str, Any]) -> list[dict[str, Any]]:
             raise ValueError("stream.file replaces all other settings of [stream]; remove them")
         return [{"file": file} for file in _as_list(stream["file"])]
     partitioners = _as_list(stream.get("partitioner", "dirichlet"))
-    for name, not_needed_by in (
-        ("tasks", ()),
-        ("clients", ("natural",)),
-        ("beta", ("natural", "iid")),
-    ):
+    for name, not_needed_by in (("clients", ("natural",)), ("beta", ("natural", "iid"))):
         needed_by = [p for p in partitioners if p not in not_needed_by]
         if stream.get(name) is None and needed_by:
             raise ValueError(f"[stream] needs the setting {name!r} for partitioner {needed_by[0]}")

@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedran.bench.run.config import LARGEST_SWEEP, Experiment, MethodChoice, dataset_name
 from fedran.bench.run.runner import PreparedJob
 from fedran.data.catalogue import load_dataset
@@ -16,6 +18,8 @@ from fedran.data.stream import Stream, make_stream
 from fedran.data.stream_file import load_stream
 from fedran.methods.registry import make_method
 
+USUAL_TASKS = 5
+"""The number of tasks of a stream that does not state it, where there are as many classes."""
 Pairs = tuple[tuple[str, Any], ...]
 """Settings of a stream that can be hashed."""
 
@@ -115,10 +119,20 @@ def _stream(dataset: str, settings: Pairs) -> Stream:
 
 @lru_cache(maxsize=16)
 def _made_stream(dataset: str, settings: Pairs) -> Stream:
-    data = _dataset(dataset)
-    names = {"tasks": "n_tasks", "clients": "n_clients"}
-    options = {names.get(k, k): v for k, v in settings}
-    return make_stream(data.y_train, groups=data.groups, **options)
+    data, options = _dataset(dataset), dict(settings)
+    classes, tasks = len(np.unique(data.y_train)), options.pop("tasks")
+    if tasks is not None and tasks > classes:
+        raise ValueError(
+            f"stream.tasks must lie in 1 .. {classes}, the number of classes of {dataset}, got "
+            f"{tasks}; change it in the file or with --set stream.tasks={min(classes, USUAL_TASKS)}"
+        )
+    return make_stream(
+        data.y_train,
+        n_tasks=tasks or min(classes, USUAL_TASKS),
+        n_clients=options.pop("clients", None),
+        groups=data.groups,
+        **options,
+    )
 
 
 def _shown(settings: Pairs) -> str:
