@@ -1,0 +1,287 @@
+"""What an attempt at a secure sum agrees on, and its messages: requests, signed answers.
+
+An attempt has five stages. In each the server sends a request to every site, and every site answers
+once. The server starts another attempt with a higher number when too few sites answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from fedran.core.errors import Refused
+from fedran.core.ids import check_id
+from fedran.federation.protocol.identity import SiteKey, check_public, is_signed
+from fedran.wire.container import pack, unpack
+from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
+
+PURPOSE = "fedran secure sum 1"
+"""Part of every signed text and every derived key."""
+MIN_SITES = 3
+"""The fewest sites of a sum, unless a site is configured otherwise."""
+MAX_SITES = 128
+"""The most sites of one sum: each site computes one mask per peer. More sites form several sums."""
+MAX_LENGTH = 2**26 - 2**18
+"""The most numbers of a vector: 255 MiB, which fits the largest message."""
+MAX_ATTEMPTS = 10_000
+
+
+class Stage(StrEnum):
+    """The stages of an attempt, in order."""
+
+    ADVERTISE = "advertise"
+    """Sites publish fresh public keys, signed with their identity keys."""
+    SHARE = "share"
+    """Sites send encrypted shares of their mask key and self-mask seed to each other."""
+    MASK = "mask"
+    """Sites send their masked vectors."""
+    CONFIRM = "confirm"
+    """Sites sign the list of sites whose vectors arrived."""
+    REVEAL = "reveal"
+    """Sites send the shares that remove the masks from the sum."""
+
+    @property
+    def next(self) -> Stage | None:
+        """The following stage; None after the last."""
+        return STAGES[STAGES.index(self) + 1] if self is not Stage.REVEAL else None
+
+
+STAGES = tuple(Stage)
+
+
+class AttemptFailed(RuntimeError):
+    """An attempt cannot give a sum. Nothing about any site is known; start another attempt."""
+
+
+def threshold(n_sites: int) -> int:
+    """How many of the sites that advertised keys must answer every later stage: above 2/3.
+
+    Two lists of survivors that each have this many signatures share more than a third of the
+    sites. So fewer than a third of the sites together with the server cannot obtain both shares of
+    one site, and the sum still needs only two thirds of the sites.
+
+    >>> [threshold(n) for n in (3, 4, 5, 10, 20, 100)]
+    [3, 3, 4, 7, 14, 67]
+    """
+    return 2 * n_sites // 3 + 1
+
+
+def canonical_json(value: object) -> bytes:
+    """JSON that is the same on every machine."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def roster_digest(roster: Mapping[str, str]) -> str:
+    """SHA-256 of a roster (client -> public key): what sites and server compare.
+
+    >>> roster_digest({"a": SiteKey.generate().public}) == roster_digest({})
+    False
+    """
+    for client, public in roster.items():
+        check_public(public, check_id(client, "client"))
+    return hashlib.sha256(canonical_json(["fedran roster 1", dict(roster)])).hexdigest()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What all sites of a sum must agree on. It is part of every signature and every key."""
+
+    federation: str
+    task: str
+    number: int
+    """1 for the first attempt of a task, then higher. No number is used twice, also not for
+    another group of sites of the same task."""
+    fingerprint: str
+    """Hash of the feature map's fingerprint."""
+    content: str
+    """SHA-256 of what the numbers of the vector mean: class list, layout, scales, noise."""
+    length: int
+    """Numbers of the vector."""
+    roster: str
+    """``roster_digest`` of the pinned roster."""
+    min_sites: int = MIN_SITES
+    """The fewest sites whose vectors are summed."""
+
+    def __post_init__(self) -> None:
+        check_id(self.federation, "federation")
+        check_id(self.task, "task")
+        values = Header(asdict(self))
+        values.integer("number", 1, MAX_ATTEMPTS)
+        values.integer("length", 1, MAX_LENGTH)
+        values.integer("min_sites", 2, MAX_SITES)
+        for name in ("fingerprint", "content", "roster"):
+            check_digest(values.get(name), name)
+
+    @classmethod
+    def read(cls, header: Header) -> Attempt:
+        """The attempt in a message. Every field is checked."""
+        return cls(
+            header.text("federation", 64),
+            header.text("task", 64),
+            header.integer("number"),
+            header.text("fingerprint", 64),
+            header.text("content", 64),
+            header.integer("length"),
+            header.text("roster", 64),
+            header.integer("min_sites"),
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all fields."""
+        return hashlib.sha256(self.info("attempt")).hexdigest()
+
+    def info(self, purpose: str, **details: Any) -> bytes:
+        """The text for HKDF and for signatures: the purpose, every field, and details."""
+        return canonical_json({"scheme": PURPOSE, "for": purpose, **asdict(self), **details})
+
+    def require(self, other: Attempt) -> None:
+        """Refuse a message of another attempt. The refusal names the fields that differ."""
+        mine, theirs = asdict(self), asdict(other)
+        for name in mine:
+            if mine[name] != theirs[name]:
+                raise Refused(f"{name} of the attempt", str(mine[name]), theirs[name])
+
+    def needed(self, n_sites: int) -> int:
+        """How many of ``n_sites`` that advertised keys must share, mask and survive."""
+        return max(self.min_sites, threshold(n_sites))
+
+
+def check_digest(value: object, what: str) -> str:
+    """A SHA-256 in lower-case hexadecimal. Anything else is refused."""
+    if not isinstance(value, str) or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+        raise Refused(what, "a SHA-256 of 64 hexadecimal digits", value)
+    return value
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server sends to one site in one stage."""
+
+    attempt: Attempt
+    stage: Stage
+    parts: dict[str, bytes] = field(default_factory=dict)
+    """Client -> its advertisement (share), its envelope for this site (mask), empty (confirm: the
+    survivors), its confirmation (reveal)."""
+
+    def to_bytes(self) -> bytes:
+        """The bytes that travel."""
+        fields = {"attempt": asdict(self.attempt), "stage": self.stage}
+        return pack_parts("secure request", fields, self.parts)
+
+    @classmethod
+    def read(cls, blob: bytes) -> Request:
+        """Parse a request from anyone."""
+        header, parts = unpack_parts("secure request", blob)
+        for client in parts:
+            check_id(client, "client")
+        attempt = Attempt.read(header.section("attempt"))
+        return cls(attempt, Stage(header.one_of("stage", *STAGES)), parts)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one site sends in one stage, signed with its identity key.
+
+    The signature covers the attempt, the stage, the client and all bytes, so an answer of another
+    attempt or of another site is refused.
+    """
+
+    client: str
+    stage: Stage
+    parts: dict[str, bytes]
+    signature: bytes = field(repr=False)
+
+    @classmethod
+    def sign(
+        cls, attempt: Attempt, stage: Stage, client: str, parts: dict[str, bytes], key: SiteKey
+    ) -> Answer:
+        """Make an answer."""
+        return cls(client, stage, parts, key.sign_bytes(_signed(attempt, stage, client, parts)))
+
+    def to_bytes(self) -> bytes:
+        """The bytes that travel."""
+        fields = {"client": self.client, "stage": self.stage, "signature": self.signature.hex()}
+        return pack_parts("secure answer", fields, self.parts)
+
+    @classmethod
+    def read(
+        cls, blob: bytes, attempt: Attempt, stage: Stage, client: str, roster: Mapping[str, str]
+    ) -> Answer:
+        """Parse the answer of a known site, for this attempt and stage. Anything else is refused.
+
+        A wrong signature, an answer of another attempt and an answer that another site made are the
+        same thing: the signature does not fit.
+        """
+        public = roster.get(client)
+        if public is None:
+            raise Refused("client", "a site of the pinned roster", client)
+        header, parts = unpack_parts("secure answer", blob)
+        for name, expected in (("client", client), ("stage", str(stage))):
+            if header.text(name, 64) != expected:
+                raise Refused(f"{name} of the answer", expected, header.text(name, 64))
+        signature = _from_hex(header.text("signature", 128), "signature")
+        if not is_signed(public, _signed(attempt, stage, client, parts), signature):
+            raise Refused(
+                f"signature of {client}",
+                f"one by its key in the roster, for attempt {attempt.number} of {attempt.task}",
+                "another",
+                hint="the answer was altered, or made for another attempt or another roster",
+            )
+        return cls(client, stage, parts, signature)
+
+
+def _signed(attempt: Attempt, stage: Stage, client: str, parts: Mapping[str, bytes]) -> bytes:
+    digests = {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
+    return attempt.info("answer", stage=stage, client=client, parts=digests)
+
+
+def pack_parts(kind: str, fields: Mapping[str, Any], parts: Mapping[str, bytes]) -> bytes:
+    """JSON fields and named byte strings as one container, without pickle."""
+    names = sorted(parts)
+    lengths = [len(parts[name]) for name in names]
+    data = np.frombuffer(b"".join(parts[name] for name in names), dtype=np.uint8)
+    return pack(kind, {**fields, "names": names, "lengths": lengths}, {"data": data})
+
+
+def unpack_parts(
+    kind: str, blob: bytes, limits: Limits = DEFAULT_LIMITS
+) -> tuple[Header, dict[str, bytes]]:
+    """The fields and the byte strings of a container from anyone."""
+    message = unpack(blob, limits).of_kind(kind)
+    message.only("data")
+    header, data = message.header, message.stream("data")
+    names = header.items("names", 16 * MAX_SITES)
+    lengths = header.integers("lengths", len(names), 0, len(data))
+    if not all(isinstance(name, str) for name in names) or names != sorted(set(names)):
+        raise Refused("names", "distinct sorted texts", names)
+    if sum(lengths) != len(data):
+        raise Refused("lengths", f"a sum of {len(data)}", sum(lengths))
+    parts, start = {}, 0
+    for name, length in zip(names, lengths, strict=True):
+        parts[name] = data[start : start + length]
+        start += length
+    return header, parts
+
+
+def check_parts(parts: Mapping[str, bytes], length: int, expected: Iterable[str]) -> None:
+    """Refuse parts with other names, or of another length."""
+    names = sorted(expected)
+    if sorted(parts) != names:
+        raise Refused("parts of the answer", f"one for each of {', '.join(names)}", sorted(parts))
+    for name, part in parts.items():
+        if len(part) != length:
+            raise Refused(f"part {name} of the answer", f"{length} bytes", len(part))
+
+
+def _from_hex(text: str, what: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise Refused(what, "hexadecimal digits", "other text") from None

@@ -1,0 +1,95 @@
+"""Keys and ciphers of a secure sum: X25519, HKDF-SHA256, AES-256-CTR masks, AES-256-GCM envelopes.
+
+Every derived key depends on a text that names its purpose, the attempt and the sites, so that no
+key of one attempt has a meaning in another.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused
+from fedran.federation.secure.shamir import SHARE_BYTES, Random
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+ENVELOPE_BYTES = NONCE_BYTES + 2 * SHARE_BYTES + 16
+"""Nonce, two shares, and the tag."""
+Vector = np.ndarray[tuple[int], np.dtype[np.uint32]]
+_BLOCK = 2**18
+"""Numbers per block of a mask: the key stream stays in the processor's cache."""
+_ZEROS = memoryview(bytes(4 * _BLOCK))
+
+
+def public_key(private: bytes) -> bytes:
+    """The X25519 public key of a private key, 32 bytes each."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def agree(private: bytes, public: bytes, info: bytes) -> bytes:
+    """The 32-byte key that two sites derive from their keys and the same ``info``."""
+    key = X25519PublicKey.from_public_bytes(public)
+    return derive(X25519PrivateKey.from_private_bytes(private).exchange(key), info)
+
+
+def is_usable(public: bytes) -> bool:
+    """Whether a public key gives secrets: no point of low order, whose secrets everybody knows."""
+    try:
+        agree(bytes(KEY_BYTES), public, b"")
+    except ValueError:
+        return False
+    return True
+
+
+def derive(secret: bytes, info: bytes) -> bytes:
+    """A 32-byte key from a secret, with HKDF-SHA256."""
+    return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)
+
+
+def add_mask(total: NDArray[np.uint32], key: bytes, sign: int) -> None:
+    """Add the mask of a key to ``total`` in place (sign 1), or subtract it (sign -1), modulo 2^32.
+
+    The mask is the key stream of AES-256 in counter mode, read as little-endian numbers. The
+    counter starts at zero, so a key must be used for one vector only.
+    """
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    buffer = bytearray(4 * _BLOCK)
+    mask: NDArray[Any] = np.frombuffer(buffer, dtype="<u4")
+    for start in range(0, total.size, _BLOCK):
+        part = total[start : start + _BLOCK]
+        stream.update_into(_ZEROS[: 4 * part.size], buffer)
+        if sign > 0:
+            part += mask[: part.size]
+        else:
+            part -= mask[: part.size]
+
+
+def seal_shares(key: bytes, shares: tuple[bytes, bytes], random: Random = os.urandom) -> bytes:
+    """Encrypt two shares for one site."""
+    nonce = random(NONCE_BYTES)
+    return nonce + AESGCM(key).encrypt(nonce, b"".join(shares), None)
+
+
+def open_shares(key: bytes, envelope: bytes, sender: str) -> tuple[bytes, bytes]:
+    """The two shares in an envelope. An envelope made with another key is refused."""
+    try:
+        plain = AESGCM(key).decrypt(envelope[:NONCE_BYTES], envelope[NONCE_BYTES:], None)
+    except (InvalidTag, ValueError):
+        plain = b""
+    if len(plain) != 2 * SHARE_BYTES:
+        raise Refused(
+            f"shares of {sender}",
+            "an envelope that this site can open",
+            "one that was altered, or made for another attempt or another list of sites",
+        )
+    return plain[:SHARE_BYTES], plain[SHARE_BYTES:]

@@ -1,0 +1,374 @@
+"""The site's side of a secure sum: five functions, one per stage.
+
+Each function takes the site's state and the server's request, and returns a new state and the
+answer. **Save the state before you send the answer.** Then a site that is killed resumes with
+``SiteState.from_bytes``, answers a repeated request with the same bytes, and never gives two
+different answers in one stage of one attempt. Keep one state per task: the newest one.
+
+    state, answer = advertise(request, identity, previous_state_of_this_task_or_None)
+    state, answer = share(state, request, identity)
+    state, answer = mask(state, request, identity, vector)
+    state, answer = confirm(state, request, identity)
+    state, answer = reveal(state, request, identity)
+
+Requests are bytes from ``unmasking.request``; answers are bytes for ``unmasking.collect``. Whatever
+is wrong with a request raises ``Refused``, and the state stays as it was. ``Request.read`` tells
+which task, attempt and stage a request is for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused
+from fedran.core.ids import check_id
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.secure.agreement import (
+    ADVERTISED,
+    Participants,
+    check_confirmation,
+    pair_mask_key,
+    participants_digest,
+    read_advertisements,
+    seed_commitment,
+    self_mask_key,
+    survivors_text,
+)
+from fedran.federation.secure.attempt import (
+    MAX_SITES,
+    MIN_SITES,
+    STAGES,
+    Answer,
+    Attempt,
+    Request,
+    Stage,
+    check_digest,
+    pack_parts,
+    roster_digest,
+    threshold,
+    unpack_parts,
+)
+from fedran.federation.secure.ciphers import (
+    KEY_BYTES,
+    add_mask,
+    agree,
+    open_shares,
+    public_key,
+    seal_shares,
+)
+from fedran.federation.secure.shamir import Random, split
+from fedran.wire.validation import FILE_LIMITS
+
+
+@dataclass(frozen=True)
+class SiteIdentity:
+    """Who this site is and whom it believes."""
+
+    client: str
+    key: SiteKey
+    roster: Mapping[str, str]
+    """The pinned roster: client -> public key, this site included."""
+
+    def __post_init__(self) -> None:
+        if self.roster.get(self.client) != self.key.public:
+            raise ValueError(f"the pinned roster has another key for {self.client}, or none")
+
+
+@dataclass(frozen=True)
+class SiteState:
+    """What a site must remember of its newest attempt at the sum of one task. It holds secrets."""
+
+    attempt: Attempt
+    client: str
+    secrets: dict[str, bytes] = field(repr=False)
+    """Private keys ``channel`` and ``mask`` and the self-mask ``seed``. Empty after ``mask``: from
+    then on not even the site itself can remove its masks."""
+    participants: Participants = field(default_factory=dict, repr=False)
+    held: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)
+    """Client -> this site's shares of its seed and of its mask key. One of them is revealed."""
+    survivors: tuple[str, ...] = ()
+    """The list that this site confirmed."""
+    summed: tuple[tuple[str, ...], ...] = ()
+    """Lists of survivors for which this site revealed shares in earlier attempts."""
+    requests: dict[Stage, str] = field(default_factory=dict)
+    """SHA-256 of the request that was answered in each stage."""
+    answers: dict[Stage, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def stage(self) -> Stage | None:
+        """The stage that this site answers next; None after the last."""
+        return next((stage for stage in STAGES if stage not in self.answers), None)
+
+    def to_bytes(self) -> bytes:
+        """The state for a file that only its owner can read."""
+        fields = {
+            "attempt": asdict(self.attempt),
+            "client": self.client,
+            "participants": {
+                client: {name: key.hex() for name, key in keys.items()}
+                for client, keys in self.participants.items()
+            },
+            "held": {client: [s.hex() for s in shares] for client, shares in self.held.items()},
+            "survivors": self.survivors,
+            "summed": self.summed,
+            "requests": self.requests,
+            "secrets": {name: secret.hex() for name, secret in self.secrets.items()},
+        }
+        return pack_parts("secure site", fields, {str(s): a for s, a in self.answers.items()})
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> SiteState:
+        """The state that ``to_bytes`` wrote. A damaged file is refused."""
+        header, answers = unpack_parts("secure site", blob, FILE_LIMITS)
+        try:
+            return cls(
+                Attempt.read(header.section("attempt")),
+                check_id(header.text("client"), "client"),
+                {k: bytes.fromhex(v) for k, v in header.get("secrets").items()},
+                {
+                    client: {name: bytes.fromhex(key) for name, key in keys.items()}
+                    for client, keys in header.get("participants").items()
+                },
+                {
+                    client: (bytes.fromhex(seed), bytes.fromhex(key))
+                    for client, (seed, key) in header.get("held").items()
+                },
+                tuple(header.get("survivors")),
+                tuple(tuple(names) for names in header.get("summed")),
+                {Stage(s): check_digest(d, s) for s, d in header.get("requests").items()},
+                {Stage(stage): answer for stage, answer in answers.items()},
+            )
+        except (TypeError, ValueError, AttributeError) as reason:
+            raise Refused("state", "the state of a site in a secure sum", str(reason)) from None
+
+
+def advertise(
+    request: bytes,
+    identity: SiteIdentity,
+    previous: SiteState | None = None,
+    *,
+    min_sites: int = MIN_SITES,
+    repeat: bool = False,
+    random: Random = os.urandom,
+) -> tuple[SiteState, bytes]:
+    """Take part in an attempt: make fresh keys and send the public ones, signed.
+
+    Compare federation, task, fingerprint, content and length of ``Request.read(request).attempt``
+    with the task's offer before. ``previous`` is the state of the same task, if there is one; the
+    new state replaces it, so the old attempt can no longer be answered. A site that has revealed
+    its shares in an earlier attempt takes part again, but confirms only the same list of survivors
+    (two sums over different sites would differ by one site's vector); give the same vector again.
+    ``repeat`` lifts that rule: the site's operator agreed to another sum, for instance without a
+    site that left.
+    """
+    found = Request.read(request)
+    attempt = found.attempt
+    if found.stage is not Stage.ADVERTISE:
+        raise Refused("stage", Stage.ADVERTISE, found.stage)
+    if attempt.min_sites < min_sites:
+        expected = f"at least {min_sites}, as configured at this site"
+        raise Refused("min_sites of the attempt", expected, attempt.min_sites)
+    _check_roster(attempt, identity)
+    summed: tuple[tuple[str, ...], ...] = ()
+    if previous is not None:
+        same = (previous.attempt.federation, previous.attempt.task, previous.client)
+        if same != (attempt.federation, attempt.task, identity.client):
+            raise ValueError("previous must be the state of this site and this task")
+        if attempt.number <= previous.attempt.number:
+            _open(previous, request, identity, Stage.ADVERTISE)
+            return previous, previous.answers[Stage.ADVERTISE]
+        summed = previous.summed
+        if Stage.REVEAL in previous.answers:
+            summed = (*summed, previous.survivors)
+    secrets = {name: random(KEY_BYTES) for name in ADVERTISED}
+    public = {name: public_key(secrets[name]) for name in ("channel", "mask")}
+    public["seed"] = seed_commitment(attempt, identity.client, secrets["seed"])
+    state = SiteState(attempt, identity.client, secrets, summed=() if repeat else summed)
+    return _answer(state, found, request, identity, public)
+
+
+def share(
+    state: SiteState, request: bytes, identity: SiteIdentity, *, random: Random = os.urandom
+) -> tuple[SiteState, bytes]:
+    """Send every peer an encrypted share of this site's mask key and of its self-mask seed.
+
+    The request holds the advertisements of all sites. A site refuses sites that are not in its
+    roster, wrong signatures, another key under its own name, and too few sites.
+    """
+    found = _open(state, request, identity, Stage.SHARE)
+    if found.stage in state.answers:
+        return state, state.answers[found.stage]
+    attempt, own = state.attempt, state.client
+    _check_roster(attempt, identity)
+    _check_sites(found.parts, own, attempt.min_sites, "participants")
+    if found.parts[own] != state.answers[Stage.ADVERTISE]:
+        raise Refused(f"advertisement of {own}", "the one that this site sent", "another")
+    participants = read_advertisements(
+        Answer.read(blob, attempt, Stage.ADVERTISE, peer, identity.roster)
+        for peer, blob in found.parts.items()
+    )
+    peers, keys = sorted(participants), state.secrets
+    shares = [
+        split(keys[name], len(peers), threshold(len(peers)), random) for name in ("seed", "mask")
+    ]
+    envelopes, held = {}, {}
+    digest = participants_digest(participants)
+    for peer, pair in zip(peers, zip(*shares, strict=True), strict=True):
+        if peer == own:
+            held[own] = pair
+            continue
+        info = attempt.info("shares", participants=digest, sender=own, receiver=peer)
+        key = agree(keys["channel"], participants[peer]["channel"], info)
+        envelopes[peer] = seal_shares(key, pair, random)
+    state = replace(state, participants=participants, held=held)
+    return _answer(state, found, request, identity, envelopes)
+
+
+def mask(
+    state: SiteState, request: bytes, identity: SiteIdentity, vector: NDArray[np.uint32]
+) -> tuple[SiteState, bytes]:
+    """Send the vector plus this site's self-mask and one mask per peer, modulo 2^32.
+
+    The request holds the envelopes for this site. All are opened now: a site that was shown another
+    list of participants made them with other keys and is refused. The private keys are then
+    deleted. A repeated request gets the first answer, whatever ``vector`` is then.
+    """
+    found = _open(state, request, identity, Stage.MASK)
+    if found.stage in state.answers:
+        return state, state.answers[found.stage]
+    attempt, own = state.attempt, state.client
+    if vector.dtype != np.uint32 or vector.shape != (attempt.length,):
+        expected = f"uint32 ({attempt.length},)"
+        raise ValueError(f"vector must be {expected}, got {vector.dtype} {vector.shape}")
+    sharers = sorted({*found.parts, own})
+    if own in found.parts:
+        raise Refused("envelopes", "those of the other sites", f"one of {own} itself")
+    _check_sites(sharers, own, attempt.needed(len(state.participants)), "sites that sent shares")
+    _check_known(sharers, state.participants, "participant")
+    digest = participants_digest(state.participants)
+    held = dict(state.held)
+    masked = vector.copy()
+    add_mask(masked, self_mask_key(attempt, own, state.secrets["seed"]), 1)
+    for peer in sharers:
+        if peer == own:
+            continue
+        keys = state.participants[peer]
+        info = attempt.info("shares", participants=digest, sender=peer, receiver=own)
+        channel = agree(state.secrets["channel"], keys["channel"], info)
+        held[peer] = open_shares(channel, found.parts[peer], peer)
+        key = pair_mask_key(attempt, digest, state.secrets["mask"], keys["mask"], (own, peer))
+        add_mask(masked, key, 1 if own < peer else -1)
+    state = replace(state, held=held, secrets={})
+    data = masked.astype("<u4", copy=False).tobytes()
+    return _answer(state, found, request, identity, {"vector": data})
+
+
+def confirm(state: SiteState, request: bytes, identity: SiteIdentity) -> tuple[SiteState, bytes]:
+    """Sign the list of survivors: the sites whose masked vectors the server has.
+
+    All sites sign the same text, so a server that shows different lists cannot collect enough
+    signatures for any of them.
+    """
+    found = _open(state, request, identity, Stage.CONFIRM)
+    if found.stage in state.answers:
+        return state, state.answers[found.stage]
+    survivors = tuple(sorted(found.parts))
+    needed = state.attempt.needed(len(state.participants))
+    _check_sites(survivors, state.client, needed, "survivors")
+    _check_known(survivors, state.held, "site that sent shares")
+    if any(survivors != earlier for earlier in state.summed):
+        raise Refused(
+            "survivors",
+            f"the sites of the earlier sum of this task ({', '.join(state.summed[-1])})",
+            ", ".join(survivors),
+            hint="two sums over different sites would reveal the vector of one site",
+        )
+    text = survivors_text(state.participants, state.held, survivors)
+    state = replace(state, survivors=survivors)
+    return _answer(state, found, request, identity, {"survivors": text})
+
+
+def reveal(state: SiteState, request: bytes, identity: SiteIdentity) -> tuple[SiteState, bytes]:
+    """Send one share per site: of the seed of a survivor, of the mask key of a site that dropped.
+
+    The request holds the confirmations of other sites. Shares are revealed only if enough sites of
+    the roster signed the same list of survivors as this site.
+    """
+    found = _open(state, request, identity, Stage.REVEAL)
+    if found.stage in state.answers:
+        return state, state.answers[found.stage]
+    _check_roster(state.attempt, identity)
+    _check_known(found.parts, state.survivors, "survivor")
+    text = survivors_text(state.participants, state.held, state.survivors)
+    needed = threshold(len(state.participants))
+    if len(found.parts) < needed:
+        raise Refused("confirmations", f"at least {needed}", len(found.parts))
+    for peer, blob in found.parts.items():
+        check_confirmation(
+            Answer.read(blob, state.attempt, Stage.CONFIRM, peer, identity.roster), text
+        )
+    shares = {c: pair[0 if c in state.survivors else 1] for c, pair in state.held.items()}
+    return _answer(state, found, request, identity, shares)
+
+
+def _open(state: SiteState, request: bytes, identity: SiteIdentity, stage: Stage) -> Request:
+    """Parse a request. Refuse it unless it is the next one, or the one that was answered."""
+    if identity.client != state.client:
+        raise ValueError(f"the state belongs to {state.client}, not to {identity.client}")
+    found = Request.read(request)
+    state.attempt.require(found.attempt)
+    if found.stage is not stage:
+        raise Refused("stage", stage, found.stage)
+    if stage not in state.answers and stage is not state.stage:
+        raise Refused("stage", f"{state.stage}, which this site answers next", stage)
+    if stage in state.answers and state.requests[stage] != hashlib.sha256(request).hexdigest():
+        raise Refused(
+            f"request of stage {stage}",
+            "the one that this site has answered",
+            "another",
+            hint="a site answers each stage of an attempt once; start another attempt",
+        )
+    return found
+
+
+def _answer(
+    state: SiteState,
+    found: Request,
+    request: bytes,
+    identity: SiteIdentity,
+    parts: dict[str, bytes],
+) -> tuple[SiteState, bytes]:
+    """Sign an answer and record it with the digest of its request."""
+    stage = found.stage
+    blob = Answer.sign(state.attempt, stage, state.client, parts, identity.key).to_bytes()
+    requests = {**state.requests, stage: hashlib.sha256(request).hexdigest()}
+    return replace(state, requests=requests, answers={**state.answers, stage: blob}), blob
+
+
+def _check_roster(attempt: Attempt, identity: SiteIdentity) -> None:
+    if attempt.roster != roster_digest(identity.roster):
+        raise Refused(
+            "roster of the attempt",
+            f"the pinned roster {roster_digest(identity.roster)[:16]}",
+            attempt.roster[:16],
+            hint="compare the two by telephone before you pin the new one",
+        )
+
+
+def _check_sites(sites: Collection[str], own: str, least: int, what: str) -> None:
+    if own not in sites:
+        raise Refused(what, f"a list with {own}, this site", ", ".join(sorted(sites)))
+    if not least <= len(sites) <= MAX_SITES:
+        raise Refused(what, f"{least} to {MAX_SITES} sites", len(sites))
+
+
+def _check_known(sites: Collection[str], known: Collection[str], what: str) -> None:
+    unknown = sorted(set(sites) - set(known))
+    if unknown:
+        raise Refused(what, f"one of {', '.join(sorted(known))}", ", ".join(unknown))
