@@ -1,0 +1,177 @@
+"""Real vectors as 32-bit integers modulo 2^32, so that they can be added under masks.
+
+Each site multiplies its vector by public scales, rounds to whole numbers and writes them modulo
+2^32. Sums modulo 2^32 are then exact: the sum over K sites differs from the sum of the real vectors
+by at most K / (2 scale) per entry, the rounding of the sites, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused, positive_integer
+from fedran.core.features import row_energy_range
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.totals import Rounding, section_sizes
+
+MODULUS = 2**32
+DEVIATIONS = 6.0
+"""Standard deviations within which entries of random features, and their products with the
+columns of Omega, lie: one of 10^9 is outside, and what is bounded here are sums over rows."""
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """A vector of several sections, each with its own public scale.
+
+    >>> import numpy as np
+    >>> fixed = FixedPoint(sizes=(2, 1), scales=(1.0, 256.0))
+    >>> parts = [fixed.encode(np.array([3.0, -1.0, 0.5]), n_sites=2) for _ in range(2)]
+    >>> parts[0].tolist()
+    [3, 4294967295, 128]
+    >>> fixed.decode(parts[0] + parts[1]).tolist()
+    [6.0, -2.0, 1.0]
+    """
+
+    sizes: tuple[int, ...]
+    """Entries of each section."""
+    scales: tuple[float, ...]
+    """What the entries of each section are multiplied by before they are rounded."""
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) != len(self.scales):
+            raise ValueError(f"{len(self.sizes)} sections need as many scales, got {self.scales}")
+        if any(size < 0 for size in self.sizes):
+            raise ValueError(f"sizes must be at least 0, got {self.sizes}")
+        if not all(math.isfinite(scale) and scale > 0 for scale in self.scales):
+            raise ValueError(f"scales must be finite and positive, got {self.scales}")
+
+    @classmethod
+    def for_bounds(cls, sizes: Sequence[int], bounds: Sequence[float], n_sites: int) -> FixedPoint:
+        """The finest scales, powers of two, at which entries up to these bounds are accepted.
+
+        The bounds hold for one site's vector and must be known before the data.
+        """
+        limit = largest_code(n_sites)
+        return cls(tuple(sizes), tuple(2.0 ** math.floor(math.log2(limit / b)) for b in bounds))
+
+    @property
+    def size(self) -> int:
+        """Entries of the whole vector."""
+        return sum(self.sizes)
+
+    def encode(self, vector: NDArray[np.float64], n_sites: int) -> NDArray[np.uint32]:
+        """The vector as integers modulo 2^32, for a sum over at most ``n_sites`` sites.
+
+        ValueError where an entry is so large that the sum could leave the range of 32 bits.
+        Nothing is clipped.
+        """
+        codes = np.rint(self._times(vector, self.scales))
+        limit = largest_code(n_sites)
+        if not np.all(np.abs(codes) <= limit):  # also where it is NaN
+            worst = int(np.argmax(np.where(np.isnan(codes), np.inf, np.abs(codes))))
+            section = int(np.searchsorted(np.cumsum(self.sizes), worst, side="right"))
+            raise ValueError(
+                f"entry {worst} of the vector is {vector[worst]:.6g}, and a sum over {n_sites} "
+                f"sites holds at most {limit / self.scales[section]:.6g} per site there; "
+                "nothing was sent: use fewer rows, or agree on smaller scales"
+            )
+        return codes.astype(np.int64).astype(np.uint32)
+
+    def decode(self, total: NDArray[np.uint32]) -> NDArray[np.float64]:
+        """The real vector of a sum modulo 2^32."""
+        if total.dtype != np.uint32 or total.shape != (self.size,):
+            got = f"{total.dtype} {list(total.shape)}"
+            raise Refused("sum", f"uint32 [{self.size}]", got)
+        inverse = tuple(1 / scale for scale in self.scales)
+        return self._times(total.view(np.int32).astype(np.float64), inverse)
+
+    def errors(self) -> tuple[float, ...]:
+        """Largest rounding error of one site's entry, per section: half a step."""
+        return tuple(0.5 / scale for scale in self.scales)
+
+    def _times(
+        self, vector: NDArray[np.float64], factors: tuple[float, ...]
+    ) -> NDArray[np.float64]:
+        if vector.shape != (self.size,):
+            raise ValueError(f"expected a vector of {self.size} entries, got {vector.shape}")
+        return vector * np.repeat(factors, self.sizes)
+
+
+def largest_code(n_sites: int) -> int:
+    """The largest integer that ``n_sites`` sites may each add: the sum stays below 2^31."""
+    limit = (MODULUS // 2 - 1) // positive_integer(n_sites, "n_sites")
+    if limit < 1:
+        raise ValueError(f"32 bits cannot hold a sum over {n_sites} sites")
+    return limit
+
+
+def row_bounds(fingerprint: Fingerprint) -> tuple[float, float]:
+    """Bounds on ||h|| and on an entry of h for random features h of any row, from public facts.
+
+    Where prepared rows have unit norm, z P is N(0, 1): an entry of h is at most 6, and ||h||^2 lies
+    in ``row_energy_range``. ValueError for a feature map whose rows have no bound.
+
+    >>> from fedran import RandomFeatures
+    >>> norm, entry = row_bounds(RandomFeatures(1280, 8192, kind="hellinger").fingerprint)
+    >>> round(norm), entry
+    (69, 6.0)
+    """
+    energies = row_energy_range(fingerprint)
+    if energies is None:
+        raise ValueError(
+            "a secure sum needs rows of bounded norm, which this feature map does not have; use "
+            "kind='cosine' or kind='hellinger', or state row_norm"
+        )
+    return math.sqrt(energies[1]), DEVIATIONS
+
+
+def totals_fixed_point(
+    n_classes: int,
+    out_features: int,
+    width: int | None,
+    *,
+    row_norm: float,
+    entry: float | None = None,
+    most_rows: int,
+    n_sites: int,
+) -> FixedPoint:
+    """The scales for ``Totals``, from facts that are public before any data.
+
+    Parameters
+    ----------
+    n_classes, out_features, width:
+        The length C of the class list, M, and s (None for the packed Gram).
+    row_norm, entry:
+        Bounds on ||h|| and on |h_m| of every row (``row_bounds``); raw features of unit norm have
+        1 and 1. Without ``entry`` it is ``row_norm``.
+    most_rows:
+        The most rows n of one site in this sum.
+    n_sites:
+        The most sites that are added.
+
+    Notes
+    -----
+    Bounds per entry: n for counts, n R^2 for the energy, n e for class sums, n e^2 for the Gram,
+    and 6 n e R / sqrt(s) for a sketch, because the columns of Omega have unit norm and directions
+    that were drawn without looking at the rows (at random, or in the span of the last task).
+    """
+    e = row_norm if entry is None else min(entry, row_norm)
+    n = positive_integer(most_rows, "most_rows")
+    if width is None:
+        last = n * e**2
+    else:
+        last = n * e * row_norm * min(1.5, DEVIATIONS / math.sqrt(width))
+    bounds = (n, n * row_norm**2, n * e, last)
+    return FixedPoint.for_bounds(section_sizes(n_classes, out_features, width), bounds, n_sites)
+
+
+def totals_rounding(fixed: FixedPoint, n_sites: int) -> Rounding:
+    """The errors of ``Totals`` that travelled in this form, for ``totals_to_summary``."""
+    _, _, sums, sketch = fixed.errors()
+    return Rounding(n_sites, sums, sketch)
