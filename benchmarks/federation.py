@@ -34,8 +34,9 @@ from fedran.federation.ops.flower import free_port
 from fedran.federation.ops.maintenance import verify_store
 from fedran.federation.ops.scaffold import DeclaredFeatures, FederationOptions, make_federation
 from fedran.federation.ops.tasks import run_task, simulate
-from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.settings import ServerPaths

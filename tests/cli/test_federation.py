@@ -11,8 +11,9 @@ pytest.importorskip("flwr")
 
 from fedran.federation.ops import services
 from fedran.federation.ops.enrolment import Enrolment
-from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 
 

@@ -3,14 +3,13 @@
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.protocol.identity import Roster
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
@@ -52,13 +51,17 @@ def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
     assert "may.sum-1: the sum of ward-a, ward-b" in text
 
     server = ServerPaths.find(hospital)
-    roster = Roster.load(server.roster)
     envelope = Outbox(tmp_path / "edge/state/outbox").envelope("may.sum-1")
-    for edges, outcome in (({}, "refused"), ({"edge": ("ward-a", "ward-b")}, "accepted")):
-        replace(roster, edges=edges).save(server.roster)
+    outcomes = []
+    for name in (None, "ward-a", "ward-b"):
+        if name is not None:
+            enrolment = str(tmp_path / name / "enrolment.toml")
+            assert cli("federation", "add", hospital, enrolment, "--edge", "edge")[0] == 0
         store = Store.open(server.settings(), server.folder)
-        assert store.receive(envelope).outcome == outcome
+        outcomes.append(store.receive(envelope).outcome)
         store.close()
+    assert outcomes == ["refused", "refused", "accepted"]
+    assert list(Roster.load(server.roster).clients) == ["edge"]  # nobody waits for members
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"federation": 3}'])

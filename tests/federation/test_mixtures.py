@@ -13,8 +13,9 @@ from fedran.core.errors import Refused
 from fedran.federation.edge.edge import Edge, EdgeRules
 from fedran.federation.ops import rebuild as module
 from fedran.federation.ops.rebuild import NotRebuildable, rebuild
-from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.server.store import Store

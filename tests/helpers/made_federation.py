@@ -7,8 +7,9 @@ import numpy as np
 
 import fedran
 from fedran.core.summary import combine
-from fedran.federation.protocol.identity import SUM, Roster, SiteKey
+from fedran.federation.protocol.identity import SUM, Proof, SiteKey
 from fedran.federation.protocol.messages import seal
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation import Rules
 
@@ -35,13 +36,24 @@ class Sites:
         edges = {e: tuple(n for n in names if n != e) for e in ("edge", "inner") if e in names}
         self.roster = Roster({name: key.public for name, key in self.keys.items()}, edges)
 
-    def envelope(self, client, task, data=None, *, key=None, **changes):
+    def envelope(self, client, task, data=None, *, key=None, members=(), **changes):
+        """A signed upload; ``members`` are those of a sum, for whom an upload each is signed."""
         said = {"federation": "trial", "fingerprint": PHI.fingerprint.hash, **changes}
         if data is None:
-            sites = sum(SUM not in name for _, name in changes.get("members", ())) or 1
+            sites = sum(SUM not in name for _, name in members) or 1
             data = upload(sum(map(ord, client + task)), sites=sites)
+        said["proofs"] = tuple(
+            self.proof(*member, fingerprint=said["fingerprint"]) for member in members
+        )
         signer = self.keys[client] if key is None else key
         return seal(data, signer, client=client, task=task, **said).to_bytes()
+
+    def proof(self, client, task, key=None, fingerprint=PHI.fingerprint.hash):
+        """What a site signs about an upload of its own."""
+        signer = key or self.keys.get(client) or SiteKey.generate()
+        said = {"federation": "trial", "fingerprint": fingerprint}
+        envelope = seal(f"rows of {client}".encode(), signer, client=client, task=task, **said)
+        return Proof(envelope.statement, envelope.signature)
 
     def store(self, folder, snapshot_every=3, **changes):
         return Store(folder, replace(RULES, **changes), self.roster, snapshot_every)

@@ -185,18 +185,26 @@ def add(
     replace_keys: Annotated[
         bool, typer.Option("--replace", help="Replace the keys of a known site.")
     ] = False,
+    edge: Annotated[
+        str | None,
+        typer.Option(help="At the server: the edge of which the site is a member."),
+    ] = None,
 ) -> None:
     """Admit a site to the server, or a member to an edge. No restart is needed."""
     from fedran.federation.edge.folder import add_member
-    from fedran.federation.ops.enrolment import Enrolment, add_site
+    from fedran.federation.ops.enrolment import Enrolment, add_edge_member, add_site
     from fedran.federation.server.settings import ServerPaths
     from fedran.federation.site.settings import SitePaths
 
     site = Enrolment.load(enrolment)
     if (folder / "site.toml").is_file():
-        edge = SitePaths.find(folder)
-        add_member(edge, site.federation, site.client, site.key, replace_key=replace_keys)
+        place = SitePaths.find(folder)
+        add_member(place, site.federation, site.client, site.key, replace_key=replace_keys)
         typer.echo(f"{site.client} is in members.toml; copy its uploads to {folder / 'inbox'}")
+        return
+    if edge is not None:
+        add_edge_member(ServerPaths.find(folder), site, edge, replace_key=replace_keys)
+        typer.echo(f"{site.client} is a member of {edge}, which may forward its uploads")
         return
     add_site(ServerPaths.find(folder), site, replace_keys=replace_keys)
     typer.echo(f"{site.client} is in the roster; its node may connect within a minute")
@@ -543,6 +551,11 @@ def forget(
     found, record = run(ServerPaths.find(folder), client, task)
     for gone in found.tombstones:
         typer.echo(f"removed: {gone.client}, {gone.task} {gone.digest[:12]}")
+    for total in found.sums:
+        typer.echo(
+            f"removed: {total.task} of {total.client}, which contained it; the edge is asked for "
+            "the sum without it"
+        )
     typer.echo(
         f"{len(found.heads)} earlier classifiers were made with them; record: {record}\n"
         "a running server will send a new classifier"

@@ -15,7 +15,7 @@ def sites():
 def opened(sites, tmp_path):
     """A function that opens the edge's folder. The one before is closed, as after a crash."""
     from fedran.federation.edge.edge import Edge, EdgeRules
-    from fedran.federation.protocol.identity import Roster
+    from fedran.federation.protocol.roster import Roster
     from fedran.federation.site.outbox import Outbox
     from helpers.made_edge import MEMBERS
 

@@ -10,11 +10,13 @@ pytest.importorskip("cryptography")
 from fedran.cli.federation import forward as command
 from fedran.federation.edge import edge as module
 from fedran.federation.edge.edge import EdgeRules
-from fedran.federation.protocol.identity import Roster
+from fedran.federation.edge.folder import answer_requests
 from fedran.federation.protocol.lockfile import AlreadyRunning, locked
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import SitePaths
 from helpers.made_edge import MEMBERS, outcomes, uploads
 from helpers.made_federation import M
 
@@ -99,3 +101,27 @@ def test_forward_does_not_read_a_file_that_is_too_large(sites, site_folder, caps
     (site_folder / "inbox" / "one.envelope").write_bytes(*uploads(sites, "site-1"))
     command(site_folder, "may", None)
     assert "refused: larger than 10 B" in capsys.readouterr().out
+
+
+def test_a_running_edge_answers_the_servers_request_for_a_revised_sum(
+    sites, site_folder, server, capsys
+):
+    paths, said = SitePaths(site_folder), []
+    answer_requests(paths, said.append)
+    for name, blob in zip(("one", "two"), uploads(sites, "site-1", "site-2"), strict=True):
+        (site_folder / "inbox" / f"{name}.envelope").write_bytes(blob)
+    command(site_folder, "may", None)
+    outbox = Outbox(site_folder / "state" / "outbox")
+    outbox.settle(server.receive(outbox.envelope("may.sum-1")))
+    answer_requests(paths, said.append)
+    assert said == []
+    server.forget("site-2", "may", "me", lambda _: "")
+    for receipt in server.not_here("edge", outbox.settled()):
+        outbox.settle(receipt)
+    for _ in range(2):
+        answer_requests(paths, said.append)
+    assert len(said) == 1
+    assert "may.sum-1: the sum of site-1" in said[0]
+    assert server.receive(outbox.envelope("may.sum-1")).code == Code.ACCEPTED
+    command(site_folder, "may", None)
+    assert "two.envelope: refused (site-2, may)" in capsys.readouterr().out

@@ -238,18 +238,3 @@ def test_an_edge_with_a_damaged_outbox_does_not_forward(sites, opened):
     (edge.outbox.folder / "old.envelope").write_bytes(b"nonsense")
     with pytest.raises(Refused, match=r"old\.envelope"):
         edge.forward("may")
-
-
-def test_members_of_a_sum_that_the_server_removed_are_forwarded_again(sites, opened, server):
-    edge = opened()
-    outcomes(edge, *uploads(sites, "site-1", "site-2"))
-    first = edge.forward("may")
-    edge.outbox.settle(server.receive(first.to_bytes()))
-    assert edge.forward("may") is None
-    server.forget("site-2", "may", "me", lambda _: "")
-    (receipt,) = server.not_here("edge", edge.outbox.settled())
-    assert receipt.reason.endswith("; forward again without site-2")
-    edge.outbox.settle(receipt)
-    again = edge.forward("may", without=["site-2"])
-    assert again.statement.members == (("site-1", "may"),)
-    assert server.receive(again.to_bytes()).outcome == "accepted"

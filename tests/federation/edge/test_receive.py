@@ -7,7 +7,8 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.core.errors import Refused
 from fedran.federation.edge.edge import Edge, EdgeRules
-from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.site.outbox import Outbox
 from helpers.made_edge import outcomes, uploads
 from helpers.made_federation import PHI, Sites, full_disk, upload

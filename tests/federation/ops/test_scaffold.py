@@ -19,7 +19,8 @@ from fedran.federation.ops.scaffold import (
     make_server,
     make_site,
 )
-from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site.settings import SitePaths, local_sites
 from fedran.federation.site.source import FolderSource

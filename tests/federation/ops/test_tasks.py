@@ -13,9 +13,10 @@ from fedran.federation.ops.tasks import (
     TaskInProgress,
     run_task,
 )
-from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_file
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths
 from helpers.recorded_federation import add_row

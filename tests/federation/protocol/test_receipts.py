@@ -18,7 +18,7 @@ from fedran.federation.protocol.receipts import (
 
 @pytest.mark.parametrize("code", Code)
 def test_a_receipt_of_every_code_is_read_as_it_was_written(code):
-    receipt = Receipt(code, "site-1", "may", "d", "a reason")
+    receipt = Receipt(code, "site-1", "may", "d", "a reason", ("ward-1",))
     (fields,) = json.loads(json.dumps(receipts_to_json([receipt])))
     assert fields["code"] == code.value
     assert receipts_from_json([fields]) == [receipt]
@@ -29,7 +29,7 @@ def test_the_outcome_follows_from_the_code(code):
     receipt = Receipt(code, "site-1", "may", "d")
     assert receipt.outcome == (code.value if code in SETTLED else "refused")
     assert receipt.settled == (receipt.outcome != "refused")
-    last = (Code.CONFLICT, Code.REJECTED, Code.FORGOTTEN)
+    last = (Code.CONFLICT, Code.REJECTED, Code.FORGOTTEN, Code.REVISE)
     assert receipt.final == (receipt.settled or code in last)
 
 

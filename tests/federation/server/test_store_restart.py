@@ -115,7 +115,7 @@ sys.path.insert(0, {here!r})
 from pathlib import Path
 from helpers.made_federation import RULES
 from fedran.federation.server.store import Store
-from fedran.federation.protocol.identity import Roster
+from fedran.federation.protocol.roster import Roster
 store = Store({state!r}, RULES, Roster.load({roster!r}))
 for path in sorted(Path({inbox!r}).iterdir()):
     receipt = store.receive(path.read_bytes())

@@ -14,9 +14,10 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict
 
 import fedran
-from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import PROTOCOL, Offer, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation import Rules

@@ -7,8 +7,9 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code, Receipt
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.protocol.rows import Rows
 from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox

@@ -12,8 +12,8 @@ import fedran
 from fedran.backbones.backbone import Backbone
 from fedran.backbones.preprocessing import Preprocessing
 from fedran.core.errors import Refused
-from fedran.federation.protocol.identity import Roster
 from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.store import Store
 from helpers.made_federation import RULES
 from helpers.made_site import OFFER, rows, site_of, summary_of

@@ -1,12 +1,15 @@
 """An edge aggregator: a site that sums the uploads of its members and forwards one upload.
 
 A member's envelope is checked as the server would check it and written to a database before it is
-acknowledged. A forwarded sum lists its members and goes into the site's outbox. That envelope is
-also the record of what was forwarded, so that no crash can put a member into two sums.
+acknowledged. A forwarded sum carries what its members signed and goes into the site's outbox. That
+envelope is also the record of what was forwarded, so that no crash can put a member into two sums.
+If a member revises its upload, or the server asks for a sum without it, the sum is made again as a
+revision.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import reduce
@@ -22,20 +25,22 @@ from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary, combine
 from fedran.federation.protocol.identity import (
     SUM,
-    Roster,
+    Proof,
     SiteKey,
     UploadId,
     base_task,
     check_task,
 )
 from fedran.federation.protocol.messages import Envelope, MessageKind, open_envelope, seal
-from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
+from fedran.federation.protocol.receipts import Code, Receipt
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
-from fedran.federation.server.entries import Upload
+from fedran.federation.server.entries import Tombstone
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.validation import (
     check_accounts,
     check_not_covered,
+    check_not_forgotten,
     check_parts,
     check_sender,
     decode_upload,
@@ -49,6 +54,10 @@ from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
 
 class ForwardConflict(OSError):
     """Another process put a sum of the same name into the outbox."""
+
+
+class UploadMissing(OSError):
+    """An upload of which a sum was made is not in the edge's database any more."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +111,13 @@ class Edge:
         """Accepted uploads -> their digests."""
         self.covered: dict[UploadId, UploadId] = {}
         """Members of accepted sums -> the sum that contains them."""
+        self.revisions: dict[UploadId, int] = {}
+        self.forgotten: set[UploadId] = set()
+        """Clients and tasks whose uploads the server's owner removed."""
         self._checker: _Checker | None = None
         self.database = Database(self.folder)
         try:
-            for upload in self.database.uploads():
-                if self._checker is None:
-                    first = open_envelope(self.database.envelope(upload), FILE_LIMITS)
-                    self._checker = self._make_checker(decode_upload(first, FILE_LIMITS))
-                self._remember(upload)
+            self._read_database()
         except BaseException:
             self.database.close()
             raise
@@ -131,7 +139,13 @@ class Edge:
             check_sender(envelope, self.rules.federation, self.members)
             if self.accepted.get(key) == digest:
                 return Receipt(Code.DUPLICATE, *key, digest)
-            check_not_covered(statement, self.accepted, self.covered)
+            check_not_forgotten(statement, self.forgotten)
+            revised = statement.revision > self.revisions.get(key, statement.revision)
+            check_not_covered(
+                statement,
+                {k: d for k, d in self.accepted.items() if not revised or k != key},
+                {k: s for k, s in self.covered.items() if not revised or s != key},
+            )
             message = decode_upload(envelope, self.rules.limits)
             if message.fingerprint is None or message.fingerprint.hash != statement.fingerprint:
                 expected = "the fingerprint of the message, as signed"
@@ -141,11 +155,10 @@ class Edge:
             check_parts(statement, message)
             check_accounts(envelope, message, self.rules.limits)
         except Refused as reason:
-            code = reason.code if isinstance(reason, UploadRefused) else Code.INVALID
-            return Receipt(code, *key, digest, str(reason))
-        upload = self.database.add_upload(statement, message, blob)
+            return Receipt.refusal(reason, *key, digest)
+        self.database.add_upload(statement, message, blob)
         self._checker = checker
-        self._remember(upload)
+        self._read_database()
         return Receipt(Code.ACCEPTED, *key, digest)
 
     def forward(
@@ -174,8 +187,63 @@ class Edge:
             return None
         names = (f"{task}{SUM}{number}" for number in count(1))
         name = next(name for name in names if not self.outbox.has(name))
+        envelope, blob = self._seal_sum(name, chosen, budget_bytes)
+        self.outbox.set_note(name, {"budget": budget_bytes})
+        if self.outbox.put(envelope) != blob:
+            raise ForwardConflict(
+                f"outbox: another process wrote {name} meanwhile; run forward again"
+            )
+        return envelope
+
+    def revise(self, budget_bytes: int | None = None) -> list[Envelope]:
+        """Make the sums again whose members have revised or lost their uploads.
+
+        A revision replaces the sum in the outbox, and at the server. A sum without any member left
+        is deleted. Without ``budget_bytes``, that of the earlier sum is used.
+        """
+        made = []
+        for total in self._sums():
+            name, said = total.statement.task, {p.statement.key: p.statement for p in total.proofs}
+            inner = {member for statement in said.values() for member in statement.members}
+            direct = {key: s.digest for key, s in said.items() if key not in inner}
+            gone = {(c, t) for c, t in said if (c, base_task(t)) in self.forgotten}
+            if not gone and all(self.accepted.get(k, d) == d for k, d in direct.items()):
+                continue
+            kept = [k for k in direct if k in self.accepted]
+            removed = {k for k in direct if gone.intersection((k, *said[k].members))}
+            missing = sorted(direct.keys() - removed - set(kept))
+            if missing:
+                raise UploadMissing(
+                    f"{name} must be made again, but the uploads of {missing[:5]} are no longer "
+                    "here; ask these members for them"
+                )
+            if not kept:
+                self.outbox.withdraw(name)
+                continue
+            rows = {upload.key: upload for upload in self.database.uploads()}
+            chosen = [open_envelope(self.database.envelope(rows[k]), FILE_LIMITS) for k in kept]
+            budget = budget_bytes or self.outbox.note(name).get("budget")
+            revision = total.statement.revision + 1
+            envelope, _ = self._seal_sum(name, chosen, budget, revision)
+            self.outbox.replace(envelope, "")
+            made.append(envelope)
+        return made
+
+    def forget(self, client: str, task: str) -> None:
+        """Delete a member's upload, which the server's owner removed, and accept no other one."""
+        keys = [*self.accepted, *self.covered, (client, task)]
+        mine = {k for k in keys if k[0] == client and base_task(k[1]) == task}
+        now = time.time()
+        self.database.forget([Tombstone(*k, self.accepted.get(k, ""), now, "server") for k in mine])
+        self.database.checkpoint()
+        self._read_database()
+
+    def _seal_sum(
+        self, name: str, chosen: list[Envelope], budget_bytes: int | None, revision: int = 0
+    ) -> tuple[Envelope, bytes]:
+        """The signed sum of these uploads, and its bytes."""
         messages = [decode_upload(e, self.rules.limits) for e in chosen]
-        covered = (k for e in chosen for k in (e.statement.key, *e.statement.members))
+        proofs = (p for e in chosen for p in (Proof(e.statement, e.signature), *e.proofs))
         envelope = seal(
             _encode_sum(messages, budget_bytes),
             self.key,
@@ -183,7 +251,8 @@ class Edge:
             client=self.rules.client,
             task=name,
             fingerprint=chosen[0].statement.fingerprint,
-            members=tuple(dict.fromkeys(covered)),
+            proofs=tuple({proof.statement.key: proof for proof in proofs}.values()),
+            revision=revision,
         )
         blob = envelope.to_bytes()
         if len(blob) > self.rules.largest_upload:
@@ -192,21 +261,11 @@ class Edge:
                 "give a smaller budget in bytes"
             )
         decode_upload(envelope, self.rules.limits)  # a sum that the server would refuse stays here
-        if self.outbox.put(envelope) != blob:
-            raise ForwardConflict(
-                f"outbox: another process wrote {name} meanwhile; run forward again"
-            )
-        return envelope
+        return envelope, blob
 
     def not_forwarded(self, task: str) -> list[Envelope]:
         """Accepted uploads of a task that are in no sum that the server has or will get."""
-        forwarded: set[UploadId] = set()
-        for path in self.outbox.folder.glob("*.envelope"):
-            receipt = self.outbox.receipt(path.stem)
-            if receipt is not None and receipt.code == Code.FORGOTTEN:
-                continue  # the server removed the sum, because a member was forgotten
-            with refusals_name_file(path):
-                forwarded.update(open_envelope(path.read_bytes(), FILE_LIMITS).statement.members)
+        forwarded = {key for total in self._sums() for key in total.statement.members}
         return [
             open_envelope(self.database.envelope(upload), FILE_LIMITS)
             for upload in self.database.uploads()
@@ -217,9 +276,26 @@ class Edge:
         """Close the database. Nothing is lost without it."""
         self.database.close()
 
-    def _remember(self, upload: Upload) -> None:
-        self.accepted[upload.key] = upload.digest
-        self.covered.update(dict.fromkeys(upload.members, upload.key))
+    def _sums(self) -> list[Envelope]:
+        """The sums in the outbox."""
+        found = []
+        for path in sorted(self.outbox.folder.glob("*.envelope")):
+            with refusals_name_file(path):
+                envelope = open_envelope(path.read_bytes(), FILE_LIMITS)
+            if envelope.statement.members:
+                found.append(envelope)
+        return found
+
+    def _read_database(self) -> None:
+        """Read which uploads are accepted and which are forgotten."""
+        uploads = self.database.uploads()
+        self.accepted = {upload.key: upload.digest for upload in uploads}
+        self.covered = {member: upload.key for upload in uploads for member in upload.members}
+        self.revisions = {upload.key: upload.revision for upload in uploads}
+        self.forgotten = {(t.client, base_task(t.task)) for t in self.database.tombstones()}
+        if self._checker is None and uploads:
+            first = open_envelope(self.database.envelope(uploads[0]), FILE_LIMITS)
+            self._checker = self._make_checker(decode_upload(first, FILE_LIMITS))
 
     def _make_checker(self, first: Summary | Mixture) -> _Checker:
         fingerprint = self.rules.fingerprint or first.fingerprint

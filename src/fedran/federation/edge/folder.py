@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
 from fedran.federation.edge.edge import Edge, EdgeRules
-from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.identity import SiteKey, base_task
 from fedran.federation.protocol.lockfile import locked
-from fedran.federation.protocol.messages import Offer
+from fedran.federation.protocol.messages import Envelope, Offer
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.worker import WorkerFailed, make_uploads_in_child
@@ -80,7 +81,53 @@ def forward(
     without: Sequence[str],
     say: Callable[[str], None],
 ) -> None:
-    """Accept uploads of members, and put one sum of the new ones into the outbox."""
+    """Accept uploads of members, and put one sum of the new ones into the outbox.
+
+    Earlier sums are made again if their members have revised their uploads, or if the server asks
+    for a sum without a member.
+    """
+    with _open_edge(paths) as edge:
+        for path in [*envelopes, *sorted((paths.folder / "inbox").glob("*.envelope"))]:
+            say(f"{path}: {_receive_file(edge, path)}")
+        revise_sums(edge, budget, say)
+        made = edge.forward(task, budget, without=without)
+        if made is None:
+            say(f"nothing new to forward for {task}")
+        else:
+            say(f"{_describe(made)} is in {edge.outbox.folder}")
+        for path in sorted(edge.outbox.folder.glob("*.envelope")):
+            receipt = edge.outbox.receipt(path.stem)
+            if receipt is not None and receipt.outcome == "refused":
+                say(f"{path.stem}: the server refused it: {receipt.reason}")
+
+
+def answer_requests(paths: SitePaths, say: Callable[[str], None]) -> None:
+    """Make the sums again that the server asked for without some members. A site calls this."""
+    settings = paths.settings()
+    if not (paths.folder / "members.toml").is_file():
+        return
+    if Outbox(paths.folder / settings.state / "outbox").to_revise():
+        with _open_edge(paths) as edge:
+            revise_sums(edge, None, say)
+
+
+def revise_sums(edge: Edge, budget: int | None, say: Callable[[str], None]) -> None:
+    """Forget the members that the server asks to leave out, and make stale sums again."""
+    for receipt in edge.outbox.to_revise():
+        for member in receipt.without:
+            edge.forget(member, base_task(receipt.task))
+    for envelope in edge.revise(budget):
+        say(f"{_describe(envelope)} replaces the earlier one")
+
+
+def _describe(total: Envelope) -> str:
+    who = ", ".join(client for client, _ in total.statement.members)
+    return f"{total.statement.task}: the sum of {who} ({human_bytes(len(total.upload))})"
+
+
+@contextmanager
+def _open_edge(paths: SitePaths) -> Iterator[Edge]:
+    """The edge in a site's folder, with the lock of its outbox."""
     settings, folder = paths.settings(), paths.folder
     state = folder / settings.state
     rules, last_offer = EdgeRules(settings.federation, settings.client), state / "offer.json"
@@ -93,19 +140,7 @@ def forward(
         locked(outbox.folder, settings.seconds),  # the site itself may be writing an upload
         closing(Edge(state / "edge", rules, key, members, outbox)) as edge,
     ):
-        for path in [*envelopes, *sorted((folder / "inbox").glob("*.envelope"))]:
-            say(f"{path}: {_receive_file(edge, path)}")
-        made = edge.forward(task, budget, without=without)
-    if made is None:
-        say(f"nothing new to forward for {task}")
-    else:
-        who = ", ".join(client for client, _ in made.statement.members)
-        size = human_bytes(len(made.upload))
-        say(f"{made.statement.task}: the sum of {who} ({size}) is in {outbox.folder}")
-    for path in sorted(outbox.folder.glob("*.envelope")):
-        receipt = outbox.receipt(path.stem)
-        if receipt is not None and receipt.outcome == "refused":
-            say(f"{path.stem}: the server refused it: {receipt.reason}")
+        yield edge
 
 
 def _receive_file(edge: Edge, path: Path) -> str:

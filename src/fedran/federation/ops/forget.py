@@ -66,6 +66,7 @@ def sign_record(federation: str, found: Forgotten, key: SiteKey) -> str:
         "purpose": PURPOSE,
         "federation": federation,
         "removed": [asdict(t) for t in found.tombstones],
+        "sums": [{"client": s.client, "task": s.task, "digest": s.digest} for s in found.sums],
         "heads": [{"digest": h.digest, "task": h.task, "at": h.at} for h in found.heads],
     }
     signature = base64.b64encode(key.sign_bytes(_canonical(record))).decode("ascii")

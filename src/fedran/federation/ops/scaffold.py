@@ -16,8 +16,9 @@ from fedran.data.catalogue import digits
 from fedran.data.feature_file import read_feature_file
 from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment, add_site
 from fedran.federation.ops.keys import days_left, make_certificates, make_node_key
-from fedran.federation.protocol.identity import Roster, SiteKey
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import FeatureSource, MessageKind
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.protocol.settings import check_address
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site.settings import SitePaths, SiteSettings

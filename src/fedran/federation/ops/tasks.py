@@ -18,10 +18,11 @@ from typing import Any
 from fedran.core.errors import MissingExtra, Refused
 from fedran.federation.ops import flower
 from fedran.federation.ops.supervisor import SupervisedProcess
-from fedran.federation.protocol.identity import Roster, base_task, check_task
+from fedran.federation.protocol.identity import base_task, check_task
 from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.receipts import Receipt
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.head import held_digest, update_head
 from fedran.federation.server.influence import InfluenceTable, measure_influence

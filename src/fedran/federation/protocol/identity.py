@@ -1,4 +1,4 @@
-"""Who may send what: the signed statement, Ed25519 keys of sites, and the server's roster."""
+"""Who sent what: the signed statement about an upload, and Ed25519 keys of sites."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import binascii
 import json
 import os
 import stat
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -19,20 +19,15 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from fedran.core.errors import Refused, nearest
+from fedran.core.errors import Refused
 from fedran.core.ids import check_id
 from fedran.federation.protocol.receipts import Code, UploadRefused
-from fedran.wire.files import read_toml, write_atomically
 
 PURPOSE = "fedran upload 1"
 """Part of every signed text, so that no signature can be used for another purpose."""
 SCHEME = "ed25519:"
 SUM = ".sum-"
 """Separates task and number in the name of a forwarded sum. No other task contains it."""
-ROSTER_HEADER = (
-    "# Sites of this federation: client id = public key. A site that is removed is refused.\n"
-    "# Optional tables: edges (the members of an edge), rows (the most rows of a site per task).\n"
-)
 UploadId = tuple[str, str]
 """(client, task) identifies an upload."""
 
@@ -95,6 +90,14 @@ class Statement:
             raise Refused("task", expected, self.task)
         if any(base_task(member) != task for _, member in self.members):
             raise Refused("members", f"uploads for {task}", list(self.members)[:5])
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a member of a sum signed about its own upload, without the upload."""
+
+    statement: Statement
+    signature: bytes
 
 
 class SiteKey:
@@ -185,97 +188,6 @@ def _key_bytes(text: str, what: str) -> bytes:
     if not text.startswith(SCHEME) or len(raw) != 32:
         raise Refused(what, f"a key of the form {SCHEME} and 44 characters", "something else")
     return raw
-
-
-@dataclass(frozen=True)
-class Roster:
-    """The sites that may send, with their public keys: a TOML file that people edit."""
-
-    clients: dict[str, str] = field(default_factory=dict)
-    """Client -> public key."""
-    edges: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Edge -> its members. Only an edge may forward sums, and only of their uploads."""
-    rows: dict[str, int] = field(default_factory=dict)
-    """Client -> the most rows that it may send per task."""
-
-    @classmethod
-    def load(cls, path: str | Path) -> Roster:
-        """Read the tables ``[clients]``, ``[edges]`` and ``[rows]``. Every value is checked."""
-        fields = read_toml(path, "the roster")
-        clients, edges = fields.get("clients"), fields.get("edges", {})
-        rows = fields.get("rows", {})
-        if not set(fields) <= {"clients", "edges", "rows"} or not isinstance(clients, dict):
-            expected = "a table [clients], and optionally [edges] and [rows]"
-            raise Refused(str(path), expected, sorted(fields))
-        if not isinstance(edges, dict) or not all(isinstance(m, list) for m in edges.values()):
-            raise Refused(str(path), "[edges] with a list of members for each edge", edges)
-        if not isinstance(rows, dict) or not all(type(n) is int and n > 0 for n in rows.values()):
-            raise Refused(str(path), "[rows] with a positive number for each site", rows)
-        return cls(
-            {check_id(c, "client"): check_public(k, c) for c, k in clients.items()},
-            {
-                check_id(e, "client"): tuple(check_id(m, "member") for m in members)
-                for e, members in edges.items()
-            },
-            {check_id(c, "client"): n for c, n in rows.items()},
-        )
-
-    def save(self, path: str | Path) -> None:
-        """Write the file, crash-safe."""
-        rows = [f'"{c}" = "{k}"\n' for c, k in sorted(self.clients.items())]
-        if self.edges:
-            rows.append("\n[edges]\n")
-            rows += [f'"{e}" = {json.dumps(list(m))}\n' for e, m in sorted(self.edges.items())]
-        if self.rows:
-            rows.append("\n[rows]\n")
-            rows += [f'"{c}" = {n}\n' for c, n in sorted(self.rows.items())]
-        write_atomically(path, (ROSTER_HEADER + "[clients]\n" + "".join(rows)).encode())
-
-    def with_site(self, client: str, public: str) -> Roster:
-        """A roster with one more site. Another key for a known site is refused."""
-        check_id(client, "client")
-        if self.clients.get(client, public) != public:
-            raise Refused("client", f"a new id, or the known key of {client}", "another key")
-        return replace(self, clients={**self.clients, client: check_public(public, client)})
-
-    def with_other_key(self, client: str, public: str) -> Roster:
-        """A roster in which a known site has another key. Its cap and its members stay."""
-        if client not in self.clients:
-            raise Refused("client", f"a site of the roster{nearest(client, self.clients)}", client)
-        return replace(self, clients={**self.clients, client: check_public(public, client)})
-
-    def without(self, client: str) -> Roster:
-        """A roster without a site and without its rights as an edge."""
-        if client not in self.clients:
-            raise Refused("client", f"a site of the roster{nearest(client, self.clients)}", client)
-        return Roster(
-            {c: k for c, k in self.clients.items() if c != client},
-            {e: m for e, m in self.edges.items() if e != client},
-            {c: n for c, n in self.rows.items() if c != client},
-        )
-
-    def check(self, statement: Statement, signature: bytes) -> None:
-        """Refuse an unknown client, a wrong signature, and members of other edges."""
-        public = self.clients.get(statement.client)
-        if public is None:
-            raise UploadRefused(
-                Code.UNKNOWN_CLIENT,
-                "client",
-                f"a site of the roster{nearest(statement.client, self.clients)}",
-                statement.client,
-                hint="add its public key to the server's roster",
-            )
-        verify(public, statement, signature)
-        own = set(self.edges.get(statement.client, ())) - {statement.client}
-        foreign = sorted({client for client, _ in statement.members} - own)
-        if foreign:
-            raise UploadRefused(
-                Code.FOREIGN_MEMBERS,
-                "members",
-                f"members that the roster lists for {statement.client}",
-                foreign[:5],
-                hint="list them under [edges] in the roster",
-            )
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -14,8 +14,8 @@ from fedran.core.features import KINDS, Kind, RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.ids import check_id
 from fedran.core.labels import MAX_LENGTH, Label
-from fedran.federation.protocol.identity import SiteKey, Statement
-from fedran.wire.container import pack, unpack
+from fedran.federation.protocol.identity import Proof, SiteKey, Statement, UploadId
+from fedran.wire.container import Container, pack, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
 
 MAX_BUDGET = 2**29
@@ -31,6 +31,7 @@ programs that do not know them."""
 MAX_SETTLED = 5000
 MAX_REVISION = 1000
 MAX_MEMBERS = 10_000
+SIGNATURE_BYTES = 64
 MAX_GROUP_SIZE = 10**6
 ENVELOPE = "envelope"
 MessageKind = Literal["summary", "mixture"]
@@ -224,12 +225,19 @@ class Envelope:
     signature: bytes
     upload: bytes
     """The encoded summary or mixture."""
+    proofs: tuple[Proof, ...] = ()
+    """For a forwarded sum: what each member signed, in the order of ``statement.members``."""
 
     def to_bytes(self) -> bytes:
-        """The bytes that travel and are stored, about 600 more than the upload."""
+        """The bytes that travel and are stored: 600 more than the upload, and 170 per member."""
         parts = {"signature": self.signature, "upload": self.upload}
+        fields = asdict(self.statement)
+        if self.proofs:
+            said = [proof.statement for proof in self.proofs]
+            fields["proofs"] = [[s.digest, s.revision, s.members] for s in said]
+            parts["proofs"] = b"".join(proof.signature for proof in self.proofs)
         arrays = {name: np.frombuffer(part, dtype=np.uint8) for name, part in parts.items()}
-        return pack(ENVELOPE, asdict(self.statement), arrays)
+        return pack(ENVELOPE, fields, arrays)
 
 
 def seal(
@@ -240,34 +248,67 @@ def seal(
     client: str,
     task: str,
     fingerprint: str,
-    members: tuple[tuple[str, str], ...] = (),
+    proofs: tuple[Proof, ...] = (),
     revision: int = 0,
 ) -> Envelope:
-    """Sign an upload."""
+    """Sign an upload; ``proofs`` are those of the members of a sum."""
     digest = hashlib.sha256(upload).hexdigest()
+    members = tuple(proof.statement.key for proof in proofs)
     statement = Statement(federation, client, task, fingerprint, digest, members, revision)
-    return Envelope(statement, key.sign(statement), upload)
+    return Envelope(statement, key.sign(statement), upload, proofs)
 
 
 def open_envelope(blob: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
     """Parse an envelope and check that its parts agree. ``Roster.check`` verifies the sender."""
     message = unpack(blob, limits).of_kind(ENVELOPE, hint="send what the client's outbox holds")
-    message.only("signature", "upload")
     header = message.header
-    members = header.items("members", MAX_MEMBERS)
-    for pair in members:
-        if not isinstance(pair, list) or [type(p) for p in pair] != [str, str]:
-            raise Refused("members", "pairs of client and task", pair)
+    message.only("signature", "upload", *(("proofs",) if "proofs" in header.fields else ()))
     statement = Statement(
         header.text("federation", 64),
         header.text("client", 64),
         header.text("task", 64),
         header.text("fingerprint", 64),
         header.text("digest", 64),
-        tuple((client, task) for client, task in members),
+        _read_members(header.items("members", MAX_MEMBERS)),
         header.integer("revision", 0, MAX_REVISION),
     )
     upload = message.stream("upload")
     if hashlib.sha256(upload).hexdigest() != statement.digest:
         raise Refused("digest", "the SHA-256 of the upload in the envelope", statement.digest)
-    return Envelope(statement, message.stream("signature"), upload)
+    proofs = _read_proofs(message, statement) if "proofs" in header.fields else ()
+    return Envelope(statement, message.stream("signature"), upload, proofs)
+
+
+def _read_members(pairs: object) -> tuple[UploadId, ...]:
+    """Clients and tasks from a header."""
+    if not isinstance(pairs, list) or len(pairs) > MAX_MEMBERS:
+        raise Refused("members", f"a list of at most {MAX_MEMBERS} members", pairs)
+    for pair in pairs:
+        if not isinstance(pair, list) or [type(p) for p in pair] != [str, str]:
+            raise Refused("members", "pairs of client and task", pair)
+    return tuple((client, task) for client, task in pairs)
+
+
+def _read_proofs(message: Container, total: Statement) -> tuple[Proof, ...]:
+    """The statements of a sum's members. What they have in common with the sum is not repeated."""
+    lines, signatures = message.header.items("proofs", MAX_MEMBERS), message.stream("proofs")
+    if len(lines) != len(total.members) or len(signatures) != SIGNATURE_BYTES * len(lines):
+        expected = f"one statement and signature for each of {len(total.members)} members"
+        raise Refused("proofs", expected, f"{len(lines)}, and {len(signatures)} bytes")
+    found = []
+    for number, (line, (client, task)) in enumerate(zip(lines, total.members, strict=True)):
+        if not isinstance(line, list) or len(line) != 3:
+            raise Refused("proofs", "digest, revision and members", line)
+        fields = Header(dict(zip(("digest", "revision", "members"), line, strict=True)), "proofs")
+        statement = Statement(
+            total.federation,
+            client,
+            task,
+            total.fingerprint,
+            fields.text("digest", 64),
+            _read_members(fields.get("members")),
+            fields.integer("revision", 0, MAX_REVISION),
+        )
+        start = SIGNATURE_BYTES * number
+        found.append(Proof(statement, signatures[start : start + SIGNATURE_BYTES]))
+    return tuple(found)

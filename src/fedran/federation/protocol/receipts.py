@@ -8,7 +8,9 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from fedran.core.errors import Refused
+from fedran.core.ids import check_id
 
+MAX_WITHOUT = 10_000
 Outcome = Literal["accepted", "duplicate", "quarantined", "refused"]
 
 
@@ -27,6 +29,8 @@ class Code(StrEnum):
     the same task is welcome."""
     FORGOTTEN = "forgotten"
     """The server's owner removed the upload, and accepts none for this client and task."""
+    REVISE = "revise"
+    """The server's owner removed a member's rows. The edge is asked for its sum without them."""
     LOST = "lost"
     """The server no longer has an upload that it accepted, and asks for it again."""
     WRONG_FEDERATION = "wrong_federation"
@@ -75,9 +79,17 @@ CORRECTABLE = frozenset(
 class UploadRefused(Refused):
     """An upload that is not accepted, with the code for its receipt."""
 
-    def __init__(self, code: Code, field: str, expected: str, got: object, hint: str = "") -> None:
+    def __init__(
+        self,
+        code: Code,
+        field: str,
+        expected: str,
+        got: object,
+        hint: str = "",
+        without: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(field, expected, got, hint)
-        self.code = code
+        self.code, self.without = code, without
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,15 @@ class Receipt:
     """SHA-256 of the encoded summary."""
     reason: str = ""
     """A sentence for people."""
+    without: tuple[str, ...] = ()
+    """For ``REVISE``: members whose rows the next revision of the sum must not contain."""
+
+    @classmethod
+    def refusal(cls, reason: Refused, client: str, task: str, digest: str) -> Receipt:
+        """The receipt for an upload that was refused for this reason."""
+        if isinstance(reason, UploadRefused):
+            return cls(reason.code, client, task, digest, str(reason), reason.without)
+        return cls(Code.INVALID, client, task, digest, str(reason))
 
     @property
     def outcome(self) -> Outcome:
@@ -109,7 +130,8 @@ class Receipt:
     @property
     def final(self) -> bool:
         """Whether sending the upload again cannot change the outcome."""
-        return self.settled or self.code in (Code.CONFLICT, Code.REJECTED, Code.FORGOTTEN)
+        ended = (Code.CONFLICT, Code.REJECTED, Code.FORGOTTEN, Code.REVISE)
+        return self.settled or self.code in ended
 
     @property
     def correctable(self) -> bool:
@@ -117,9 +139,12 @@ class Receipt:
         return self.code in CORRECTABLE
 
 
-def receipts_to_json(receipts: Sequence[Receipt]) -> list[dict[str, str]]:
+def receipts_to_json(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
     """Receipts as plain values for a message or a file."""
-    return [{**vars(r), "code": r.code.value, "outcome": r.outcome} for r in receipts]
+    return [
+        {**vars(r), "code": r.code.value, "outcome": r.outcome, "without": list(r.without)}
+        for r in receipts
+    ]
 
 
 def receipts_from_json(given: Any) -> list[Receipt]:
@@ -139,5 +164,10 @@ def receipts_from_json(given: Any) -> list[Receipt]:
             code = Code(g.get("code"))
         except ValueError:
             code = Code.UNKNOWN
-        found.append(Receipt(code, *(g[name] for name in names)))
+        without = g.get("without", [])
+        if not isinstance(without, list) or len(without) > MAX_WITHOUT:
+            raise Refused("receipts", f"at most {MAX_WITHOUT} members to leave out", without)
+        members = tuple(check_id(member, "member") for member in without)
+        client, task, digest, reason = (g[name] for name in names)
+        found.append(Receipt(code, client, task, digest, reason, members))
     return found

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import Statement, UploadId
+from fedran.federation.protocol.identity import SUM, Statement, UploadId
+from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.entries import Run, SolvedHead, Task, Tombstone, Upload, Waiting
 from fedran.federation.server.sqlite_file import SqliteFile, StoreDamaged
+from fedran.wire.validation import FILE_LIMITS
 
 FILE = "store.db"
 SNAPSHOTS = "snapshot-*.fedran"
@@ -318,13 +320,21 @@ class Database(SqliteFile):
         return [Tombstone(*row) for row in self.rows("tombstones", "ORDER BY at, client, task")]
 
     def forget(self, tombstones: Sequence[Tombstone]) -> None:
-        """Write tombstones, and delete the uploads of their clients and tasks."""
+        """Write tombstones, and delete these uploads and all sums that contain one of them."""
+        gone = {(tombstone.client, tombstone.task) for tombstone in tombstones}
         with self.transaction():
             for tombstone in tombstones:
                 self.put("tombstones", replace=True, **vars(tombstone))
-                key = tombstone.client, tombstone.task
-                self.sql.execute("DELETE FROM uploads WHERE client = ? AND task = ?", key)
-                self.sql.execute("DELETE FROM quarantine WHERE client = ? AND task = ?", key)
+            for upload in self.uploads():
+                if gone.intersection((upload.key, *upload.members)):
+                    which = "DELETE FROM uploads WHERE client = ? AND task = ?"
+                    self.sql.execute(which, upload.key)
+            for key, waiting in self.quarantine().items():
+                members: tuple[UploadId, ...] = ()
+                if SUM in waiting.task:
+                    members = open_envelope(self.envelope(waiting), FILE_LIMITS).statement.members
+                if gone.intersection((key, *members)):
+                    self.sql.execute("DELETE FROM quarantine WHERE client = ? AND task = ?", key)
             self._drop_unused_envelopes()
 
     def _drop_unused_envelopes(self) -> None:

@@ -14,8 +14,9 @@ from typing import Literal
 from fedran.core.features import row_energy_range
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
-from fedran.federation.protocol.identity import SUM, Roster, Statement, UploadId
+from fedran.federation.protocol.identity import SUM, Statement, UploadId
 from fedran.federation.protocol.receipts import Code, UploadRefused
+from fedran.federation.protocol.roster import Roster
 
 NewClasses = Literal["open", "wait"]
 ENERGY_MULTIPLE = 10.0

@@ -312,8 +312,9 @@ class Round:
                     served.add(str(node))
             time.sleep(POLL_SECONDS / 2)
         last = {n: {r.task: r.code for r in told} for n, told in self.receipts.items()}
-        lost = {node for node, codes in last.items() if Code.LOST in codes.values()}
-        served -= {str(node) for node in lost}  # they have uploads that the server lost
+        asked = {Code.LOST, Code.REVISE}
+        owing = {node for node, codes in last.items() if asked.intersection(codes.values())}
+        served -= {str(node) for node in owing}  # the server waits for uploads of theirs
         with self.store.tolerating_a_full_disk("list of nodes that have the head"):
             self.store.database.set_served(digest, sorted(served))
         lacking = {str(n) for n in nodes} - served

@@ -16,11 +16,12 @@ from fedran.core.head import Head
 from fedran.core.ids import check_id
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import SUM, Roster, Statement, UploadId, base_task
+from fedran.federation.protocol.identity import SUM, Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
-from fedran.federation.server.entries import SolvedHead, Tombstone
+from fedran.federation.server.entries import SolvedHead, Tombstone, Upload
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.quarantine import (
     Figures,
@@ -51,6 +52,8 @@ class Forgotten:
     """What ``Store.forget`` removed."""
 
     tombstones: list[Tombstone]
+    sums: list[Upload]
+    """Sums that contained one of the removed uploads. Their edges are asked for revised ones."""
     heads: list[SolvedHead]
     """Heads that were solved with one of the removed uploads."""
     record: str = ""
@@ -84,7 +87,7 @@ class Store:
         self.database = Database(self.folder)
         self.events = EventLog(self.database)
         try:
-            self.forgotten = {(t.client, t.task) for t in self.database.tombstones()}
+            self.forgotten = {(t.client, base_task(t.task)) for t in self.database.tombstones()}
             """Clients and tasks whose uploads were removed."""
             self.rejected = self.database.rejected()
             """Client, task and digest of uploads that a person rejected, with the reasons."""
@@ -175,8 +178,7 @@ class Store:
             unusual = self._unusual(envelope.statement, message, arrival.state)
             arrival.message = message
         except Refused as reason:
-            code = reason.code if isinstance(reason, UploadRefused) else Code.INVALID
-            return Receipt(code, *key, digest, str(reason))
+            return Receipt.refusal(reason, *key, digest)
         except OSError:
             raise
         except Exception:
@@ -246,7 +248,8 @@ class Store:
         """Receipts for uploads that a site believes to be settled, and that are not here.
 
         ``settled`` are tasks and digests. Uploads that are lost, for example because an older
-        backup was restored, are asked for again. Forgotten ones are not.
+        backup was restored, are asked for again. Forgotten ones are not, and an edge is asked for
+        its sum without forgotten members.
         """
         with self.lock:
             accepted, waiting = self.aggregator.absorbed, self.database.quarantine()
@@ -255,11 +258,14 @@ class Store:
                 key = client, task
                 if (*key, digest) in self.rejected:
                     found.append(Receipt(Code.REJECTED, *key, digest, self.rejected[*key, digest]))
-                elif key in self.forgotten:
-                    reason = "the server's owner removed this upload" + self._without(client, task)
+                elif (client, base_task(task)) in self.forgotten:
+                    reason = "the server's owner removed this upload"
                     found.append(Receipt(Code.FORGOTTEN, *key, digest, reason))
                 elif key in self.state.covered or accepted.get(key) == digest:
                     continue
+                elif removed := self._removed_members(client, task):
+                    reason = f"the server asks for this sum without {', '.join(removed[:5])}"
+                    found.append(Receipt(Code.REVISE, *key, digest, reason, removed))
                 elif key not in waiting or waiting[key].digest != digest:
                     reason = "the server no longer has this upload and asks for it again"
                     found.append(Receipt(Code.LOST, *key, digest, reason))
@@ -268,16 +274,10 @@ class Store:
                 self.events.write(receipt.code.value, client=client, task=receipt.task)
             return found
 
-    def _without(self, edge: str, task: str) -> str:
-        """For a sum: which members its edge has to leave out of the next one."""
-        members = sorted(
-            client
-            for client, name in self.forgotten
-            if SUM in task
-            and base_task(name) == base_task(task)
-            and client in self.roster.edges.get(edge, ())
-        )
-        return f"; forward again without {', '.join(members)}" if members else ""
+    def _removed_members(self, edge: str, task: str) -> tuple[str, ...]:
+        """For a sum: the members of its edge whose uploads were removed."""
+        members = self.roster.edges.get(edge, ()) if SUM in task else ()
+        return tuple(sorted(m for m in members if (m, base_task(task)) in self.forgotten))
 
     def forget(
         self, client: str, task: str | None, who: str, sign: Callable[[Forgotten], str]
@@ -297,7 +297,12 @@ class Store:
             gone = [u for u in uploads if meant(u.key) or any(map(meant, u.members))]
             waiting = [w for key, w in self.database.quarantine().items() if meant(key)]
             digests = dict.fromkeys((m for u in gone for m in u.members if meant(m)), "")
-            digests |= {u.key: u.digest for u in gone}
+            if any(client in members for members in self.roster.edges.values()):
+                # Its rows may be in a sum that waits, or that an edge has not revised yet.
+                tasks = [t.task for t in self.database.tasks()] if task is None else [task]
+                known = ((client, name) for name in tasks)
+                digests |= {key: "" for key in known if key not in self.forgotten}
+            digests |= {u.key: u.digest for u in gone if meant(u.key)}
             digests |= {(w.client, w.task): w.digest for w in waiting}
             if not digests:
                 which = "any task" if task is None else task
@@ -309,7 +314,7 @@ class Store:
                 for head in self.database.heads()
                 if any(u.number <= head.last_upload and u.at <= head.at for u in gone)
             ]
-            found = Forgotten(tombstones, heads)
+            found = Forgotten(tombstones, [u for u in gone if not meant(u.key)], heads)
             found = replace(found, record=sign(found))
             with self.database.transaction():
                 self.database.forget(tombstones)
@@ -318,7 +323,7 @@ class Store:
                 self.database.set_served("outdated")
                 self.events.write_or_raise("forget", client=client, task=task, uploads=len(digests))
             self.database.checkpoint()
-            self.forgotten.update(digests)
+            self.forgotten.update((name, base_task(known)) for name, known in digests)
             self.state = self._rebuild()
             self.snapshot()
             return found

@@ -14,9 +14,10 @@ from fedran.core.labels import Label, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
-from fedran.federation.protocol.identity import Roster, Statement, UploadId
+from fedran.federation.protocol.identity import Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, MessageKind
 from fedran.federation.protocol.receipts import Code, UploadRefused
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.quarantine import DEFAULT_THRESHOLDS, Thresholds, represented_sites
 from fedran.wire.codec import decode
 from fedran.wire.container import unpack
@@ -59,7 +60,7 @@ def check_sender(envelope: Envelope, federation: str, roster: Roster) -> None:
     statement = envelope.statement
     if statement.federation != federation:
         raise UploadRefused(Code.WRONG_FEDERATION, "federation", federation, statement.federation)
-    roster.check(statement, envelope.signature)
+    roster.check(statement, envelope.signature, envelope.proofs)
     statement.check_sum_name()
 
 
@@ -100,16 +101,28 @@ def check_not_covered(
 
 
 def check_not_forgotten(statement: Statement, forgotten: Collection[UploadId]) -> None:
-    """Refuse an upload, or a sum with a member, that the server's owner removed."""
-    for client, task in (statement.key, *statement.members):
-        if (client, task) in forgotten:
-            raise UploadRefused(
-                Code.FORGOTTEN,
-                "upload",
-                "uploads that the server's owner has not removed",
-                f"{client}, {task}",
-                hint="an edge leaves this member out of its sum; use a new task id for new data",
-            )
+    """Refuse an upload that the owner removed, and a sum with a member whose upload is removed.
+
+    ``forgotten`` holds clients and tasks, without the numbers of sums.
+    """
+    if (statement.client, base_task(statement.task)) in forgotten:
+        raise UploadRefused(
+            Code.FORGOTTEN,
+            "upload",
+            "uploads that the owner has not removed",
+            ", ".join(statement.key),
+            hint="use a new task id for new data",
+        )
+    removed = sorted({c for c, task in statement.members if (c, base_task(task)) in forgotten})
+    if removed:
+        raise UploadRefused(
+            Code.REVISE,
+            "members",
+            "members whose uploads the owner has not removed",
+            removed[:5],
+            hint="the edge sends its sum without them",
+            without=tuple(removed),
+        )
 
 
 def decode_upload(envelope: Envelope, limits: Limits) -> Summary | Mixture:

@@ -19,8 +19,9 @@ from typing import Any
 
 from fedran.federation.protocol.class_names import class_warnings
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry
-from fedran.federation.protocol.identity import Roster, base_task
+from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.lockfile import lock_holder
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.entries import Run, SolvedHead, Task, Waiting
 from fedran.federation.server.events import read_events
