@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure import masking, unmasking
-from fedran.federation.secure.attempt import STAGES, Attempt, Request, Stage, roster_digest
+from fedran.federation.secure.attempt import Attempt, Request, Stage, roster_digest
 from fedran.federation.secure.masking import SiteIdentity, SiteState
 from fedran.federation.secure.unmasking import ServerState
 
@@ -25,39 +26,67 @@ class Cohort:
     server: ServerState
     states: dict[str, SiteState] = field(default_factory=dict)
     sent: list[bytes] = field(default_factory=list)
-    """Everything that the server received or stored."""
+    """Every answer that the server received and every request that it sent."""
+    random: Callable[[int], bytes] = os.urandom
 
     def answer(self, client: str, request: bytes) -> bytes:
         """What a site does with a request."""
         stage = Request.read(request).stage
         me = self.identities[client]
+        previous = self.states.get(client)
         if stage is Stage.ADVERTISE:
-            state, answer = masking.advertise(request, me, self.states.get(client))
+            state, answer = masking.advertise(request, me, previous, random=self.random)
+        elif stage is Stage.SHARE:
+            state, answer = masking.share(previous, request, me, random=self.random)
         elif stage is Stage.MASK:
-            state, answer = masking.mask(self.states[client], request, me, self.vectors[client])
+            state, answer = masking.mask(previous, request, me, self.vectors[client])
+        elif stage is Stage.CONFIRM:
+            state, answer = masking.confirm(previous, request, me)
         else:
-            state, answer = getattr(masking, stage)(self.states[client], request, me)
+            state, answer = masking.reveal(previous, request, me)
         self.states[client] = state
+        return answer
+
+    def ask(self, client: str) -> bytes:
+        """The answer of a site to the server's request, which is not collected."""
+        request = unmasking.request(self.server, client)
+        answer = self.answer(client, request)
+        self.sent += [request, answer]
         return answer
 
     def exchange(self, absent: Collection[str] = ()) -> None:
         """One stage: ask everybody who is asked and present, but do not close the stage."""
         for client in self.server.waiting_for:
             if client not in absent:
-                answer = self.answer(client, unmasking.request(self.server, client))
-                self.sent.append(answer)
-                self.server = unmasking.collect(self.server, client, answer)
+                self.server = unmasking.collect(self.server, client, self.ask(client))
 
-    def run(self, drops: Mapping[Stage, Collection[str]] | None = None, until: Stage | None = None):
+    def run(
+        self, drops: Mapping[Stage, Collection[str]] | None = None, until: Stage | None = None
+    ) -> Cohort:
         """Stages up to and without ``until``. ``drops``: who is absent from a stage on."""
         absent: set[str] = set()
-        for stage in STAGES[STAGES.index(self.server.stage) :] if self.server.stage else ():
-            if stage is until:
-                return self
-            absent |= set((drops or {}).get(stage, ()))
+        while self.server.stage not in (None, until):
+            absent |= set((drops or {}).get(self.server.stage, ()))
             self.exchange(absent)
             self.server = unmasking.close(self.server)
         return self
+
+    def another_attempt(self) -> Cohort:
+        """The same sites in the next attempt of the task."""
+        attempt = replace(self.server.attempt, number=self.server.attempt.number + 1)
+        server = unmasking.start(attempt, self.server.roster)
+        return replace(self, server=server, states=dict(self.states), sent=[])
+
+    def resumed(self) -> Cohort:
+        """Everybody was killed and has read the own state again."""
+        states = {c: SiteState.from_bytes(s.to_bytes()) for c, s in self.states.items()}
+        return replace(self, server=ServerState.from_bytes(self.server.to_bytes()), states=states)
+
+    def altered(self, client: str, **changes: bytes | None) -> bytes:
+        """The server's request to a site with other parts; None removes a part."""
+        found = Request.read(unmasking.request(self.server, client))
+        parts = {k: v for k, v in {**found.parts, **changes}.items() if v is not None}
+        return replace(found, parts=parts).to_bytes()
 
     def plain_sum(self) -> np.ndarray:
         return np.sum([self.vectors[c] for c in self.server.survivors], axis=0, dtype=np.uint32)
@@ -76,7 +105,9 @@ def made_attempt(roster, **changes) -> Attempt:
     return Attempt(**{**fields, **changes})
 
 
-def made_cohort(n_sites: int = 5, length: int = 8, seed: int = 0, **changes) -> Cohort:
+def made_cohort(
+    n_sites: int = 5, length: int = 8, seed: int = 0, random=os.urandom, **changes
+) -> Cohort:
     """Sites ``s00``, ``s01``, ... with random vectors."""
     names = [f"s{i:02d}" for i in range(n_sites)]
     roster = {name: key.public for name, key in zip(names, KEYS, strict=False)}
@@ -84,4 +115,4 @@ def made_cohort(n_sites: int = 5, length: int = 8, seed: int = 0, **changes) -> 
     vectors = {name: rng.integers(0, 2**32, length, dtype=np.uint32) for name in names}
     identities = {n: SiteIdentity(n, k, roster) for n, k in zip(names, KEYS, strict=False)}
     attempt = made_attempt(roster, length=length, **changes)
-    return Cohort(identities, vectors, unmasking.start(attempt, roster))
+    return Cohort(identities, vectors, unmasking.start(attempt, roster), random=random)

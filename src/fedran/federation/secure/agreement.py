@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedran.core.errors import Refused
 from fedran.federation.secure.attempt import (
     Answer,
     Attempt,
+    Stage,
     canonical_json,
     check_parts,
 )
-from fedran.federation.secure.ciphers import KEY_BYTES, agree, derive, is_usable
+from fedran.federation.secure.ciphers import KEY_BYTES, agree, derive, private_key, public_bytes
 
 ADVERTISED = ("channel", "mask", "seed")
 """What a site advertises: two X25519 public keys, and a commitment to its self-mask seed."""
@@ -20,17 +23,35 @@ Participants = dict[str, dict[str, bytes]]
 """Client -> what it advertised, for the sites of a sum."""
 
 
-def read_advertisements(answers: Iterable[Answer]) -> Participants:
-    """The keys in signed advertisements. Unusable keys and keys that occur twice are refused."""
+def advertised_keys(
+    attempt: Attempt, client: str, secrets: Mapping[str, bytes]
+) -> dict[str, bytes]:
+    """What a site with these secrets advertises."""
+    keys = {name: public_bytes(private_key(secrets[name])) for name in ("channel", "mask")}
+    return {**keys, "seed": seed_commitment(attempt, client, secrets["seed"])}
+
+
+def pack_advertisement(answer: Answer) -> bytes:
+    """An advertisement as the server relays it: three times 32 bytes and the signature."""
+    return b"".join(answer.parts[name] for name in ADVERTISED) + answer.signature
+
+
+def unpack_advertisement(client: str, blob: bytes) -> Answer:
+    """A relayed advertisement. Its signature is not verified here."""
+    keys = [blob[start : start + KEY_BYTES] for start in range(0, 3 * KEY_BYTES, KEY_BYTES)]
+    parts = dict(zip(ADVERTISED, keys, strict=True))
+    return Answer(client, Stage.ADVERTISE, parts, blob[3 * KEY_BYTES :])
+
+
+def check_advertisements(answers: Iterable[Answer]) -> Participants:
+    """The keys in advertisements. Incomplete ones and keys that occur twice are refused."""
     found, owners = {}, dict[bytes, str]()
     for answer in answers:
         check_parts(answer.parts, KEY_BYTES, ADVERTISED)
-        for name, key in answer.parts.items():
+        for key in answer.parts.values():
             owner = owners.setdefault(key, answer.client)
-            if owner != answer.client or (name != "seed" and not is_usable(key)):
-                raise Refused(
-                    f"keys of {answer.client}", "fresh X25519 keys", f"{name} {key.hex()}"
-                )
+            if owner != answer.client:
+                raise Refused(f"keys of {answer.client}", "fresh keys", f"a key of {owner}")
         found[answer.client] = answer.parts
     return found
 
@@ -52,7 +73,7 @@ def self_mask_key(attempt: Attempt, client: str, seed: bytes) -> bytes:
 
 
 def pair_mask_key(
-    attempt: Attempt, digest: str, private: bytes, public: bytes, sites: tuple[str, str]
+    attempt: Attempt, digest: str, private: X25519PrivateKey, public: bytes, sites: tuple[str, str]
 ) -> bytes:
     """The key of the mask that two sites share: the first in order adds it, the other subtracts it.
 
@@ -73,14 +94,3 @@ def survivors_text(
             "survivors": sorted(survivors),
         }
     )
-
-
-def check_confirmation(answer: Answer, text: bytes) -> None:
-    """Refuse the confirmation of another list of survivors than ``text``."""
-    if answer.parts != {"survivors": text}:
-        raise Refused(
-            f"survivors that {answer.client} signed",
-            "the list that is known here",
-            "another list",
-            hint="the server has shown different lists to different sites",
-        )

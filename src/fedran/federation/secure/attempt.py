@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ class Attempt:
     def __post_init__(self) -> None:
         check_id(self.federation, "federation")
         check_id(self.task, "task")
-        values = Header(asdict(self))
+        values = Header(self.fields)
         values.integer("number", 1, MAX_ATTEMPTS)
         values.integer("length", 1, MAX_LENGTH)
         values.integer("min_sites", 2, MAX_SITES)
@@ -132,21 +133,20 @@ class Attempt:
             header.integer("min_sites"),
         )
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all fields."""
-        return hashlib.sha256(self.info("attempt")).hexdigest()
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        """All fields, for messages and derived keys."""
+        return asdict(self)
 
     def info(self, purpose: str, **details: Any) -> bytes:
         """The text for HKDF and for signatures: the purpose, every field, and details."""
-        return canonical_json({"scheme": PURPOSE, "for": purpose, **asdict(self), **details})
+        return canonical_json({"scheme": PURPOSE, "for": purpose, **self.fields, **details})
 
     def require(self, other: Attempt) -> None:
         """Refuse a message of another attempt. The refusal names the fields that differ."""
-        mine, theirs = asdict(self), asdict(other)
-        for name in mine:
-            if mine[name] != theirs[name]:
-                raise Refused(f"{name} of the attempt", str(mine[name]), theirs[name])
+        for name, value in self.fields.items():
+            if other.fields[name] != value:
+                raise Refused(f"{name} of the attempt", str(value), other.fields[name])
 
     def needed(self, n_sites: int) -> int:
         """How many of ``n_sites`` that advertised keys must share, mask and survive."""
@@ -167,12 +167,12 @@ class Request:
     attempt: Attempt
     stage: Stage
     parts: dict[str, bytes] = field(default_factory=dict)
-    """Client -> its advertisement (share), its envelope for this site (mask), empty (confirm: the
-    survivors), its confirmation (reveal)."""
+    """Client -> its advertisement (share), its envelope for this site (mask), nothing (confirm: the
+    clients are the survivors), the signature of its confirmation (reveal)."""
 
     def to_bytes(self) -> bytes:
         """The bytes that travel."""
-        fields = {"attempt": asdict(self.attempt), "stage": self.stage}
+        fields = {"attempt": self.attempt.fields, "stage": self.stage}
         return pack_parts("secure request", fields, self.parts)
 
     @classmethod
@@ -214,27 +214,32 @@ class Answer:
     def read(
         cls, blob: bytes, attempt: Attempt, stage: Stage, client: str, roster: Mapping[str, str]
     ) -> Answer:
-        """Parse the answer of a known site, for this attempt and stage. Anything else is refused.
-
-        A wrong signature, an answer of another attempt and an answer that another site made are the
-        same thing: the signature does not fit.
-        """
-        public = roster.get(client)
-        if public is None:
-            raise Refused("client", "a site of the pinned roster", client)
+        """Parse the answer of a known site, for this attempt and stage. Others are refused."""
         header, parts = unpack_parts("secure answer", blob)
         for name, expected in (("client", client), ("stage", str(stage))):
             if header.text(name, 64) != expected:
                 raise Refused(f"{name} of the answer", expected, header.text(name, 64))
-        signature = _from_hex(header.text("signature", 128), "signature")
-        if not is_signed(public, _signed(attempt, stage, client, parts), signature):
+        try:
+            signature = bytes.fromhex(header.text("signature", 128))
+        except ValueError:
+            signature = b""
+        answer = cls(client, stage, parts, signature)
+        answer.verify(attempt, roster)
+        return answer
+
+    def verify(self, attempt: Attempt, roster: Mapping[str, str]) -> None:
+        """Refuse an answer that its site did not sign for this attempt."""
+        public = roster.get(self.client)
+        if public is None:
+            raise Refused("client", "a site of the pinned roster", self.client)
+        text = _signed(attempt, self.stage, self.client, self.parts)
+        if not is_signed(public, text, self.signature):
             raise Refused(
-                f"signature of {client}",
-                f"one by its key in the roster, for attempt {attempt.number} of {attempt.task}",
+                f"signature of {self.client}",
+                f"one by its key in the roster, for stage {self.stage} of this attempt",
                 "another",
-                hint="the answer was altered, or made for another attempt or another roster",
+                hint="the message was altered, or made for another attempt or list of sites",
             )
-        return cls(client, stage, parts, signature)
 
 
 def _signed(attempt: Attempt, stage: Stage, client: str, parts: Mapping[str, bytes]) -> bytes:
@@ -278,10 +283,3 @@ def check_parts(parts: Mapping[str, bytes], length: int, expected: Iterable[str]
     for name, part in parts.items():
         if len(part) != length:
             raise Refused(f"part {name} of the answer", f"{length} bytes", len(part))
-
-
-def _from_hex(text: str, what: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise Refused(what, "hexadecimal digits", "other text") from None

@@ -31,24 +31,23 @@ _BLOCK = 2**18
 _ZEROS = memoryview(bytes(4 * _BLOCK))
 
 
-def public_key(private: bytes) -> bytes:
-    """The X25519 public key of a private key, 32 bytes each."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+def private_key(secret: bytes) -> X25519PrivateKey:
+    """The X25519 key with these 32 bytes."""
+    return X25519PrivateKey.from_private_bytes(secret)
 
 
-def agree(private: bytes, public: bytes, info: bytes) -> bytes:
+def public_bytes(private: X25519PrivateKey) -> bytes:
+    """The public key, 32 bytes."""
+    return private.public_key().public_bytes_raw()
+
+
+def agree(private: X25519PrivateKey, public: bytes, info: bytes) -> bytes:
     """The 32-byte key that two sites derive from their keys and the same ``info``."""
-    key = X25519PublicKey.from_public_bytes(public)
-    return derive(X25519PrivateKey.from_private_bytes(private).exchange(key), info)
-
-
-def is_usable(public: bytes) -> bool:
-    """Whether a public key gives secrets: no point of low order, whose secrets everybody knows."""
     try:
-        agree(bytes(KEY_BYTES), public, b"")
-    except ValueError:
-        return False
-    return True
+        secret = private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:  # a point of low order, whose secrets everybody knows
+        raise Refused("public key", "an X25519 key", f"{public.hex()}, which is unsafe") from None
+    return derive(secret, info)
 
 
 def derive(secret: bytes, info: bytes) -> bytes:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +32,13 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure.agreement import (
     ADVERTISED,
     Participants,
-    check_confirmation,
+    advertised_keys,
+    check_advertisements,
     pair_mask_key,
     participants_digest,
-    read_advertisements,
-    seed_commitment,
     self_mask_key,
     survivors_text,
+    unpack_advertisement,
 )
 from fedran.federation.secure.attempt import (
     MAX_SITES,
@@ -59,7 +59,7 @@ from fedran.federation.secure.ciphers import (
     add_mask,
     agree,
     open_shares,
-    public_key,
+    private_key,
     seal_shares,
 )
 from fedran.federation.secure.shamir import Random, split
@@ -91,7 +91,8 @@ class SiteState:
     then on not even the site itself can remove its masks."""
     participants: Participants = field(default_factory=dict, repr=False)
     held: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)
-    """Client -> this site's shares of its seed and of its mask key. One of them is revealed."""
+    """Client -> this site's shares of its seed and of its mask key. ``reveal`` sends one of them
+    and deletes both."""
     survivors: tuple[str, ...] = ()
     """The list that this site confirmed."""
     summed: tuple[tuple[str, ...], ...] = ()
@@ -108,7 +109,7 @@ class SiteState:
     def to_bytes(self) -> bytes:
         """The state for a file that only its owner can read."""
         fields = {
-            "attempt": asdict(self.attempt),
+            "attempt": self.attempt.fields,
             "client": self.client,
             "participants": {
                 client: {name: key.hex() for name, key in keys.items()}
@@ -187,8 +188,7 @@ def advertise(
         if Stage.REVEAL in previous.answers:
             summed = (*summed, previous.survivors)
     secrets = {name: random(KEY_BYTES) for name in ADVERTISED}
-    public = {name: public_key(secrets[name]) for name in ("channel", "mask")}
-    public["seed"] = seed_commitment(attempt, identity.client, secrets["seed"])
+    public = advertised_keys(attempt, identity.client, secrets)
     state = SiteState(attempt, identity.client, secrets, summed=() if repeat else summed)
     return _answer(state, found, request, identity, public)
 
@@ -207,15 +207,16 @@ def share(
     attempt, own = state.attempt, state.client
     _check_roster(attempt, identity)
     _check_sites(found.parts, own, attempt.min_sites, "participants")
-    if found.parts[own] != state.answers[Stage.ADVERTISE]:
+    answers = [unpack_advertisement(peer, blob) for peer, blob in found.parts.items()]
+    for answer in answers:
+        answer.verify(attempt, identity.roster)
+    participants = check_advertisements(answers)
+    if participants[own] != advertised_keys(attempt, own, state.secrets):
         raise Refused(f"advertisement of {own}", "the one that this site sent", "another")
-    participants = read_advertisements(
-        Answer.read(blob, attempt, Stage.ADVERTISE, peer, identity.roster)
-        for peer, blob in found.parts.items()
-    )
-    peers, keys = sorted(participants), state.secrets
+    peers, channel = sorted(participants), private_key(state.secrets["channel"])
     shares = [
-        split(keys[name], len(peers), threshold(len(peers)), random) for name in ("seed", "mask")
+        split(state.secrets[name], len(peers), threshold(len(peers)), random)
+        for name in ("seed", "mask")
     ]
     envelopes, held = {}, {}
     digest = participants_digest(participants)
@@ -224,7 +225,7 @@ def share(
             held[own] = pair
             continue
         info = attempt.info("shares", participants=digest, sender=own, receiver=peer)
-        key = agree(keys["channel"], participants[peer]["channel"], info)
+        key = agree(channel, participants[peer]["channel"], info)
         envelopes[peer] = seal_shares(key, pair, random)
     state = replace(state, participants=participants, held=held)
     return _answer(state, found, request, identity, envelopes)
@@ -252,6 +253,7 @@ def mask(
     _check_sites(sharers, own, attempt.needed(len(state.participants)), "sites that sent shares")
     _check_known(sharers, state.participants, "participant")
     digest = participants_digest(state.participants)
+    channel, pairs = private_key(state.secrets["channel"]), private_key(state.secrets["mask"])
     held = dict(state.held)
     masked = vector.copy()
     add_mask(masked, self_mask_key(attempt, own, state.secrets["seed"]), 1)
@@ -260,9 +262,8 @@ def mask(
             continue
         keys = state.participants[peer]
         info = attempt.info("shares", participants=digest, sender=peer, receiver=own)
-        channel = agree(state.secrets["channel"], keys["channel"], info)
-        held[peer] = open_shares(channel, found.parts[peer], peer)
-        key = pair_mask_key(attempt, digest, state.secrets["mask"], keys["mask"], (own, peer))
+        held[peer] = open_shares(agree(channel, keys["channel"], info), found.parts[peer], peer)
+        key = pair_mask_key(attempt, digest, pairs, keys["mask"], (own, peer))
         add_mask(masked, key, 1 if own < peer else -1)
     state = replace(state, held=held, secrets={})
     data = masked.astype("<u4", copy=False).tobytes()
@@ -309,12 +310,11 @@ def reveal(state: SiteState, request: bytes, identity: SiteIdentity) -> tuple[Si
     needed = threshold(len(state.participants))
     if len(found.parts) < needed:
         raise Refused("confirmations", f"at least {needed}", len(found.parts))
-    for peer, blob in found.parts.items():
-        check_confirmation(
-            Answer.read(blob, state.attempt, Stage.CONFIRM, peer, identity.roster), text
-        )
+    for peer, signature in found.parts.items():
+        confirmation = Answer(peer, Stage.CONFIRM, {"survivors": text}, signature)
+        confirmation.verify(state.attempt, identity.roster)
     shares = {c: pair[0 if c in state.survivors else 1] for c, pair in state.held.items()}
-    return _answer(state, found, request, identity, shares)
+    return _answer(replace(state, held={}), found, request, identity, shares)
 
 
 def _open(state: SiteState, request: bytes, identity: SiteIdentity, stage: Stage) -> Request:

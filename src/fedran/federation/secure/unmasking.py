@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.federation.secure.agreement import (
     Participants,
-    check_confirmation,
+    check_advertisements,
+    pack_advertisement,
     pair_mask_key,
     participants_digest,
-    read_advertisements,
     seed_commitment,
     self_mask_key,
     survivors_text,
@@ -51,9 +51,18 @@ from fedran.federation.secure.attempt import (
     threshold,
     unpack_parts,
 )
-from fedran.federation.secure.ciphers import ENVELOPE_BYTES, add_mask, public_key
+from fedran.federation.secure.ciphers import (
+    ENVELOPE_BYTES,
+    add_mask,
+    agree,
+    private_key,
+    public_bytes,
+)
 from fedran.federation.secure.shamir import SHARE_BYTES, combine, read_share
 from fedran.wire.validation import FILE_LIMITS
+
+_PROBE = private_key(bytes(32))
+"""Agreement with this key finds public keys that are unsafe."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,7 @@ class ServerState:
     def to_bytes(self) -> bytes:
         """The state for a file or a database."""
         fields = {
-            "attempt": asdict(self.attempt),
+            "attempt": self.attempt.fields,
             "roster": dict(self.roster),
             "stage": self.stage,
             "digests": self.digests,
@@ -154,14 +163,15 @@ def request(state: ServerState, client: str) -> bytes:
     _check_asked(state, client)
     parts: dict[str, bytes] = {}
     if state.stage is Stage.SHARE:
-        parts = {c: a.to_bytes() for c, a in state.answers[Stage.ADVERTISE].items()}
+        parts = {c: pack_advertisement(a) for c, a in state.answers[Stage.ADVERTISE].items()}
     elif state.stage is Stage.MASK:
         senders = state.answers[Stage.SHARE].items()
         parts = {c: a.parts[client] for c, a in senders if c != client}
     elif state.stage is Stage.CONFIRM:
         parts = dict.fromkeys(state.survivors, b"")
     elif state.stage is Stage.REVEAL:
-        parts = {c: a.to_bytes() for c, a in state.answers[Stage.CONFIRM].items()}
+        confirmed = sorted(state.answers[Stage.CONFIRM])[: state.needed]
+        parts = {c: state.answers[Stage.CONFIRM][c].signature for c in confirmed}
     assert state.stage is not None
     return Request(state.attempt, state.stage, parts).to_bytes()
 
@@ -182,7 +192,9 @@ def collect(state: ServerState, client: str, answer: bytes) -> ServerState:
     if stage is Stage.ADVERTISE:
         if len(answers) > MAX_SITES:
             raise Refused("sites of one sum", f"at most {MAX_SITES}", len(answers))
-        read_advertisements(answers.values())
+        check_advertisements(answers.values())
+        for name in ("channel", "mask"):
+            agree(_PROBE, found.parts[name], b"")
     elif stage is Stage.SHARE:
         peers = {*state.answered(Stage.ADVERTISE)} - {client}
         check_parts(found.parts, ENVELOPE_BYTES, peers)
@@ -191,7 +203,9 @@ def collect(state: ServerState, client: str, answer: bytes) -> ServerState:
         total = total + np.frombuffer(found.parts["vector"], "<u4")
         answers = {}
     elif stage is Stage.CONFIRM:
-        check_confirmation(found, _survivors_text(state))
+        text = survivors_text(_participants(state), state.answered(Stage.SHARE), state.survivors)
+        if found.parts != {"survivors": text}:
+            raise Refused(f"survivors that {client} signed", "the list of the request", "another")
     else:
         check_parts(found.parts, SHARE_BYTES, state.answered(Stage.SHARE))
         for share in found.parts.values():
@@ -239,7 +253,7 @@ def unmask(state: ServerState) -> NDArray[np.uint32]:
         if secret and survived:
             agreed = seed_commitment(attempt, client, secret) == keys["seed"]
         else:
-            agreed = secret != b"" and public_key(secret) == keys["mask"]
+            agreed = secret != b"" and public_bytes(private_key(secret)) == keys["mask"]
         if not agreed:
             raise AttemptFailed(
                 f"attempt {attempt.number} of {attempt.task}: the shares of {client} do not give "
@@ -248,20 +262,16 @@ def unmask(state: ServerState) -> NDArray[np.uint32]:
         if survived:
             add_mask(total, self_mask_key(attempt, client, secret), -1)
             continue
+        private = private_key(secret)
         for peer in state.survivors:  # each added or subtracted the mask that it shares with client
             pair = (client, peer)
-            key = pair_mask_key(attempt, digest, secret, participants[peer]["mask"], pair)
+            key = pair_mask_key(attempt, digest, private, participants[peer]["mask"], pair)
             add_mask(total, key, -1 if peer < client else 1)
     return total
 
 
 def _participants(state: ServerState) -> Participants:
-    return read_advertisements(state.answers[Stage.ADVERTISE].values())
-
-
-def _survivors_text(state: ServerState) -> bytes:
-    sharers = state.answered(Stage.SHARE)
-    return survivors_text(_participants(state), sharers, state.survivors)
+    return check_advertisements(state.answers[Stage.ADVERTISE].values())
 
 
 def _check_asked(state: ServerState, client: str) -> None:
