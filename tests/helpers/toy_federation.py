@@ -39,15 +39,16 @@ class Toy:
         X, y = self.tasks[t][k]
         return ClientData(f"client-{k}", str(t), X, list(y), self.images.get((t, k)))
 
-    def uploads(self, method, t, seed=0):
-        clients = range(len(self.tasks[t]))
-        return {f"client-{k}": method.client(None, b"", self.data(t, k), seed)[1] for k in clients}
+    def uploads(self, method, t, seed=0, message=b""):
+        clients = [self.data(t, k) for k in range(len(self.tasks[t]))]
+        return {data.client: method.client(None, message, data, seed)[1] for data in clients}
 
     def play(self, method, seed=0, upto=None):
         """The server's state after the first ``upto`` tasks."""
         state = method.init(self.spec, seed)
         for t in range(len(self.tasks) if upto is None else upto):
-            state = method.aggregate(state, t, 0, self.uploads(method, t, seed))
+            message = method.broadcast(state, t, 0)
+            state = method.aggregate(state, t, 0, self.uploads(method, t, seed, message))
         return state
 
     def pooled(self, upto=None):

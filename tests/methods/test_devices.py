@@ -58,7 +58,8 @@ def test_an_upload_made_on_a_device_is_taken_in_without_one(key):
     plain, there = both(key)
     mixed = plain.init(toy.spec, 0)
     for t in range(3):
-        mixed = plain.aggregate(mixed, t, 0, toy.uploads(there, t))
+        uploads = toy.uploads(there, t, message=plain.broadcast(mixed, t, 0))
+        mixed = plain.aggregate(mixed, t, 0, uploads)
     wanted = toy.play(plain)
     clear = clear_rows(wanted, toy.X_test)
     found = plain.predict(mixed, toy.X_test)

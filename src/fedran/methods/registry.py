@@ -21,6 +21,7 @@ from fedran.methods.analytic.fedpft import FedPFT
 from fedran.methods.analytic.fedran import FedRAN, FedRANUncentred
 from fedran.methods.analytic.fedran_mixture import FedRANMixture
 from fedran.methods.analytic.fedran_paper import FedRANPaper
+from fedran.methods.analytic.fedran_secure import FedRANSecure
 from fedran.methods.analytic.fedran_ssl import FedRANMargin, FedRANPrototype
 from fedran.methods.analytic.gh_ofl import GHOFLLDA, GHOFLFisherMix
 from fedran.methods.analytic.loranpac import LoRanPAC
@@ -49,6 +50,7 @@ METHODS: dict[str, type[Any]] = {
     "fedran": FedRAN,
     "fedran-uncentred": FedRANUncentred,
     "fedran-mixture": FedRANMixture,
+    "fedran-secure": FedRANSecure,
     "fedran-paper": FedRANPaper,
     "fedran-prototype": FedRANPrototype,
     "fedran-margin": FedRANMargin,
