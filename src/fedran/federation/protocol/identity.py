@@ -28,6 +28,8 @@ PURPOSE = "fedran upload 1"
 SCHEME = "ed25519:"
 SUM = ".sum-"
 """Separates task and number in the name of a forwarded sum. No other task contains it."""
+COHORT = "cohort-"
+"""Begins the name under which the sum of a cohort of sites is stored. No site has such a name."""
 UploadId = tuple[str, str]
 """(client, task) identifies an upload."""
 
@@ -39,6 +41,15 @@ def base_task(task: str) -> str:
     ('may', 'may')
     """
     return task.partition(SUM)[0]
+
+
+def is_cohort(client: str) -> bool:
+    """Whether a client is a cohort, whose secure sum the server itself has signed.
+
+    >>> is_cohort("cohort-1"), is_cohort("site-1")
+    (True, False)
+    """
+    return client.startswith(COHORT) and client.removeprefix(COHORT).isdecimal()
 
 
 def check_task(task: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -36,6 +36,8 @@ MAX_GROUP_SIZE = 10**6
 ENVELOPE = "envelope"
 MessageKind = Literal["summary", "mixture"]
 """What sites send."""
+Privacy = Literal["none", "secure"]
+"""``secure``: sites send only masked vectors, of which the server learns nothing but the sum."""
 FeatureSource = str | dict[str, str]
 """What made the features: a name, or a table such as backbone, weights, preprocessing."""
 
@@ -70,6 +72,8 @@ class Offer:
     row_energy: float = 0.0
     """Median over the sites of the mean squared norm of their random features; 0: unknown."""
     protocol: int = PROTOCOL
+    privacy: Privacy = "none"
+    """With ``secure``, the message also has the requests of secure sums."""
 
     @classmethod
     def read(cls, fields: object) -> Offer:
@@ -94,10 +98,11 @@ class Offer:
             "mixture" if header.one_of("message", "summary", "mixture") == "mixture" else "summary",
             header.integer("group_size", 1, MAX_GROUP_SIZE),
             header.text("epoch", 64) if "epoch" in fields else "",
-            _read_classes(header, "classes"),
-            _read_classes(header, "known_classes"),
+            read_labels(header, "classes"),
+            read_labels(header, "known_classes"),
             header.number("row_energy") if "row_energy" in fields else 0.0,
             protocol,
+            read_privacy(fields.get("privacy", "none")),
         )
 
     def fields(self) -> dict[str, Any]:
@@ -136,7 +141,16 @@ def check_protocol(given: object, here: str, there: str) -> None:
         )
 
 
-def _read_classes(header: Header, key: str) -> tuple[Label, ...]:
+def read_privacy(given: object) -> Privacy:
+    """How uploads are protected; anything else is refused."""
+    for mode in get_args(Privacy):
+        if given == mode:
+            return mode
+    raise Refused("privacy", f"one of {', '.join(get_args(Privacy))}", given)
+
+
+def read_labels(header: Header, key: str) -> tuple[Label, ...]:
+    """A list of labels in a message; empty if it is missing."""
     found = header.items(key, MAX_CLASSES) if key in header.fields else []
     if not all(type(c) is int or (isinstance(c, str) and len(c) <= MAX_LENGTH) for c in found):
         raise Refused(key, f"integers and texts of at most {MAX_LENGTH} characters", found)

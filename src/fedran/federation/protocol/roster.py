@@ -8,7 +8,14 @@ from pathlib import Path
 
 from fedran.core.errors import Refused, nearest
 from fedran.core.ids import check_id
-from fedran.federation.protocol.identity import Proof, Statement, check_public, verify
+from fedran.federation.protocol.identity import (
+    COHORT,
+    Proof,
+    Statement,
+    check_public,
+    is_cohort,
+    verify,
+)
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.wire.files import read_toml, write_atomically
 
@@ -32,6 +39,9 @@ class Roster:
     """Member of an edge that never sends directly -> public key."""
     rows: dict[str, int] = field(default_factory=dict)
     """Client -> the most rows that it may send per task."""
+    server_key: str = ""
+    """Public key of the server, which signs secure sums of cohorts; empty: none is accepted. It is
+    not in the file."""
 
     @classmethod
     def load(cls, path: str | Path) -> Roster:
@@ -74,7 +84,8 @@ class Roster:
 
     def with_site(self, client: str, public: str) -> Roster:
         """A roster with one more site. Another key for a known site is refused."""
-        check_id(client, "client")
+        if is_cohort(check_id(client, "client")):
+            raise Refused("client", f"an id that does not begin with {COHORT!r}", client)
         if self.clients.get(client, public) != public:
             raise Refused("client", f"a new id, or the known key of {client}", "another key")
         return replace(self, clients={**self.clients, client: check_public(public, client)})
@@ -132,7 +143,8 @@ class Roster:
         ``proofs`` are the members' own signatures over their uploads. An edge can therefore name
         nobody who sent it nothing.
         """
-        public = self.clients.get(statement.client)
+        cohort = bool(self.server_key) and is_cohort(statement.client)
+        public = self.server_key if cohort else self.clients.get(statement.client)
         if public is None:
             raise UploadRefused(
                 Code.UNKNOWN_CLIENT,
@@ -142,7 +154,8 @@ class Roster:
                 hint="add its public key to the server's roster",
             )
         verify(public, statement, signature)
-        own = set(self.edges.get(statement.client, ())) - {statement.client}
+        own = set(self.clients if cohort else self.edges.get(statement.client, ()))
+        own -= {statement.client}
         foreign = sorted({client for client, _ in statement.members} - own)
         if foreign:
             raise UploadRefused(
@@ -152,6 +165,8 @@ class Roster:
                 foreign[:5],
                 hint="list them under [edges] in the roster",
             )
+        if cohort:  # its members signed the list of survivors, and no upload of their own
+            return
         if tuple(proof.statement.key for proof in proofs) != statement.members:
             raise UploadRefused(
                 Code.BAD_SIGNATURE,

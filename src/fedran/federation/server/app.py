@@ -21,6 +21,7 @@ from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.server.round import Round
+from fedran.federation.server.secure_round import SecureRound
 from fedran.federation.server.settings import WITHOUT_KEYS, ServerSettings
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation_set import ValidationSet
@@ -50,7 +51,8 @@ def main(grid: Grid, context: Context) -> None:
         ):
             validation = ValidationSet.load(settings, folder)
             owners = None if os.environ.get(WITHOUT_KEYS) == "1" else store.database.node_owners
-            Round(grid, settings, store, validation, owners).run(task)
+            rounds = Round if settings.privacy == "none" else SecureRound
+            rounds(grid, settings, store, validation, owners).run(task)
     except Exception as reason:
         log.exception("the run failed: %s", reason)
         raise

@@ -17,9 +17,12 @@ from fedran.federation.protocol.messages import (
     MAX_WIDTH,
     MessageKind,
     Offer,
+    Privacy,
     check_source,
 )
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
+from fedran.federation.secure.attempt import MAX_SITES
+from fedran.federation.secure.contribution import MAX_ROWS
 from fedran.federation.server.quarantine import NewClasses, Thresholds
 from fedran.settings import Settings, between
 
@@ -98,6 +101,23 @@ class ServerSettings(Settings):
     head_margin: Annotated[float, between(0, 100)] = 2.0
     """A new head is held back if its accuracy on the validation rows of an earlier task's classes
     is lower by more than this many points."""
+    privacy: Privacy = "none"
+    """`secure`: the server learns the sum over at least `min_sites` sites, and nothing about one
+    site. Needs `classes`. See the how-to about secure sums."""
+    min_sites: Annotated[int, between(2, MAX_SITES)] = 3
+    """The fewest sites of a secure sum. Sites have a limit of their own too."""
+    sketch: Annotated[int, between(0, MAX_WIDTH)] = 512
+    """Columns of the sketch of the Gram matrix in a secure sum: more are more accurate and larger.
+    0, or at least half of `out_features`: the Gram matrix itself, which is exact."""
+    aware: bool = True
+    """Whether the sketch of a secure sum uses directions of the task before. They are sent to the
+    sites. Otherwise directions are random."""
+    max_rows: Annotated[int, between(1, MAX_ROWS)] = 10_000
+    """The most rows of one site per task in a secure sum. Numbers are rounded to a resolution that
+    follows from it. A site with more rows sends nothing."""
+    exchange_seconds: Annotated[float, between(1, 86400)] = 120.0
+    """Seconds that each exchange of a secure sum waits for a site, after the first one, which waits
+    for `deadline`."""
     roster: str = "roster.toml"
     """File with the sites that may send."""
     state: str = "state"
@@ -111,12 +131,37 @@ class ServerSettings(Settings):
                 raise ValueError(f"classes must list each label once, got {self.classes}")
             for label in self.classes:
                 canonical(label)
+        self._check_privacy()
         least = self.budget_bytes + ENVELOPE_BYTES
         if self.largest_upload < least:
             raise ValueError(
                 f"largest_upload must be at least {least:,} (budget_bytes and {ENVELOPE_BYTES:,}), "
                 f"got {self.largest_upload}"
             )
+
+    def _check_privacy(self) -> None:
+        """Secure sums need a list of classes, summaries, and room for a vector of fixed length."""
+        if self.privacy == "none":
+            return
+        if self.classes is None or len(self.classes) > MAX_CLASSES:
+            raise ValueError(
+                f'privacy = "{self.privacy}" needs `classes`, a list of 1 to {MAX_CLASSES} labels, '
+                "because all sites must add vectors of the same form"
+            )
+        if self.kind == "relu":
+            raise ValueError(
+                f'privacy = "{self.privacy}" needs kind = "cosine" or "hellinger", because rows '
+                "must have a bounded norm"
+            )
+        if self.message != "summary":
+            raise ValueError(
+                f'privacy = "{self.privacy}" needs message = "summary", because mixtures do not add'
+            )
+
+    @property
+    def sketch_columns(self) -> int:
+        """Columns of the sketch; 0 where the packed Gram matrix is not larger."""
+        return self.sketch if 2 * self.sketch <= self.out_features else 0
 
     @property
     def labels(self) -> tuple[Label, ...] | None:
@@ -148,6 +193,7 @@ class ServerSettings(Settings):
             self.group_size,
             epoch,
             self.labels if self.labels and len(self.labels) <= MAX_CLASSES else (),
+            privacy=self.privacy,
         )
 
 

@@ -16,7 +16,8 @@ from fedran.core.head import Head
 from fedran.core.ids import check_id
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import SUM, Statement, UploadId, base_task
+from fedran.core.totals import RIDGE
+from fedran.federation.protocol.identity import SUM, SiteKey, Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.protocol.roster import Roster
@@ -47,6 +48,18 @@ MAX_EVENTS = 100_000
 """Events that are kept, whatever their age, because anyone can cause some."""
 
 
+SERVER_KEY = "sums.key"
+"""File in the server's folder."""
+
+
+def server_key(folder: Path) -> SiteKey:
+    """The key with which a server signs secure sums. It is made here if needed."""
+    path = folder / SERVER_KEY
+    if not path.is_file():
+        SiteKey.generate().save(path)
+    return SiteKey.load(path)
+
+
 @dataclass(frozen=True)
 class Forgotten:
     """What ``Store.forget`` removed."""
@@ -75,8 +88,11 @@ class Store:
         roster: Roster,
         snapshot_every: int = 20,
         snapshots: int = 2,
+        key: SiteKey | None = None,
     ) -> None:
         self.folder, self.rules, self.roster = Path(folder), rules, roster
+        self.key = key
+        """Signs secure sums; None: the federation has none."""
         self.snapshot_every = snapshot_every
         """Accepted uploads between two snapshots."""
         self.snapshots = snapshots
@@ -112,8 +128,11 @@ class Store:
             budget_bytes=settings.budget_bytes,
         )
         roster = Roster.load(folder / settings.roster)
+        key = server_key(folder) if settings.privacy != "none" else None
+        if key is not None:
+            roster = replace(roster, server_key=key.public)
         every, kept = settings.snapshot_every, settings.snapshots
-        store = cls(folder / settings.state, rules, roster, every, kept)
+        store = cls(folder / settings.state, rules, roster, every, kept, key)
         with store.tolerating_a_full_disk("deletion of old events"):
             store.database.delete_events(time.time() - 86400 * settings.event_days, MAX_EVENTS)
         return store
@@ -125,7 +144,7 @@ class Store:
 
     def solve(self) -> Head:
         """The head over everything absorbed."""
-        return self.aggregator.solve()
+        return self.aggregator.solve(None if self.key is None else RIDGE)
 
     def close(self) -> None:
         """Close the database. Nothing is lost without it."""
@@ -225,8 +244,10 @@ class Store:
         """Receipts for uploads that a site believes to be in quarantine, and that were accepted."""
         accepted, still_waiting = self.aggregator.absorbed, self.database.quarantine()
         keys = [(client, task) for task in waiting]
-        keys = [key for key in keys if key in accepted and key not in still_waiting]
-        return [Receipt(Code.ACCEPTED, *key, accepted[key]) for key in keys]
+        covered = {key: accepted[found] for key, found in self.state.covered.items()}
+        known = {**covered, **accepted}
+        keys = [key for key in keys if key in known and key not in still_waiting]
+        return [Receipt(Code.ACCEPTED, *key, known[key]) for key in keys]
 
     def known_answers(self, task: str) -> list[Receipt]:
         """What was decided in earlier runs about uploads for a task, the newest decision last."""

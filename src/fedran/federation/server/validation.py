@@ -14,7 +14,7 @@ from fedran.core.labels import Label, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
-from fedran.federation.protocol.identity import Statement, UploadId, base_task
+from fedran.federation.protocol.identity import Statement, UploadId, base_task, is_cohort
 from fedran.federation.protocol.messages import Envelope, MessageKind
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.protocol.roster import Roster
@@ -136,9 +136,10 @@ def decode_upload(envelope: Envelope, limits: Limits) -> Summary | Mixture:
 def check_parts(statement: Statement, message: Summary | Mixture) -> None:
     """Refuse an upload that does not describe one site, or a sum of other sites than it lists.
 
-    The ridge depends on the number of rows per site, so nobody may choose the number of sites.
+    The ridge depends on the number of rows per site, so nobody may choose the number of sites. A
+    secure sum was truncated once, after all rows were added up, so it is one part.
     """
-    sites = represented_sites(statement.members)
+    sites = 1 if is_cohort(statement.client) else represented_sites(statement.members)
     found = len(message.parts) if isinstance(message, Mixture) else message.accounts.parts
     if found != sites:
         raise UploadRefused(

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,17 +25,20 @@ from fedran.core.head import Head
 from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
-from fedran.federation.protocol.messages import MAX_SETTLED, PROTOCOL, Offer
+from fedran.federation.protocol.messages import MAX_BUDGET, MAX_SETTLED, PROTOCOL, Offer
 from fedran.federation.protocol.receipts import Code, receipts_from_json
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.protocol.transport import MAX_BLOBS, blobs_of, fields_of, message_content
+from fedran.federation.secure.contribution import Content
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.secure import NoContribution, Participant, SumFiles, requests_of
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.worker import (
     Problems,
     make_uploads,
     make_uploads_in_child,
     text_for_server,
+    work,
 )
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
@@ -70,10 +73,14 @@ def answer_offer(message: Message, context: Context) -> Message:
                 received = site.settle(fields.get("receipts", []))
             if fields.get("offer") is not None:
                 offer = Offer.read(fields["offer"])
+                site.require_privacy(offer)
+                if offer.privacy != "none":
+                    reply.add_sums(offer, fields.get("sums"), blobs_of(message, MAX_BUDGET))
+                    return reply.to(message)
                 made = site.make(offer)
                 reply.problems.append(made.text)
                 reply.failed = made.failed
-        for task in site.to_send(offer, received):
+        for task in site.to_send(offer, received) if site.settings.privacy == "none" else ():
             with reply.catch_errors():
                 reply.add(task, site.outbox.envelope(task) or b"")
     return reply.to(message)
@@ -124,14 +131,29 @@ class LocalSite:
         outbox = Outbox(file.parent / settings.state / "outbox")
         return cls(file, settings, outbox, simulated)
 
+    def require_privacy(self, offer: Offer) -> None:
+        """Refuse an offer that protects this site less than its settings demand."""
+        if self.settings.privacy != "none" and offer.privacy != self.settings.privacy:
+            expected = f"{self.settings.privacy}, as this site's settings demand"
+            raise Refused("privacy", expected, offer.privacy)
+
+    def make_vector(self, offer: Offer, content: Content) -> None:
+        """Make the contribution to a secure sum. Raises if that is not possible."""
+        if self.settings.own_process and not self.simulated:
+            problems = make_uploads_in_child(self.file, self.settings, offer, content)
+        else:
+            problems = work(self.file, offer, content)
+        if problems.text:
+            raise NoContribution(problems.text, problems.failed)
+
     def make(self, offer: Offer) -> Problems:
         """Make the upload for a task unless it exists. Returns why it could not be made."""
         offer.require(self.settings.federation, self.settings.source)
         last = self._last_offer()
         if last is not None and last.epoch != offer.epoch:
             log.info("the server's state was restored or corrected; it may ask for uploads again")
-        write_atomically(self._state("offer.json"), json.dumps(offer.fields()).encode())
-        with locked(self._state("outbox"), self.settings.seconds):  # one message at a time
+        write_atomically(self.state_file("offer.json"), json.dumps(offer.fields()).encode())
+        with locked(self.state_file("outbox"), self.settings.seconds):  # one message at a time
             tasks = (offer.task, *offer.earlier)
             complete = not self.outbox.lost() and all(map(self.outbox.has, tasks))
             if complete and not any(map(self.outbox.correctable, tasks)):
@@ -144,6 +166,7 @@ class LocalSite:
         """Write the receipts for this site to the outbox; returns the tasks that arrived."""
         mine = [r for r in receipts_from_json(receipts) if r.client == self.settings.client]
         for receipt in mine:
+            self.sums.settle(receipt)
             before = self.outbox.receipt(receipt.task)
             self.outbox.settle(receipt)
             if receipt != before:
@@ -170,18 +193,24 @@ class LocalSite:
         found, offer = decode(head, Head), self._last_offer()
         if offer is not None:
             require_same(offer.features().fingerprint, found.fingerprint, "site and head")
-        write_atomically(self._state("head.fedran"), head)
+        write_atomically(self.state_file("head.fedran"), head)
 
     def head_digest(self) -> str:
         """SHA-256 of the head that is kept; empty without one."""
-        path = self._state("head.fedran")
+        path = self.state_file("head.fedran")
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
+    @property
+    def sums(self) -> SumFiles:
+        """What this site remembers of secure sums."""
+        return SumFiles(self.file.parent / self.settings.state)
+
     def _last_offer(self) -> Offer | None:
-        path = self._state("offer.json")
+        path = self.state_file("offer.json")
         return Offer.read(json.loads(path.read_bytes())) if path.is_file() else None
 
-    def _state(self, name: str) -> Path:
+    def state_file(self, name: str) -> Path:
+        """A file in the state folder."""
         return self.file.parent / self.settings.state / name
 
 
@@ -196,6 +225,8 @@ class Reply:
     """Whether a problem is more than rows that do not exist yet."""
     more: bool = False
     """Whether the site has uploads for which this reply has no room."""
+    refused: dict[str, Any] = field(default_factory=dict)
+    """Secure sums in which the site does not take part, and why."""
 
     def add(self, task: str, blob: bytes) -> None:
         """Add an envelope if there is room for it."""
@@ -205,6 +236,30 @@ class Reply:
             log.info("task %s: the message is full; sent with the next one", task)
         else:
             self.blobs[task] = blob
+
+    def add_sums(self, offer: Offer, given: object, blobs: Mapping[str, bytes]) -> None:
+        """Answer the requests of secure sums. One that is refused does not stop the others.
+
+        A task without rows is no problem unless it is the offered one.
+        """
+        site = self.site
+        assert site is not None
+        fields = given if isinstance(given, Mapping) else {}
+        offer.require(site.settings.federation, site.settings.source)
+        write_atomically(site.state_file("offer.json"), json.dumps(offer.fields()).encode())
+        with locked(site.state_file("outbox"), site.settings.seconds):  # one message at a time
+            me = Participant.load(
+                site.file.parent, site.settings, fields.get("roster"), site.make_vector
+            )
+            for name, request, content, omega in requests_of(fields, blobs):
+                try:
+                    self.blobs[name] = me.answer(offer, request, content, omega)
+                except Exception as reason:
+                    text = text_for_server(reason, site.file.parent)
+                    self.refused[name] = {"reason": text, "number": me.last_number(request)}
+                    if name.rpartition(".")[0] == offer.task:
+                        self.problems.append(text)
+                        self.failed = getattr(reason, "failed", True)
 
     @contextmanager
     def catch_errors(self) -> Iterator[None]:
@@ -221,7 +276,7 @@ class Reply:
         fields: dict[str, Any] = {"client": "", "head": "", "settled": [], "waiting": []}
         if self.site is not None:
             with self.catch_errors():
-                settled = self.site.outbox.settled()[-MAX_SETTLED:]
+                settled = [*self.site.outbox.settled(), *self.site.sums.settled()][-MAX_SETTLED:]
                 waiting = self.site.outbox.waiting()[-MAX_SETTLED:]
                 client, head = self.site.settings.client, self.site.head_digest()
                 fields = {"client": client, "head": head, "settled": settled, "waiting": waiting}
@@ -230,5 +285,7 @@ class Reply:
             log.warning("reported to the server: %s", problems)
         fields |= {"told": problems, "failed": self.failed, "more": self.more}
         fields["protocol"] = PROTOCOL
+        if self.refused:
+            fields["refused"] = self.refused
         body = message_content(fields, self.blobs)
         return Message(body, reply_to=message)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, check_source
+from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, Privacy, check_source
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
+from fedran.federation.secure.attempt import MAX_SITES
 from fedran.settings import Settings, between
 
 
@@ -51,6 +52,11 @@ class SiteSettings(Settings):
     """Limit on the number of random features. An offer with more is refused."""
     max_upload: Annotated[int, between(1024, MAX_BUDGET)] = 64 * 2**20
     """Limit on the bytes of an upload, where the server's budget is larger."""
+    privacy: Privacy = "none"
+    """The least protection that this site demands. With `secure`, a server that asks for a plain
+    upload gets none."""
+    min_sites: Annotated[int, between(2, MAX_SITES)] = 3
+    """The fewest sites of a secure sum in which this site takes part."""
     pseudo_labels: Literal["margin", "none"] = "margin"
     """Whether rows without a label get a pseudo-label, or are left out."""
     seconds: Annotated[float, between(1, 7 * 86400)] = 600.0

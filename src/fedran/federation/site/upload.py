@@ -198,7 +198,7 @@ class Site:
         of rows, and the summary agrees with the other one to the sum of both accounts.
         """
         phi, data = offer.features(), data or self.source(offer.task)
-        width, features = phi.out_features, self._extractor(data, offer)
+        width, features = phi.out_features, self.extractor(data, offer)
         fits = summarize_bytes(len(data.y), width) <= self.work_bytes
         capacity = Summarizer(width, rank=1, max_bytes=self.work_bytes).capacity
         in_memory = phi(features(data.X)) if fits else None
@@ -207,7 +207,7 @@ class Site:
             found = phi(features(data.X[rows])) if in_memory is None else in_memory[rows]
             return np.asarray(found)
 
-        y = self._with_pseudo_labels(H, data.y, len(data.y) if fits else capacity, offer.task)
+        y = self.with_pseudo_labels(H, data.y, len(data.y) if fits else capacity, offer.task)
         kept = rows_to_send(y, self.min_class_count, offer.task)
         n_classes = len({y[i] for i in kept})
         rank = plan(offer.budget_bytes, out_features=width, n_classes=n_classes).rank
@@ -238,9 +238,9 @@ class Site:
         pseudo-labels.
         """
         phi, data = offer.features(), data or self.source(offer.task)
-        Z = self._extractor(data, offer)(data.X)
+        Z = self.extractor(data, offer)(data.X)
         capacity = Summarizer(phi.out_features, rank=1, max_bytes=self.work_bytes).capacity
-        y = self._with_pseudo_labels(lambda rows: phi(Z[rows]), data.y, capacity, offer.task)
+        y = self.with_pseudo_labels(lambda rows: phi(Z[rows]), data.y, capacity, offer.task)
         kept = rows_to_send(y, self.min_class_count, offer.task)
         labels, size = [y[i] for i in kept], offer.group_size
         while True:
@@ -255,7 +255,7 @@ class Site:
             size = 1 + size * len(blob) // offer.budget_bytes
             log.info("task %s: groups of about %d rows, to fit the budget", offer.task, size)
 
-    def _extractor(self, data: Rows, offer: Offer) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    def extractor(self, data: Rows, offer: Offer) -> Callable[[NDArray[Any]], NDArray[Any]]:
         """The function from rows of the data to features (n, d) that the offer's kind allows."""
         if not data.is_images:
             return lambda X: checked_sign(X, offer)
@@ -265,7 +265,7 @@ class Site:
         require_same_source(network.source, offer.source)
         return lambda images: checked_sign(extract(network, images), offer)
 
-    def _with_pseudo_labels(
+    def with_pseudo_labels(
         self, H: Callable[[NDArray[np.int64]], NDArray[Any]], y: list[Any], capacity: int, task: str
     ) -> list[Any]:
         """The labels, with pseudo-labels for the rows that the margin rule accepts.

@@ -1,7 +1,8 @@
 """Makes a site's uploads in a separate process, with limits on time and memory.
 
 ``python -m fedran.federation.site.worker SITE.toml`` is the child process. It reads the offer from
-stdin, puts uploads into the outbox and writes problems to stdout. Text that an entry point prints
+stdin, puts uploads into the outbox, or a contribution to a secure sum into its file, and writes
+problems to stdout. Text that an entry point prints
 goes to stderr, with the log.
 """
 
@@ -25,6 +26,9 @@ from fedran.federation.protocol.lockfile import AlreadyRunning
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.settings import load_settings
+from fedran.federation.secure.contribution import Content
+from fedran.federation.site.contribution import make_contribution
+from fedran.federation.site.secure import NoContribution, SumFiles
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.upload import Site
 
@@ -52,8 +56,10 @@ class WorkerFailed(ChildProcessError):
     """The child process ended without an answer, or an upload could not be made."""
 
 
-def make_uploads_in_child(path: Path, settings: SiteSettings, offer: Offer) -> Problems:
-    """``make_uploads`` in a child process that has limited time and memory."""
+def make_uploads_in_child(
+    path: Path, settings: SiteSettings, offer: Offer, content: Content | None = None
+) -> Problems:
+    """``work`` in a child process that has limited time and memory."""
     task, path = f"task {offer.task}", path.absolute()
     child = subprocess.Popen(  # noqa: S603
         [sys.executable, "-P", "-m", "fedran.federation.site.worker", str(path)],
@@ -69,7 +75,8 @@ def make_uploads_in_child(path: Path, settings: SiteSettings, offer: Offer) -> P
     with child.stdout as stdout:
         try:
             with suppress(BrokenPipeError), child.stdin as stdin:
-                stdin.write(json.dumps(offer.fields()).encode())
+                job = {"offer": offer.fields(), "content": content and content.fields()}
+                stdin.write(json.dumps(job).encode())
             child.wait(settings.seconds)
         except subprocess.TimeoutExpired:
             raise WorkerFailed(
@@ -90,6 +97,21 @@ def make_uploads_in_child(path: Path, settings: SiteSettings, offer: Offer) -> P
         f"{task}: the process that makes the upload ended with {how}; see the site's log; its "
         f"memory limit is {settings.memory_mib} MiB"
     )
+
+
+def work(path: Path, offer: Offer, content: Content | None = None) -> Problems:
+    """Make the uploads that an offer asks for, or the contribution to a secure sum."""
+    if content is None:
+        return make_uploads(path, offer)
+    try:
+        files = SumFiles(path.parent / load_settings(SiteSettings, path).state)
+        site, omega = Site.load(path), files.path(offer.task, "omega")
+        encoded = omega.read_bytes() if content.omega else b""
+        files.put_vector(offer.task, make_contribution(site, offer, content, encoded), content)
+    except (Exception, SystemExit) as reason:
+        told = f"task {offer.task}: {text_for_server(reason, path.parent)}"
+        return Problems(told, not isinstance(reason, FileNotFoundError))
+    return Problems()
 
 
 def make_uploads(path: Path, offer: Offer) -> Problems:
@@ -123,7 +145,7 @@ def text_for_server(reason: BaseException, folder: Path | None) -> str:
     Messages of third-party exceptions may contain private data, so they stay in the site's log.
     Absolute paths stay there too: they name the site's data and users.
     """
-    if isinstance(reason, WorkerFailed):
+    if isinstance(reason, (WorkerFailed, NoContribution)):
         log.warning("no upload was made: %s", reason)
         return str(reason)
     if isinstance(reason, MemoryError):
@@ -158,7 +180,9 @@ def main(path: Path) -> None:
     os.dup2(2, 1)
     log_to(path.parent)
     limit_resources(load_settings(SiteSettings, path))
-    problems = make_uploads(path, Offer.read(json.load(sys.stdin)))
+    job = json.load(sys.stdin)
+    content = None if job["content"] is None else Content.read(job["content"])
+    problems = work(path, Offer.read(job["offer"]), content)
     sys.stdout.flush()
     mark = FAILED if problems.failed else DONE
     os.write(answer, f"{mark}{problems.text}".encode(errors="replace")[:MAX_ANSWER])

@@ -1,0 +1,92 @@
+"""The roster that a site has pinned: the only peers with whom it takes part in secure sums.
+
+Whoever relays public keys can put himself in the middle. So a site trusts only the roster whose
+fingerprint a person compared with the server's owner, for example by telephone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedran.core.errors import Refused
+from fedran.core.ids import check_id
+from fedran.federation.protocol.identity import check_public
+from fedran.federation.secure.attempt import roster_digest
+from fedran.wire.files import write_atomically
+
+MAX_CLIENTS = 1000
+"""Sites of a federation with secure sums."""
+PINNED, SHOWN = "roster.pinned.json", "roster.shown.json"
+"""Files in a site's state folder: the roster that it trusts, and the last one of the server."""
+
+
+def roster_fingerprint(clients: Mapping[str, str]) -> str:
+    """A text that two people compare: 40 hexadecimal digits in groups of four.
+
+    It depends on every name and every public key. These are 160 bits of a SHA-256, so nobody can
+    make two rosters with the same fingerprint.
+
+    >>> roster_fingerprint({})
+    '0b2c 8e5c b16c 3a1c 21d0 9a43 4d4f 4d2d 9c4b 6b0c'
+    """
+    digits = roster_digest(clients)[:40]
+    return " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))
+
+
+def read_clients(given: object) -> dict[str, str]:
+    """Names and public keys of a roster in a message or a file. Every entry is checked."""
+    if not isinstance(given, Mapping) or len(given) > MAX_CLIENTS:
+        raise Refused("roster", f"at most {MAX_CLIENTS} sites with keys", type(given).__name__)
+    return {check_id(name, "client"): check_public(key, "key") for name, key in given.items()}
+
+
+@dataclass(frozen=True)
+class PinnedRoster:
+    """The files of a pinned roster in a site's state folder. Only a person changes them."""
+
+    state: Path
+
+    @property
+    def clients(self) -> dict[str, str]:
+        """Names and keys that were pinned; empty before the first time."""
+        return self._read(PINNED)
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """The roster that the server showed last; empty before the first time."""
+        return self._read(SHOWN)
+
+    def require(self, shown: Mapping[str, str]) -> None:
+        """Keep what the server shows, and refuse it unless it is the pinned roster."""
+        if shown != self.shown:
+            self._write(SHOWN, shown)
+        pinned = self.clients
+        if shown == pinned:
+            return
+        changed = sorted(c for c in {*pinned, *shown} if pinned.get(c) != shown.get(c))
+        names = ", ".join(changed[:5]) + (", ..." if changed[5:] else "")
+        raise Refused(
+            "roster",
+            "the one that this site has pinned" if pinned else "one that this site has pinned",
+            f"one that differs in {names}" if pinned else "one that nobody compared yet",
+            hint="compare its fingerprint with the server's owner, then run `fedran federation "
+            "roster` at this site",
+        )
+
+    def pin(self, clients: Mapping[str, str], fingerprint: str) -> None:
+        """Pin a roster whose fingerprint a person has compared."""
+        found = roster_fingerprint(clients)
+        if "".join(fingerprint.split()).lower() != found.replace(" ", ""):
+            raise Refused("fingerprint", f"that of the roster, {found}", fingerprint)
+        self._write(PINNED, clients)
+
+    def _read(self, name: str) -> dict[str, str]:
+        path = self.state / name
+        return read_clients(json.loads(path.read_bytes())) if path.is_file() else {}
+
+    def _write(self, name: str, clients: Mapping[str, str]) -> None:
+        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(self.state / name, json.dumps(dict(sorted(clients.items()))).encode())

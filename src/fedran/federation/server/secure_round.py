@@ -1,0 +1,289 @@
+"""One task at a server with secure sums: several exchanges, then one upload per cohort of sites.
+
+``secure/coordinator.py`` says what each site is asked and when a stage ends. This module sends it
+over Flower, and puts a finished sum into the store as the upload of a cohort, so that everything
+the store promises holds for it too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import time
+import zlib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from flwr.app import Message, MessageType
+
+from fedran.core.errors import Refused
+from fedran.core.summary import Summary
+from fedran.federation.protocol.identity import COHORT, SUM, Statement, base_task
+from fedran.federation.protocol.messages import Envelope, open_envelope
+from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
+from fedran.federation.protocol.transport import message_content
+from fedran.federation.secure.attempt import MAX_SITES, Attempt, Stage, roster_digest
+from fedran.federation.secure.contribution import Content, encode_aware_omega, sum_to_summary
+from fedran.federation.secure.coordinator import Coordinator, FinishedSum
+from fedran.federation.server import round as rounds
+from fedran.federation.server.round import Quorum, Round, Verdict
+from fedran.wire.codec import decode, encode
+from fedran.wire.validation import FILE_LIMITS
+
+log = logging.getLogger(__name__)
+FOLDER = "sums"
+"""Folder of open attempts in the state folder."""
+OMEGA = ".omega"
+"""Ends the name of a blob with the test matrix of a sketch."""
+MAX_ATTEMPTS = 3
+"""Attempts at the sum of one task within one run."""
+MAX_LATE = 20
+"""Earlier tasks for which sites that missed them are asked: the newest ones."""
+
+
+class SecureRound(Round):
+    """One run of the server app in a federation with secure sums."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.sums = Coordinator(
+            self.store.folder / FOLDER,
+            self.store.roster.clients,
+            self.settings.exchange_seconds,
+            self.store.events.write,
+            time.monotonic(),
+        )
+        self.clients: dict[int, str] = {}
+        """Node -> its client, once it has answered."""
+        self.heard: set[int] = set()
+        """Nodes that have answered anything."""
+        self.asked: dict[int, set[tuple[str, str]]] = {}
+        """Node -> sums and stages about which it was asked."""
+        self.attempts: dict[str, int] = {}
+        """Task -> attempts that were opened in this run."""
+        self.started: set[str] = set()
+        """Tasks whose open attempt has a limit of time in this run."""
+
+    def _collect(self, task: str, quorum: Quorum) -> Verdict:
+        """Run the exchanges of all open sums until each is finished or waits for other sites."""
+        start = time.monotonic()
+        offer = self._open_task(task)
+        if offer is None:
+            return "complete"
+        limit = start + quorum.deadline
+        while True:
+            for site in quorum.asked & self._summed(task):
+                quorum.answer(Receipt(Code.DUPLICATE, site, task, "?"))
+            tasks = [task] if task else []
+            tasks += [t for t in (offer["task"], *reversed(offer["earlier"])) if t != task]
+            for name in tasks[: 1 + MAX_LATE]:
+                self._open_sum(name, limit if name == task else start + rounds.CATCH_UP_SECONDS)
+            self._ask(offer, limit)
+            for node, reply in self.messenger.replies():
+                self._receive_reply(node, reply, task, quorum)
+            live = set(self.clients.values())
+
+            def expected(name: str, here: set[str] = live) -> Collection[str]:
+                """The sites that may still answer the first stage of a task's sum."""
+                if name == task:
+                    return quorum.asked - quorum.declined - self._summed(name)
+                return here if self._all_heard() else self.store.roster.clients
+
+            for finished in self.sums.advance(time.monotonic(), live, expected):
+                self._commit(finished, task, quorum)
+            busy = any(not opened.idle for opened in self.sums.sums.values())
+            if not busy and not self._may_open(task) and (task or self._all_heard()):
+                return quorum.verdict(math.inf)
+            time.sleep(rounds.POLL_SECONDS)
+
+    def _all_heard(self) -> bool:
+        """Whether every connected node has answered."""
+        return set(self.messenger.grid.get_node_ids()) <= self.heard
+
+    def _summed(self, task: str) -> set[str]:
+        """Sites whose rows of a task are in a sum that the store has, or that must not be there."""
+        found = {*self.store.state.covered, *self.store.forgotten}
+        for waiting in self.store.database.quarantine().values():
+            if base_task(waiting.task) == task:
+                envelope = open_envelope(self.store.database.envelope(waiting), FILE_LIMITS)
+                found.update(envelope.statement.members)
+        return {client for client, name in found if name == task}
+
+    def _missing(self, task: str) -> set[str]:
+        """Sites of the roster of which a task's rows are in no sum."""
+        return set(self.store.roster.clients) - self._summed(task)
+
+    def _may_open(self, task: str) -> bool:
+        """Whether an attempt at the sum of a task should begin.
+
+        After one that gave a sum, another begins only for sites that are here.
+        """
+        if not task or task in self.sums.sums:
+            return False
+        tried, missing = self.attempts.get(task, 0), self._missing(task)
+        if tried and len(missing) < len(self.store.roster.clients):
+            missing &= set(self.clients.values())
+            return len(missing) >= self.settings.min_sites and tried < MAX_ATTEMPTS
+        return bool(missing) and tried < MAX_ATTEMPTS
+
+    def _open_sum(self, task: str, limit: float) -> None:
+        """Begin an attempt at the sum of a task, or go on with the one that is open."""
+        opened = self.sums.sums.get(task)
+        if opened is not None and opened.state.stage is Stage.ADVERTISE:
+            known = opened.attempt, opened.content
+            if known != self._terms(task, opened.attempt.number, opened.content.omega):
+                self.sums.fail(task, "the server's settings have changed")
+            elif task not in self.started:
+                opened.until = limit
+        self.started.add(task)
+        if not self._may_open(task):
+            return
+        now = time.monotonic()
+        omega = self._omega(task) if not self.attempts.get(task) else b""
+        digest = hashlib.sha256(omega).hexdigest() if omega else ""
+        attempt, content = self._terms(task, self._next_number(task), digest)
+        self.attempts[task] = self.attempts.get(task, 0) + 1
+        if self.attempts[task] > 1:  # everyone has to answer the first stage again
+            limit = max(limit, now + self.settings.exchange_seconds)
+        self.sums.open(attempt, content, omega, now, limit)
+
+    def _terms(self, task: str, number: int, omega: str) -> tuple[Attempt, Content]:
+        """What the sites of an attempt must agree on, as the settings say now."""
+        settings, roster = self.settings, self.store.roster.clients
+        assert settings.labels is not None
+        content = Content(
+            settings.labels,
+            settings.sketch_columns,
+            omega,
+            zlib.crc32(f"{settings.federation} {task}".encode()),
+            min(len(roster), MAX_SITES),
+            settings.max_rows,
+        )
+        fingerprint = self.store.rules.fingerprint
+        attempt = Attempt(
+            settings.federation,
+            task,
+            number,
+            fingerprint.hash,
+            content.digest,
+            content.fixed_point(fingerprint).size,
+            roster_digest(roster),
+            settings.min_sites,
+        )
+        return attempt, content
+
+    def _next_number(self, task: str, at_least: int = 1) -> int:
+        """A number that no attempt at this sum had. It is on disk before it is used."""
+        numbers = json.loads(self.store.database.fact("attempts") or "{}")
+        numbers[task] = max(numbers.get(task, 0) + 1, at_least)
+        self.store.database.set_fact("attempts", json.dumps(numbers))
+        return int(numbers[task])
+
+    def _omega(self, task: str) -> bytes:
+        """The encoded test matrix of a sketch that is aware of the task before; empty: blind."""
+        settings = self.settings
+        earlier = [u for u in self.store.database.uploads() if base_task(u.task) != task]
+        if not (settings.aware and settings.sketch_columns and earlier):
+            return b""
+        envelope = open_envelope(self.store.database.envelope(earlier[-1]), FILE_LIMITS)
+        summary = decode(envelope.upload, Summary, limits=FILE_LIMITS)
+        return encode_aware_omega(summary, settings.sketch_columns, zlib.crc32(task.encode()))
+
+    def _ask(self, offer: dict[str, Any], limit: float) -> None:
+        """Send every node what it is asked now. Nodes with nothing new are left alone."""
+        owners = {} if self.owners is None else self.owners()
+        for node, client in self.clients.items():
+            if self.sums.pending(client) - self.asked.get(node, set()):
+                self.messenger.ask_again(node)
+        ttl = max(1.0, limit - time.monotonic()) + 5 * self.settings.exchange_seconds
+        for node in self.messenger.nodes_to_ask():
+            client = self.clients.get(node) or owners.get(str(node), "")
+            fields: dict[str, Any] = {"roster": self.store.roster.clients, "contents": {}}
+            blobs: dict[str, bytes] = {}
+            for question in self.sums.questions(client):
+                blobs[question.name] = question.request
+                if question.content is not None:
+                    fields["contents"][question.name] = question.content.fields()
+                    blobs[f"{question.name}{OMEGA}"] = question.omega
+            self.asked[node] = self.asked.get(node, set()) | self.sums.pending(client)
+            receipts = receipts_to_json(self.receipts.get(node, []))
+            body = message_content({"offer": offer, "receipts": receipts, "sums": fields}, blobs)
+            self.messenger.send(node, body, MessageType.TRAIN, ttl)
+
+    def _receive_reply(self, node: int, reply: Message, task: str, quorum: Quorum) -> None:
+        if not reply.has_error():
+            self.heard.add(node)
+        super()._receive_reply(node, reply, task, quorum)
+
+    def _absorb(
+        self, node: int, client: str, fields: Mapping[str, Any], blobs: Mapping[str, bytes]
+    ) -> list[Receipt]:
+        """Take the answers of a site to its requests. Plain uploads are refused in this mode."""
+        self.clients[node] = client
+        for name, blob in blobs.items():
+            try:
+                self.sums.receive(client, name, blob)
+            except Refused as reason:
+                log.warning("%s, %s: %s", client, name, reason)
+                self.sums.refuse(client, name, str(reason))
+        refused = fields.get("refused")
+        for name, why in (refused if isinstance(refused, Mapping) else {}).items():
+            if isinstance(why, Mapping):
+                self._refused(client, str(name), why)
+        return []
+
+    def _refused(self, client: str, name: str, why: Mapping[str, Any]) -> None:
+        """A site does not take part. If it knows a higher attempt, the next one is higher."""
+        self.sums.refuse(client, name, str(why.get("reason")))
+        task, _, number = name.rpartition(".")
+        last = why.get("number")
+        opened = self.sums.sums.get(task)
+        if type(last) is int and opened is not None and int(number) < last < 10**4:
+            self._next_number(task, last)
+            self.attempts[task] = max(0, self.attempts.get(task, 0) - 1)
+            self.sums.fail(task, f"{client} knows attempt {last}")
+
+    def _commit(self, finished: FinishedSum, task: str, quorum: Quorum) -> None:
+        """Put a sum into the store as the upload of a cohort, and tell its members."""
+        attempt, store = finished.attempt, self.store
+        key = f"{COHORT}{attempt.number}", f"{attempt.task}{SUM}{attempt.number}"
+        known = store.aggregator.absorbed.get(key)
+        if known is not None:  # the server was killed after the store had it
+            receipt = Receipt(Code.DUPLICATE, *key, known)
+        else:
+            receipt = self._store_sum(finished, *key)
+        log.info("%s, %s: %s %s", *key, receipt.outcome, receipt.reason)
+        self.sums.forget(attempt.task)
+        for node, client in self.clients.items():
+            if client in finished.members:
+                told = Receipt(receipt.code, client, attempt.task, attempt.digest, receipt.reason)
+                self.receipts.setdefault(node, []).append(told)
+        if attempt.task == task:
+            for client in finished.members:
+                quorum.answer(Receipt(receipt.code, client, task, receipt.digest, receipt.reason))
+
+    def _store_sum(self, finished: FinishedSum, client: str, task: str) -> Receipt:
+        """The store's decision about a sum. One that describes no rows is refused."""
+        attempt, store, fingerprint = finished.attempt, self.store, self.store.rules.fingerprint
+        assert store.key is not None
+        try:
+            summary = sum_to_summary(
+                finished.total,
+                finished.content,
+                fingerprint,
+                self.settings.out_features,
+                len(finished.members),
+                finished.omega,
+            )
+        except Refused as reason:
+            told = f"the sum describes no rows ({reason}); a site has added other numbers"
+            fields = {"client": client, "task": task, "outcome": "refused", "reason": told}
+            store.events.write("upload", **fields, verified=True, bytes=0, members=0)
+            return Receipt(Code.INVALID, client, task, "?", told)
+        upload = encode(summary, "float32")
+        members = tuple((member, attempt.task) for member in finished.members)
+        digest = hashlib.sha256(upload).hexdigest()
+        said = Statement(attempt.federation, client, task, fingerprint.hash, digest, members)
+        return store.receive(Envelope(said, store.key.sign(said), upload).to_bytes())

@@ -1,0 +1,222 @@
+"""A site's part in secure sums: it answers the server's requests, and keeps what it must remember.
+
+Files in ``state/sums/``, one set per task: ``TASK.state`` (keys, shares and answers of the newest
+attempt), ``TASK.vector`` (this site's contribution), ``TASK.note`` (what it contains, and the
+receipt) and ``TASK.repeat`` (the operator agreed to another sum). A state is on disk before an
+answer leaves the site.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused
+from fedran.core.ids import check_id
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.messages import Offer
+from fedran.federation.protocol.receipts import Code, Receipt
+from fedran.federation.secure import masking
+from fedran.federation.secure.attempt import Attempt, Request, Stage
+from fedran.federation.secure.contribution import Content
+from fedran.federation.secure.masking import SiteIdentity, SiteState
+from fedran.federation.secure.pinning import PinnedRoster, read_clients
+from fedran.wire.files import read_json_object, write_atomically
+
+log = logging.getLogger(__name__)
+FOLDER = "sums"
+OMEGA = ".omega"
+"""Ends the name of a blob with the test matrix of a sketch."""
+MakeVector = Callable[[Offer, Content], None]
+"""Writes the contribution of a task to its file, in a process of its own."""
+
+
+class NoContribution(RuntimeError):
+    """A site cannot add anything to a sum. The text is for the server."""
+
+    def __init__(self, text: str, failed: bool) -> None:
+        super().__init__(text)
+        self.failed = failed
+        """Whether something is wrong. Otherwise the site has no rows yet."""
+
+
+class SumFiles:
+    """The files of secure sums in a site's state folder. They hold secrets."""
+
+    def __init__(self, state: Path) -> None:
+        self.folder = state / FOLDER
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def path(self, task: str, kind: str) -> Path:
+        """A file of a task."""
+        return self.folder / f"{check_id(task, 'task')}.{kind}"
+
+    def state(self, task: str) -> SiteState | None:
+        """The newest attempt of a task; None before the first one."""
+        path = self.path(task, "state")
+        return SiteState.from_bytes(path.read_bytes()) if path.is_file() else None
+
+    def save(self, state: SiteState) -> None:
+        """Write the newest attempt of a task."""
+        write_atomically(self.path(state.attempt.task, "state"), state.to_bytes())
+
+    def note(self, task: str) -> dict[str, Any]:
+        """``content`` of the contribution, ``code`` and ``digest`` of the receipt; may be empty."""
+        return read_json_object(self.path(task, "note"))
+
+    def set_note(self, task: str, **changes: Any) -> None:
+        """Add to what is known about a task."""
+        note = json.dumps({**self.note(task), **changes})
+        write_atomically(self.path(task, "note"), note.encode())
+
+    def vector(self, task: str) -> NDArray[np.uint32]:
+        """The contribution of this site."""
+        found = np.frombuffer(self.path(task, "vector").read_bytes(), "<u4")
+        return found.astype(np.uint32, copy=False)
+
+    def put_vector(self, task: str, vector: NDArray[np.uint32], content: Content) -> None:
+        """Keep a contribution."""
+        write_atomically(self.path(task, "vector"), vector.astype("<u4", copy=False).tobytes())
+        self.set_note(task, content=content.digest)
+
+    def may_repeat(self, task: str) -> bool:
+        """Whether this site's operator agreed to another sum of the task."""
+        return self.path(task, "repeat").is_file()
+
+    def allow_repeat(self, task: str) -> None:
+        """Take part in another sum of a task, also with other sites or rows, once."""
+        if self.state(task) is None:
+            raise Refused("task", "a task with a secure sum at this site", task)
+        write_atomically(self.path(task, "repeat"), b"")
+
+    def settle(self, receipt: Receipt) -> None:
+        """Keep the server's receipt, and delete the secrets of a sum that the server has."""
+        state = self.state(receipt.task)
+        if state is None:
+            return
+        self.set_note(receipt.task, code=receipt.code.value, digest=receipt.digest)
+        if receipt.settled:
+            self.path(receipt.task, "vector").unlink(missing_ok=True)
+            self.path(receipt.task, "omega").unlink(missing_ok=True)
+            empty = dict.fromkeys(state.answers, b"")
+            self.save(replace(state, secrets={}, held={}, participants={}, answers=empty))
+
+    def settled(self) -> list[tuple[str, str]]:
+        """Tasks and digests of the sums that the server has, as far as this site knows."""
+        notes = ((path.stem, read_json_object(path)) for path in self.folder.glob("*.note"))
+        accepted = (Code.ACCEPTED.value, Code.DUPLICATE.value)
+        return sorted((task, str(n["digest"])) for task, n in notes if n.get("code") in accepted)
+
+
+@dataclass(frozen=True)
+class Participant:
+    """Answers the requests of one message."""
+
+    identity: SiteIdentity
+    files: SumFiles
+    min_sites: int
+    make_vector: MakeVector
+
+    @classmethod
+    def load(
+        cls, folder: Path, settings: Any, shown: object, make_vector: MakeVector
+    ) -> Participant:
+        """The site in ``folder``, after the roster that the server shows was compared."""
+        state = folder / settings.state
+        pinned = PinnedRoster(state)
+        pinned.require(read_clients(shown))
+        identity = SiteIdentity(
+            settings.client, SiteKey.load(folder / settings.key), pinned.clients
+        )
+        return cls(identity, SumFiles(state), settings.min_sites, make_vector)
+
+    def answer(self, offer: Offer, request: bytes, content: object, omega: bytes) -> bytes:
+        """The answer to one request. It is on disk before it is returned."""
+        found = Request.read(request)
+        task = found.attempt.task
+        files, state = self.files, self.files.state(task)
+        if found.stage is Stage.ADVERTISE:
+            self._prepare(replace(offer, task=task, earlier=()), found.attempt, content, omega)
+            state, answer = masking.advertise(
+                request,
+                self.identity,
+                state,
+                min_sites=self.min_sites,
+                repeat=files.may_repeat(task),
+            )
+            files.save(state)
+            files.path(task, "repeat").unlink(missing_ok=True)
+            return answer
+        if state is None:
+            raise Refused("attempt", "one in which this site takes part", found.attempt.number)
+        if found.stage is Stage.MASK:
+            state, answer = masking.mask(state, request, self.identity, files.vector(task))
+        else:
+            steps = {
+                Stage.SHARE: masking.share,
+                Stage.CONFIRM: masking.confirm,
+                Stage.REVEAL: masking.reveal,
+            }
+            state, answer = steps[found.stage](state, request, self.identity)
+        files.save(state)
+        return answer
+
+    def last_number(self, request: bytes) -> int:
+        """The number of the newest attempt at the sum of a request's task; 0 before the first."""
+        try:
+            state = self.files.state(Request.read(request).attempt.task)
+        except Refused:
+            return 0
+        return 0 if state is None else state.attempt.number
+
+    def _prepare(self, offer: Offer, attempt: Attempt, given: object, omega: bytes) -> None:
+        """Make the contribution for an attempt, unless it exists.
+
+        Whatever the attempt says about the task must agree with the offer and the content.
+        """
+        content, fingerprint = Content.read(given), offer.features().fingerprint
+        expected = {
+            "federation": offer.federation,
+            "fingerprint": fingerprint.hash,
+            "content": content.digest,
+            "length": content.fixed_point(fingerprint).size,
+        }
+        for name, value in expected.items():
+            if getattr(attempt, name) != value:
+                raise Refused(f"{name} of the attempt", str(value), getattr(attempt, name))
+        task, files = offer.task, self.files
+        state = files.state(task)
+        if state is not None and state.attempt == attempt:
+            return
+        revealed = state is not None and (state.summed or Stage.REVEAL in state.answers)
+        if revealed and not files.may_repeat(task):
+            same = files.note(task).get("content") == content.digest
+            if same and files.path(task, "vector").is_file():
+                return
+            raise Refused(
+                "sum",
+                "a task whose sum this site has not revealed yet",
+                task,
+                hint="two sums differ by what has changed at one site; `fedran federation repeat` "
+                "at this site agrees to that",
+            )
+        if content.omega:
+            write_atomically(files.path(task, "omega"), omega)
+        self.make_vector(offer, content)
+
+
+def requests_of(
+    fields: Mapping[str, Any], blobs: Mapping[str, bytes]
+) -> list[tuple[str, bytes, object, bytes]]:
+    """Name, request, content and test matrix of every request in a message."""
+    contents = fields.get("contents")
+    known = contents if isinstance(contents, Mapping) else {}
+    names = [name for name in blobs if not name.endswith(OMEGA)]
+    return [(n, blobs[n], known.get(n), blobs.get(f"{n}{OMEGA}", b"")) for n in sorted(names)]

@@ -1,0 +1,122 @@
+"""A federation with secure sums in memory: real sites with folders, real rounds, no network."""
+
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, Message, Metadata, RecordDict
+
+import fedran
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
+from fedran.federation.server.secure_round import SecureRound
+from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.store import Store
+from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
+from fedran.federation.site.secure import SumFiles
+from helpers.fleet import Fleet
+
+D, M, CLASSES = 6, 64, [0, 1, 2]
+PHI = fedran.RandomFeatures(D, M, "cosine", seed=0, source="test")
+
+
+def rows(seed, n=40):
+    """Features and labels of one site."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, len(CLASSES), n)
+    y[:15] = np.arange(15) % 3
+    return rng.standard_normal((n, D)) + 2 * np.eye(D)[y], y
+
+
+class SecureFederation:
+    """Sites 1 to n in ``folder/sites``, and a server in ``folder/server``."""
+
+    def __init__(self, folder: Path, monkeypatch, n=3, tasks=("may", "june")):
+        self.folder, self.names = folder, [f"site-{i}" for i in range(1, n + 1)]
+        self.data = {}
+        for i, name in enumerate(self.names):
+            place = folder / "sites" / name
+            (place / "data").mkdir(parents=True)
+            SiteKey.generate().save(place / "site.key")
+            (place / "site.toml").write_text(
+                f'federation = "trial"\nclient = "{name}"\nfolder = "data"\n'
+                'own_process = false\nprivacy = "secure"\n'
+            )
+            for t, task in enumerate(tasks):
+                self.put(name, task, *rows(100 * t + i))
+        self.server = folder / "server"
+        self.server.mkdir()
+        self.set_roster(self.names)
+        monkeypatch.setenv(VARIABLE, str(folder / "sites"))
+
+    def put(self, name, task, X, y):
+        """The rows of a site for a task."""
+        self.data[name, task] = X, y
+        np.savez(self.folder / "sites" / name / "data" / f"{task}.npz", features=X, labels=y)
+
+    def remove(self, name, task):
+        del self.data[name, task]
+        (self.folder / "sites" / name / "data" / f"{task}.npz").unlink()
+
+    def state(self, name):
+        return self.folder / "sites" / name / "state"
+
+    def files(self, name):
+        return SumFiles(self.state(name))
+
+    def set_roster(self, names, pin=True):
+        keys = {n: SiteKey.load(self.folder / "sites" / n / "site.key").public for n in names}
+        Roster(keys).save(self.server / "roster.toml")
+        for name in names if pin else ():
+            PinnedRoster(self.state(name)).pin(keys, roster_fingerprint(keys))
+
+    def settings(self, deadline=0.3, **changes):
+        found = ServerSettings(
+            "trial", D, M, "cosine", source="test", classes=CLASSES, privacy="secure", **changes
+        )
+        object.__setattr__(found, "deadline", deadline)
+        if "exchange_seconds" not in changes:
+            object.__setattr__(found, "exchange_seconds", 0.3)
+        return found
+
+    @contextmanager
+    def store(self, **changes):
+        with closing(Store.open(self.settings(**changes), self.server)) as store:
+            yield store
+
+    def node(self, name, tamper=None):
+        """A site as a node: a function from a message to the content of its answer."""
+        number = sorted(self.names).index(name)
+
+        def answer(message):
+            if tamper is not None and (found := tamper(message)) is not None:
+                return None if found == "silent" else found
+            app = answer_offer if message.metadata.message_type == "train" else receive_results
+            now = time.time()
+            about = Metadata(1, "m", 1, 2, "", "", now, 60.0, "train", src_task_id=1, dst_task_id=1)
+            here = Context(1, 2, {"partition-id": number}, RecordDict(), {})
+            reply = app(Message(content=message.content, metadata=about), here)
+            assert not reply.has_error()
+            return reply.content
+
+        return answer
+
+    def run(self, task, names=None, nodes=None, **changes):
+        """One run of the server's app over some sites."""
+        wanted = self.names if names is None else names
+        nodes = nodes or {10 + self.names.index(n): self.node(n) for n in wanted}
+        with self.store(**changes) as store:
+            self.round = SecureRound(Fleet(nodes), self.settings(**changes), store)
+            return self.round.run(task)
+
+    def exact(self, task, names=None):
+        """The summary of all rows of some sites, as one site would make it."""
+        parts = [self.data[n, task] for n in names or self.names]
+        X, y = (np.concatenate([p[i] for p in parts]) for i in (0, 1))
+        return fedran.summarize(PHI(X), y, rank=None, fingerprint=PHI.fingerprint)
