@@ -244,10 +244,9 @@ class Store:
         """Receipts for uploads that a site believes to be in quarantine, and that were accepted."""
         accepted, still_waiting = self.aggregator.absorbed, self.database.quarantine()
         keys = [(client, task) for task in waiting]
-        covered = {key: accepted[found] for key, found in self.state.covered.items()}
-        known = {**covered, **accepted}
-        keys = [key for key in keys if key in known and key not in still_waiting]
-        return [Receipt(Code.ACCEPTED, *key, known[key]) for key in keys]
+        digests = {key: accepted.get(self.state.covered.get(key, key)) for key in keys}
+        known = {k: d for k, d in digests.items() if d is not None and k not in still_waiting}
+        return [Receipt(Code.ACCEPTED, *key, digest) for key, digest in known.items()]
 
     def known_answers(self, task: str) -> list[Receipt]:
         """What was decided in earlier runs about uploads for a task, the newest decision last."""

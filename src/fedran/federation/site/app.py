@@ -64,7 +64,7 @@ def answer_offer(message: Message, context: Context) -> Message:
     Without an offer no upload is made, and refused uploads are not sent again. The server asks a
     second time if the reply had no room for all uploads. It then says what it received.
     """
-    reply, offer, received = Reply(), None, set[str]()
+    reply, offer, received, plain = Reply(), None, set[str](), True
     with reply.catch_errors():
         site = reply.site = LocalSite.find(context)
         with reply.catch_errors():
@@ -73,14 +73,16 @@ def answer_offer(message: Message, context: Context) -> Message:
                 received = site.settle(fields.get("receipts", []))
             if fields.get("offer") is not None:
                 offer = Offer.read(fields["offer"])
+                plain = offer.privacy == "none"
                 site.require_privacy(offer)
-                if offer.privacy != "none":
+                if plain:
+                    made = site.make(offer)
+                    reply.problems.append(made.text)
+                    reply.failed = made.failed
+                else:
                     reply.add_sums(offer, fields.get("sums"), blobs_of(message, MAX_BUDGET))
-                    return reply.to(message)
-                made = site.make(offer)
-                reply.problems.append(made.text)
-                reply.failed = made.failed
-        for task in site.to_send(offer, received) if site.settings.privacy == "none" else ():
+        plain = plain and site.settings.privacy == "none"
+        for task in site.to_send(offer, received) if plain else ():
             with reply.catch_errors():
                 reply.add(task, site.outbox.envelope(task) or b"")
     return reply.to(message)
