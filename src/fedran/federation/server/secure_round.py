@@ -256,9 +256,10 @@ class SecureRound(Round):
             receipt = self._store_sum(finished, *key)
         log.info("%s, %s: %s %s", *key, receipt.outcome, receipt.reason)
         self.sums.forget(attempt.task)
+        digest = hashlib.sha256(attempt.info("receipt")).hexdigest()
         for node, client in self.clients.items():
             if client in finished.members:
-                told = Receipt(receipt.code, client, attempt.task, attempt.digest, receipt.reason)
+                told = Receipt(receipt.code, client, attempt.task, digest, receipt.reason)
                 self.receipts.setdefault(node, []).append(told)
         if attempt.task == task:
             for client in finished.members:
