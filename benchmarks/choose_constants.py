@@ -19,9 +19,9 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +29,21 @@ import numpy as np
 import fedran
 from fedran.core._linalg.arrays import to_device
 from fedran.core.accounts import Accounts
+from fedran.core.labels import Label
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.ridge import Ridge
+from fedran.core.totals import (
+    RIDGE,
+    Totals,
+    aware_omega,
+    blind_omega,
+    totals,
+    totals_to_summary,
+)
 from fedran.data.catalogue import load_dataset
 from fedran.data.stream import Task, make_stream
 from fedran.wire import quantisation
+from fedran.wire.fixed_point import row_bounds, totals_fixed_point, totals_rounding
 
 RESULTS = Path(__file__).parent.parent / "results"
 RHOS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.5, 3, 6, 12, 25)
@@ -61,10 +71,14 @@ class Case:
     slope: float = 1.5
     label_rate: float = 1.0
     margin: float = 0.1
+    sketch: int | None = None
+    omega: str = "aware"
 
     @property
     def message(self) -> str:
         """What the clients send, in a few words."""
+        if self.sketch is not None:
+            return f"{self.omega} sketch, s={self.sketch}"
         if self.rank is not None:
             form = "" if self.center else ", uncentred"
             form += f", slope {self.slope:g}" if self.slope != 1.5 else ""
@@ -118,6 +132,13 @@ def cases() -> list[Case]:
     made += [Case(*many, **wide, group_size=g, min_group=1) for g in (3, 5)]
     made += [Case(*signed, **wide, group_size=6, min_group=5)]
     made += [Case(*small, **wide, group_size=5, min_group=1)]
+    for omega in ("aware", "blind"):
+        made += [Case(*digits, sketch=s, omega=omega) for s in (64, 256)]
+        made += [Case(*people, sketch=s, omega=omega) for s in (128, 512)]
+        made += [Case(*small, sketch=s, omega=omega) for s in (128, 512)]
+        made += [Case(*signed, sketch=s, omega=omega) for s in (128, 512)]
+        made += [Case(*few, 2048, sketch=s, omega=omega) for s in (128, 512)]
+        made += [Case(*few, sketch=s, omega=omega) for s in (256, 512, 1024)]
     return made
 
 
@@ -163,10 +184,23 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
         summaries = [summary(*client) for client in clients]
         return pool.map(lambda s: fedran.encode(s, bits=case.bits), summaries)
 
+    omega = None if case.sketch is None else blind_omega(case.out_features, case.sketch, (seed, 0))
     for t, task in enumerate(stream.tasks):
-        for k, blob in enumerate(uploads(task)):
-            largest = max(largest, len(blob))
-            agg.absorb(fedran.decode(blob), client=f"c{k}", task=f"t{t}")
+        if omega is not None:
+            rows = [(phi(to_device(X[r], device)), y[r]) for r in task.rows]
+            rebuilt, largest = summed(rows, task.classes, omega, phi)
+            agg.absorb(rebuilt, client="sum", task=f"t{t}")
+            again = (case.sketch, (seed, t + 1))
+            blind = case.omega == "blind"
+            omega = (
+                blind_omega(case.out_features, *again)
+                if blind
+                else aware_omega(rebuilt.factor, *again)
+            )
+        else:
+            for k, blob in enumerate(uploads(task)):
+                largest = max(largest, len(blob))
+                agg.absorb(fedran.decode(blob), client=f"c{k}", task=f"t{t}")
         rows = held_out[np.isin(y_all[held_out], stream.seen(t))]
         Z, truth = to_device(X_all[rows], device), y_all[rows]
         accuracy = {}
@@ -185,6 +219,26 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
         "rhos": list(RHOS),
         "tasks": tasks,
     }
+
+
+def summed(
+    clients: list[tuple[np.ndarray, np.ndarray]],
+    classes: Sequence[Label],
+    omega: np.ndarray,
+    phi: fedran.RandomFeatures,
+) -> tuple[fedran.Summary, int]:
+    """The summary of one task from the sum of the clients' totals, and the bytes of one upload."""
+    K, (norm, entry) = len(clients), row_bounds(phi.fingerprint)
+    fixed = totals_fixed_point(
+        len(classes), *omega.shape, row_norm=norm, entry=entry, most_rows=16384, n_sites=K
+    )
+    codes = np.zeros(fixed.size, dtype=np.uint32)
+    for H, labels in clients:
+        codes += fixed.encode(totals(H, labels, classes, omega).vector(), K)
+    total = Totals.from_vector(fixed.decode(codes), classes, *omega.shape)
+    rounding = totals_rounding(fixed, K)
+    rebuilt = totals_to_summary(total, omega, phi.fingerprint, rounding=rounding)
+    return rebuilt, 4 * fixed.size
 
 
 def training_rows(dataset: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -225,6 +279,8 @@ def at(run: dict, task: dict, rho: float) -> float:
 Rule = Callable[[Accounts], float]
 DEFAULT = f"{Ridge().base:g} + {Ridge().slope:g} f sqrt(n)"
 """The rule that is in use."""
+SKETCHES = f"{RIDGE.base:g} + {RIDGE.slope:g} f sqrt(n)"
+"""The rule that is in use for summaries rebuilt from sketches."""
 
 
 def rules() -> dict[str, Rule]:
@@ -242,9 +298,13 @@ def rules() -> dict[str, Rule]:
                 b + a * loss(acc, max(1.0, acc.rows_per_part))
             )
 
-    add("f", (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0), lambda acc, _: acc.cut_fraction)
+    add("f", (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0), lambda acc, _: acc.cut_fraction)
     add("sqrt(f)", (0.1, 0.2, 0.3, 0.4, 0.5, 0.7), lambda acc, _: acc.cut_fraction**0.5)
-    add("f sqrt(n)", (0.03, 0.05, 0.07, 0.1, 0.15), lambda acc, n: acc.cut_fraction * n**0.5)
+    add(
+        "f sqrt(n)",
+        (0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15),
+        lambda acc, n: acc.cut_fraction * n**0.5,
+    )
     add("f n^(1/4)", (0.1, 0.2, 0.3, 0.4, 0.6), lambda acc, n: acc.cut_fraction * n**0.25)
     add("f log2(n)", (0.1, 0.2, 0.3, 0.4), lambda acc, n: acc.cut_fraction * math.log2(n))
     add("s", (0.1, 0.2, 0.3, 0.5), lambda acc, _: per_upload(acc, acc.eps_G - acc.eps_quant))
@@ -268,7 +328,9 @@ def regret(run: dict, rule: Rule) -> float:
     return float(np.mean(lost))
 
 
-def ridge_table(title: str, runs: list[dict], beside: dict[str, list[dict]]) -> list[str]:
+def ridge_table(
+    title: str, runs: list[dict], beside: dict[str, list[dict]], in_use: str = DEFAULT
+) -> list[str]:
     """The rules with the smallest mean regret, the best of each family, as Markdown.
 
     ``beside``: runs whose regret is shown and does not choose.
@@ -286,7 +348,7 @@ def ridge_table(title: str, runs: list[dict], beside: dict[str, list[dict]]) -> 
     shown += [
         row
         for i, (_, _, row) in enumerate(order)
-        if row not in shown and (i < 5 or row.startswith(DEFAULT))
+        if row not in shown and (i < 5 or row.startswith(in_use))
     ]
     head = ["rule for rho", "mean regret", "largest regret of a run", *beside]
     return [
@@ -310,7 +372,7 @@ def fit(runs: list[dict]) -> str:
         "the spectral and Frobenius norms of what truncation removed, per upload and in units of",
         "mean ||h||^2. The regret of a rule is what it loses against the best ridge of every task,",
         "in points of accuracy. The tables show the five best rules, the best of each family, and",
-        f"the rule in use, {DEFAULT}.",
+        f"the rule in use, {DEFAULT} (sketches: {SKETCHES}).",
         "Gaussian classes with flat spectra are shown beside and do not choose: no rule that uses",
         "only the accounts serves them, because their best ridge is large at full rank too.",
     ]
@@ -321,6 +383,8 @@ def fit(runs: list[dict]) -> str:
     lines += ["", *ridge_table("Ridge for summaries", real, {"flat spectra": flat})]
     mixtures = [r for r in runs if r["group_size"]]
     lines += ["", *ridge_table("Ridge for mixtures", mixtures, {})]
+    sketches = [r for r in runs if r["sketch"]]
+    lines += ["", *ridge_table("Ridge for sketches of secure sums", sketches, {}, SKETCHES)]
     lines += ["", "## Every case at its best fixed ridge, and what the ridge costs", ""]
     lines += [
         "| dataset | tasks, clients, beta | M | message | MiB | f | A_avg / A_T | best rho |",
@@ -353,7 +417,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "constants.ndjson")
     args = parser.parse_args()
     lines = args.out.read_text().splitlines() if args.out.exists() else []
-    runs = [json.loads(line) for line in lines]
+    usual = {f.name: f.default for f in fields(Case) if f.default is not MISSING}
+    runs = [{**usual, **json.loads(line)} for line in lines]
     if args.step == "fit":
         (RESULTS / "constants.md").write_text(fit(runs))
         return
