@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure import masking, unmasking
@@ -14,7 +15,8 @@ from fedran.federation.secure.attempt import Attempt, Request, Stage, roster_dig
 from fedran.federation.secure.masking import SiteIdentity, SiteState
 from fedran.federation.secure.unmasking import ServerState
 
-KEYS = [SiteKey.generate() for _ in range(100)]
+KEYS = [SiteKey(Ed25519PrivateKey.from_private_bytes(bytes([i]) * 32)) for i in range(100)]
+"""Fixed, so that a fixed source of randomness makes every byte the same."""
 
 
 @dataclass

@@ -31,6 +31,7 @@ MAX_SITES = 128
 MAX_LENGTH = 2**26 - 2**18
 """The most numbers of a vector: 255 MiB, which fits the largest message."""
 MAX_ATTEMPTS = 10_000
+ALTERED = "the message was altered, or made for another attempt or by another site"
 
 
 class Stage(StrEnum):
@@ -227,7 +228,7 @@ class Answer:
         answer.verify(attempt, roster)
         return answer
 
-    def verify(self, attempt: Attempt, roster: Mapping[str, str]) -> None:
+    def verify(self, attempt: Attempt, roster: Mapping[str, str], hint: str = ALTERED) -> None:
         """Refuse an answer that its site did not sign for this attempt."""
         public = roster.get(self.client)
         if public is None:
@@ -238,7 +239,7 @@ class Answer:
                 f"signature of {self.client}",
                 f"one by its key in the roster, for stage {self.stage} of this attempt",
                 "another",
-                hint="the message was altered, or made for another attempt or list of sites",
+                hint=hint,
             )
 
 

@@ -65,6 +65,8 @@ from fedran.federation.secure.ciphers import (
 from fedran.federation.secure.shamir import Random, split
 from fedran.wire.validation import FILE_LIMITS
 
+OTHER_LIST = "the server has shown it another list of survivors, or altered its message"
+
 
 @dataclass(frozen=True)
 class SiteIdentity:
@@ -312,7 +314,7 @@ def reveal(state: SiteState, request: bytes, identity: SiteIdentity) -> tuple[Si
         raise Refused("confirmations", f"at least {needed}", len(found.parts))
     for peer, signature in found.parts.items():
         confirmation = Answer(peer, Stage.CONFIRM, {"survivors": text}, signature)
-        confirmation.verify(state.attempt, identity.roster)
+        confirmation.verify(state.attempt, identity.roster, OTHER_LIST)
     shares = {c: pair[0 if c in state.survivors else 1] for c, pair in state.held.items()}
     return _answer(replace(state, held={}), found, request, identity, shares)
 
