@@ -1,16 +1,18 @@
 """Heads that learn each task's classes apart, beside the nearest class mean, on frozen features.
 
     FEDRAN_DATA=... python benchmarks/task_logits.py
+    FEDRAN_DATA=... python benchmarks/task_logits.py --dataset vtab50-vit_ti16 --batch 32
 
 Prompt methods train the logits of a task's own classes against each other, never against those of
 other tasks. This measures what that costs where features do not change: the head of the prompt
-methods alone, on features of ViT-Ti. Rows are training rows of CIFAR-100, a fifth of every class is
-held out. Test rows are never read. One line of a Markdown table per classifier: accuracy within
-the classes of the row's own task, and among all classes. About a minute on one core.
+methods alone, on features of ViT-Ti. Tasks have ten classes. A fifth of the training rows of every
+class is held out. Test rows are never read. One line of a Markdown table per classifier: accuracy
+within the classes of the row's own task, and among all classes. About a minute on one core.
 """
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +28,7 @@ from fedran.methods.prompted.frozen_vit import Embedded
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights
 
-HELD_OUT, BETA, SEED = 0.2, 0.5, 101
+HELD_OUT, BETA, SEED, PER_TASK = 0.2, 0.5, 101, 10
 """The seed is none of the seeds of the reported streams."""
 FEDERATED = {"n_rounds": 5, "epochs": 5}
 ALONE = {"n_rounds": 1, "epochs": 10}
@@ -69,19 +71,24 @@ def trained_scores(
 
 def main() -> None:
     """Print the table."""
-    data = load_dataset("cifar100-vit_ti16")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--dataset", default="cifar100-vit_ti16")
+    parser.add_argument("--batch", type=int, default=128)
+    args = parser.parse_args()
+    data = load_dataset(args.dataset)
     X, y = data.X_train.astype(np.float32), data.y_train
     kept, held_out = split(y, HELD_OUT)
     X_test, y_test, X, y = X[held_out], y[held_out], X[kept], y[kept]
+    n_tasks = len(np.unique(y)) // PER_TASK
     tasks = {
-        5: make_stream(y, n_tasks=10, n_clients=5, beta=BETA, seed=SEED),
-        1: make_stream(y, n_tasks=10, n_clients=1, partitioner="iid", seed=SEED),
+        5: make_stream(y, n_tasks=n_tasks, n_clients=5, beta=BETA, seed=SEED),
+        1: make_stream(y, n_tasks=n_tasks, n_clients=1, partitioner="iid", seed=SEED),
     }
     order = [c for task in tasks[5].tasks for c in task.classes]
     truth = np.array([order.index(c) for c in y_test])
 
     def show(name: str, clients: int, scores: NDArray[Any]) -> None:
-        own = np.arange(len(order)) // 10 == (truth // 10)[:, None]
+        own = np.arange(len(order)) // PER_TASK == (truth // PER_TASK)[:, None]
         within = np.where(own, scores, -np.inf).argmax(1) == truth
         everywhere = scores.argmax(1) == truth
         row = (100 * within.mean(), 100 * everywhere.mean())
@@ -92,11 +99,13 @@ def main() -> None:
     show("nearest class mean", 5, X_test @ (means / np.linalg.norm(means, axis=1)[:, None]).T)
     for clients, schedule in ((5, FEDERATED), (1, ALONE)):
         for rate in (0.0005, 0.002):
-            method = HeadOnly(head_lr=rate, **schedule)
+            method = HeadOnly(head_lr=rate, batch=args.batch, **schedule)
             scores = trained_scores(method, X, y, tasks[clients], X_test)
             show(f"head, task by task, `head_lr` {rate:g}", clients, scores)
     joint = make_stream(y, n_tasks=1, n_clients=1, partitioner="iid", seed=SEED)
-    scores = trained_scores(HeadOnly(head_lr=0.0005, **ALONE), X, y, joint, X_test)
+    scores = trained_scores(
+        HeadOnly(head_lr=0.0005, batch=args.batch, **ALONE), X, y, joint, X_test
+    )
     columns = [list(joint.tasks[0].classes).index(c) for c in order]
     show("head, all classes in one task, `head_lr` 0.0005", 1, scores[:, columns])
 
