@@ -379,6 +379,27 @@ def status(
         print_status(reader.read(), Console(highlight=False))
 
 
+@app.command(rich_help_panel=WATCH)
+def metrics(
+    folder: ServerFolder,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write a file instead, for node_exporter's textfile collector."),
+    ] = None,
+) -> None:
+    """Print the metrics of a server in Prometheus' text format. Only reads files."""
+    from fedran.federation.status.metrics import render_metrics
+    from fedran.federation.status.reader import Reader
+    from fedran.wire.files import write_atomically
+
+    found = render_metrics(Reader(folder).read())
+    if out is None:
+        typer.echo(found.decode(), nl=False)
+    else:
+        write_atomically(out, found)
+        out.chmod(0o644)  # the collector runs as another user
+
+
 @app.command(rich_help_panel=SITE)
 def check(
     folder: SiteFolder,

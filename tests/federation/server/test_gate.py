@@ -1,11 +1,11 @@
 """A head that one upload made worse does not go into service, and the upload is named."""
 
-import numpy as np
 import pytest
 
 pytest.importorskip("cryptography")
 
 import fedran
+from fedran.federation.protocol.class_counts import Count
 from fedran.federation.protocol.rows import Rows
 from fedran.federation.server import gate
 from fedran.federation.server.head import update_head
@@ -114,5 +114,7 @@ def test_the_margin_is_a_setting(store, sites):
 
 @pytest.mark.parametrize(("wrong", "falls"), [(2, 0), (3, 1)])
 def test_fewer_than_three_validation_rows_never_decide(wrong, falls):
-    before, after = np.ones(10, dtype=bool), np.arange(10) >= wrong
-    assert len(gate._falls({"may": before}, before, after, 2.0)) == falls
+    before = {"a": Count(6, 6, 6), "b": Count(4, 4, 4)}
+    after = {"a": Count(6, 6 - wrong, 6 - wrong), "b": Count(4, 4, 4)}
+    for fair in (False, True):
+        assert len(gate._falls({"may": ["a", "b"]}, before, after, 2.0, fair=fair)) == falls

@@ -21,7 +21,7 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation import Rules
-from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
+from fedran.federation.site.app import VARIABLE, answer_offer, receive_results, validate_heads
 from fedran.federation.site.outbox import Outbox
 
 DIGEST = "ab" * 32
@@ -81,7 +81,7 @@ def call(app, body, here=None):
     assert not reply.has_error()
     fields = fields_of(reply)
     names = {"client", "head", "settled", "waiting", "told", "failed", "more", "protocol"}
-    assert set(fields) == names
+    assert set(fields) - {"validated", "counts"} == names
     assert fields.pop("protocol") == PROTOCOL
     return fields, blobs_of(reply, 10**6)
 
@@ -372,3 +372,58 @@ def test_an_upload_that_the_server_lost_and_the_site_deleted_is_made_again(place
     assert call(answer_offer, asked())[1] == {}
     call(receive_results, told(Code.LOST))
     assert set(call(answer_offer, asked())[1]) == {"may"}
+
+
+def heads_of(place, *tasks):
+    """Encoded heads over the rows of each task."""
+    found = {}
+    for task in tasks:
+        with np.load(place.folder / "data" / f"{task}.npz") as file:
+            agg = fedran.Aggregator(48, fingerprint=PHI.fingerprint)
+            rows = PHI(file["features"])
+            summary = fedran.summarize(rows, file["labels"], fingerprint=PHI.fingerprint)
+            agg.absorb(summary, client="a", task=task)
+        found[task] = fedran.encode(agg.solve())
+    return found
+
+
+def test_a_site_counts_how_many_of_its_validation_rows_a_head_labels_correctly(place):
+    X, y = place.rows(9)
+    rare = np.where(np.arange(60) < 2, 77, y)  # fewer than min_class_count rows
+    np.savez(place.folder / "held-out.npz", features=X, labels=rare)
+    assert "validated" not in call(answer_offer, asked())[0]
+    place.file.write_text(place.file.read_text() + 'validation = "held-out.npz"\n')
+    assert sorted(call(answer_offer, asked())[0]["validated"]) == [0, 1, 2]
+    heads = heads_of(place, "may", "june")
+    said = {"earlier": [0, 1, 2], "tested": [0, 1, 2]}
+    fields, _ = call(validate_heads, message_content(said, heads))
+    assert (fields["told"], set(fields["counts"])) == ("", {"may", "june"})
+    for name, blob in heads.items():
+        right = fedran.decode(blob).predict(PHI(X)) == rare
+        for label, rows, correct, fair in fields["counts"][name]:
+            assert (rows, correct) == ((rare == label).sum(), right[rare == label].sum())
+            assert fair == correct
+    assert {line[0] for line in fields["counts"]["may"]} == {0, 1, 2}
+
+
+def test_a_site_without_validation_rows_counts_nothing(place):
+    call(answer_offer, asked())
+    said = {"earlier": [], "tested": []}
+    fields, _ = call(validate_heads, message_content(said, heads_of(place, "may")))
+    assert "counts" not in fields
+    assert "a site with validation rows" in fields["told"]
+
+
+@pytest.mark.parametrize(
+    "said", [{"earlier": 3, "tested": []}, {"earlier": [], "tested": [[1]]}, None]
+)
+def test_a_request_for_counts_that_makes_no_sense_is_refused(place, said):
+    np.savez(place.folder / "held-out.npz", features=place.rows(9)[0], labels=place.rows(9)[1])
+    place.file.write_text(place.file.read_text() + 'validation = "held-out.npz"\n')
+    call(answer_offer, asked())
+    heads = heads_of(place, "may")
+    if said is None:
+        said, heads = {"earlier": [], "tested": []}, {str(i): heads["may"] for i in range(10)}
+    fields, _ = call(validate_heads, message_content(said, heads))
+    assert "counts" not in fields
+    assert fields["failed"]

@@ -1,35 +1,51 @@
 """The gate for new heads: a head that is worse on earlier classes does not go into service.
 
-Validation rows at the server are needed. Accuracy on the classes of earlier tasks is compared
-between the head in service and the new one. New classes make every task harder, so predictions of
-new classes that the validation rows contain do not count there. Whether an upload does harm is
-found by leaving it out: its part is subtracted from the sum, and the head is solved again.
+Validation rows are needed, at the server or at the sites. Accuracy on the classes of earlier tasks
+is compared between the head in service and the new one. New classes make every task harder, so
+predictions of new classes that the validation rows contain do not count there. Whether an upload
+does harm is found by leaving it out: its part is subtracted from the sum, and the head is solved
+again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
+from fedran.federation.protocol.class_counts import Counts, accuracy
 from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.entries import Upload
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation import decode_upload
-from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.validation import FILE_LIMITS
 
 LEAST_ROWS = 3
 """Validation rows by which a head must be worse, so that a single row never decides."""
-MAX_LEFT_OUT = 50
-"""New uploads that are left out one by one, those with the most rows first."""
+
+
+class Validation(Protocol):
+    """Rows with labels on which heads are tested: the server's own, or those of the sites."""
+
+    most_heads: int
+    """New uploads that are left out one by one, those with the most rows first."""
+
+    def counts(self, heads: Iterable[Head], earlier: Collection[Label]) -> list[Counts]:
+        """Rows and correct ones per class, for each head. All have the same rows."""
+        ...
+
+    def witnesses(self, before: Head, after: Head, labels: Collection[Label]) -> tuple[str, ...]:
+        """Sites on whose rows of these classes the second head is worse than the first."""
+        ...
+
+    def accuracy(self, head: Head) -> float | None:
+        """Accuracy on the rows whose class the head knows; None if there are none."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -39,6 +55,8 @@ class Fall:
     task: str
     before: float
     after: float
+    sites: tuple[str, ...] = ()
+    """Sites that see it on their own validation rows, where these are used."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +67,10 @@ class Blame:
     task: str
     gain: float
     """Points of accuracy over all validation rows."""
+
+
+def _some(sites: tuple[str, ...]) -> str:
+    return ", ".join(sites[:5]) + (f" and {len(sites) - 5} others" if sites[5:] else "")
 
 
 @dataclass(frozen=True)
@@ -63,7 +85,7 @@ class Held:
         """One sentence for the operator."""
         parts = [
             f"accuracy on the classes of task {f.task} falls from {100 * f.before:.1f} % to "
-            f"{100 * f.after:.1f} %"
+            f"{100 * f.after:.1f} %" + (f", as {_some(f.sites)} report" if f.sites else "")
             for f in self.falls[:3]
         ]
         parts += [
@@ -78,7 +100,7 @@ class Held:
 
 def check_head(
     store: Store,
-    validation: ValidationSet,
+    validation: Validation,
     previous: Head | None,
     new: Head,
     margin: float,
@@ -90,34 +112,59 @@ def check_head(
     are left out one by one if a group of classes is worse than before, if the new classes are
     worse than the earlier ones, or if there is no previous head to compare with.
     """
-    scores, classes = validation.scores(new), list(new.classes)
-    after, known = validation.correct_scores(scores, classes), validation.known_to(new)
+    earlier: tuple[Label, ...] = () if previous is None else tuple(previous.classes)
+    known = dict.fromkeys((*earlier, *new.classes))
     falls: list[Fall] = []
     suspicious = previous is None
-    if previous is not None:
-        earlier, before = validation.known_to(previous), validation.correct(previous)
-        groups = _groups(store.database.uploads(), validation, previous)
-        tested = set(validation.rows.y)
-        fair = [i for i, c in enumerate(classes) if c in previous.classes or c not in tested]
-        compared = validation.correct_scores(scores[:, fair], [classes[i] for i in fair])
-        falls = _falls(groups, before, compared, margin)
-        fresh, known = known & ~earlier, known | earlier
-        if fresh.any() and earlier.any():
-            suspicious = np.mean(after[fresh]) < np.mean(before[earlier]) - margin / 100
-        suspicious = bool(suspicious or falls or _falls(groups, before, after, margin))
-    if not suspicious or not known.any():
+    if previous is None:
+        (after,) = validation.counts([new], earlier)
+    else:
+        before, after = validation.counts([previous, new], earlier)
+        groups = _groups(store.database.uploads(), earlier)
+        falls = _falls(groups, before, after, margin, fair=True)
+        falls = [
+            replace(fall, sites=validation.witnesses(previous, new, groups[fall.task]))
+            for fall in falls
+        ]
+        old = accuracy(before, earlier)
+        fresh = accuracy(after, (label for label in new.classes if label not in earlier))
+        if fresh is not None and old is not None:
+            suspicious = fresh < old - margin / 100
+        suspicious = bool(suspicious or falls or _falls(groups, before, after, margin, fair=False))
+    if not suspicious or accuracy(after, known) is None:
         return None
     blamed = []
-    for upload in sorted(uploads, key=lambda u: -u.rows)[:MAX_LEFT_OUT]:
-        rest = store.aggregator.solve_without(messages_of(store, [upload]))
-        if rest is None:
-            continue
-        gain = int(validation.correct(rest)[known].sum()) - int(after[known].sum())
-        points = 100 * gain / int(known.sum())
-        if gain >= LEAST_ROWS and points > margin:
-            blamed.append(Blame(upload.client, upload.task, points))
+    tried = sorted(uploads, key=lambda u: -u.rows)[: validation.most_heads]
+    # The new head is tested again with the others, because fewer sites may answer this time.
+    left_out, (after, *rests) = _leave_out(store, validation, new, tried, earlier)
+    rows = sum(after[label].rows for label in known if label in after)
+    for upload, rest in zip(left_out, rests, strict=False):
+        gain = sum(rest[label].correct - after[label].correct for label in known if label in after)
+        if gain >= LEAST_ROWS - 0.5 and 100 * gain / rows > margin:
+            blamed.append(Blame(upload.client, upload.task, 100 * gain / rows))
     blamed.sort(key=lambda b: -b.gain)
     return Held(tuple(falls), tuple(blamed)) if falls or blamed else None
+
+
+def _leave_out(
+    store: Store,
+    validation: Validation,
+    new: Head,
+    uploads: Collection[Upload],
+    earlier: tuple[Label, ...],
+) -> tuple[list[Upload], list[Counts]]:
+    """Uploads that can be left out, and the counts of the new head and of those without each."""
+    left_out: list[Upload] = []
+
+    def heads() -> Iterator[Head]:
+        yield new
+        for upload in uploads:
+            rest = store.aggregator.solve_without(messages_of(store, [upload]))
+            if rest is not None:
+                left_out.append(upload)
+                yield rest
+
+    return left_out, validation.counts(heads(), earlier)
 
 
 def messages_of(store: Store, uploads: Iterable[Upload]) -> Iterator[Summary | Mixture]:
@@ -127,29 +174,28 @@ def messages_of(store: Store, uploads: Iterable[Upload]) -> Iterator[Summary | M
         yield decode_upload(envelope, FILE_LIMITS)
 
 
-def _groups(
-    uploads: Iterable[Upload], validation: ValidationSet, head: Head
-) -> dict[str, NDArray[np.bool_]]:
-    """For each task, the validation rows of the head's classes that the task was first to have."""
+def _groups(uploads: Iterable[Upload], earlier: Collection[Label]) -> dict[str, list[Label]]:
+    """For each task, the classes of the head in service that the task was first to have."""
     first: dict[Label, str] = {}
     for upload in uploads:
         for label, _ in upload.classes:
             first.setdefault(label, base_task(upload.task))
-    tasks = [first.get(label, "") if label in head.classes else None for label in validation.rows.y]
-    names = dict.fromkeys(task for task in tasks if task is not None)
-    return {name: np.array([task == name for task in tasks], dtype=bool) for name in names}
+    groups: dict[str, list[Label]] = {}
+    for label in earlier:
+        groups.setdefault(first.get(label, ""), []).append(label)
+    return groups
 
 
 def _falls(
-    groups: dict[str, NDArray[np.bool_]],
-    before: NDArray[np.bool_],
-    after: NDArray[np.bool_],
-    margin: float,
+    groups: dict[str, list[Label]], before: Counts, after: Counts, margin: float, *, fair: bool
 ) -> list[Fall]:
     """The groups on which the accuracy falls by more than the margin, worst first."""
     found = []
-    for task, rows in groups.items():
-        old, new = float(np.mean(before[rows])), float(np.mean(after[rows]))
-        if 100 * (old - new) > margin and (old - new) * rows.sum() >= LEAST_ROWS - 0.5:
+    for task, labels in groups.items():
+        old, new = accuracy(before, labels), accuracy(after, labels, fair=fair)
+        rows = sum(before[label].rows for label in labels if label in before)
+        if old is None or new is None:
+            continue
+        if 100 * (old - new) > margin and (old - new) * rows >= LEAST_ROWS - 0.5:
             found.append(Fall(task, old, new))
     return sorted(found, key=lambda fall: fall.after - fall.before)

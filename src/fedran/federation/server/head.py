@@ -12,9 +12,8 @@ from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.federation.protocol.class_names import class_warnings
 from fedran.federation.server.entries import Upload
-from fedran.federation.server.gate import Held, check_head
+from fedran.federation.server.gate import Held, Validation, check_head
 from fedran.federation.server.store import Store
-from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.codec import decode, encode
 from fedran.wire.files import write_atomically
 
@@ -24,7 +23,7 @@ HEAD, HELD = "head.fedran", "held.fedran"
 
 
 def update_head(
-    store: Store, validation: ValidationSet | None, task: str, margin: float | None = None
+    store: Store, validation: Validation | None, task: str, margin: float | None = None
 ) -> tuple[bytes, str]:
     """Solve and encode the head over everything in the store; its bytes and their SHA-256.
 

@@ -18,22 +18,27 @@ from flwr.serverapp import Grid
 
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
+from fedran.core.labels import Label
 from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.messages import (
     MAX_CLASSES,
     MAX_EARLIER,
     check_protocol,
+    read_labels,
     read_settled,
     read_tasks,
 )
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
+from fedran.federation.server.gate import Validation
 from fedran.federation.server.head import update_head
 from fedran.federation.server.messenger import Messenger
 from fedran.federation.server.quarantine import usual_row_energy
 from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.site_validation import SiteValidation
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation_set import ValidationSet
+from fedran.wire.validation import Header
 
 POLL_SECONDS = 1.0
 CATCH_UP_SECONDS = 120.0
@@ -140,6 +145,8 @@ class Round:
         """Node -> SHA-256 of the head that it says it has."""
         self.have_more: set[int] = set()
         """Nodes whose last reply had no room for all their uploads."""
+        self.validated: dict[int, tuple[str, tuple[Label, ...]]] = {}
+        """Node -> its client, and the classes for which it has validation rows."""
         self.replies: Counter[int] = Counter()
 
     def run(self, task: str) -> Verdict:
@@ -222,6 +229,7 @@ class Round:
             client = check_id(fields.get("client"), "client")
             problem = fields.get("told")
             settled = read_settled(fields.get("settled", []))
+            validated = read_labels(Header(fields), "validated")
             waiting = read_tasks(fields.get("waiting", []))
             self._check_owner(node, client)
         except Refused as reason:
@@ -249,6 +257,8 @@ class Round:
         decided = self.store.decided(client, waiting) + self.store.not_here(client, settled)
         self.receipts.setdefault(node, []).extend(receipts + decided)
         self.held_heads[node] = str(fields.get("head", ""))
+        if validated:
+            self.validated[node] = client, validated
         for receipt in receipts:
             shown = f": {receipt.reason}" if receipt.reason else ""
             log.info("%s, %s: %s%s", receipt.client, receipt.task, receipt.outcome, shown)
@@ -302,7 +312,8 @@ class Round:
 
         Nodes that are not noted in the database are asked again by a later run.
         """
-        head, digest = update_head(self.store, self.validation, task, self.settings.head_margin)
+        validation = self.validation or self._site_validation()
+        head, digest = update_head(self.store, validation, task, self.settings.head_margin)
         nodes = list(self.messenger.grid.get_node_ids())
         self.messenger.unanswered.clear()  # answers to the offer that came too late
         log.info("sending receipts and the newest head to %d nodes", len(nodes))
@@ -330,6 +341,21 @@ class Round:
         lacking = {str(n) for n in nodes} - served
         if head and lacking:
             log.warning("%d of %d nodes will be asked again", len(lacking), len(nodes))
+
+    def _site_validation(self) -> Validation | None:
+        """The validation rows of the sites that answered; None if these are not to be used."""
+        if not self.settings.site_validation:
+            return None
+        if not self.validated:
+            log.warning("no site that answered has validation rows; new heads are not tested")
+            return None
+        return SiteValidation(
+            self.messenger,
+            {node: client for node, (client, _) in self.validated.items()},
+            {label for _, labels in self.validated.values() for label in labels},
+            self.store.database.uploads(),
+            self._check_owner,
+        )
 
     def _record(self, task: str, state: str, quorum: Quorum) -> None:
         """Log the state of a task and write it to the database."""

@@ -76,6 +76,9 @@ class ServerSettings(Settings):
     it is parsed. At least `budget_bytes` + 1,024."""
     validation: str | None = None
     """An `.npz` file with `features` and `labels`, on which every new head is tested."""
+    site_validation: bool = False
+    """Without `validation`: whether sites test every new head on validation rows of their own, and
+    report counts per class."""
     address: Annotated[str, is_address] = "127.0.0.1:9443"
     """Where the SuperLink listens."""
     catch_up: Annotated[float, between(0, 86400)] = 60.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from fedran.core._linalg.arrays import require_finite, to_numpy
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures, require_nonnegative
 from fedran.core.head import Head
+from fedran.core.labels import Label
+from fedran.federation.protocol.class_counts import Counts, count_correct
 from fedran.federation.protocol.rows import Rows, read_rows
 from fedran.federation.server.settings import ServerSettings
 
@@ -23,6 +26,7 @@ class ValidationSet:
 
     rows: Rows
     phi: RandomFeatures
+    most_heads = 50
 
     @classmethod
     def load(cls, settings: ServerSettings, folder: Path) -> ValidationSet | None:
@@ -49,13 +53,18 @@ class ValidationSet:
 
     def correct(self, head: Head) -> NDArray[np.bool_]:
         """Which rows the head labels correctly. A row of a class that it lacks is wrong."""
-        return self.correct_scores(self.scores(head), list(head.classes))
-
-    def correct_scores(self, scores: NDArray[Any], classes: list[Any]) -> NDArray[np.bool_]:
-        """Which rows have their largest score in the column of their label."""
-        position = {label: i for i, label in enumerate(classes)}
+        position = {label: i for i, label in enumerate(head.classes)}
         truth = np.array([position.get(label, -1) for label in self.rows.y], dtype=np.int64)
-        return np.asarray(np.argmax(scores, axis=1) == truth)
+        return np.asarray(np.argmax(self.scores(head), axis=1) == truth)
+
+    def counts(self, heads: Iterable[Head], earlier: Collection[Label]) -> list[Counts]:
+        """Rows and correct ones per class, for each head."""
+        y, tested = self.rows.y, set(self.rows.y)
+        return [count_correct(self.scores(h), h.classes, y, earlier, tested) for h in heads]
+
+    def witnesses(self, *_: object) -> tuple[str, ...]:
+        """Nobody: these rows belong to the server."""
+        return ()
 
     def known_to(self, head: Head) -> NDArray[np.bool_]:
         """Which rows have a class of the head."""

@@ -22,10 +22,18 @@ from flwr.clientapp import ClientApp
 from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
+from fedran.core.labels import Label
+from fedran.federation.protocol.class_counts import counts_to_json
 from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
-from fedran.federation.protocol.messages import MAX_BUDGET, MAX_SETTLED, PROTOCOL, Offer
+from fedran.federation.protocol.messages import (
+    MAX_BUDGET,
+    MAX_CLASSES,
+    MAX_SETTLED,
+    PROTOCOL,
+    Offer,
+)
 from fedran.federation.protocol.receipts import Code, receipts_from_json
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.protocol.transport import MAX_BLOBS, blobs_of, fields_of, message_content
@@ -33,6 +41,8 @@ from fedran.federation.secure.contribution import Content
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.secure import NoContribution, Participant, SumFiles, requests_of
 from fedran.federation.site.settings import SiteSettings
+from fedran.federation.site.upload import Site
+from fedran.federation.site.validation import SiteRows
 from fedran.federation.site.worker import (
     Problems,
     make_uploads,
@@ -85,6 +95,27 @@ def answer_offer(message: Message, context: Context) -> Message:
         for task in site.to_send(offer, received) if plain else ():
             with reply.catch_errors():
                 reply.add(task, site.outbox.envelope(task) or b"")
+        with reply.catch_errors():
+            rows = SiteRows.load(site.settings, site.file.parent) if plain else None
+            reply.validated = rows.classes if rows else []
+    return reply.to(message)
+
+
+@app.evaluate()
+def validate_heads(message: Message, context: Context) -> Message:
+    """Count how many of the site's validation rows each head in the message labels correctly."""
+    reply = Reply()
+    with reply.catch_errors():
+        site = reply.site = LocalSite.find(context)
+        with reply.catch_errors():
+            rows, offer = SiteRows.load(site.settings, site.file.parent), site.last_offer()
+            if rows is None or offer is None:
+                raise Refused("validation", "a site with validation rows and an offer", "none")
+            if site.settings.privacy != "none" or offer.privacy != "none":
+                raise Refused("validation", "a federation without secure sums", offer.privacy)
+            blobs = blobs_of(message, DEFAULT_LIMITS.message)
+            counts = rows.test(Site.load(site.file), offer, blobs, fields_of(message))
+            reply.counts = {name: counts_to_json(found) for name, found in counts.items()}
     return reply.to(message)
 
 
@@ -151,7 +182,7 @@ class LocalSite:
     def make(self, offer: Offer) -> Problems:
         """Make the upload for a task unless it exists. Returns why it could not be made."""
         offer.require(self.settings.federation, self.settings.source)
-        last = self._last_offer()
+        last = self.last_offer()
         if last is not None and last.epoch != offer.epoch:
             log.info("the server's state was restored or corrected; it may ask for uploads again")
         write_atomically(self.state_file("offer.json"), json.dumps(offer.fields()).encode())
@@ -192,7 +223,7 @@ class LocalSite:
 
     def keep_head(self, head: bytes) -> None:
         """Replace the head. One for other features than the offered ones is refused."""
-        found, offer = decode(head, Head), self._last_offer()
+        found, offer = decode(head, Head), self.last_offer()
         if offer is not None:
             require_same(offer.features().fingerprint, found.fingerprint, "site and head")
         write_atomically(self.state_file("head.fedran"), head)
@@ -207,7 +238,8 @@ class LocalSite:
         """What this site remembers of secure sums."""
         return SumFiles(self.file.parent / self.settings.state)
 
-    def _last_offer(self) -> Offer | None:
+    def last_offer(self) -> Offer | None:
+        """The last offer that came."""
         path = self.state_file("offer.json")
         return Offer.read(json.loads(path.read_bytes())) if path.is_file() else None
 
@@ -229,6 +261,10 @@ class Reply:
     """Whether the site has uploads for which this reply has no room."""
     refused: dict[str, Any] = field(default_factory=dict)
     """Secure sums in which the site does not take part, and why."""
+    validated: list[Label] = field(default_factory=list)
+    """Classes for which the site has validation rows."""
+    counts: dict[str, list[list[Any]]] = field(default_factory=dict)
+    """Validation counts of heads, by the names that the server gave them."""
 
     def add(self, task: str, blob: bytes) -> None:
         """Add an envelope if there is room for it."""
@@ -286,6 +322,10 @@ class Reply:
         if problems:
             log.warning("reported to the server: %s", problems)
         fields |= {"told": problems, "failed": self.failed, "more": self.more}
+        if self.validated:
+            fields["validated"] = self.validated[:MAX_CLASSES]
+        if self.counts:
+            fields["counts"] = self.counts
         fields["protocol"] = PROTOCOL
         if self.refused:
             fields["refused"] = self.refused

@@ -57,6 +57,9 @@ class SiteSettings(Settings):
     upload gets none."""
     min_sites: Annotated[int, between(2, MAX_SITES)] = 3
     """The fewest sites of a secure sum in which this site takes part."""
+    validation: str | None = None
+    """A file with rows as of a task, which are in no upload. The site counts how many of them a new
+    classifier labels correctly, and tells the server, if the server's `site_validation` asks."""
     pseudo_labels: Literal["margin", "none"] = "margin"
     """Whether rows without a label get a pseudo-label, or are left out."""
     seconds: Annotated[float, between(1, 7 * 86400)] = 600.0

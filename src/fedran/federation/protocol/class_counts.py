@@ -1,0 +1,141 @@
+"""Validation counts: how many rows of each class a head labels correctly.
+
+The server counts on its own validation rows. Sites may count on theirs and report the result; the
+server adds the reports, and no single site can move the sum by more than a known share.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused
+from fedran.core.labels import Label
+from fedran.federation.protocol.messages import MAX_CLASSES, read_labels
+from fedran.wire.validation import Header
+
+MAX_HEADS = 9
+"""Heads that a site tests for one message."""
+MAX_ROWS = 10**9
+
+
+@dataclass(frozen=True)
+class Count:
+    """Validation rows of one class. Sums over sites are fractions after their bound."""
+
+    rows: float
+    correct: float
+    fair: float
+    """Correct if new classes that have validation rows are left out of the prediction."""
+
+
+Counts = dict[Label, Count]
+
+
+def count_correct(
+    scores: NDArray[Any],
+    classes: Collection[Label],
+    y: list[Any],
+    earlier: Collection[Label],
+    tested: Collection[Label],
+) -> Counts:
+    """Count per class from scores (n, C) of labelled rows.
+
+    ``earlier`` are the classes of the head in service, ``tested`` those with validation rows. Rows
+    of a class that the head lacks are wrong.
+
+    >>> scores = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 0.0]])
+    >>> count_correct(scores, ("a", "b", "new"), ["a", "b"], ("a", "b"), ("a", "b", "new"))["a"]
+    Count(rows=1, correct=0, fair=1)
+    """
+    columns = list(classes)
+    fair = [i for i, c in enumerate(columns) if c in earlier or c not in tested]
+    truth = _positions(y, columns)
+    right = np.argmax(scores, axis=1) == truth if columns else np.zeros(len(y), bool)
+    fairly = np.zeros(len(y), bool)
+    if fair:
+        fairly = np.argmax(scores[:, fair], axis=1) == _positions(y, [columns[i] for i in fair])
+    labels = [label for label in dict.fromkeys(y) if label is not None]
+    code = _positions(y, labels)
+    size, known = len(labels), code >= 0
+    rows, correct, fairly_correct = (
+        np.bincount(code[chosen & known], minlength=size).tolist()
+        for chosen in (known, right, fairly)
+    )
+    return {c: Count(rows[i], correct[i], fairly_correct[i]) for i, c in enumerate(labels)}
+
+
+def add_bounded(
+    reports: Mapping[str, Counts], accepted: Mapping[str, Mapping[Label, int]]
+) -> Counts:
+    """The sum of the sites' reports, in which no site outweighs the others.
+
+    A site counts for a class with at most as many rows as its accepted uploads have of it, and with
+    at most the median of the reporting sites. Of S sites that report a class, at least S // 2 + 1
+    have the median or more, so one of them has at most the share 1 / (S // 2 + 1) of the sum.
+
+    >>> told = {name: {"a": Count(10, 9, 9)} for name in ("1", "2")}
+    >>> told["liar"] = {"a": Count(10**6, 0, 0)}
+    >>> add_bounded(told, {name: {"a": 1000} for name in told})
+    {'a': Count(rows=30.0, correct=18.0, fair=18.0)}
+    """
+    total: Counts = {}
+    for label in dict.fromkeys(label for counts in reports.values() for label in counts):
+        told = {site: counts[label] for site, counts in reports.items() if label in counts}
+        rows = {
+            site: min(count.rows, accepted.get(site, {}).get(label, 0))
+            for site, count in told.items()
+            if count.rows > 0
+        }
+        rows = {site: n for site, n in rows.items() if n > 0}
+        if not rows:
+            continue
+        cap = statistics.median_low(rows.values())
+        shares = {site: min(n, cap) / told[site].rows for site, n in rows.items()}
+        total[label] = Count(
+            float(sum(min(n, cap) for n in rows.values())),
+            sum(share * told[site].correct for site, share in shares.items()),
+            sum(share * told[site].fair for site, share in shares.items()),
+        )
+    return total
+
+
+def accuracy(counts: Counts, labels: Iterable[Label], *, fair: bool = False) -> float | None:
+    """Accuracy over the rows of some classes; None without a row."""
+    chosen = [counts[label] for label in labels if label in counts]
+    rows = sum(count.rows for count in chosen)
+    return sum(c.fair if fair else c.correct for c in chosen) / rows if rows else None
+
+
+def counts_to_json(counts: Counts) -> list[list[Any]]:
+    """Counts as plain values for a message."""
+    return [[label, c.rows, c.correct, c.fair] for label, c in counts.items()]
+
+
+def counts_from_json(given: object) -> Counts:
+    """Inverse of ``counts_to_json``. Every value is checked."""
+    if not isinstance(given, list) or len(given) > MAX_CLASSES:
+        raise Refused("counts", f"a list of at most {MAX_CLASSES} classes", type(given).__name__)
+    if not all(isinstance(line, list) and len(line) == 4 for line in given):
+        raise Refused("counts", "label, rows, correct and fair for each class", given[:1])
+    read_labels(Header({"counts": [line[0] for line in given]}), "counts")
+    found: Counts = {}
+    for line in given:
+        label, rows, correct, fair = line
+        numbers = all(type(n) is int for n in line[1:])
+        if not numbers or not 0 < rows <= MAX_ROWS or not min(correct, fair) >= 0:
+            raise Refused("counts", "whole numbers of rows", line[1:])
+        if max(correct, fair) > rows or label in found:
+            raise Refused("counts", "each class once, with at most all rows correct", line[1:])
+        found[label] = Count(rows, correct, fair)
+    return found
+
+
+def _positions(y: list[Any], columns: list[Label]) -> NDArray[np.int64]:
+    position = {label: i for i, label in enumerate(columns)}
+    return np.array([position.get(label, -1) for label in y], dtype=np.int64)

@@ -1,0 +1,79 @@
+"""Validation rows of a site: it counts how many of them a new head labels correctly.
+
+The rows never leave the site, and the counts do so only if ``validation`` in ``site.toml`` names a
+file. Whoever controls the server chooses the heads, so the counts can reveal something about single
+rows. Classes with few rows are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedran.core._linalg.arrays import require_finite, to_numpy
+from fedran.core.errors import Refused
+from fedran.core.fingerprint import require_same
+from fedran.core.head import Head
+from fedran.core.labels import Label, canonical
+from fedran.federation.protocol.class_counts import MAX_HEADS, Counts, count_correct
+from fedran.federation.protocol.messages import Offer, read_labels
+from fedran.federation.protocol.rows import Rows, read_rows
+from fedran.federation.site.settings import SiteSettings
+from fedran.federation.site.upload import Site
+from fedran.wire.codec import decode
+from fedran.wire.validation import Header
+
+
+@dataclass(frozen=True)
+class SiteRows:
+    """The labelled validation rows of a site, of classes with enough rows."""
+
+    rows: Rows
+
+    @classmethod
+    def load(cls, settings: SiteSettings, folder: Path) -> SiteRows | None:
+        """The rows in the file that the settings name; None if they name none."""
+        if settings.validation is None:
+            return None
+        found = read_rows(folder / settings.validation)
+        labels = [None if label is None else canonical(label) for label in found.y]
+        counts = Counter(labels)
+        kept = [
+            i
+            for i, label in enumerate(labels)
+            if label is not None and counts[label] >= settings.min_class_count
+        ]
+        return cls(Rows(found.X[kept], [labels[i] for i in kept]))
+
+    @property
+    def classes(self) -> list[Label]:
+        """The classes with validation rows."""
+        return list(dict.fromkeys(self.rows.y))
+
+    def test(
+        self, site: Site, offer: Offer, blobs: Mapping[str, bytes], fields: Mapping[str, Any]
+    ) -> dict[str, Counts]:
+        """Counts for every head in a message of the server."""
+        if not 0 < len(blobs) <= MAX_HEADS:
+            raise Refused("heads", f"1 to {MAX_HEADS} heads", len(blobs))
+        earlier, tested = (read_labels(Header(dict(fields)), k) for k in ("earlier", "tested"))
+        phi, heads = offer.features(), {name: decode(blob, Head) for name, blob in blobs.items()}
+        for head in heads.values():
+            require_same(phi.fingerprint, head.fingerprint, "site and head")
+        Z = site.extractor(self.rows, offer)(self.rows.X)
+        require_finite(Z, "validation rows")
+        scores: dict[str, list[Any]] = {name: [] for name in heads}
+        for _, H in phi.blocks(Z):
+            for name, head in heads.items():
+                scores[name].append(to_numpy(head.scores(H)))
+        return {
+            name: count_correct(
+                np.concatenate(scores[name]), head.classes, self.rows.y, earlier, tested
+            )
+            for name, head in heads.items()
+        }
