@@ -33,7 +33,8 @@ from fedran.core.labels import Label
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.ridge import Ridge
 from fedran.core.totals import (
-    RIDGE,
+    SKETCH_BASE,
+    SKETCH_SLOPE,
     Totals,
     aware_omega,
     blind_omega,
@@ -188,7 +189,7 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
     for t, task in enumerate(stream.tasks):
         if omega is not None:
             rows = [(phi(to_device(X[r], device)), y[r]) for r in task.rows]
-            rebuilt, largest = summed(rows, task.classes, omega, phi)
+            rebuilt, largest = summed(rows, task.classes, omega, phi, device)
             agg.absorb(rebuilt, client="sum", task=f"t{t}")
             again = (case.sketch, (seed, t + 1))
             blind = case.omega == "blind"
@@ -226,6 +227,7 @@ def summed(
     classes: Sequence[Label],
     omega: np.ndarray,
     phi: fedran.RandomFeatures,
+    device: str | None = None,
 ) -> tuple[fedran.Summary, int]:
     """The summary of one task from the sum of the clients' totals, and the bytes of one upload."""
     K, (norm, entry) = len(clients), row_bounds(phi.fingerprint)
@@ -237,7 +239,7 @@ def summed(
         codes += fixed.encode(totals(H, labels, classes, omega).vector(), K)
     total = Totals.from_vector(fixed.decode(codes), classes, *omega.shape)
     rounding = totals_rounding(fixed, K)
-    rebuilt = totals_to_summary(total, omega, phi.fingerprint, rounding=rounding)
+    rebuilt = totals_to_summary(total, omega, phi.fingerprint, rounding=rounding, device=device)
     return rebuilt, 4 * fixed.size
 
 
@@ -276,10 +278,11 @@ def at(run: dict, task: dict, rho: float) -> float:
     return float(np.interp(math.log(rho), np.log(run["rhos"]), task["accuracy"]))
 
 
-Rule = Callable[[Accounts], float]
+Rule = Callable[[Accounts, int], float]
+"""rho from the accounts and M."""
 DEFAULT = f"{Ridge().base:g} + {Ridge().slope:g} f sqrt(n)"
 """The rule that is in use."""
-SKETCHES = f"{RIDGE.base:g} + {RIDGE.slope:g} f sqrt(n)"
+SKETCHES = f"{SKETCH_BASE:g} + {SKETCH_SLOPE:g} f n / M"
 """The rule that is in use for summaries rebuilt from sketches."""
 
 
@@ -292,26 +295,31 @@ def rules() -> dict[str, Rule]:
     """
     made: dict[str, Rule] = {}
 
-    def add(name: str, factors: Iterable[float], loss: Callable[[Accounts, float], float]) -> None:
+    def add(name: str, factors: Iterable[float], loss: Rule) -> None:
         for base, a in itertools.product((0.01, 0.02, 0.03, 0.05), factors):
-            made[f"{base:g} + {a:g} {name}"] = lambda acc, b=base, a=a: (
-                b + a * loss(acc, max(1.0, acc.rows_per_part))
-            )
+            made[f"{base:g} + {a:g} {name}"] = lambda acc, M, b=base, a=a: b + a * loss(acc, M)
 
-    add("f", (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0), lambda acc, _: acc.cut_fraction)
+    def share(power: float) -> Rule:
+        return lambda acc, _: acc.cut_fraction * max(1.0, acc.rows_per_part) ** power
+
+    def spectral(acc: Accounts, _: int) -> float:
+        return per_upload(acc, acc.eps_G - acc.eps_quant)
+
+    add("f", (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0), share(0))
     add("sqrt(f)", (0.1, 0.2, 0.3, 0.4, 0.5, 0.7), lambda acc, _: acc.cut_fraction**0.5)
+    add("f sqrt(n)", (0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15), share(0.5))
+    add("f n^(1/4)", (0.1, 0.2, 0.3, 0.4, 0.6), share(0.25))
     add(
-        "f sqrt(n)",
-        (0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15),
-        lambda acc, n: acc.cut_fraction * n**0.5,
+        "f log2(n)",
+        (0.1, 0.2, 0.3, 0.4),
+        lambda acc, _: acc.cut_fraction * math.log2(max(1.0, acc.rows_per_part)),
     )
-    add("f n^(1/4)", (0.1, 0.2, 0.3, 0.4, 0.6), lambda acc, n: acc.cut_fraction * n**0.25)
-    add("f log2(n)", (0.1, 0.2, 0.3, 0.4), lambda acc, n: acc.cut_fraction * math.log2(n))
-    add("s", (0.1, 0.2, 0.3, 0.5), lambda acc, _: per_upload(acc, acc.eps_G - acc.eps_quant))
+    add("f n / M", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), lambda acc, M: share(1)(acc, M) / M)
+    add("s", (0.1, 0.2, 0.3, 0.5), spectral)
     add(
         "s sqrt(n)",
         (0.005, 0.01, 0.02, 0.03),
-        lambda acc, n: per_upload(acc, acc.eps_G - acc.eps_quant) * n**0.5,
+        lambda acc, M: spectral(acc, M) * max(1.0, acc.rows_per_part) ** 0.5,
     )
     add("F", (0.02, 0.03, 0.04, 0.06), lambda acc, _: per_upload(acc, acc.eps_G_fro))
     return made
@@ -324,7 +332,10 @@ def per_upload(accounts: Accounts, norm: float) -> float:
 
 def regret(run: dict, rule: Rule) -> float:
     """Mean over tasks of the accuracy lost against the best ridge of the grid."""
-    lost = [max(t["accuracy"]) - at(run, t, rule(Accounts(**t["accounts"]))) for t in run["tasks"]]
+    M = run["out_features"]
+    lost = [
+        max(t["accuracy"]) - at(run, t, rule(Accounts(**t["accounts"]), M)) for t in run["tasks"]
+    ]
     return float(np.mean(lost))
 
 

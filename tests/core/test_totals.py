@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedran
+from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused
 from fedran.core.totals import (
     Rounding,
@@ -16,6 +17,7 @@ from fedran.core.totals import (
     omega_codes,
     omega_from_codes,
     section_sizes,
+    sketch_ridge,
     totals,
     totals_to_summary,
 )
@@ -206,6 +208,13 @@ def test_an_aggregator_absorbs_the_rebuilt_summary_and_solves_as_with_the_rows()
 
 def exact_summary(H, y, phi):
     return fedran.summarize(H, y, None, fingerprint=phi.fingerprint)
+
+
+def test_the_ridge_of_a_sketch_grows_with_the_mean_eigenvalue_of_what_it_misses():
+    one = Accounts(n_rows=400, parts=1, energy=8000.0, cut=800.0)
+    rule = sketch_ridge(64)
+    assert rule.value(one) == pytest.approx(0.03 * 20 + 4 * 800 / 64)
+    assert rule.value(one + one) == pytest.approx(rule.value(one))
 
 
 def test_an_aware_omega_spans_the_factor_and_needs_eight_bits():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import fedran
 from fedran.core.errors import Refused
 from fedran.core.totals import (
-    RIDGE,
+    SKETCH_BASE,
     Totals,
     aware_omega,
     blind_omega,
@@ -134,7 +134,7 @@ def test_rounding_hardly_changes_the_summary():
         rounded = totals_to_summary(total, omega, rounding=totals_rounding(fixed, 5)).validate()
         exact = totals_to_summary(sum(parts), omega)
         change = np.linalg.norm(rounded.gram() - exact.gram(), 2)
-        assert change < RIDGE.base * exact.accounts.mean_row_energy
+        assert change < SKETCH_BASE * exact.accounts.mean_row_energy
         true = np.linalg.norm(rounded.gram() - H.T @ H, 2)
         assert true <= rounded.accounts.eps_G
 

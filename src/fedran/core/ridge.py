@@ -42,10 +42,11 @@ POWER_STEPS = 30
 class Ridge:
     r"""The ridge parameter: relative to the features' scale by default.
 
-    ``lambda = (base + slope f sqrt(n)) mean ||h||^2``, where f is the share of the energy that
+    ``lambda = (base + slope f n^power) mean ||h||^2``, where f is the share of the energy that
     truncation removed and n the mean number of rows per summary; or an absolute value. The
-    constants were chosen on held-out training rows (results/constants.md): the best ridge grows
-    with f, and for the same f it is smaller where many small clients contribute.
+    power is 1/2 for truncated summaries and 1 for sketches (``sketch_ridge``). The constants
+    were chosen on held-out training rows (results/constants.md): the best ridge grows with f, and
+    for the same f it is smaller where many small clients contribute.
 
     Wherever a ridge is asked for, a plain number means a multiple of this rule: 1.0 is the rule
     itself and 10 gives ten times its lambda. ``Ridge.GRID`` is a grid of such numbers to search.
@@ -63,9 +64,10 @@ class Ridge:
     base: float = 0.03
     slope: float = 0.07
     fixed: float | None = None
+    power: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("base", "slope", "fixed"):
+        for name in ("base", "slope", "fixed", "power"):
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value) and value >= 0):
                 what = "the ridge" if name == "fixed" else f"the ridge's {name}"
@@ -101,7 +103,7 @@ class Ridge:
         """lambda for these accounts; 1.0 where the features have no energy at all."""
         if self.fixed is not None:
             return self.fixed
-        growth = accounts.cut_fraction * math.sqrt(accounts.rows_per_part)
+        growth = accounts.cut_fraction * accounts.rows_per_part**self.power
         rho = self.base + self.slope * growth
         return rho * accounts.mean_row_energy or 1.0
 

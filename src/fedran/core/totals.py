@@ -42,8 +42,8 @@ from fedran.core.ridge import Ridge
 from fedran.core.summarize import share_of_rest, without_rounding
 from fedran.core.summary import ENERGY_SLACK, Summary
 
-RIDGE = Ridge(base=0.05, slope=0.04)
-"""The ridge rule for summaries that were rebuilt from a sketch."""
+SKETCH_BASE, SKETCH_SLOPE = 0.03, 4.0
+"""Constants of ``sketch_ridge``."""
 OMEGA_LEVELS = 127
 """An aware Omega is rounded to this many levels per sign, so that it travels in 8 bits."""
 FLOAT32_ROUNDING = float(np.finfo(np.float32).eps)
@@ -294,6 +294,16 @@ def omega_codes(omega: Float32[Array, "M s"]) -> tuple[NDArray[np.int8], float]:
 def omega_from_codes(codes: NDArray[np.int8], step: float) -> Float32[NDArray[Any], "M s"]:
     """Inverse of ``omega_codes``."""
     return codes.astype(np.float32) * np.float32(step)
+
+
+def sketch_ridge(out_features: int) -> Ridge:
+    """The ridge rule for summaries that were rebuilt from sketches.
+
+    ``lambda = 0.03 mean ||h||^2 + 4 cut / M``, with the mean cut of one sum: four times the mean
+    eigenvalue of what one sketch does not describe. Both constants were chosen on held-out
+    training rows (results/constants.md).
+    """
+    return Ridge(base=SKETCH_BASE, slope=SKETCH_SLOPE / out_features, power=1.0)
 
 
 def totals_to_summary(

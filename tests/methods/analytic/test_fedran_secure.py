@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedran.core.errors import Refused
-from fedran.core.totals import RIDGE
+from fedran.core.totals import sketch_ridge
 from fedran.methods.analytic.exact import Exact
 from fedran.methods.analytic.fedran_secure import FedRANSecure
 from fedran.wire.container import unpack
@@ -31,7 +31,7 @@ def test_a_wide_sketch_and_the_packed_gram_are_exact(omega, width):
     method, exact = FedRANSecure(**SMALL, width=width, omega=omega), Exact(out_features=64)
     found, wanted = toy.play(method), toy.play(exact)
     assert distance(method.gram(found)[1], exact.gram(wanted)[1]) < 1e-3
-    assert distance(found.head.weights, wanted.total.solve(RIDGE).weights) < 1e-2
+    assert distance(found.head.weights, wanted.total.solve(sketch_ridge(64)).weights) < 1e-2
     assert ("packed Gram" in method.sends) == (width == 33)
 
 

@@ -16,7 +16,7 @@ from fedran.core.head import Head
 from fedran.core.ids import check_id
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.core.totals import RIDGE
+from fedran.core.totals import sketch_ridge
 from fedran.federation.protocol.identity import SUM, SiteKey, Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
@@ -144,7 +144,8 @@ class Store:
 
     def solve(self) -> Head:
         """The head over everything absorbed."""
-        return self.aggregator.solve(None if self.key is None else RIDGE)
+        ridge = None if self.key is None else sketch_ridge(self.aggregator.out_features)
+        return self.aggregator.solve(ridge)
 
     def close(self) -> None:
         """Close the database. Nothing is lost without it."""

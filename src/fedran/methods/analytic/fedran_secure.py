@@ -19,12 +19,12 @@ from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
 from fedran.core.ridge import Ridge
 from fedran.core.totals import (
-    RIDGE,
     Totals,
     aware_omega,
     blind_omega,
     omega_codes,
     omega_from_codes,
+    sketch_ridge,
     totals,
     totals_to_summary,
 )
@@ -243,7 +243,8 @@ class FedRANSecure(OneRound):
         """The state with its head, by the ridge rule of sketches or the given lambda."""
         if not state.aggregator.classes:
             return state
-        ridge = RIDGE if self.lam is None else Ridge.absolute(self.lam)
+        rule = sketch_ridge(self.out_features)
+        ridge = rule if self.lam is None else Ridge.absolute(self.lam)
         return replace(state, head=state.aggregator.solve(ridge))
 
     def _offer(self, state: SecureState, task: int) -> Parts:
