@@ -42,12 +42,13 @@ SMALL = {
     "components": 3,
     "width": 24,
     "most_rows": 256,
+    "epsilon": 1e4,
 }
 TRAINED = [key for key in METHODS if issubclass(METHODS[key], FedAvg)]
 PROMPTED = [key for key in TRAINED if issubclass(METHODS[key], PromptedMethod)]
 RATES = {"pilora": {"head_lr": 0.1, "epochs": 4}, "lorm": {"lr": 0.01, "epochs": 4}}
 OWN_RIDGE = ("exact", "fed3r", *(key for key in METHODS if key.startswith("fedran")))
-OFFERED = ("fedran-secure",)
+OFFERED = ("fedran-secure", "fedran-dp")
 """Methods whose clients must know the class list of a task before they compute."""
 LABELLERS = ("fedran-prototype", "fedran-margin")
 

@@ -19,6 +19,7 @@ from fedran.methods.analytic.fedcof import FedCOF
 from fedran.methods.analytic.fedncm import FedNCM
 from fedran.methods.analytic.fedpft import FedPFT
 from fedran.methods.analytic.fedran import FedRAN, FedRANUncentred
+from fedran.methods.analytic.fedran_dp import FedRANDP
 from fedran.methods.analytic.fedran_mixture import FedRANMixture
 from fedran.methods.analytic.fedran_paper import FedRANPaper
 from fedran.methods.analytic.fedran_secure import FedRANSecure
@@ -51,6 +52,7 @@ METHODS: dict[str, type[Any]] = {
     "fedran-uncentred": FedRANUncentred,
     "fedran-mixture": FedRANMixture,
     "fedran-secure": FedRANSecure,
+    "fedran-dp": FedRANDP,
     "fedran-paper": FedRANPaper,
     "fedran-prototype": FedRANPrototype,
     "fedran-margin": FedRANMargin,
