@@ -20,7 +20,14 @@ from fedran.methods.registry import METHODS, make_method, settings  # noqa: E402
 from helpers.tiny_vit import WIDTH, tiny_vit  # noqa: E402
 from helpers.toy_training import Rounds, make_images, make_tasks  # noqa: E402
 
-SMALL = {"out_features": 24, "rank": 6, "min_group": 1, "dummies": 3, "rows_per_class": 30}
+SMALL = {
+    "out_features": 24,
+    "rank": 6,
+    "min_group": 1,
+    "dummies": 3,
+    "rows_per_class": 30,
+    "epsilon": 1e4,
+}
 ANALYTIC = [k for k, v in METHODS.items() if issubclass(v, OneRound) and k != "send-images"]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from fedran.methods.registry import METHODS, can_use_device, make_method, settings
 
-ON_THE_CPU_ONLY = {"afl", "afl-ridge-kept", "fedcof", "fedncm"}
+ON_THE_CPU_ONLY = {"afl", "afl-ridge-kept", "fedcof", "fedncm", "fedran-dp"}
 
 
 @pytest.mark.parametrize(

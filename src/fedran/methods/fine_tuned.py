@@ -154,12 +154,14 @@ class FineTuned:
         return ServerState(spec, seed, self.stage.init(spec, seed))
 
     def broadcast(self, state: ServerState, task: int, round_: int) -> bytes:
-        """In task 0 the model in training, then the final adapters; later as ``inner`` does."""
+        """In task 0 the model in training, then the final adapters; what ``inner`` broadcasts."""
         if self._tunes(task, round_):
             return _pack(TUNING, message=self.stage.broadcast(state.tuning, task, round_))
-        if task == 0:
-            return _pack(FROZEN, adapters=state.adapters)
-        return self._on(state.adapters).broadcast(state.inner, task, 0)
+        message = self._on(state.adapters).broadcast(state.inner, task, 0)
+        if task > 0:
+            return message
+        offer = {"message": message} if message else {}
+        return _pack(FROZEN, adapters=state.adapters, **offer)
 
     def client(
         self, cstate: ClientState | None, message: bytes, data: ClientData, seed: int
@@ -173,7 +175,8 @@ class FineTuned:
                 tuning, upload = self.stage.client(start, received.stream("message"), data, seed)
                 return replace(cstate, tuning=tuning), upload
             adapters = received.of_kind(FROZEN).stream("adapters")
-            cstate, message = ClientState(adapters=adapters), b""
+            message = received.stream("message") if "message" in received.tensors else b""
+            cstate = ClientState(adapters=adapters)
         features = self.stage.adapted_features(cstate.adapters, data.X)
         rows = replace(data, X=features, images=None)
         inner, upload = self._on(cstate.adapters).client(cstate.inner, message, rows, seed)
