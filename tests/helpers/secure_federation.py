@@ -34,10 +34,32 @@ def rows(seed, n=40):
     return rng.standard_normal((n, D)) + 2 * np.eye(D)[y], y
 
 
+class Clock:
+    """Stands for the module ``time`` at the server: its time passes only while the server sleeps.
+
+    So a slow machine never makes a site late.
+    """
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, _seconds):
+        self.now += 0.1
+
+    def install(self, monkeypatch):
+        for module in ("secure_round", "messenger"):
+            monkeypatch.setattr(f"fedran.federation.server.{module}.time", self)
+        monkeypatch.setattr("fedran.federation.server.messenger.SLOW_SECONDS", 0.25)
+
+
 class SecureFederation:
     """Sites 1 to n in ``folder/sites``, and a server in ``folder/server``."""
 
     def __init__(self, folder: Path, monkeypatch, n=3, tasks=("may", "june")):
+        Clock().install(monkeypatch)
         self.folder, self.names = folder, [f"site-{i}" for i in range(1, n + 1)]
         self.data = {}
         for i, name in enumerate(self.names):
@@ -76,13 +98,13 @@ class SecureFederation:
         for name in names if pin else ():
             PinnedRoster(self.state(name)).pin(keys, roster_fingerprint(keys))
 
-    def settings(self, deadline=0.3, **changes):
+    def settings(self, deadline=1.0, **changes):
         found = ServerSettings(
             "trial", D, M, "cosine", source="test", classes=CLASSES, privacy="secure", **changes
         )
         object.__setattr__(found, "deadline", deadline)
         if "exchange_seconds" not in changes:
-            object.__setattr__(found, "exchange_seconds", 0.3)
+            object.__setattr__(found, "exchange_seconds", 1.0)
         return found
 
     @contextmanager
@@ -91,12 +113,13 @@ class SecureFederation:
             yield store
 
     def node(self, name, tamper=None):
-        """A site as a node: a function from a message to the content of its answer."""
+        """A site as a node: a function from a message to the content of its answer.
+
+        ``tamper(message, answer)`` returns another answer, or None for none at all.
+        """
         number = sorted(self.names).index(name)
 
         def answer(message):
-            if tamper is not None and (found := tamper(message)) is not None:
-                return None if found == "silent" else found
             app = answer_offer if message.metadata.message_type == "train" else receive_results
             now = time.time()
             about = Metadata(1, "m", 1, 2, "", "", now, 60.0, "train", src_task_id=1, dst_task_id=1)
@@ -105,7 +128,7 @@ class SecureFederation:
             assert not reply.has_error()
             return reply.content
 
-        return answer
+        return answer if tamper is None else lambda message: tamper(message, lambda: answer(message))
 
     def run(self, task, names=None, nodes=None, **changes):
         """One run of the server's app over some sites."""

@@ -5,14 +5,23 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from flwr.app import MessageType
+
 import fedran
 from fedran.federation.protocol.messages import open_envelope
+from fedran.federation.protocol.transport import blobs_of
+from fedran.federation.secure.attempt import Request, Stage
 from helpers.secure_federation import SecureFederation
 
 
 @pytest.fixture
 def federation(tmp_path, monkeypatch, short_waits):
     return SecureFederation(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def four(tmp_path, monkeypatch, short_waits):
+    return SecureFederation(tmp_path, monkeypatch, n=4)
 
 
 def summaries(store):
@@ -36,3 +45,96 @@ def test_three_sites_give_one_sum_that_equals_that_of_all_rows(federation):
     for name in federation.names:
         assert (federation.state(name) / "head.fedran").is_file()
         assert [task for task, _ in federation.files(name).settled()] == ["may"]
+
+
+def requests_in(message):
+    """The requests of secure sums in a message."""
+    if message.metadata.message_type != MessageType.TRAIN:
+        return []
+    blobs = blobs_of(message, 10**9)
+    return [Request.read(blob) for name, blob in blobs.items() if not name.endswith(".omega")]
+
+
+def deaf(stage, attempt=1):
+    """A site that never answers one stage of one attempt."""
+
+    def tamper(message, answer):
+        found = [(r.stage, r.attempt.number) for r in requests_in(message)]
+        return None if (stage, attempt) in found else answer()
+
+    return tamper
+
+
+def nodes(federation, **tampered):
+    """All sites as nodes, some of them with a fault."""
+    return {
+        10 + i: federation.node(name, tampered.get(name.replace("-", "_")))
+        for i, name in enumerate(federation.names)
+    }
+
+
+def sum_events(store, state):
+    return [e for e in store.events.read() if e["event"] == "sum" and e["state"] == state]
+
+
+@pytest.mark.parametrize("stage", [Stage.SHARE, Stage.MASK, Stage.CONFIRM, Stage.REVEAL])
+def test_a_site_that_drops_out_of_a_stage_does_not_stop_the_others(four, stage):
+    federation = four
+    verdict = federation.run("may", nodes=nodes(federation, site_4=deaf(stage)), min_clients=3)
+    with federation.store() as store:
+        ((_, members, found),) = summaries(store)
+    dropped = stage in (Stage.SHARE, Stage.MASK)
+    expected = federation.names[:3] if dropped else federation.names
+    assert verdict == ("quorum" if dropped else "complete")
+    assert [client for client, _ in members] == expected
+    assert found.counts == federation.exact("may", expected).counts
+
+
+@pytest.mark.parametrize("stage", [Stage.SHARE, Stage.MASK, Stage.CONFIRM])
+def test_with_too_few_sites_nothing_is_revealed_and_the_sum_is_attempted_again(federation, stage):
+    assert federation.run("may", nodes=nodes(federation, site_2=deaf(stage))) == "complete"
+    with federation.store() as store:
+        ((key, _, found),) = summaries(store)
+        assert [e["name"] for e in sum_events(store, "failed")] == ["may.1"]
+    assert key == ("cohort-2", "may.sum-2")
+    assert found.counts == federation.exact("may").counts
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+def test_an_answer_that_is_lost_is_given_again(federation, stage):
+    """As if the site was killed after it had written its state, before its answer left."""
+    lost = []
+
+    def lose(message, answer):
+        found = answer()
+        if stage in [r.stage for r in requests_in(message)] and not lost:
+            return lost.append(found)
+        return found
+
+    assert federation.run("may", nodes=nodes(federation, site_2=lose)) == "complete"
+    assert len(lost) == 1
+    with federation.store() as store:
+        ((key, _, found),) = summaries(store)
+    assert (key, found.counts) == (("cohort-1", "may.sum-1"), federation.exact("may").counts)
+
+
+class Killed(BaseException):
+    """The server's process ends."""
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+def test_a_server_that_is_killed_in_any_stage_continues_with_the_same_attempt(federation, stage):
+    def kill(message, answer):
+        found = answer()
+        if stage in [r.stage for r in requests_in(message)]:
+            raise Killed
+        return found
+
+    with pytest.raises(Killed):
+        federation.run("may", nodes=nodes(federation, site_2=kill))
+    assert federation.run("may") == "complete"
+    with federation.store() as store:
+        ((key, _, found),) = summaries(store)
+        assert not sum_events(store, "failed")
+    assert (key, found.counts) == (("cohort-1", "may.sum-1"), federation.exact("may").counts)
+    assert not list((federation.server / "state" / "sums").iterdir())

@@ -32,6 +32,8 @@ class Messenger:
         """Node -> time from which it may be asked (again)."""
         self._disconnected: set[int] = set()
         """Nodes that disconnected before they answered."""
+        self._urgent: set[int] = set()
+        """Nodes that are asked at once, although an earlier message may be unanswered."""
 
     def nodes_to_ask(self) -> list[int]:
         """Connected nodes that were not asked yet, failed, were disconnected, or are slow.
@@ -48,12 +50,14 @@ class Messenger:
             node for node in busy & connected if now - self._asked_at[node] > self._patience[node]
         }
         due = {node for node in connected - busy if self._ask_from.get(node, 0.0) <= now}
+        due |= self._urgent & connected
         return [n for n in sorted(due | again) if self._failures.get(n, 0) < MAX_FAILURES]
 
     def send(self, node: int, body: RecordDict, kind: str, ttl: float) -> None:
         """Send one message to one node, so that the id of the message is known."""
         message = Message(body, dst_node_id=node, message_type=kind, ttl=ttl)
-        waited_for = node in self.unanswered.values()
+        waited_for = node in self.unanswered.values() and node not in self._urgent
+        self._urgent.discard(node)
         self._patience[node] = 2 * self._patience[node] if waited_for else SLOW_SECONDS
         self._asked_at[node] = time.monotonic()
         self._ask_from[node] = float("inf")
@@ -69,8 +73,8 @@ class Messenger:
         self._ask_from[node] = time.monotonic() + RETRY_SECONDS
 
     def ask_again(self, node: int) -> None:
-        """Let a node that has more to send be asked at once."""
-        self._ask_from[node] = 0.0
+        """Let a node that has more to send, or that is asked something else, be asked at once."""
+        self._urgent.add(node)
 
     def replies(self) -> Iterator[tuple[int, Message]]:
         """Replies that have arrived, with their nodes. Only one is in memory at a time."""
