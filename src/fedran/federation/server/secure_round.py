@@ -256,6 +256,8 @@ class SecureRound(Round):
             receipt = self._store_sum(finished, *key)
         log.info("%s, %s: %s %s", *key, receipt.outcome, receipt.reason)
         self.sums.forget(attempt.task)
+        if not receipt.settled:  # the members have revealed it, so another attempt is no remedy
+            self.attempts[attempt.task] = MAX_ATTEMPTS
         digest = hashlib.sha256(attempt.info("receipt")).hexdigest()
         for node, client in self.clients.items():
             if client in finished.members:

@@ -199,7 +199,8 @@ class LocalSite:
         """Write the receipts for this site to the outbox; returns the tasks that arrived."""
         mine = [r for r in receipts_from_json(receipts) if r.client == self.settings.client]
         for receipt in mine:
-            self.sums.settle(receipt)
+            if self.sums.settle(receipt):
+                continue
             before = self.outbox.receipt(receipt.task)
             self.outbox.settle(receipt)
             if receipt != before:

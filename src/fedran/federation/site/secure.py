@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, printable
 from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer
@@ -96,17 +96,25 @@ class SumFiles:
             raise Refused("task", "a task with a secure sum at this site", task)
         write_atomically(self.path(task, "repeat"), b"")
 
-    def settle(self, receipt: Receipt) -> None:
-        """Keep the server's receipt, and delete the secrets of a sum that the server has."""
-        state = self.state(receipt.task)
+    def settle(self, receipt: Receipt) -> bool:
+        """Keep the server's receipt, and delete the secrets of a sum that the server has.
+
+        Returns whether the receipt is about a secure sum.
+        """
+        task, state = receipt.task, self.state(receipt.task)
         if state is None:
-            return
-        self.set_note(receipt.task, code=receipt.code.value, digest=receipt.digest)
+            return False
+        told, known = {"code": receipt.code.value, "digest": receipt.digest}, self.note(task)
+        if told.items() <= known.items():
+            return True
+        self.set_note(task, **told, reason=receipt.reason)
+        log.info("task %s: %s %s", printable(task), receipt.outcome, printable(receipt.reason))
         if receipt.settled:
-            self.path(receipt.task, "vector").unlink(missing_ok=True)
-            self.path(receipt.task, "omega").unlink(missing_ok=True)
+            self.path(task, "vector").unlink(missing_ok=True)
+            self.path(task, "omega").unlink(missing_ok=True)
             empty = dict.fromkeys(state.answers, b"")
             self.save(replace(state, secrets={}, held={}, participants={}, answers=empty))
+        return True
 
     def settled(self) -> list[tuple[str, str]]:
         """Tasks and digests of the sums that the server has, as far as this site knows."""

@@ -1,0 +1,188 @@
+"""Who takes part in a secure sum: late sites, changed rosters, sites that refuse, sites that left."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+import fedran
+from fedran.federation.protocol.messages import open_envelope
+from fedran.federation.protocol.transport import blobs_of
+from fedran.federation.secure.contribution import Content
+from fedran.federation.server.round import Round
+from fedran.federation.site.secure import SumFiles
+from helpers.fleet import Fleet
+from helpers.secure_federation import SecureFederation
+
+
+def made(tmp_path, monkeypatch, n, **options):
+    return SecureFederation(tmp_path, monkeypatch, n=n, **options)
+
+
+@pytest.fixture
+def three(tmp_path, monkeypatch, short_waits):
+    return made(tmp_path, monkeypatch, 3)
+
+
+def cohorts(federation, task):
+    """Names of cohorts and their members, as the store has them."""
+    with federation.store() as store:
+        uploads = [u for u in store.database.uploads() if u.task.startswith(f"{task}.")]
+    return {u.client: [client for client, _ in u.members] for u in uploads}
+
+
+def declined(federation, task):
+    """What each site last said it does not take part for."""
+    with federation.store() as store:
+        events = [e for e in store.events.read() if e["event"] == "declined" and e["task"] == task]
+    return {e["client"]: e["reason"] for e in events}
+
+
+def test_late_sites_wait_until_there_are_enough_of_them(tmp_path, monkeypatch, short_waits):
+    federation = made(tmp_path, monkeypatch, 6)
+    names = federation.names
+    assert federation.run("may", names[:3], min_clients=3) == "quorum"
+    assert federation.run("june", names[:5], min_clients=3) == "quorum"
+    assert cohorts(federation, "may") == {"cohort-1": names[:3]}
+    (waiting,) = (federation.server / "state" / "sums").glob("may.*.json")
+    found = json.loads(waiting.read_text())
+    assert (found["stage"], found["answered"], found["needed"]) == ("advertise", names[3:5], 3)
+    assert federation.run("", names) == "complete"
+    assert cohorts(federation, "may") == {"cohort-1": names[:3], "cohort-2": names[3:]}
+    assert cohorts(federation, "june") == {"cohort-1": names[:5]}
+    with federation.store() as store:
+        rows = sum(u.rows for u in store.database.uploads() if u.task.startswith("may"))
+    assert rows == federation.exact("may").accounts.n_rows
+
+
+def test_a_roster_that_nobody_compared_is_refused(three):
+    three.set_roster(three.names[:2], pin=False)
+    assert three.run("may", min_sites=2) == "short"
+    said = declined(three, "may")
+    assert sorted(said) == three.names
+    assert all("differs in site-3" in reason for reason in said.values())
+    assert not (three.state("site-1") / "sums" / "may.vector").exists(), "nothing was computed"
+    three.set_roster(three.names)
+    assert three.run("may") == "complete"
+
+
+def test_a_site_that_demands_more_sites_does_not_take_part(tmp_path, monkeypatch, short_waits):
+    federation = made(tmp_path, monkeypatch, 4)
+    place = federation.folder / "sites" / "site-4" / "site.toml"
+    place.write_text(place.read_text() + "min_sites = 5\n")
+    assert federation.run("may", min_clients=3) == "complete"
+    assert cohorts(federation, "may") == {"cohort-1": federation.names[:3]}
+    assert "at least 5" in declined(federation, "may")["site-4"]
+
+
+def test_a_site_without_rows_is_not_waited_for(three, tmp_path):
+    three.remove("site-2", "may")
+    assert three.run("may") == "short"
+    assert "no rows for task may yet" in declined(three, "may")["site-2"]
+    three.put("site-2", "may", *three.data["site-2", "june"])
+    assert three.run("may") == "complete"
+
+
+def test_a_site_that_demands_secure_sums_sends_nothing_else(three):
+    with three.store() as store:
+        settings = replace(three.settings(), privacy="none", deadline=1.0)
+        fleet = Fleet({11: three.node("site-1")})
+        assert Round(fleet, settings, store).run("may") == "short"
+    assert "as this site's settings demand" in declined(three, "may")["site-1"]
+    assert not list((three.state("site-1") / "outbox").glob("*.envelope"))
+
+
+def test_the_server_never_sees_a_vector(three):
+    """Every byte that a site sends, and every file of the server, in all stages."""
+    seen, vectors = [], {}
+
+    def watch(message, answer):
+        body = answer()
+        seen.extend(bytes(array.data) for array in body["blobs"].values())
+        seen.append(body["fields"]["json"].encode())
+        seen.extend(p.read_bytes() for p in three.server.rglob("*") if p.is_file())
+        for name in three.names:
+            path = three.files(name).path("may", "vector")
+            if path.is_file():
+                vectors[name] = path.read_bytes()
+        return body
+
+    assert three.run("may", nodes={i: three.node(n, watch) for i, n in enumerate(three.names)})
+    assert sorted(vectors) == three.names
+    for vector in vectors.values():
+        windows = [vector[i : i + 32] for i in range(0, len(vector) - 32, 64)]
+        windows = [w for w in windows if len(set(w)) > 8]  # not only zeros
+        assert len(windows) > 100
+        assert not any(window in blob for blob in seen for window in windows[::20])
+
+
+def test_secrets_are_deleted_when_the_server_has_the_sum(three):
+    three.run("may")
+    for name in three.names:
+        state = three.files(name).state("may")
+        assert (state.secrets, state.held, set(state.answers.values())) == ({}, {}, {b""})
+        assert not three.files(name).path("may", "vector").exists()
+
+
+def test_a_sum_that_describes_no_rows_is_refused(three, monkeypatch):
+    vector = SumFiles.vector
+
+    def forged(self, task):
+        found = vector(self, task).copy()
+        if "site-2" in str(self.folder):
+            found[0] -= np.uint32(10_000)
+        return found
+
+    monkeypatch.setattr(SumFiles, "vector", forged)
+    assert three.run("may") == "short"
+    assert cohorts(three, "may") == {}
+    with three.store() as store:
+        (event,) = [e for e in store.events.read() if e.get("outcome") == "refused"]
+    assert "describes no rows" in event["reason"]
+
+
+def test_a_site_is_forgotten_by_repeating_the_sum_without_it(tmp_path, monkeypatch, short_waits):
+    federation = made(tmp_path, monkeypatch, 4)
+    names = federation.names
+    assert federation.run("may") == "complete"
+    with federation.store() as store:
+        store.forget("site-4", "may", "me", lambda found: "record")
+        assert not store.aggregator.absorbed
+    assert federation.run("may", min_clients=3) == "short"
+    assert all("`fedran federation repeat`" in declined(federation, "may")[n] for n in names[:3])
+    for name in names[:3]:
+        federation.files(name).allow_repeat("may")
+    assert federation.run("may", min_clients=3) == "complete"
+    ((cohort, members),) = cohorts(federation, "may").items()
+    assert (cohort != "cohort-1", members) == (True, names[:3])
+    with federation.store() as store:
+        (upload,) = store.database.uploads()
+        assert dict(upload.classes) == dict(
+            zip((0, 1, 2), federation.exact("may", names[:3]).counts, strict=True)
+        )
+
+
+def test_a_sketch_that_is_aware_of_the_task_before(three):
+    omegas = []
+
+    def watch(message, answer):
+        blobs = blobs_of(message, 10**9)
+        omegas.extend(name for name in blobs if name.endswith(".omega"))
+        return answer()
+
+    nodes = {i: three.node(name, watch) for i, name in enumerate(three.names)}
+    assert three.run("may", nodes=nodes, sketch=16) == "complete"
+    assert omegas == []
+    assert three.run("june", nodes=nodes, sketch=16) == "complete"
+    assert set(omegas) == {"june.1.omega"}
+    with three.store() as store:
+        for upload in store.database.uploads():
+            summary = fedran.decode(open_envelope(store.database.envelope(upload)).upload)
+            exact = three.exact(upload.task.partition(".")[0])
+            error = np.linalg.norm(summary.gram() - exact.gram(), 2)
+            assert summary.rank <= 16
+            assert error <= summary.accounts.eps_G
+    assert Content.read(three.round._terms("july", 1, "")[1].fields()).sketch == 16
