@@ -128,7 +128,9 @@ class SecureFederation:
             assert not reply.has_error()
             return reply.content
 
-        return answer if tamper is None else lambda message: tamper(message, lambda: answer(message))
+        return (
+            answer if tamper is None else lambda message: tamper(message, lambda: answer(message))
+        )
 
     def run(self, task, names=None, nodes=None, **changes):
         """One run of the server's app over some sites."""
