@@ -300,10 +300,41 @@ def test_missing_arguments_are_errors_of_one_line(call):
     refused(call("nonsense"), "No such command 'nonsense'")
 
 
+def test_a_roster_is_compared_at_the_server_and_pinned_at_the_site(call, tmp_path):
+    code, out, err = call("init", "s", "--privacy", "secure")
+    assert (code, err) == (0, "")
+    code, out, _ = call("roster", "s")
+    assert code == 0
+    *lines, last = out.splitlines()
+    assert [line.split()[0] for line in lines] == ["site-1", "site-2", "site-3"]
+    fingerprint = last.removeprefix("fingerprint ")
+    code, out, _ = call("roster", "s/sites/site-2")
+    assert (code, out.splitlines()[-1]) == (0, "this site has pinned it")
+    place = ("--federation", "trial", "--client", "site-4", "--server", "127.0.0.1:9443")
+    ca = ("--ca", "s/server/tls/ca.crt")
+    assert call("join", "new", *place, *ca, "--privacy", "secure")[0] == 0
+    code, out, _ = call("add", "s", "new/enrolment.toml")
+    assert code == 0
+    new = re.search("^roster (.*)$", out, re.M)[1]
+    assert new != fingerprint
+    code, out, _ = call("roster", "s/sites/site-2", "--file", "s/server/roster.toml")
+    assert code == 1
+    assert re.search("^site-4 .* CHANGED$", out, re.M)
+    assert "NOT pinned" in out
+    file = ("--file", "s/server/roster.toml")
+    refused(call("roster", "s/sites/site-2", *file, "--trust", fingerprint), "fingerprint", new)
+    code, out, _ = call("roster", "s/sites/site-2", *file, "--trust", new)
+    assert (code, out.splitlines()[-1]) == (0, "this site has pinned it")
+    refused(call("repeat", "s/sites/site-2", "task-1"), "a task with a secure sum")
+    refused(call("init", "x", "--privacy", "secure", "--in-features", "6"), "`classes`")
+
+
 HELP = {
     "init": "Create a server, and sites to try it",
     "join": "Create a site: configuration, keys",
     "add": "Admit a site to the server, or a member to an edge",
+    "roster": "Show the roster of a federation with secure sums",
+    "repeat": "Agree to another secure sum of a task",
     "remove": "End a site's membership",
     "server": "Run a server in the foreground until Ctrl-C",
     "client": "Run a site in the foreground until Ctrl-C",

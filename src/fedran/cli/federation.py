@@ -15,6 +15,7 @@ from fedran.core.features import Kind
 from fedran.wire.sizes import human_bytes, parse_bytes
 
 MessageKind = Literal["summary", "mixture"]
+Privacy = Literal["none", "secure"]
 SUMMARY = "Create, run and watch a federation of sites on Flower."
 SETUP, RUN, WATCH, EDGE = "Create a federation", "Run it", "Watch it", "Edges"
 STORE, SITE = "Keep its data", "At a site"
@@ -51,8 +52,12 @@ def _require_flower() -> None:
 def init(
     folder: NewFolder,
     sites: Annotated[
-        int, typer.Option(help="Number of sites on this machine; 0 creates a server alone.")
-    ] = 2,
+        int | None,
+        typer.Option(
+            help="Number of sites on this machine; 0 creates a server alone. Default: 2, or 3 "
+            "with --privacy secure."
+        ),
+    ] = None,
     federation: Annotated[str, typer.Option(help="Id of the federation.")] = "trial",
     address: Annotated[
         str, typer.Option(help="Address on which the server listens.")
@@ -102,12 +107,24 @@ def init(
             "medium. The server does not need it."
         ),
     ] = None,
+    privacy: Annotated[
+        Privacy, typer.Option(help="secure: the server learns only sums over three or more sites.")
+    ] = "none",
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            help="Labels that may occur, separated by commas; whole numbers are numbers. "
+            "Needed for --privacy secure, except with sample data or --features."
+        ),
+    ] = None,
 ) -> None:
     """Create a server, and sites to try it: configuration, keys, certificates."""
     from fedran.federation.ops.scaffold import (
         DeclaredFeatures,
         FederationOptions,
+        labels_of_file,
         make_federation,
+        parse_labels,
     )
 
     given = [value for value in (in_features, features, backbone) if value is not None]
@@ -124,9 +141,12 @@ def init(
         if declared is None:
             raise ValueError("--kind is for the sites' own features: name them with --in-features")
         declared = replace(declared, kind=kind)
+    labels = parse_labels(classes) if classes else ()
+    if features is not None and not labels and privacy != "none":
+        labels = labels_of_file(features)
     options = FederationOptions(
         federation,
-        sites,
+        (2 if privacy == "none" else 3) if sites is None else sites,
         address,
         declared,
         out_features,
@@ -134,6 +154,8 @@ def init(
         tuple(host or ()),
         message,
         offline_ca,
+        privacy,
+        labels,
     )
     made = make_federation(folder, options)
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
@@ -163,14 +185,19 @@ def join(
     client: Annotated[str, typer.Option(help="Id of this site.")],
     server: Annotated[str, typer.Option(help="Address of the server, as host:port.")],
     ca: Annotated[Path, typer.Option(help="The server's ca.crt, from a source you trust.")],
+    privacy: Annotated[
+        Privacy, typer.Option(help="secure: take part only in secure sums, send nothing else.")
+    ] = "none",
 ) -> None:
     """Create a site: configuration, keys, and an enrolment file for the server's owner."""
     from fedran.federation.ops.enrolment import ENROLMENT_FILE
     from fedran.federation.ops.scaffold import make_site
 
-    make_site(folder, federation=federation, client=client, server=server, ca=ca)
+    make_site(folder, federation=federation, client=client, server=server, ca=ca, privacy=privacy)
     typer.echo(f"{folder}: site.toml, keys, data/ (put TASK.npz there)")
     typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner; it contains no secret")
+    if privacy != "none":
+        typer.echo(f"when all sites are added: fedran federation roster {folder} --file ROSTER")
     typer.echo(f"then: fedran federation client {folder}")
 
 
@@ -193,6 +220,7 @@ def add(
     """Admit a site to the server, or a member to an edge. No restart is needed."""
     from fedran.federation.edge.folder import add_member
     from fedran.federation.ops.enrolment import Enrolment, add_edge_member, add_site
+    from fedran.federation.ops.trust import show_roster
     from fedran.federation.server.settings import ServerPaths
     from fedran.federation.site.settings import SitePaths
 
@@ -206,8 +234,68 @@ def add(
         add_edge_member(ServerPaths.find(folder), site, edge, replace_key=replace_keys)
         typer.echo(f"{site.client} is a member of {edge}, which may forward its uploads")
         return
-    add_site(ServerPaths.find(folder), site, replace_keys=replace_keys)
+    paths = ServerPaths.find(folder)
+    add_site(paths, site, replace_keys=replace_keys)
     typer.echo(f"{site.client} is in the roster; its node may connect within a minute")
+    if paths.settings().privacy != "none":
+        typer.echo(f"roster {show_roster(folder).fingerprint}")
+        typer.echo("every site must compare and pin it: `fedran federation roster SITE --trust`")
+
+
+@app.command(rich_help_panel=SETUP)
+def roster(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a server, federation or site.", show_default=False)
+    ],
+    trust: Annotated[
+        str | None,
+        typer.Option(
+            help="At a site: pin the roster with this fingerprint, which the server's owner read "
+            "to you."
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="At a site: the server's roster.toml. Default: what the server showed."),
+    ] = None,
+) -> None:
+    """Show the roster of a federation with secure sums, and its fingerprint.
+
+    The owner of the server and each site compare the fingerprint by
+    telephone. A site takes part only with the roster that it has pinned. The
+    exit code is 1 at a site that has not pinned the roster.
+    """
+    from fedran.federation.ops.trust import show_roster, trust_roster
+
+    found = trust_roster(folder, trust, file) if trust else show_roster(folder, file)
+    for client, key in sorted(found.clients.items()):
+        mark = "  CHANGED" if found.pinned is False and client in found.changed else ""
+        typer.echo(f"{client:20} {key}{mark}")
+    for client in sorted(set(found.changed) - found.clients.keys()):
+        typer.echo(f"{client:20} REMOVED")
+    typer.echo(f"fingerprint {found.fingerprint}")
+    if found.pinned:
+        typer.echo("this site has pinned it")
+    elif found.pinned is False:
+        typer.echo(
+            "this site has NOT pinned it: call the server's owner, compare the fingerprint, then\n"
+            f'  fedran federation roster {folder} --trust "FINGERPRINT"'
+        )
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=SITE)
+def repeat(folder: SiteFolder, task: Task) -> None:
+    """Agree to another secure sum of a task whose sum this site has revealed.
+
+    Needed after another site was forgotten, or after this site corrected its
+    rows. Whoever has seen both sums knows the difference between them.
+    """
+    from fedran.federation.ops.trust import allow_repeat
+    from fedran.federation.site.settings import SitePaths
+
+    allow_repeat(SitePaths.find(folder), task)
+    typer.echo(f"this site takes part in one more sum of {task}")
 
 
 @app.command(rich_help_panel=SITE)
@@ -523,7 +611,7 @@ def influence(
     """Show the accuracy without each site: a large gain names a site that does harm.
 
     Needs `validation` in server.toml. The most harmful line is confirmed by
-    a replay of all other uploads.
+    a replay of all other uploads. With secure sums, a line is a cohort.
     """
     from rich.console import Console
 
@@ -581,6 +669,11 @@ def forget(
         f"{len(found.heads)} earlier classifiers were made with them; record: {record}\n"
         "a running server will send a new classifier"
     )
+    if ServerPaths.find(folder).settings().privacy != "none":
+        typer.echo(
+            "the sums of its cohorts are deleted, with the rows of all their members; ask the "
+            "other members to run `fedran federation repeat`, then run the task again"
+        )
 
 
 @app.command(rich_help_panel=STORE)

@@ -1,4 +1,4 @@
-"""Who takes part in a secure sum: late sites, changed rosters, sites that refuse, sites that left."""
+"""Who takes part in a secure sum: late sites, changed rosters, sites that refuse or leave."""
 
 import json
 from dataclasses import replace

@@ -133,6 +133,7 @@ def _open_edge(paths: SitePaths) -> Iterator[Edge]:
     rules, last_offer = EdgeRules(settings.federation, settings.client), state / "offer.json"
     if last_offer.is_file():
         offer = Offer.read(json.loads(last_offer.read_bytes()))
+        offer.require_plain()
         rules = replace(rules, fingerprint=offer.fingerprint, message=offer.message)
     key, members = SiteKey.load(folder / settings.key), Roster.load(folder / "members.toml")
     outbox = Outbox(state / "outbox")

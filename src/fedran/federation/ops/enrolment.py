@@ -82,6 +82,7 @@ def add_edge_member(
     paths: ServerPaths, enrolment: Enrolment, edge: str, *, replace_key: bool = False
 ) -> None:
     """Let an edge forward the uploads of a site, which need not connect itself."""
+    paths.settings().offer("any").require_plain()
     roster = _roster_for(paths, enrolment)
     if replace_key:
         roster = roster.with_other_key(enrolment.client, enrolment.key)

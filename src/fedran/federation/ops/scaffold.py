@@ -12,14 +12,16 @@ import numpy as np
 
 from fedran.core.features import Kind, kind_for
 from fedran.core.ids import check_id
+from fedran.core.labels import Label, ordered
 from fedran.data.catalogue import digits
 from fedran.data.feature_file import read_feature_file
 from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment, add_site
 from fedran.federation.ops.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.messages import FeatureSource, MessageKind
+from fedran.federation.protocol.messages import FeatureSource, MessageKind, Privacy
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.protocol.settings import check_address
+from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.wire.files import write_atomically
@@ -37,6 +39,7 @@ _SERVER_COMMENTS = {
     "min_clients": "a task with fewer uploads at its deadline is reported as short",
     "deadline": "seconds that a task waits for missing sites",
     "validation": "rows on which every new classifier is tested",
+    "privacy": "none; or secure: the server learns only sums over several sites",
 }
 """Settings that are always written, with a comment. Others are written if not the default."""
 _SITE_TEMPLATE = """\
@@ -50,6 +53,7 @@ folder = "data"  # TASK.npz with arrays features (or images) and labels; or inst
 min_class_count = 5  # classes with fewer rows are withheld
 seconds = 600  # time limit for the work on one task
 memory_mib = 4096  # memory limit for the work on one task
+privacy = {privacy}  # the least that this site demands: none, or secure
 """
 
 
@@ -95,6 +99,10 @@ class FederationOptions:
     """What sites send."""
     offline_ca: Path | None = None
     """Folder for the key of the certificate authority; None: beside the server's certificate."""
+    privacy: Privacy = "none"
+    """``secure``: the server learns only sums over at least three sites."""
+    classes: tuple[Label, ...] = ()
+    """The labels that may occur; empty: any. Secure sums need them, except for sample data."""
 
 
 def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]:
@@ -105,6 +113,12 @@ def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]
     features = options.features or DeclaredFeatures(64, "hellinger", "pixels of digits")
     if sample and not 1 <= options.tasks <= 10:
         raise ValueError(f"tasks: expected from 1 to 10 (ten digits), got {options.tasks}")
+    secure, classes = options.privacy != "none", list(options.classes)
+    if secure and sample:
+        classes = list(range(10))
+    least = ServerSettings.min_sites if secure else 1
+    if secure and 0 < options.n_sites < least:
+        raise ValueError(f"sites: a secure sum needs at least {least}, got {options.n_sites}")
     out_features = options.out_features
     if out_features is None:
         out_features = 1024 if sample else ServerSettings.out_features
@@ -115,11 +129,13 @@ def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]
         features.kind,
         source=features.source,
         budget_bytes=500_000 if sample else ServerSettings.budget_bytes,
-        min_clients=max(1, options.n_sites // 2),
+        min_clients=max(least, options.n_sites // 2),
         deadline=300.0 if options.n_sites else ServerSettings.deadline,
         message=options.message,
         validation="validation.npz" if sample else None,
         address=options.address,
+        privacy=options.privacy,
+        classes=classes or None,
     )
     server = make_server(
         folder / "server", settings, hosts=options.hosts, offline_ca=options.offline_ca
@@ -134,9 +150,15 @@ def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]
             client=name,
             server=options.address,
             ca=server.tls / "ca.crt",
+            privacy=options.privacy,
         )
         add_site(server, enrolment)
         sites.append(site)
+    if secure:  # on one machine there is nobody to compare the roster with
+        clients = Roster.load(server.roster).clients
+        for site in sites:
+            pinned = PinnedRoster(site.folder / SiteSettings.state)
+            pinned.pin(clients, roster_fingerprint(clients))
     if sample:
         _write_sample(server, sites, options.tasks)
     return sites
@@ -167,7 +189,15 @@ def make_server(
     return paths
 
 
-def make_site(folder: Path, *, federation: str, client: str, server: str, ca: Path) -> Enrolment:
+def make_site(
+    folder: Path,
+    *,
+    federation: str,
+    client: str,
+    server: str,
+    ca: Path,
+    privacy: Privacy = "none",
+) -> Enrolment:
     """Create a site's folder with configuration and new keys; returns its enrolment."""
     check_id(federation, "federation")
     check_id(client, "client")
@@ -184,7 +214,10 @@ def make_site(folder: Path, *, federation: str, client: str, server: str, ca: Pa
     node = make_node_key(folder / SiteSettings.node_key)
     shutil.copyfile(ca, folder / SiteSettings.ca)
     text = _SITE_TEMPLATE.format(
-        federation=_toml(federation), client=_toml(client), server=_toml(server)
+        federation=_toml(federation),
+        client=_toml(client),
+        server=_toml(server),
+        privacy=_toml(privacy),
     )
     write_atomically(SitePaths(folder).settings_file, text.encode())
     enrolment = Enrolment(federation, client, key.public, node)
@@ -203,6 +236,21 @@ def _write_sample(server: ServerPaths, sites: Sequence[SitePaths], tasks: int) -
             path = site.folder / "data" / f"task-{number}.npz"
             np.savez(path, features=data.X_train[mine], labels=data.y_train[mine])
     np.savez(server.folder / "validation.npz", features=data.X_test, labels=data.y_test)
+
+
+def parse_labels(text: str) -> tuple[Label, ...]:
+    """Labels from a command line. Whole numbers are numbers.
+
+    >>> parse_labels("0, 1, other")
+    (0, 1, 'other')
+    """
+    parts = [part.strip() for part in text.split(",")]
+    return ordered([int(part) if part.isascii() and part.isdecimal() else part for part in parts])
+
+
+def labels_of_file(path: Path) -> tuple[Label, ...]:
+    """The labels of a feature file."""
+    return ordered(np.unique(read_feature_file(path).y_train).tolist())
 
 
 def _toml(value: object) -> str:

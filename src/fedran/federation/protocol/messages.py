@@ -122,6 +122,17 @@ class Offer:
         phi = self.features()
         return phi.input_fingerprint if self.message == "mixture" else phi.fingerprint
 
+    def require_plain(self) -> None:
+        """Refuse to make an upload of one site, or a sum of an edge, where sums are masked."""
+        if self.privacy != "none":
+            raise Refused(
+                "privacy",
+                'a server with privacy = "none"',
+                self.privacy,
+                hint="the server of this federation learns only the sum of all sites: a site takes "
+                "part while it is connected, and its rows change with `fedran federation repeat`",
+            )
+
     def require(self, federation: str, source: FeatureSource | None) -> None:
         """Refuse an offer of another federation, or for features that this site does not have."""
         if self.federation != federation:

@@ -102,6 +102,7 @@ class Site:
 
     def prepare(self, offer: Offer) -> bytes:
         """The envelope for a task: from the outbox, or made now and put there first."""
+        offer.require_plain()
         offer.require(self.federation, self.made_by)
         found, answer = self.outbox.envelope(offer.task), self.outbox.receipt(offer.task)
         correctable = answer is not None and answer.correctable
@@ -132,6 +133,7 @@ class Site:
 
         This is how rows or a class are withdrawn.
         """
+        offer.require_plain()
         offer.require(self.federation, self.made_by)
         offer, found = self._limited(offer), self.outbox.envelope(offer.task)
         if found is None:

@@ -1,0 +1,69 @@
+"""What people compare and agree to before a secure sum: the roster, and a second sum of a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedran.core.errors import Refused
+from fedran.federation.protocol.identity import check_task
+from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.secure.pinning import PinnedRoster, read_clients, roster_fingerprint
+from fedran.federation.server.settings import ServerPaths
+from fedran.federation.site.secure import SumFiles
+from fedran.federation.site.settings import SitePaths
+
+
+@dataclass(frozen=True)
+class ShownRoster:
+    """A roster as people compare it."""
+
+    clients: dict[str, str]
+    """Site -> public key."""
+    fingerprint: str
+    pinned: bool | None
+    """Whether this site trusts it; None at a server."""
+    changed: tuple[str, ...] = ()
+    """Sites that differ from the roster that this site trusts."""
+
+
+def show_roster(folder: Path, file: Path | None = None) -> ShownRoster:
+    """The roster of a server, or the one that a site was shown: by its server, or in a file."""
+    if not (folder / "site.toml").is_file():
+        clients = read_clients(Roster.load(ServerPaths.find(folder).roster).clients)
+        return ShownRoster(clients, roster_fingerprint(clients), None)
+    pinned = _pinned(SitePaths.find(folder))
+    known = pinned.clients
+    clients = read_clients(Roster.load(file).clients) if file else pinned.shown or known
+    if not clients:
+        raise FileNotFoundError(
+            f"{folder}: no roster yet; run a task, or name the server's roster.toml with --file"
+        )
+    changed = tuple(sorted(c for c in {*known, *clients} if known.get(c) != clients.get(c)))
+    return ShownRoster(clients, roster_fingerprint(clients), not changed, changed)
+
+
+def trust_roster(folder: Path, fingerprint: str, file: Path | None = None) -> ShownRoster:
+    """Pin the roster that a site was shown, if a person names its fingerprint."""
+    if not (folder / "site.toml").is_file():
+        raise ValueError(f"{folder}: --trust is for the folder of a site, this is another one")
+    paths, shown = SitePaths.find(folder), show_roster(folder, file)
+    settings = paths.settings()
+    if settings.client not in shown.clients:
+        raise Refused("roster", f"one that lists this site, {settings.client}", "others only")
+    with locked(paths.folder / settings.state / "outbox", settings.seconds):
+        _pinned(paths).pin(shown.clients, fingerprint)
+    return show_roster(folder, file)
+
+
+def allow_repeat(paths: SitePaths, task: str) -> None:
+    """Let a site take part in another secure sum of a task whose sum it has revealed before."""
+    settings = paths.settings()
+    state = paths.folder / settings.state
+    with locked(state / "outbox", settings.seconds):
+        SumFiles(state).allow_repeat(check_task(task))
+
+
+def _pinned(paths: SitePaths) -> PinnedRoster:
+    return PinnedRoster(paths.folder / paths.settings().state)
