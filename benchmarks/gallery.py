@@ -162,5 +162,5 @@ def main(names: list[str]) -> None:
 if __name__ == "__main__":
     # The command `fedran` of this environment; output of fixed width.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    os.environ.update(OMP_NUM_THREADS="1", COLUMNS="100")
+    os.environ.update(OMP_NUM_THREADS="1", COLUMNS="78")
     main(sys.argv[1:])

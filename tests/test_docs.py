@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import fedran
 from fedran.bench.run.config import parse_config
 from fedran.bench.run.job import jobs
 
@@ -57,6 +58,13 @@ def test_the_documented_experiment_is_one():
     (block,) = re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)
     experiment = parse_config(tomllib.loads(block))
     assert len(jobs(experiment)) == 4 * 2 + 2
+
+
+def test_the_reference_describes_every_public_name():
+    pages = "\n".join(path.read_text() for path in (ROOT / "docs/reference/api").glob("*.md"))
+    described = set(re.findall(r"^::: fedran\.(\w+)$", pages, re.M))
+    assert described == {*fedran.__all__} - {"presets"}
+    assert "::: fedran.presets." in pages
 
 
 def test_the_pages_that_teach_have_examples():

@@ -85,9 +85,7 @@ alone, predicted = (
     for way in (False, True)
 )
 everything = accuracy(1.0, 0, False)
-for share, a, b in zip(
-    shares, alone.mean(axis=0), predicted.mean(axis=0), strict=True
-):
+for share, a, b in zip(shares, alone.mean(axis=0), predicted.mean(axis=0)):
     print(
         f"{100 * share:.0f} % labelled: {a:.1f} %, with predictions {b:.1f} %"
     )
@@ -97,18 +95,10 @@ print(f"100 % labelled: {everything:.1f} %")
 import matplotlib.pyplot as plt
 
 percent = 100 * np.array(shares)
-for values, name in (
-    (predicted, "with predicted labels"),
-    (alone, "labelled rows alone"),
-):
-    (line,) = plt.plot(percent, values.mean(axis=0), label=name)
+for values, name in ((predicted, "with predictions"), (alone, "labels alone")):
+    plt.plot(percent, values.mean(axis=0), label=name)
     plt.fill_between(
-        percent,
-        values.min(axis=0),
-        values.max(axis=0),
-        color=line.get_color(),
-        alpha=0.15,
-        lw=0,
+        percent, values.min(axis=0), values.max(axis=0), alpha=0.15
     )
 plt.axhline(everything, color="grey", ls="--", marker="", label="all labels")
 plt.title("Accuracy by the share of rows with a label (band: three draws)")
