@@ -122,6 +122,24 @@ class TestOneSiteAliveAndDead:
         assert combine(shares[0]) != combine(shares[1])
 
 
+class TestSmallCohorts:
+    """A dishonest server chooses who takes part: one honest site and two that help it."""
+
+    def test_the_minimum_bounds_how_few_sites_a_server_can_choose(self):
+        cohort = made_cohort(9, min_sites=6)
+        with pytest.raises(AttemptFailed, match="3 sites answered stage advertise, 6 are needed"):
+            cohort.run({Stage.ADVERTISE: [f"s0{i}" for i in range(3, 9)]})
+        forced = replace(cohort.server, stage=Stage.SHARE)  # the server goes on nevertheless
+        with pytest.raises(Refused, match="participants: expected 6 to 128 sites, got 3"):
+            cohort.answer("s00", unmasking.request(forced, "s00"))
+
+    def test_more_helpers_than_a_third_of_the_minimum_do_isolate_a_site(self):
+        """Documented: two helpers of a default federation subtract their own vectors."""
+        cohort = made_cohort(9, min_sites=3).run({Stage.ADVERTISE: [f"s0{i}" for i in range(3, 9)]})
+        rest = unmasking.unmask(cohort.server) - cohort.vectors["s01"] - cohort.vectors["s02"]
+        np.testing.assert_array_equal(rest, cohort.vectors["s00"])
+
+
 class TestDifferentViews:
     def test_other_participants_for_another_site_make_envelopes_that_do_not_open(self):
         cohort = made_cohort(6).run(until=Stage.SHARE)
@@ -256,6 +274,36 @@ class TestAttempts:
         with pytest.raises(Refused, match=expected):  # also not after one more attempt
             third.ask("s00")
 
+    @given(st.data())
+    @settings(max_examples=10, deadline=None)
+    def test_no_combination_of_the_sums_of_a_task_gives_one_site(self, data):
+        """A server opens attempts over any sites, and completes each with as few as possible."""
+        cohort, sums = made_cohort(5), []
+        for _ in range(3):
+            cohort = cohort.another_attempt()
+            absent = data.draw(st.sets(st.sampled_from(sorted(cohort.vectors)), max_size=1))
+            try:
+                cohort.run({Stage.MASK: absent}, until=Stage.CONFIRM)
+            except AttemptFailed:
+                continue
+            for stage in (Stage.CONFIRM, Stage.REVEAL):
+                asked = data.draw(st.permutations(cohort.server.asked))
+                for client in asked:
+                    with suppress(Refused):
+                        if len(cohort.server.answered(stage)) < cohort.server.needed:
+                            answer = cohort.ask(client)
+                            cohort.server = unmasking.collect(cohort.server, client, answer)
+                with suppress(AttemptFailed):
+                    cohort.server = unmasking.close(cohort.server)
+                if cohort.server.stage is stage:
+                    break
+            if cohort.server.stage is None:
+                sums.append([float(c in cohort.server.survivors) for c in cohort.vectors])
+        known = np.array(sums).reshape(-1, 5)
+        rank = np.linalg.matrix_rank(known) if len(known) else 0
+        for site in np.eye(5):
+            assert np.linalg.matrix_rank(np.vstack([known, site])) == rank + 1
+
     def test_a_sum_that_was_lost_can_be_made_again_over_the_same_sites(self):
         first = made_cohort(6).run({Stage.MASK: ["s02"]})
         second = first.another_attempt().run({Stage.MASK: ["s02"]})
@@ -275,6 +323,14 @@ class TestAttempts:
         second.run({Stage.ADVERTISE: ["s04"]})
         np.testing.assert_array_equal(unmasking.unmask(second.server), second.plain_sum())
         assert second.server.survivors == ("s00", "s01", "s02", "s03")
+
+    @pytest.mark.parametrize("stage", STAGES[1:])
+    def test_an_attempt_whose_secrets_were_deleted_is_not_answered(self, stage):
+        cohort = made_cohort(4).run(until=stage)
+        state = cohort.states["s00"]
+        cohort.states["s00"] = replace(state, secrets={}, held={}, participants={})
+        with pytest.raises(Refused, match="one that is under way at this site, got one that has"):
+            cohort.ask("s00")
 
     def test_the_state_of_another_task_is_not_taken_for_the_previous_attempt(self):
         may = made_cohort(4).run(until=Stage.SHARE)

@@ -58,15 +58,15 @@ STAGES = tuple(Stage)
 
 
 class AttemptFailed(RuntimeError):
-    """An attempt cannot give a sum. Nothing about any site is known; start another attempt."""
+    """An attempt cannot give a sum, and no vector is known. Start another attempt."""
 
 
 def threshold(n_sites: int) -> int:
     """How many of the sites that advertised keys must answer every later stage: above 2/3.
 
     Two lists of survivors that each have this many signatures share more than a third of the
-    sites. So fewer than a third of the sites together with the server cannot obtain both shares of
-    one site, and the sum still needs only two thirds of the sites.
+    sites. So a server to which at most a third of the sites lend their signatures cannot obtain
+    both secrets of one site, and almost a third of the sites may drop out.
 
     >>> [threshold(n) for n in (3, 4, 5, 10, 20, 100)]
     [3, 3, 4, 7, 14, 67]

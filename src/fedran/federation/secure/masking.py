@@ -336,6 +336,8 @@ def _open(state: SiteState, request: bytes, identity: SiteIdentity, stage: Stage
             "another",
             hint="a site answers each stage of an attempt once; start another attempt",
         )
+    if stage not in state.answers and not (state.secrets or state.held):
+        raise Refused("attempt", "one that is under way at this site", "one that has ended")
     return found
 
 
