@@ -346,6 +346,7 @@ HELP = {
     "offer": "Print the server's request for a task as JSON",
     "prepare": "Make a site's upload without a connection",
     "status": "Show tasks, sites, bytes, accuracy",
+    "metrics": "Print the metrics of a server",
     "check": "Check a task's rows before they are sent",
     "doctor": "Examine a site: keys, data, disk, DNS, TLS, clock",
     "accept": "Accept an upload that is in quarantine",

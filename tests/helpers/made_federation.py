@@ -71,7 +71,7 @@ def full_disk(database):
 
 def same_state(a, b):
     """Bit for bit."""
-    first, second = ((fedran.encode(s.aggregator), s.state.figures) for s in (a, b))
+    first, second = ((fedran.encode(s.aggregator), s.state.history.figures) for s in (a, b))
     return first == second
 
 

@@ -386,7 +386,18 @@ def down(
 
 
 @app.command(rich_help_panel=RUN)
-def task(folder: ServerFolder, task: Task) -> None:
+def task(
+    folder: ServerFolder,
+    task: Task,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class",
+            help="A class that uploads may contain from this task on, with new_classes = 'task'. "
+            "A number is an integer label, '\"1\"' is text. May be repeated.",
+        ),
+    ] = None,
+) -> None:
     """Run a task: collect uploads, solve the classifier, send it to the sites.
 
     The exit code is 1 if fewer than `min_clients` sites took part.
@@ -394,8 +405,22 @@ def task(folder: ServerFolder, task: Task) -> None:
     from fedran.federation.ops.tasks import run_task
     from fedran.federation.server.settings import ServerPaths
 
-    if not run_task(ServerPaths.find(folder), task, say=typer.echo).successful:
+    labels = [parse_label(text) for text in classes or ()]
+    if not run_task(ServerPaths.find(folder), task, classes=labels, say=typer.echo).successful:
         raise typer.Exit(1)
+
+
+def parse_label(text: str) -> str | int:
+    """A label of the command line: an integer, a text in double quotes, or any other text.
+
+    >>> parse_label("3"), parse_label('"3"'), parse_label("cat")
+    (3, '3', 'cat')
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return found if type(found) is int or isinstance(found, str) else text
 
 
 @app.command(rich_help_panel=RUN)

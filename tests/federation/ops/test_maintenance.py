@@ -74,7 +74,7 @@ def receive(paths, blobs):
 
 def state(paths):
     with opened(paths) as store:
-        return fedran.encode(store.aggregator), store.state.figures
+        return fedran.encode(store.aggregator), store.state.history.figures
 
 
 def test_a_forgotten_site_was_never_seen(sites, envelopes, paths, tmp_path):

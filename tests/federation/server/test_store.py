@@ -11,7 +11,7 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server import store as module
-from fedran.federation.server.quarantine import Figures
+from fedran.federation.server.history import Figures
 from helpers.made_federation import PHI, RULES, M, Sites, same_state, upload
 
 
@@ -179,7 +179,7 @@ def test_a_sum_is_for_a_task_that_was_opened(sites, store):
 
 def test_rows_that_are_all_zero_are_refused_and_do_not_affect_others(sites, store):
     assert "all zero" in store.receive(sites.envelope("site-1", "may", upload(1, scale=0.0))).reason
-    store.state.figures["site-3", "may"] = Figures(5, 0.0, 0.0, 1, (0,))  # of an old version
+    store.state.history.add(("site-3", "may"), Figures(5, 0.0, 0.0, 1, (0,)))  # of an old version
     assert store.receive(sites.envelope("site-2", "may")).outcome == "accepted"
 
 

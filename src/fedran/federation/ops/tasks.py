@@ -7,7 +7,7 @@ started again; uploads that already arrived are in the store and are not asked f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedran.core.errors import MissingExtra, Refused
+from fedran.core.labels import Label, canonical
 from fedran.federation.ops import flower
 from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.identity import base_task, check_task
@@ -72,8 +73,13 @@ class TaskResult:
         return self.state in ("complete", "quorum")
 
 
-def run_task(paths: ServerPaths, task: str, *, say: Callable[[str], None]) -> TaskResult:
-    """Run a task to its end on a running server; ``say`` gets the server's log lines."""
+def run_task(
+    paths: ServerPaths, task: str, *, classes: Sequence[Label] = (), say: Callable[[str], None]
+) -> TaskResult:
+    """Run a task to its end on a running server; ``say`` gets the server's log lines.
+
+    ``classes`` are opened for the task, where the settings say that classes are opened per task.
+    """
     check_task(task)
     if lock_holder(paths.folder / "log") is None:
         raise ServerNotRunning(
@@ -87,6 +93,8 @@ def run_task(paths: ServerPaths, task: str, *, say: Callable[[str], None]) -> Ta
     other = (lock_holder(paths.state) or {}).get("task")
     if other:
         raise TaskInProgress(f"task {other} is open; start {task} when it has ended")
+    if classes:
+        open_classes(paths, task, classes)
     for remaining in reversed(range(MAX_RUNS)):
         run = _run_once(paths, task, say)
         if run["status"] == flower.COMPLETED:
@@ -98,6 +106,22 @@ def run_task(paths: ServerPaths, task: str, *, say: Callable[[str], None]) -> Ta
             while not flower.is_listening(settings.address) and time.monotonic() < deadline:
                 time.sleep(1)
     raise RunFailed(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run['status']}")
+
+
+def open_classes(paths: ServerPaths, task: str, classes: Sequence[Label]) -> None:
+    """Let uploads for a task, and for later ones, contain these classes."""
+    settings = paths.settings()
+    if settings.new_classes != "task":
+        raise ValueError(
+            f"classes are opened per task only with new_classes = 'task' in server.toml, got "
+            f"{settings.new_classes!r}"
+        )
+    labels = [canonical(label) for label in classes]
+    unlisted = [c for c in labels if settings.labels is not None and c not in settings.labels]
+    if unlisted:
+        raise ValueError(f"classes must be among those of server.toml, got {unlisted}")
+    with closing(Database(paths.state)) as database:
+        database.open_classes(check_task(task), labels)
 
 
 def simulate(

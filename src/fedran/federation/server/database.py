@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import SUM, Statement, UploadId
@@ -103,6 +104,18 @@ class Database(SqliteFile):
     def set_fact(self, name: str, value: str) -> None:
         """Replace a single value."""
         self.put("facts", replace=True, name=name, value=value)
+
+    def open_classes(self, task: str, labels: Sequence[Label]) -> None:
+        """Let uploads for a task, and for later ones, contain these classes."""
+        with self.transaction():
+            opened = self.opened_classes()
+            opened[task] = tuple(dict.fromkeys((*opened.get(task, ()), *labels)))
+            self.set_fact("opened_classes", _json(opened))
+
+    def opened_classes(self) -> dict[str, tuple[Label, ...]]:
+        """The classes that were opened for each task."""
+        found = json.loads(self.fact("opened_classes") or "{}")
+        return {task: tuple(labels) for task, labels in found.items()}
 
     def add_upload(self, statement: Statement, message: Summary | Mixture, blob: bytes) -> Upload:
         """Write an accepted upload, and end its quarantine. A revision replaces the older one."""

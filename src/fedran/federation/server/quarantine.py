@@ -6,8 +6,7 @@ divided by a number that the sender chose.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,8 +16,9 @@ from fedran.core.labels import Label
 from fedran.federation.protocol.identity import SUM, Statement, UploadId
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.history import Figures, History
 
-NewClasses = Literal["open", "wait"]
+NewClasses = Literal["open", "wait", "task"]
 ENERGY_MULTIPLE = 10.0
 """An upload waits if it has more energy than this multiple of what other sites' rows would have,
 for as many rows as the sender may send."""
@@ -40,22 +40,10 @@ class Thresholds:
     first_rows: int = 10_000
     """Rows of an upload while no other site has sent one."""
     new_classes: NewClasses = "open"
-    """Whether uploads with classes that no accepted upload has wait."""
+    """Whether classes that no accepted upload has are accepted, wait, or are opened per task."""
 
 
 DEFAULT_THRESHOLDS = Thresholds()
-
-
-@dataclass(frozen=True)
-class Figures:
-    """The figures of one upload with which uploads of other sites are compared."""
-
-    rows: int
-    energy: float
-    cut: float
-    sites: int
-    """1, or the number of sites whose rows a forwarded sum holds."""
-    classes: tuple[Label, ...]
 
 
 def represented_sites(members: Sequence[UploadId]) -> int:
@@ -84,12 +72,9 @@ def check_row_cap(statement: Statement, rows: int, roster: Roster) -> int | None
     return cap
 
 
-def check_class_quota(
-    statement: Statement, found: Figures, history: Mapping[UploadId, Figures], quota: int
-) -> None:
+def check_class_quota(statement: Statement, found: Figures, history: History, quota: int) -> None:
     """Refuse a site that has sent more classes than its quota, over all of its uploads."""
-    earlier = (f.classes for (client, _), f in history.items() if client == statement.client)
-    total = len(set(found.classes).union(*earlier))
+    total = len(history.classes_of(statement.client).union(found.classes))
     if total > quota * found.sites:
         raise UploadRefused(
             Code.TOO_MANY_CLASSES,
@@ -102,7 +87,7 @@ def check_class_quota(
 def why_unusual(
     client: str,
     found: Figures,
-    history: Mapping[UploadId, Figures],
+    history: History,
     known: tuple[Label, ...],
     thresholds: Thresholds,
     fingerprint: Fingerprint,
@@ -110,67 +95,34 @@ def why_unusual(
 ) -> str:
     """Why a person has to decide about an upload; empty for a usual one.
 
-    ``history`` holds the figures of accepted uploads, ``known`` their classes, ``cap`` the rows
-    that the roster allows.
+    ``known`` are the classes of accepted uploads, ``cap`` the rows that the roster allows.
     """
     if thresholds.new_classes == "wait":
         new = [c for c in found.classes if c not in known]
         if new:
             return f"new classes {', '.join(map(repr, new[:5]))}" + (", ..." if new[5:] else "")
-    others = _by_site(client, history)
-    median_rows = statistics.median(o.rows for o in others) if others else None
+    others = history.usual(client)
     limit = cap
-    if limit is None and median_rows is None:
+    if limit is None and others is None:
         limit = thresholds.first_rows * found.sites
         if found.rows > limit:
             return f"{found.rows} rows, and no other site has sent an upload yet"
-    elif limit is None and median_rows is not None:
-        limit = round(thresholds.row_multiple * max(1.0, median_rows) * found.sites)
+    elif limit is None and others is not None:
+        limit = round(thresholds.row_multiple * max(1.0, others.rows) * found.sites)
         if found.rows > limit:
-            times = found.rows / found.sites / max(1.0, median_rows)
+            times = found.rows / found.sites / max(1.0, others.rows)
             return f"{found.rows} rows, {times:.3g} times the median of the other sites"
     assert limit is not None
     mean = found.energy / max(1, found.rows)
-    usual = statistics.median(o.row_energy for o in others) if others else 0.0
-    usual = usual or mean
+    usual = (others.row_energy if others else 0.0) or mean
     if not usual / SCALE_MULTIPLE <= mean <= SCALE_MULTIPLE * usual:
         return f"mean row energy {mean:.3g}, {mean / usual:.3g} times the other sites' median"
     if found.energy > ENERGY_MULTIPLE * limit * usual:
         return f"an energy of {found.energy:.3g}, where {limit * usual:.3g} would be usual"
-    share = statistics.median(o.cut_share for o in others) if others else 0.0
+    share = others.cut_share if others else 0.0
     if found.cut > max(CUT_SHARE, CUT_MULTIPLE * share) * found.rows * usual:
         return f"{found.cut / found.energy:.0%} of the energy is declared as cut"
     lowest = row_energy_range(fingerprint)
     if lowest is not None and mean < lowest[0]:
         return f"mean row energy {mean:.3g}, at least {lowest[0]:.3g} is expected; rows of zeros?"
     return ""
-
-
-def usual_row_energy(history: Mapping[UploadId, Figures]) -> float:
-    """The median over sites of their mean row energy; 0 without an upload."""
-    return statistics.median(s.row_energy for s in _by_site("", history)) if history else 0.0
-
-
-@dataclass(frozen=True)
-class _Site:
-    """Medians over the uploads of one site."""
-
-    rows: float
-    row_energy: float
-    cut_share: float
-
-
-def _by_site(sender: str, history: Mapping[UploadId, Figures]) -> list[_Site]:
-    """The medians of every site but the sender."""
-    uploads: dict[str, list[Figures]] = {}
-    for (client, _), figures in history.items():
-        if client != sender:
-            uploads.setdefault(client, []).append(figures)
-    return [
-        _Site(
-            statistics.median(f.rows / f.sites for f in of_site),
-            statistics.median(f.energy / max(1, f.rows) for f in of_site),
-            statistics.median(f.cut / f.energy if f.energy > 0 else 0.0 for f in of_site),
-        )
-        for of_site in uploads.values()
-    ]

@@ -33,7 +33,6 @@ from fedran.federation.protocol.transport import blobs_of, fields_of, message_co
 from fedran.federation.server.gate import Validation
 from fedran.federation.server.head import update_head
 from fedran.federation.server.messenger import Messenger
-from fedran.federation.server.quarantine import usual_row_energy
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.site_validation import SiteValidation
 from fedran.federation.server.store import Store
@@ -209,11 +208,15 @@ class Round:
         earlier = [name for name in tasks if name != newest][-MAX_EARLIER:]
         epoch = self.store.database.fact("epoch")
         offer = self.settings.offer(newest, earlier, epoch)
+        if self.settings.new_classes == "task":
+            allowed = self.store.allowed_classes(newest) or ()
+            offer = replace(offer, classes=allowed[:MAX_CLASSES])
         known = () if offer.classes else self.store.aggregator.classes
+        usual = self.store.state.history.usual()
         return replace(
             offer,
             known_classes=known if len(known) <= MAX_CLASSES else (),
-            row_energy=usual_row_energy(self.store.state.figures),
+            row_energy=usual.row_energy if usual else 0.0,
         ).fields()
 
     def _receive_reply(self, node: int, reply: Message, task: str, quorum: Quorum) -> None:

@@ -19,7 +19,8 @@ from fedran.federation.protocol.identity import UploadId
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.database import SNAPSHOTS, Database
 from fedran.federation.server.entries import Upload
-from fedran.federation.server.quarantine import Figures, represented_sites
+from fedran.federation.server.history import Figures, History
+from fedran.federation.server.quarantine import represented_sites
 from fedran.federation.server.validation import Rules, decode_upload
 from fedran.wire.files import load, save
 from fedran.wire.validation import FILE_LIMITS
@@ -32,8 +33,8 @@ class State:
     """The sum of uploads, and what later uploads are compared with."""
 
     aggregator: Aggregator
-    figures: dict[UploadId, Figures] = field(default_factory=dict)
-    """Figures of each upload, with which later ones are compared."""
+    history: History = field(default_factory=History)
+    """Figures of the uploads, with which later ones are compared."""
     covered: dict[UploadId, UploadId] = field(default_factory=dict)
     """Members of forwarded sums -> the sum that contains them."""
     revisions: dict[UploadId, int] = field(default_factory=dict)
@@ -53,17 +54,18 @@ class State:
         """Add what the database says about an upload that the aggregator has absorbed."""
         self.revisions[upload.key] = upload.revision
         self.covered.update(dict.fromkeys(upload.members, upload.key))
-        self.figures[upload.key] = Figures(
+        figures = Figures(
             upload.rows,
             row_energy(upload.energy, rules),
             upload.cut,
             represented_sites(upload.members),
             tuple(label for label, _ in upload.classes),
         )
+        self.history.add(upload.key, figures)
 
     def save(self, folder: Path, keep: int) -> None:
         """Write a snapshot, and delete all but the newest ones."""
-        save(self.aggregator, folder / f"snapshot-{len(self.figures):010d}.fedran")
+        save(self.aggregator, folder / f"snapshot-{len(self.history.figures):010d}.fedran")
         for old in _snapshots(folder)[:-keep]:
             old.unlink()
 

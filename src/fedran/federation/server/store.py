@@ -14,6 +14,7 @@ from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.core.head import Head
 from fedran.core.ids import check_id
+from fedran.core.labels import Label, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.core.totals import sketch_ridge
@@ -24,8 +25,8 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.entries import SolvedHead, Tombstone, Upload
 from fedran.federation.server.events import EventLog
+from fedran.federation.server.history import Figures
 from fedran.federation.server.quarantine import (
-    Figures,
     check_class_quota,
     check_row_cap,
     represented_sites,
@@ -160,6 +161,19 @@ class Store:
                 self.database.set_task(task)
         self.tasks = frozenset(tasks)
         return tasks
+
+    def allowed_classes(self, task: str) -> tuple[Label, ...] | None:
+        """The labels that uploads for a task may contain; None: any."""
+        listed = self.rules.classes
+        if self.rules.thresholds.new_classes != "task":
+            return listed
+        tasks = [known.task for known in self.database.tasks()]
+        until = tasks.index(task) + 1 if task in tasks else len(tasks)
+        found: dict[Label, None] = {}
+        for name, labels in self.database.opened_classes().items():
+            if name == task or name in tasks[:until]:
+                found.update(dict.fromkeys(labels))
+        return ordered(c for c in found if listed is None or c in listed)
 
     def receive(self, blob: bytes) -> Receipt:
         """Decide about one envelope. Every problem with it is answered by a receipt.
@@ -363,18 +377,19 @@ class Store:
         assert arrival.envelope is not None
         statement, state = arrival.envelope.statement, self.state
         check_not_forgotten(statement, self.forgotten)
+        rules = replace(self.rules, classes=self.allowed_classes(base_task(statement.task)))
         if statement.revision > state.revisions.get(statement.key, statement.revision):
-            check_message(arrival.envelope, self.rules, State.empty(self.rules).aggregator)
+            check_message(arrival.envelope, rules, State.empty(rules).aggregator)
             state = arrival.state = self._rebuild(without=statement.key)
         check_not_covered(statement, state.aggregator.absorbed, state.covered)
-        return check_message(arrival.envelope, self.rules, state.aggregator)
+        return check_message(arrival.envelope, rules, state.aggregator)
 
     def _unusual(
         self, statement: Statement, message: Summary | Mixture, state: State | None = None
     ) -> str:
         """Why a person has to decide about the upload; empty for a usual one."""
         state = state or self.state
-        rules, history, acc = self.rules, state.figures, message.accounts
+        rules, history, acc = self.rules, state.history, message.accounts
         found = Figures(
             acc.n_rows,
             row_energy(acc.energy, rules),
@@ -407,7 +422,7 @@ class Store:
         self.state.absorb(upload, message, self.rules)
         if arrival.state is not None:
             self.database.checkpoint()  # the upload that was replaced is in no file any more
-        if arrival.state is not None or len(self.state.figures) % self.snapshot_every == 0:
+        if arrival.state is not None or len(self.state.history.figures) % self.snapshot_every == 0:
             with self.tolerating_a_full_disk("snapshot"):  # a restart only takes longer
                 self.snapshot()
 

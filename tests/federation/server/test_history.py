@@ -1,0 +1,57 @@
+"""Medians over sites, kept up to date, equal those over all uploads."""
+
+import statistics
+import time
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedran.federation.server.history import Figures, History, Usual
+
+numbers = st.integers(0, 5)
+uploads = st.lists(st.tuples(st.sampled_from("abcd"), numbers, numbers, numbers, st.integers(1, 3)))
+
+
+@given(uploads, st.sampled_from(["", "a", "b", "x"]))
+def test_medians_agree_with_those_over_all_uploads(sent, without):
+    history, by_site = History(), {}
+    for n, (site, rows, energy, cut, sites) in enumerate(sent):
+        figures = Figures(rows, float(energy), float(cut), sites, (n % 3, site))
+        history.add((site, f"task-{n}"), figures)
+        by_site.setdefault(site, []).append(figures)
+    others = [figures for site, figures in by_site.items() if site != without]
+    medians = [
+        statistics.median(
+            statistics.median(figures.compared[i] for figures in of_site) for of_site in others
+        )
+        for i in range(3)
+        if others
+    ]
+    assert history.usual(without) == (Usual(*medians) if others else None)
+    assert history.classes_of(without) == {
+        c for figures in by_site.get(without, ()) for c in figures.classes
+    }
+
+
+def test_the_cost_of_a_comparison_does_not_grow_with_the_number_of_uploads():
+    """Compared within one run: 100 times the uploads must not take 20 times as long."""
+
+    def seconds(tasks):
+        history = History()
+        for task in range(tasks):
+            for site in range(50):
+                history.add((f"s{site}", f"t{task}"), Figures(site + task, 1.0, 0.0, 1, (1,)))
+        best = float("inf")
+        for _ in range(5):
+            start = time.perf_counter()
+            for n in range(50):
+                history.usual(f"s{n}")
+                history.classes_of(f"s{n}")
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    assert seconds(400) < 20 * seconds(4)
