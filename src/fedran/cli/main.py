@@ -17,6 +17,7 @@ COMMANDS = {
     "demo": "fedran.cli.demo:demo",
     "plan": "fedran.cli.plan:plan",
     "inspect": "fedran.cli.inspect:inspect",
+    "leak": "fedran.cli.leak:leak",
     "methods": "fedran.cli.methods:methods",
     "run": "fedran.cli.run:run",
     "report": "fedran.cli.report:report",

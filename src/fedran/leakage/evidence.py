@@ -1,0 +1,95 @@
+"""What an attacker reads from a summary or a mixture, in the form that the attacks use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core._linalg.arrays import Float64
+from fedran.core.exact import ExactSum
+from fedran.core.features import RandomFeatures
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.labels import MISSING, Label
+from fedran.core.mixture import Mixture, condense
+from fedran.core.summarize import summarize
+from fedran.core.summary import Summary
+from fedran.leakage.membership import Evidence, Groups, Imitate, Rows, ShadowHead
+
+LIFTED = 2048
+"""Random features to which mixtures are lifted for the attack on the head."""
+
+
+def feature_map(fingerprint: Fingerprint) -> RandomFeatures:
+    """The map of a summary; for a mixture, which names none, one of ``LIFTED`` features."""
+    fields = {"M": LIFTED, "seed": 0, **fingerprint.fields}
+    return RandomFeatures.from_fingerprint(Fingerprint(fields))
+
+
+def class_means(message: Summary | Mixture) -> Float64[NDArray[Any], "C m"]:
+    """The mean row of each class of the message, in the order of its classes."""
+    if isinstance(message, Summary):
+        return np.asarray(message.sums.means.T)
+    sums = {c: np.zeros(message.in_features) for c in message.classes}
+    for part in message.parts:
+        for mean, count, code in zip(part.means, part.counts, part.codes, strict=True):
+            sums[part.classes[code]] += float(count) * np.asarray(mean, dtype=np.float64)
+    return np.stack([sums[c] / n for c, n in zip(message.classes, message.counts, strict=True)])
+
+
+def read(
+    message: Summary | Mixture, classes: Sequence[Label], phi: RandomFeatures
+) -> tuple[Evidence, Imitate]:
+    """The evidence about some classes, and how to make the same kind of message of other rows."""
+    numbers = range(len(classes))
+    if isinstance(message, Summary):
+        rank, center = max(1, message.rank), message.center
+        return _of_summary(message, classes), lambda rows: _of_summary(
+            summarize(rows.X, rows.codes, rank, center=center), numbers
+        )
+    as_it_is = RandomFeatures(message.in_features, 1, "relu")  # its rows need no preparation
+    size = max(1, round(message.n_rows / message.n_groups))
+    directions = max(len(part.shares) for part in message.parts)
+
+    def imitate(rows: Rows) -> Evidence:
+        least = min(message.smallest_group, int(np.bincount(rows.codes).min()))
+        made = condense(rows.X, rows.codes, as_it_is, size, least, directions)
+        return _of_mixture(made, numbers, phi)
+
+    return _of_mixture(message, classes, phi), imitate
+
+
+def _of_summary(summary: Summary, classes: Sequence[Label]) -> Evidence:
+    chosen = [summary.classes.index(c) for c in classes]
+    none = np.zeros((summary.out_features, 0), dtype=np.float32)
+    return Evidence(
+        means=np.asarray(summary.sums.means.T[chosen], dtype=np.float32),
+        counts=summary.sums.totals[chosen],
+        factor=np.asarray(summary.factor, dtype=np.float32),
+        surplus=none if summary.center else np.asarray(summary.sums.scaled, dtype=np.float32),
+        weights=ShadowHead.of(summary).weights[:, chosen],
+    )
+
+
+def _of_mixture(mixture: Mixture, classes: Sequence[Label], phi: RandomFeatures) -> Evidence:
+    """The group means scatter about their class means; what is within groups is left out."""
+    position = {c: i for i, c in enumerate(mixture.classes)}
+    chosen = [position[c] for c in classes]
+    number = np.full(len(position), MISSING)
+    number[chosen] = range(len(chosen))
+    means = class_means(mixture)
+    every = np.concatenate([np.asarray(part.means) for part in mixture.parts])
+    counts = np.concatenate([part.counts for part in mixture.parts])
+    codes = np.array([position[part.classes[i]] for part in mixture.parts for i in part.codes])
+    total = ExactSum(phi.out_features)
+    total.add_mixture(mixture, phi)
+    return Evidence(
+        means=means[chosen].astype(np.float32),
+        counts=np.asarray(mixture.counts, dtype=np.float64)[chosen],
+        factor=(np.sqrt(counts)[:, None] * (every - means[codes])).T.astype(np.float32),
+        surplus=np.zeros((mixture.in_features, 0), dtype=np.float32),
+        weights=np.asarray(total.solve().weights, dtype=np.float32)[:, chosen],
+        groups=Groups(every.astype(np.float32), number[codes]),
+    )

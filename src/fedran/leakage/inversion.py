@@ -1,0 +1,144 @@
+"""Inversion attacks: features of rows and classes from the class sums and the factor of a summary.
+
+The projection P is public. A class sum over one row is phi(x), and M equations determine the d
+values of x. A class mean gives the mean feature in the same way. A factor with as many columns as
+rows gives single rows: they are the points where phi(x) minus the class mean lies in its span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from fedran.core._linalg.arrays import Float32, Float64
+from fedran.core.features import RandomFeatures
+
+STEPS, INNER_STEPS = 10, 8
+"""Gauss-Newton steps, and steps of conjugate gradients in each."""
+DAMPING = 1e-2
+
+Matrix: TypeAlias = NDArray[np.float32]
+"""Points (k, d), one row per class or try. P has float32 too, and a copy would take long."""
+Values: TypeAlias = NDArray[np.float32]
+"""Random features of such points, (k, M)."""
+
+
+def recover_means(
+    phi: RandomFeatures,
+    means: Values,
+    counts: Float64[NDArray[Any], " k"],
+    row_energy: float,
+) -> Matrix:
+    """Mean features (k, prepared d) from the means (k, M) of random features of ``counts`` rows.
+
+    Over a class, x P varies about its mean with variance s^2 = E||x||^2 - ||mean x||^2 per value,
+    so the class mean is the expectation of the activation at a normal variable. ``row_energy``,
+    the mean ||h||^2, gives E||x||^2 where prepared rows have no fixed norm.
+    """
+    squared_norm = 1.0 if phi.kind != "relu" else 2 * row_energy / phi.out_features
+
+    def variance(x: Matrix) -> NDArray[np.float32]:
+        left = np.maximum(squared_norm - np.sum(x**2, axis=1), 0.0)
+        return np.where(counts > 1, left, 0.0).astype(np.float32)
+
+    centred = means - means.mean(axis=1, keepdims=True)
+    start = 2.0 / phi.out_features * (centred @ phi.projection.T)
+    single = (counts == 1)[:, None]
+
+    def settle(x: Matrix) -> Matrix:
+        return np.where(single, _prepared(phi, x), x)
+
+    return _gauss_newton(phi, means, start, variance, settle)
+
+
+def recover_rows(
+    phi: RandomFeatures,
+    means: Values,
+    basis: Float32[NDArray[Any], "M r"],
+    start: Matrix,
+) -> Matrix:
+    """Points x near ``start`` where phi(x) minus the class mean is close to the span of a basis."""
+    none = np.zeros(len(start), dtype=np.float32)
+    return _gauss_newton(
+        phi, means, _prepared(phi, start), lambda _: none, lambda x: _prepared(phi, x), basis
+    )
+
+
+def _prepared(phi: RandomFeatures, x: Matrix) -> Matrix:
+    """The nearest points that ``phi.prepare`` can give."""
+    if phi.kind == "relu":
+        return x
+    x = np.maximum(x, 0.0) if phi.kind == "hellinger" else x
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+
+def _gauss_newton(
+    phi: RandomFeatures,
+    target: Values,
+    x: Matrix,
+    variance: Callable[[Matrix], NDArray[np.float32]],
+    settle: Callable[[Matrix], Matrix],
+    basis: Float32[NDArray[Any], "M r"] | None = None,
+) -> Matrix:
+    """Minimise ||(I - QQ')(E activation(x P + noise) - target)||^2 for each row of x.
+
+    Q is the orthonormal ``basis``. Linear systems are solved by conjugate gradients, all rows at
+    once. A step that does not reduce the distance is not taken, and its row is damped more.
+    """
+    P = phi.projection
+
+    def outside(values: Values) -> Values:
+        return values if basis is None else values - (values @ basis) @ basis.T
+
+    def error(x: Matrix) -> tuple[Values, Values]:
+        value, slope = _activation(phi.kind, x @ P, variance(x)[:, None])
+        return outside(value - target), slope
+
+    damping = np.full((len(x), 1), DAMPING * phi.out_features, dtype=np.float32)
+    rest, slope = error(x)
+    for _ in range(STEPS):
+
+        def normal(v: Matrix, slope: Values = slope, damping: Values = damping) -> Matrix:
+            return (outside((v @ P) * slope) * slope) @ P.T + damping * v
+
+        step = _conjugate_gradients(normal, -(rest * slope) @ P.T)
+        tried = settle(x + step)
+        new, new_slope = error(tried)
+        better = (np.sum(new**2, axis=1) < np.sum(rest**2, axis=1))[:, None]
+        x, rest = np.where(better, tried, x), np.where(better, new, rest)
+        slope = np.where(better, new_slope, slope)
+        damping = damping * np.where(better, np.float32(0.5), np.float32(4.0))
+    return x
+
+
+def _conjugate_gradients(normal: Callable[[Matrix], Matrix], right: Matrix) -> Matrix:
+    x, rest = np.zeros_like(right), right
+    direction, squares = right, np.sum(right**2, axis=1, keepdims=True)
+    for _ in range(INNER_STEPS):
+        image = normal(direction)
+        curvature = np.sum(direction * image, axis=1, keepdims=True)
+        step = squares / np.maximum(curvature, 1e-30)
+        x, rest = x + step * direction, rest - step * image
+        before, squares = squares, np.sum(rest**2, axis=1, keepdims=True)
+        direction = rest + squares / np.maximum(before, 1e-30) * direction
+    return x
+
+
+def _activation(kind: str, u: Values, variance: Values) -> tuple[Values, Values]:
+    """E a(u + e) for e from N(0, variance), and its derivative in u."""
+    if kind == "relu":
+        deviation = np.sqrt(variance + 1e-12)
+        below = ndtr(u / deviation)
+        return u * below + deviation * _normal(u / deviation), below
+    scale = np.sqrt(1.0 + variance)
+    a = u / scale
+    below, density = ndtr(a), _normal(a)
+    return u * below + variance / scale * density, below + a * density / scale**2
+
+
+def _normal(x: Values) -> Values:
+    return np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)

@@ -1,0 +1,289 @@
+"""The leak meter: what a message tells about single rows, before it is sent."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedran.core._linalg.arrays import as_matrix, to_numpy
+from fedran.core.class_sums import ClassSums
+from fedran.core.errors import Refused
+from fedran.core.features import RandomFeatures
+from fedran.core.labels import MISSING, Label, encode_labels, recode
+from fedran.core.mixture import Mixture
+from fedran.core.summary import Summary
+from fedran.leakage.evidence import class_means, feature_map, read
+from fedran.leakage.inversion import recover_means, recover_rows
+from fedran.leakage.membership import (
+    LEAST_FOR_TPR,
+    LEAST_PER_CLASS,
+    Rows,
+    attack,
+    auc,
+    auc_error,
+    per_class,
+    true_positive_rate,
+)
+from fedran.leakage.report import Attack, ClassLeakage, Leakage, Tries
+
+MAX_ROWS = 20_000
+"""Most members and most reference rows that are tested; more are sampled."""
+MAX_TRIES, TRIES = 64, 2
+"""Attempts to find single rows in the span of the factor, in all and per class."""
+MIXTURE_TOLERANCE = 0.2
+"""Relative error of a class mean in a mixture, from rounding, that is still the same class mean."""
+
+
+def measure(
+    message: Summary | Mixture,
+    Z: ArrayLike,
+    y: Any,
+    reference: ArrayLike,
+    reference_labels: Any,
+    *,
+    partial: bool = False,
+    phi: RandomFeatures | None = None,
+    seed: int = 0,
+) -> Leakage:
+    """Attack a message with the rows that it was made of, and say what the attacks find.
+
+    Parameters
+    ----------
+    message:
+        A ``Summary`` or a ``Mixture``, as a server would decode it: rounding protects a little.
+    Z, y:
+        The features (n, d) and labels that the message describes. Rows without a label, and
+        classes that the message withholds, are left out.
+    reference, reference_labels:
+        Rows of the same kind that the message does not describe. Only classes of the message
+        count, and a class needs at least 8 of them to be tested.
+    partial:
+        Z holds only some of the rows that the message describes, for instance one site's rows in a
+        sum over sites. Without it, rows that do not match the message are refused.
+    phi:
+        The feature map, where the message does not name it in its fingerprint.
+    seed:
+        Of the attacks' random choices.
+
+    Notes
+    -----
+    The attacks are lower bounds: a message can leak more than they find. Scores are compared
+    within classes, so an AUC of 0.5 means that members and other rows of a class look alike.
+    """
+    message = message.to(None)
+    if phi is None:
+        if message.fingerprint is None:
+            raise ValueError("the message names no feature map: pass phi=")
+        phi = feature_map(message.fingerprint)
+    rng = np.random.default_rng(seed)
+    classes = message.classes
+    members, codes = _rows(Z, y, classes, phi, "Z")
+    others, other_codes = _rows(reference, reference_labels, classes, phi, "reference")
+    known = np.bincount(other_codes, minlength=len(classes))
+    X, X_other = to_numpy(phi.prepare(members)), to_numpy(phi.prepare(others))
+    H, of_summary = to_numpy(phi.project(X)), isinstance(message, Summary)
+    _check_match(message, H if of_summary else X, codes, partial)
+    enough_known = known >= LEAST_PER_CLASS
+    tested = [c for c in range(len(classes)) if enough_known[c] and np.any(codes == c)]
+    if not tested:
+        raise Refused(
+            "reference",
+            f"at least {LEAST_PER_CLASS} rows of a class that the message and Z hold",
+            f"at most {int(known.max(initial=0))}",
+        )
+    evidence, imitate = read(message, [classes[c] for c in tested], phi)
+    inside = _candidates(X, H, codes, tested, of_summary)
+    inside = inside[rng.permutation(len(inside))[:MAX_ROWS]]
+    some = rng.permutation(np.flatnonzero(np.isin(other_codes, tested)))[:MAX_ROWS]
+    H_other = to_numpy(phi.project(X_other[some]))
+    outside = _candidates(X_other[some], H_other, other_codes[some], tested, of_summary)
+    found = attack(evidence, imitate, inside, outside, rng)
+    enough = len(outside) > LEAST_FOR_TPR
+    attacks = []
+    for name in found.others:
+        value = auc(found.members[name], found.others[name])
+        error = auc_error(value, len(inside), len(outside))
+        rate = true_positive_rate(found.members[name], found.others[name]) if enough else None
+        attacks.append(Attack(name, value, error, rate))
+    attacks.sort(key=lambda a: -a.auc)
+    aucs = {tested[c]: value for c, value in per_class(found, attacks[0].name)}
+    share = None
+    if isinstance(message, Summary):
+        if message.rank:
+            share = evidence.share(inside), evidence.share(outside)
+        guesses = _invert(message, phi, evidence.basis, codes, rng)
+    else:
+        guesses = _single_groups(message)
+    judge = _Judge(X, X_other)
+    per_label: dict[int, set[int]] = {c: set() for c in range(len(classes))}
+    single = [judge.row(x) for x in guesses.single]
+    searched = [judge.row(x) for x in guesses.searched]
+    for c, row in zip(guesses.codes, [*single, *searched], strict=True):
+        per_label[c] |= {row} - {MISSING}
+    lines = [
+        ClassLeakage(
+            label,
+            message.counts[c],
+            int(known[c]),
+            _cosine(guesses.means[c], X[codes == c].mean(axis=0)) if np.any(codes == c) else 0.0,
+            len(per_label[c]),
+            aucs.get(c),
+        )
+        for c, label in enumerate(classes)
+    ]
+    return Leakage(
+        _describe(message),
+        isinstance(message, Mixture),
+        len(inside),
+        len(outside),
+        tuple(lines),
+        tuple(attacks),
+        Tries(sum(row != MISSING for row in single), len(single)),
+        Tries(sum(row != MISSING for row in searched), len(searched)),
+        share,
+    )
+
+
+class _Guesses(NamedTuple):
+    """What inversion gives: mean features, and points that may be single rows."""
+
+    means: NDArray[Any]
+    single: NDArray[Any]
+    searched: NDArray[Any]
+    codes: list[int]
+    """The class number of every point, of ``single`` first."""
+
+
+def _invert(
+    message: Summary,
+    phi: RandomFeatures,
+    basis: NDArray[np.float32],
+    codes: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> _Guesses:
+    """Invert the class means; search for rows in the span of the factor, small classes first."""
+    means = class_means(message).astype(np.float32)
+    counts = message.sums.totals
+    found = recover_means(phi, means, counts, message.accounts.mean_row_energy)
+    single = np.flatnonzero(counts == 1)
+    searched = [
+        c for c in np.argsort(counts, kind="stable") if counts[c] > 1 and np.any(codes == c)
+    ]
+    tries = np.repeat(searched[: MAX_TRIES // TRIES], TRIES).astype(int)
+    if not message.rank or message.rank + phi.projection.shape[0] >= message.out_features:
+        tries = tries[:0]  # then every point is in the span, or too many are
+    noise = rng.standard_normal((len(tries), found.shape[1])).astype(np.float32)
+    length = np.linalg.norm(found[tries], axis=1, keepdims=True)
+    spread = length if phi.kind == "relu" else np.sqrt(np.maximum(1 - length**2, 0.01))
+    start = found[tries] + noise * spread / np.sqrt(np.float32(found.shape[1]))
+    rows = recover_rows(phi, means[tries], basis, start) if len(tries) else start
+    return _Guesses(found, found[single], rows, [*single.tolist(), *tries.tolist()])
+
+
+def _single_groups(message: Mixture) -> _Guesses:
+    """The means of groups with one row: such a mean is the row itself."""
+    position = {c: i for i, c in enumerate(message.classes)}
+    rows = [
+        (position[part.classes[part.codes[g]]], part.means[g])
+        for part in message.parts
+        for g in np.flatnonzero(part.counts == 1)
+    ]
+    points = np.array([mean for _, mean in rows]).reshape(len(rows), message.in_features)
+    return _Guesses(class_means(message), points, points[:0], [c for c, _ in rows])
+
+
+class _Judge:
+    """Decides which row a recovered point identifies.
+
+    A point identifies a row if it is less than half as far from it as any other row is.
+    """
+
+    def __init__(self, X: NDArray[np.float32], others: NDArray[np.float32]) -> None:
+        self.members = len(X)
+        self.all = np.concatenate([X, others])
+        self.squares: NDArray[np.float64] = np.einsum("ij,ij->i", self.all, self.all, dtype=float)
+
+    def row(self, point: NDArray[Any]) -> int:
+        """The position of the member, or MISSING if the point identifies none."""
+        near = self._distances(point)
+        row = int(np.argmin(near[: self.members]))
+        between = self._distances(self.all[row])
+        between[row] = np.inf
+        # A copy of the row elsewhere does not make the point a worse guess.
+        between[between <= 1e-6 * self.squares[row]] = np.inf
+        return row if 4 * near[row] < between.min() else MISSING
+
+    def _distances(self, point: NDArray[Any]) -> NDArray[np.float64]:
+        """Squared distances of a point from all rows."""
+        inner = (self.all @ point.astype(np.float32)).astype(np.float64)
+        return np.maximum(self.squares - 2 * inner + float(np.sum(np.float64(point) ** 2)), 0.0)
+
+
+def _cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
+    norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    return float(np.dot(a, b)) / norms if norms > 0 else 0.0
+
+
+def _rows(
+    Z: ArrayLike, y: Any, classes: tuple[Label, ...], phi: RandomFeatures, name: str
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The rows whose label is a class of the message, and their class numbers."""
+    given = to_numpy(as_matrix(Z, name, phi.in_features))
+    found, codes = encode_labels(y, len(given))
+    codes = recode(codes, found, classes)
+    return given[codes != MISSING], codes[codes != MISSING]
+
+
+def _check_match(
+    message: Summary | Mixture, rows: NDArray[np.float32], codes: NDArray[np.int64], partial: bool
+) -> None:
+    """Refuse rows that are not those of the message: the attacks would find nothing in it."""
+    hint = "" if partial else "partial (--partial) allows only some of the rows"
+    for c, (label, count) in enumerate(zip(message.classes, message.counts, strict=True)):
+        given = int(np.sum(codes == c))
+        if given > count or (given < count and not partial):
+            expected = f"{'at most ' if partial else ''}{count} rows of class {label!r}"
+            raise Refused("Z", f"{expected}, as the message says", given, hint)
+    if partial or not message.classes:
+        return
+    sums = ClassSums.from_codes(rows, message.classes, codes)
+    stated = class_means(message).T * np.asarray(message.counts)
+    error, size = (float(np.linalg.norm(x)) for x in (stated - sums.sums, sums.sums))
+    allowed = MIXTURE_TOLERANCE * size
+    if isinstance(message, Summary) and message.sums.weights is None:
+        allowed = message.accounts.eps_B + 1e-3 * size
+    if error > allowed:
+        raise Refused(
+            "Z",
+            "the rows that the message was made of",
+            f"class sums that differ by {error / max(size, 1e-30):.1%}",
+            "were the features made by another backbone?",
+        )
+
+
+def _candidates(
+    X: NDArray[np.float32],
+    H: NDArray[np.float32],
+    codes: NDArray[np.int64],
+    tested: list[int],
+    of_summary: bool,
+) -> Rows:
+    """The rows of the tested classes, whose numbers are positions in ``tested``."""
+    kept = np.isin(codes, tested)
+    numbers = np.searchsorted(tested, codes[kept])
+    return Rows(H[kept] if of_summary else X[kept], H[kept], numbers)
+
+
+def _describe(message: Summary | Mixture) -> str:
+    if isinstance(message, Mixture):
+        return (
+            f"mixture of {message.n_rows:,} rows in {message.n_groups:,} groups of at least "
+            f"{message.smallest_group}, {len(message.classes)} classes"
+        )
+    kind = "class-centred summary" if message.center else "summary"
+    return (
+        f"{kind} of {message.accounts.n_rows:,} rows, {len(message.classes)} classes, "
+        f"rank {message.rank}, M = {message.out_features}"
+    )

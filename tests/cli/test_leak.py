@@ -1,0 +1,109 @@
+"""``fedran leak``: figures, limits and exit codes."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import fedran
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.messages import seal
+from helpers.leaky_sites import summary, world
+
+GENEROUS = ["--max-auc", "1", "--max-rows", "99", "--max-share", "1", "--max-cosine", "1"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("leak")
+    w = world((1, 20, 12))
+    fedran.save(summary(w, 6), folder / "upload.fedran")
+    fedran.save(fedran.condense(w.Z, w.y, w.phi, 8, 5), folder / "mixture.fedran")
+    np.savez(folder / "rows.npz", features=w.Z, labels=w.y)
+    np.savez(folder / "other.npz", X=w.other, y=w.other_y)
+    with (folder / "rows.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(f"f{i}" for i in range(w.Z.shape[1])), "label"])
+        writer.writerows([*z, label] for z, label in zip(w.Z, w.y, strict=True))
+    envelope = seal(
+        fedran.encode(summary(w, 6)),
+        SiteKey.generate(),
+        federation="f",
+        client="a",
+        task="t",
+        fingerprint=w.phi.fingerprint.hash,
+    )
+    (folder / "upload.envelope").write_bytes(envelope.to_bytes())
+    return folder
+
+
+def arguments(folder, message="upload.fedran", rows="rows.npz", *more):
+    paths = [str(folder / name) for name in (message, rows, "other.npz")]
+    return ["leak", *paths[:2], "--reference", paths[2], *more]
+
+
+def test_a_leaky_message_has_exit_code_1_and_advice(made, cli):
+    code, out, _ = cli(*arguments(made))
+    assert code == 1
+    assert "Class-centred summary of 33 rows, 3 classes, rank 6, M = 160" in out
+    assert "OVER  single rows" in out
+    assert "1 of 1 classes with one row recovered" in out
+    assert "Withhold classes with few rows" in out
+    assert "needs more than 10,000 other rows" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_generous_limits_give_exit_code_0(made, cli):
+    code, out, _ = cli(*arguments(made, "upload.fedran", "rows.npz", *GENEROUS))
+    assert code == 0
+    assert "All figures are within their limits." in out
+    assert "OVER" not in out
+
+
+@pytest.mark.parametrize(
+    ("message", "rows"), [("upload.envelope", "rows.npz"), ("upload.fedran", "rows.csv")]
+)
+def test_envelopes_and_tables_give_the_same_figures(message, rows, made, cli):
+    expected = json.loads(cli(*arguments(made, "upload.fedran", "rows.npz", "--json"))[1])
+    found = json.loads(cli(*arguments(made, message, rows, "--json"))[1])
+    assert found["classes"][0]["recovered"] == 1
+    for mine, theirs in zip(found["attacks"], expected["attacks"], strict=True):
+        assert mine["name"] == theirs["name"]
+        assert mine["auc"] == pytest.approx(theirs["auc"], abs=0.02)
+    assert found["limits"]["auc"] == 0.6
+    assert found["findings"][0]["exceeded"] is True
+
+
+def test_a_mixture_has_no_factor(made, cli):
+    code, out, _ = cli(*arguments(made, "mixture.fedran", "rows.npz", "--max-auc", "1"))
+    assert code == 0
+    assert "Mixture of 32 rows" in out
+    assert "nearest group mean" in out
+    assert "share of H" not in out
+
+
+@pytest.mark.parametrize(
+    ("message", "rows", "words"),
+    [
+        ("none.fedran", "rows.npz", "none.fedran: no such file; expected a saved summary"),
+        ("head.fedran", "rows.npz", "expected a summary or a mixture, got the kind 'head'"),
+        ("bare.fedran", "rows.npz", "expected a message that identifies its features"),
+        ("upload.fedran", "none.npz", "no such file; expected rows with labels"),
+        ("upload.fedran", "bare.npz", "expected arrays features and labels or test and test_la"),
+        ("upload.fedran", "rows.npy", "expected arrays features and labels"),
+        ("upload.fedran", "other.npz", "Z: expected 1 rows of class 0, as the message says"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line_and_exit_code_2(message, rows, words, made, cli):
+    w = world()
+    agg = fedran.Aggregator(160, fingerprint=w.phi.fingerprint)
+    agg.absorb(summary(w, 6), client="a", task="t")
+    fedran.save(agg.solve(), made / "head.fedran")
+    fedran.save(fedran.summarize(w.phi(w.Z), w.y, 6), made / "bare.fedran")
+    np.savez(made / "bare.npz", features=w.Z)
+    np.save(made / "rows.npy", w.Z)
+    code, out, err = cli(*arguments(made, message, rows))
+    assert (code, out) == (2, "")
+    assert words in err
+    assert len(err.strip().splitlines()) == 1

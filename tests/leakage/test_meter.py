@@ -1,0 +1,152 @@
+"""The meter finds planted leaks, and finds nothing where there is nothing to find."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedran
+from fedran.leakage import Tolerance, measure
+from fedran.leakage.membership import GAP, MEAN, SPAN
+from helpers.leaky_sites import summary, world
+
+
+def by_name(found):
+    return {a.name: a for a in found.attacks}
+
+
+def leak_of(message, w, **options):
+    return measure(message, w.Z, w.y, w.other, w.other_y, **options)
+
+
+@pytest.mark.parametrize("center", ["class", None])
+@pytest.mark.parametrize("precision", ["float64", None])
+def test_a_full_factor_tells_every_member(center, precision):
+    w = world()
+    message = fedran.decode(fedran.encode(summary(w, center=center), precision))
+    found = leak_of(message, w)
+    assert by_name(found)[SPAN].auc > 0.99
+    assert found.auc > 0.99
+    assert found.found.recovered > 0
+    assert found.share[0] > 0.95 > found.share[1] + 0.05
+    over = {f.name for f in found.findings() if f.exceeded}
+    assert {"rows in the factor", "share of H", "membership"} <= over
+
+
+def test_class_means_of_few_rows_tell_their_members():
+    w = world((3, 4, 5), others=200, d=48, M=256)
+    found = leak_of(summary(w, rank=1), w)
+    assert by_name(found)[MEAN].auc > 0.85
+
+
+def test_a_mixture_of_single_rows_tells_them():
+    w = world()
+    found = leak_of(fedran.condense(w.Z, w.y, w.phi, group_size=2, min_group=1), w)
+    assert found.single.tries > 0
+    assert found.single.recovered == found.single.tries
+    assert by_name(found)[GAP].auc > 0.7
+    larger = leak_of(fedran.condense(w.Z, w.y, w.phi, group_size=8, min_group=5), w)
+    assert larger.single.tries == 0
+    assert larger.auc < found.auc
+
+
+def test_more_columns_tell_more():
+    w = world((40, 40, 40), others=200, M=256)
+    aucs = [leak_of(summary(w, rank=r), w).auc for r in (2, 20, None)]
+    assert aucs[0] < aucs[1] < aucs[2]
+
+
+@pytest.mark.parametrize("kind", ["summary", "paper", "mixture"])
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_that_are_not_in_the_message_look_like_other_rows(kind, seed):
+    counts = (60, 25, 35)
+    w = world(counts, others=150, seed=seed)
+    inside = np.concatenate([np.flatnonzero(w.other_y == c)[:n] for c, n in enumerate(counts)])
+    hidden = w._replace(Z=w.other[inside])
+    if kind == "mixture":
+        message = fedran.condense(hidden.Z, hidden.y, w.phi)
+    else:
+        message = summary(hidden, 30, None if kind == "paper" else "class")
+    rest = np.setdiff1d(np.arange(len(w.other)), inside)
+    found = measure(message, w.Z, w.y, w.other[rest], w.other_y[rest], partial=True)
+    for attack in found.attacks:
+        assert abs(attack.auc - 0.5) < 4 * attack.error, attack
+    # The same message and reference, with the rows that it does describe:
+    leaky = measure(message, hidden.Z, hidden.y, w.other[rest], w.other_y[rest])
+    assert leaky.auc > 0.7
+
+
+def test_a_class_with_one_row_is_recovered_and_told():
+    w = world((1, 20, 20))
+    found = leak_of(fedran.decode(fedran.encode(summary(w, 10))), w)
+    alone = found.classes[0]
+    assert (found.single.recovered, found.single.tries, alone.rows) == (1, 1, 1)
+    assert alone.recovered == 1
+    assert alone.cosine > 0.99
+    assert alone.auc == 1.0
+    assert found.exceeded()
+    assert not found.exceeded(Tolerance(rows=1000, cosine=1.0, share=1.0, auc=1.0, tpr=1.0))
+
+
+def test_rates_are_stated_only_with_enough_reference_rows(monkeypatch):
+    w = world()
+    assert leak_of(summary(w), w).tpr is None
+    monkeypatch.setattr("fedran.leakage.meter.LEAST_FOR_TPR", 239)
+    assert leak_of(summary(w), w).tpr > 0.9
+    monkeypatch.setattr("fedran.leakage.meter.LEAST_FOR_TPR", 240)
+    assert leak_of(summary(w), w).tpr is None
+
+
+def test_the_same_seed_gives_the_same_figures():
+    w = world()
+    assert leak_of(summary(w, 5), w) == leak_of(summary(w, 5), w)
+
+
+def test_labels_are_names_and_unknown_or_missing_ones_are_left_out():
+    w = world()
+    names = np.array(["b", "a", "c"], dtype=object)
+    y, other_y = names[w.y], names[w.other_y]
+    H = w.phi(w.Z)
+    s = fedran.summarize(H, y, 5, fingerprint=w.phi.fingerprint)
+    plain = measure(s, w.Z, y, w.other, other_y)
+    assert [c.label for c in plain.classes] == ["a", "b", "c"]
+    more = np.concatenate([w.Z, w.Z[:3]]), np.concatenate([y, [None, "other", None]])
+    others = np.concatenate([w.other, w.Z[:2]]), np.concatenate([other_y, ["other", None]])
+    assert measure(s, *more, *others) == plain
+
+
+def test_rows_of_another_message_are_refused():
+    w = world()
+    s = summary(w, 5)
+    with pytest.raises(fedran.Refused, match="expected 12 rows of class 0"):
+        measure(s, w.Z[1:], w.y[1:], w.other, w.other_y)
+    with pytest.raises(fedran.Refused, match="the rows that the message was made of"):
+        measure(s, w.Z[::-1], w.y, w.other, w.other_y)
+    with pytest.raises(fedran.Refused, match="the rows that the message was made of"):
+        measure(fedran.condense(w.Z, w.y, w.phi), w.Z[::-1], w.y, w.other, w.other_y)
+    twice = np.concatenate([w.Z, w.Z]), np.concatenate([w.y, w.y])
+    with pytest.raises(fedran.Refused, match="at most 12 rows of class 0"):
+        measure(s, *twice, w.other, w.other_y, partial=True)
+
+
+def test_too_few_reference_rows_are_refused_and_untested_classes_are_marked():
+    w = world()
+    with pytest.raises(fedran.Refused, match="at least 8 rows of a class"):
+        measure(summary(w), w.Z, w.y, w.other[:7], w.other_y[:7])
+    few = w.other_y != 1
+    found = measure(summary(w), w.Z, w.y, w.other[few], w.other_y[few])
+    assert [c.auc is None for c in found.classes] == [False, True, False]
+
+
+def test_a_message_without_a_fingerprint_needs_the_feature_map():
+    w = world()
+    s = replace(summary(w), fingerprint=None)
+    with pytest.raises(ValueError, match="pass phi="):
+        leak_of(s, w)
+    assert leak_of(s, w, phi=w.phi) == leak_of(summary(w), w)
+
+
+@pytest.mark.parametrize("field", ["auc", "tpr", "cosine", "share"])
+def test_tolerances_outside_of_their_range_are_errors(field):
+    with pytest.raises(ValueError, match=f"{field} must lie in 0 .. 1, got 1.5"):
+        Tolerance(**{field: 1.5})
