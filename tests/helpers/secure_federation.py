@@ -20,7 +20,7 @@ from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
 from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
 from fedran.federation.site.secure import SumFiles
-from helpers.fleet import Fleet
+from helpers.fleet import Fleet, shorten_waits
 
 D, M, CLASSES = 6, 64, [0, 1, 2]
 PHI = fedran.RandomFeatures(D, M, "cosine", seed=0, source="test")
@@ -59,6 +59,7 @@ class SecureFederation:
     """Sites 1 to n in ``folder/sites``, and a server in ``folder/server``."""
 
     def __init__(self, folder: Path, monkeypatch, n=3, tasks=("may", "june")):
+        shorten_waits(monkeypatch)
         Clock().install(monkeypatch)
         self.folder, self.names = folder, [f"site-{i}" for i in range(1, n + 1)]
         self.data = {}
@@ -74,6 +75,10 @@ class SecureFederation:
                 self.put(name, task, *rows(100 * t + i))
         self.server = folder / "server"
         self.server.mkdir()
+        (self.server / "server.toml").write_text(
+            f'federation = "trial"\nin_features = {D}\nout_features = {M}\nsource = "test"\n'
+            f'privacy = "secure"\nclasses = {CLASSES}\n'
+        )
         self.set_roster(self.names)
         monkeypatch.setenv(VARIABLE, str(folder / "sites"))
 

@@ -24,16 +24,9 @@ def store(sites, tmp_path):
 @pytest.fixture
 def short_waits(monkeypatch):
     """A round that polls quickly, in a process that Flower would have started for a run."""
-    from flwr.supercore.task_identity import TaskIdentity
+    from helpers.fleet import shorten_waits
 
-    from fedran.federation.server import messenger
-    from fedran.federation.server import round as round_module
-
-    for name, seconds in (("POLL", 0.01), ("HAND_BACK", 0.5), ("CATCH_UP", 0.4)):
-        monkeypatch.setattr(round_module, f"{name}_SECONDS", seconds)
-    monkeypatch.setattr(messenger, "RETRY_SECONDS", 0.02)
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+    shorten_waits(monkeypatch)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def made(tmp_path, monkeypatch, n, **options):
 
 
 @pytest.fixture
-def three(tmp_path, monkeypatch, short_waits):
+def three(tmp_path, monkeypatch):
     return made(tmp_path, monkeypatch, 3)
 
 
@@ -41,7 +41,7 @@ def declined(federation, task):
     return {e["client"]: e["reason"] for e in events}
 
 
-def test_late_sites_wait_until_there_are_enough_of_them(tmp_path, monkeypatch, short_waits):
+def test_late_sites_wait_until_there_are_enough_of_them(tmp_path, monkeypatch):
     federation = made(tmp_path, monkeypatch, 6)
     names = federation.names
     assert federation.run("may", names[:3], min_clients=3) == "quorum"
@@ -69,7 +69,7 @@ def test_a_roster_that_nobody_compared_is_refused(three):
     assert three.run("may") == "complete"
 
 
-def test_a_site_that_demands_more_sites_does_not_take_part(tmp_path, monkeypatch, short_waits):
+def test_a_site_that_demands_more_sites_does_not_take_part(tmp_path, monkeypatch):
     federation = made(tmp_path, monkeypatch, 4)
     place = federation.folder / "sites" / "site-4" / "site.toml"
     place.write_text(place.read_text() + "min_sites = 5\n")
@@ -144,7 +144,7 @@ def test_a_sum_that_describes_no_rows_is_refused(three, monkeypatch):
     assert "describes no rows" in event["reason"]
 
 
-def test_a_site_is_forgotten_by_repeating_the_sum_without_it(tmp_path, monkeypatch, short_waits):
+def test_a_site_is_forgotten_by_repeating_the_sum_without_it(tmp_path, monkeypatch):
     federation = made(tmp_path, monkeypatch, 4)
     names = federation.names
     assert federation.run("may") == "complete"

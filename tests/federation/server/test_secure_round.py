@@ -15,12 +15,12 @@ from helpers.secure_federation import SecureFederation
 
 
 @pytest.fixture
-def federation(tmp_path, monkeypatch, short_waits):
+def federation(tmp_path, monkeypatch):
     return SecureFederation(tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def four(tmp_path, monkeypatch, short_waits):
+def four(tmp_path, monkeypatch):
     return SecureFederation(tmp_path, monkeypatch, n=4)
 
 

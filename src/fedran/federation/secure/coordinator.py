@@ -25,6 +25,8 @@ from fedran.federation.secure.unmasking import ServerState
 from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
+FOLDER = "sums"
+"""Folder of open attempts in the server's state folder."""
 Report = Callable[..., None]
 """Notes an event: its name and its fields."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import SUM, Statement, UploadId
+from fedran.federation.protocol.identity import COHORT, SUM, Statement, UploadId, is_cohort
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.entries import Run, SolvedHead, Task, Tombstone, Upload, Waiting
 from fedran.federation.server.sqlite_file import SqliteFile, StoreDamaged
@@ -175,6 +175,18 @@ class Database(SqliteFile):
         )
         with self.lock, self.named_errors():
             return [row[:4] for row in self.sql.execute(query).fetchall()]
+
+    def cohorts(self) -> list[tuple[str, str, int, list[str]]]:
+        """Name, task, rows and members of every secure sum. Checksums are not verified."""
+        columns = "client, task, rows, members"
+        query = f"SELECT {columns} FROM uploads WHERE client LIKE ? ORDER BY number"  # noqa: S608
+        with self.lock, self.named_errors():
+            found = self.sql.execute(query, [f"{COHORT}%"]).fetchall()
+        return [
+            (client, task, rows, [member for member, _ in json.loads(members)])
+            for client, task, rows, members in found
+            if is_cohort(client)
+        ]
 
     def count(self) -> int:
         """Number of accepted uploads."""

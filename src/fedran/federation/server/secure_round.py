@@ -26,15 +26,13 @@ from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
 from fedran.federation.protocol.transport import message_content
 from fedran.federation.secure.attempt import MAX_SITES, Attempt, Stage, roster_digest
 from fedran.federation.secure.contribution import Content, encode_aware_omega, sum_to_summary
-from fedran.federation.secure.coordinator import Coordinator, FinishedSum
+from fedran.federation.secure.coordinator import FOLDER, Coordinator, FinishedSum
 from fedran.federation.server import round as rounds
 from fedran.federation.server.round import Quorum, Round, Verdict
 from fedran.wire.codec import decode, encode
 from fedran.wire.validation import FILE_LIMITS
 
 log = logging.getLogger(__name__)
-FOLDER = "sums"
-"""Folder of open attempts in the state folder."""
 OMEGA = ".omega"
 """Ends the name of a blob with the test matrix of a sketch."""
 MAX_ATTEMPTS = 3

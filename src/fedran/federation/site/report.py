@@ -16,7 +16,10 @@ from fedran.core.labels import Label
 from fedran.federation.protocol.connection import certificate_expiry
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.messages import open_envelope
+from fedran.federation.secure.attempt import STAGES
+from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.secure import FOLDER, SumFiles
 from fedran.federation.site.settings import SitePaths
 from fedran.wire.codec import decode
 from fedran.wire.files import read_json_object
@@ -44,6 +47,21 @@ class TaskReport:
 
 
 @dataclass(frozen=True)
+class SumReport:
+    """The part of this site in the newest attempt at a secure sum of one task."""
+
+    task: str
+    attempt: int
+    stage: str
+    """The last exchange that this site answered."""
+    members: list[str]
+    """The sites whose sum it has confirmed; empty before."""
+    code: str
+    """Of the receipt; "pending" without one."""
+    reason: str
+
+
+@dataclass(frozen=True)
 class SiteReport:
     """The state of a site at one moment."""
 
@@ -62,6 +80,12 @@ class SiteReport:
     disk_free: int
     ca_expires: float | None
     versions: dict[str, str]
+    sums: list[SumReport] = field(default_factory=list)
+    """Secure sums, sorted by task."""
+    roster: str = ""
+    """Fingerprint of the pinned roster; empty without one."""
+    roster_changed: bool = False
+    """Whether the server has shown another roster since. Then this site takes part in no sum."""
     alarms: list[dict[str, Any]] = field(default_factory=list)
     """Runs whose app was not ours, newest last."""
 
@@ -74,6 +98,7 @@ def read_site(paths: SitePaths) -> SiteReport:
     """The state of a site now."""
     settings = paths.settings()
     state = paths.folder / settings.state
+    pinned = PinnedRoster(state)
     contact = read_json_object(state / "connection.json") or {}
     head = state / "head.fedran"
     try:
@@ -95,6 +120,9 @@ def read_site(paths: SitePaths) -> SiteReport:
         disk_free=shutil.disk_usage(paths.folder).free,
         ca_expires=certificate_expiry(paths.folder / settings.ca),
         versions=versions(),
+        sums=_sums(state) if (state / FOLDER).is_dir() else [],
+        roster=roster_fingerprint(pinned.clients) if pinned.clients else "",
+        roster_changed=bool(pinned.shown) and pinned.shown != pinned.clients,
         alarms=_alarms(state / ALARMS),
     )
 
@@ -107,6 +135,28 @@ def versions() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "not installed"
+    return found
+
+
+def _sums(state: Path) -> list[SumReport]:
+    files, found = SumFiles(state), []
+    for path in sorted(files.folder.glob("*.state")):
+        try:
+            newest, note = files.state(path.stem), files.note(path.stem)
+        except (OSError, ValueError):  # it changes while it is read, or is damaged
+            continue
+        if newest is not None:
+            answered = [stage for stage in STAGES if stage in newest.answers]
+            found.append(
+                SumReport(
+                    path.stem,
+                    newest.attempt.number,
+                    str(answered[-1]),
+                    list(newest.survivors),
+                    str(note.get("code", "pending")),
+                    str(note.get("reason", "")),
+                )
+            )
     return found
 
 

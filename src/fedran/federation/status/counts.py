@@ -73,6 +73,18 @@ class Counts:
                 for label, n in upload:
                     totals[label] = totals.get(label, 0) + n
 
+    def add_cohorts(self, cohorts: Iterable[tuple[str, str, int, list[str]]]) -> None:
+        """Count the members of secure sums, whose uploads were counted for their cohort."""
+        for cohort, name, _, members in cohorts:
+            task = base_task(name)
+            of_task = self.tasks[task]
+            of_task.answered.pop(cohort, None)
+            of_task.uploads += len(members) - 1
+            for member in members:
+                of_task.answered[member] = "accepted"
+                self.sites[member].uploads += 1
+                self.sites[member].newest_task = task
+
     def add_event(self, event: Event) -> None:
         """Count an upload that was not accepted, or a site that had nothing to send."""
         client, task = str(event.get("client")), base_task(str(event.get("task")))

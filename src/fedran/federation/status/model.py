@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fedran.federation.secure.attempt import STAGES, Stage
+
 
 @dataclass(frozen=True)
 class HeadStatus:
@@ -53,6 +55,52 @@ class InfluenceStatus:
     at: float
     accuracy: float
     lines: list[InfluenceLine]
+
+
+@dataclass(frozen=True)
+class CohortStatus:
+    """A secure sum that the server has."""
+
+    cohort: str
+    task: str
+    members: list[str]
+    rows: int
+
+
+@dataclass(frozen=True)
+class SumStatus:
+    """A secure sum that is under way, or that waits for more sites."""
+
+    task: str
+    number: int
+    """Of the attempt."""
+    stage: str
+    """advertise, share, mask, confirm or reveal."""
+    answered: list[str]
+    waiting: list[str]
+    """Sites of this stage that have not answered it."""
+    needed: int
+    """How many must answer it."""
+    idle: bool
+    """Whether no run is at work on it: it waits for sites."""
+
+    @property
+    def text(self) -> str:
+        """The state in one sentence.
+
+        >>> SumStatus("may", 1, "advertise", ["site-4"], ["site-5"], 3, True).text
+        '1 of 3 sites that are needed wait: site-4'
+        """
+        here = ", ".join(self.answered) or "none"
+        if self.idle and self.stage == "advertise":
+            return f"{len(self.answered)} of {self.needed} sites that are needed wait: {here}"
+        total = len(self.answered) + len(self.waiting)
+        number = STAGES.index(Stage(self.stage)) + 1
+        missing = f", missing {', '.join(self.waiting[:8])}" if self.waiting else ""
+        return (
+            f"exchange {number} of {len(STAGES)} ({self.stage}): {len(self.answered)} of {total} "
+            f"sites, {self.needed} needed{missing}"
+        )
 
 
 @dataclass(frozen=True)
@@ -165,6 +213,12 @@ class Status:
     """Of the state; another one after it was restored, repaired or corrected."""
     held: HeldStatus | None = None
     influence: InfluenceStatus | None = None
+    roster: str = ""
+    """With secure sums: the fingerprint of the roster, which sites compare."""
+    cohorts: list[CohortStatus] = field(default_factory=list)
+    """Secure sums that the server has, oldest first."""
+    sums: list[SumStatus] = field(default_factory=list)
+    """Secure sums that are under way or wait for sites."""
 
     @property
     def open_tasks(self) -> list[TaskStatus]:

@@ -11,7 +11,7 @@ import shlex
 import time
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +22,15 @@ from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry
 from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.secure.coordinator import FOLDER as SUMS
+from fedran.federation.secure.pinning import roster_fingerprint
 from fedran.federation.server.database import Database
 from fedran.federation.server.entries import Run, SolvedHead, Task, Waiting
 from fedran.federation.server.events import read_events
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.status.counts import Counts, Event, SiteCounts, TaskCounts
 from fedran.federation.status.model import (
+    CohortStatus,
     HeadStatus,
     HeldStatus,
     InfluenceLine,
@@ -35,8 +38,10 @@ from fedran.federation.status.model import (
     Problem,
     SiteStatus,
     Status,
+    SumStatus,
     TaskStatus,
 )
+from fedran.wire.files import read_json_object
 
 GRACE = 60.0
 """Seconds by which the server's next record of Flower's state may be late."""
@@ -100,7 +105,31 @@ class Reader:
             epoch=stored.epoch,
             held=self._held(stored.held),
             influence=_influence(stored.influence),
+            roster=self._roster_fingerprint(),
+            cohorts=[
+                CohortStatus(cohort, base_task(task), members, rows)
+                for cohort, task, rows, members in stored.cohorts
+            ],
+            sums=self._sums(),
         )
+
+    def _roster_fingerprint(self) -> str:
+        if self.settings.privacy == "none":
+            return ""
+        try:
+            return roster_fingerprint(Roster.load(self.folder / self.settings.roster).clients)
+        except (ValueError, OSError):  # the list of sites says so
+            return ""
+
+    def _sums(self) -> list[SumStatus]:
+        """Secure sums that are under way, as the server noted them. They change meanwhile."""
+        names = [f.name for f in fields(SumStatus)]
+        notes = map(read_json_object, sorted((self.state / SUMS).glob("*.json")))
+        return [
+            SumStatus(**{name: note[name] for name in names})
+            for note in notes
+            if note.get("stage") and set(names) <= note.keys()
+        ]
 
     def _held(self, content: str) -> HeldStatus | None:
         """The head that is held back, with the commands that end this."""
@@ -128,6 +157,8 @@ class Reader:
                 found.quarantine = list(database.quarantine().values())
                 found.tasks, found.records = database.tasks(), database.count()
                 found.counts.add_uploads(database.upload_sizes(), database.upload_lists())
+                found.cohorts = database.cohorts()
+                found.counts.add_cohorts(found.cohorts)
                 for event in read_events(database, without="accepted"):
                     found.counts.add_event(event)
         except FileNotFoundError:
@@ -183,6 +214,7 @@ class Stored:
     runs: list[Run] = field(default_factory=list)
     quarantine: list[Waiting] = field(default_factory=list)
     seen: dict[str, float] = field(default_factory=dict)
+    cohorts: list[tuple[str, str, int, list[str]]] = field(default_factory=list)
     flower: str = ""
     held: str = ""
     influence: str = ""

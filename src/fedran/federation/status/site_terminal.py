@@ -38,6 +38,21 @@ def print_site(report: SiteReport, console: Console) -> None:
             f"[bold red]ALARM[/] a run brought an app that is not fedran's, and was refused: "
             f"{escape(str(alarm.get('reason', '')))}"
         )
+    if report.roster:
+        console.print(f"roster {report.roster}")
+    if report.roster_changed:
+        console.print(
+            "[bold red]The server shows another roster[/]: this site takes part in no secure sum "
+            "until it is pinned; see `fedran federation roster`"
+        )
+    for found in report.sums:
+        members = f", sum of {', '.join(found.members)}" if found.members else ""
+        console.print(
+            f"  [bold]{escape(found.task)}[/]: secure sum, attempt {found.attempt}, "
+            f"{escape(found.code)}, answered up to {found.stage}{escape(members)}"
+        )
+    if report.sums and not report.tasks:
+        return
     console.print("\n[bold]Uploads[/]" if report.tasks else "\nno upload was made yet")
     for task in report.tasks:
         shown = ", ".join(f"{format_label(c)} ({n:,})" for c, n in task.classes[:MAX_CLASSES])

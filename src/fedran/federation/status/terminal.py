@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from fedran.federation.protocol.identity import is_cohort
 from fedran.federation.server.influence import InfluenceTable
 from fedran.federation.status.format import (
     NOTHING,
@@ -49,6 +50,7 @@ def print_status(status: Status, console: Console) -> None:
         for command in status.held.commands:
             console.print(f"    {escape(command)}", soft_wrap=True)
     _print_tasks(status.tasks, console)
+    _print_sums(status, console)
     if status.influence is not None:
         measured = format_age(status.at - status.influence.at)
         console.print(f"\n[bold]Accuracy without each site[/] (measured {measured})")
@@ -156,6 +158,21 @@ def _print_tasks(tasks: list[TaskStatus], console: Console) -> None:
     console.print(table if tasks else "  no task was opened yet")
 
 
+def _print_sums(status: Status, console: Console) -> None:
+    """Secure sums: who is in each, what is under way, and the fingerprint of the roster."""
+    if not status.roster:
+        return
+    console.print("\n[bold]Secure sums[/]")
+    console.print(f"  roster {status.roster}")
+    for opened in status.sums:
+        line = f"task {opened.task}, attempt {opened.number}: {opened.text}"
+        _print_indented(escape(line), console)
+    for cohort in reversed(status.cohorts):
+        members = ", ".join(cohort.members)
+        line = f"task {cohort.task}, {cohort.cohort}: {members} ({cohort.rows:,} rows)"
+        _print_indented(escape(line), console)
+
+
 def _print_sites(sites: list[SiteStatus], now: float, console: Console) -> None:
     connected = {True: "[green]yes[/]", False: "[red]no[/]", None: "unknown"}
     columns = ("site", "connected", "last seen", "newest task")
@@ -164,7 +181,7 @@ def _print_sites(sites: list[SiteStatus], now: float, console: Console) -> None:
     for site in sites:
         table.add_row(
             escape(site.client),
-            connected[site.connected] if site.in_roster else "not in roster",
+            connected[site.connected] if site.in_roster else _outside(site.client),
             format_age(None if site.last_seen is None else now - site.last_seen),
             escape(site.newest_task or NOTHING),
             str(site.uploads),
@@ -183,6 +200,10 @@ def _print_sites(sites: list[SiteStatus], now: float, console: Console) -> None:
             rest = len(site.classes) - MAX_SHOWN
             more = f" and {rest} more" if rest > 0 else ""
             _print_indented(f"[bold]{escape(site.client)}[/]: {escape(shown + more)}", console)
+
+
+def _outside(client: str) -> str:
+    return "cohort" if is_cohort(client) else "not in roster"
 
 
 def _print_indented(markup: str, console: Console) -> None:

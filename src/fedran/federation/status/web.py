@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedran.core.labels import sort_key
+from fedran.federation.protocol.identity import is_cohort
 from fedran.federation.status.format import (
     format_bytes,
     format_count,
@@ -55,6 +56,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {"style": _STYLE, "script": _SCRIPT}
+    environment.tests |= {"cohort": is_cohort}
     environment.filters |= {
         "bytes": format_bytes,
         "datetime": lambda at: datetime.fromtimestamp(at, UTC),

@@ -1,0 +1,74 @@
+"""Secure sums in the status of a server and of a site."""
+
+import io
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from rich.console import Console
+
+from fedran.federation.site.report import read_site
+from fedran.federation.site.settings import SitePaths
+from fedran.federation.status.model import SumStatus
+from fedran.federation.status.reader import Reader
+from fedran.federation.status.site_terminal import print_site
+from fedran.federation.status.terminal import print_status
+from fedran.federation.status.web import render_sections
+from helpers.secure_federation import SecureFederation
+
+
+def printed(show, what):
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    show(what, console)
+    out = console.file.getvalue()
+    assert max(map(len, out.splitlines())) <= 80
+    return " ".join(out.split())
+
+
+@pytest.fixture
+def late(tmp_path, monkeypatch):
+    """Three of five sites have a sum; two wait for a third one."""
+    federation = SecureFederation(tmp_path, monkeypatch, n=5, tasks=("may",))
+    federation.run("may", federation.names[:3], min_clients=3)
+    federation.run("", federation.names, min_clients=3)
+    return federation
+
+
+def test_the_server_shows_cohorts_and_who_waits(late):
+    status = Reader(late.server).read()
+    (cohort,), (waiting,) = status.cohorts, status.sums
+    assert (cohort.task, cohort.cohort, cohort.members) == ("may", "cohort-1", late.names[:3])
+    assert (waiting.task, waiting.stage, waiting.answered) == ("may", "advertise", late.names[3:])
+    (task,) = status.tasks
+    assert (task.uploads, sorted(task.answered), task.missing) == (
+        3,
+        late.names[:3],
+        late.names[3:],
+    )
+    shown = printed(print_status, status)
+    assert f"roster {status.roster}" in shown
+    assert "attempt 2: 2 of 3 sites that are needed wait: site-4, site-5" in shown
+    assert "task may, cohort-1: site-1, site-2, site-3 (120 rows)" in shown
+    page = " ".join(render_sections(status).decode().split())
+    assert "attempt 2: 2 of 3 sites that are needed wait: site-4, site-5" in page
+    assert status.roster in page
+
+
+def test_a_site_shows_its_sums_and_a_roster_that_has_changed(late):
+    paths = SitePaths(late.folder / "sites" / "site-1")
+    report = read_site(paths)
+    ((task, code, members),) = [(s.task, s.code, s.members) for s in report.sums]
+    assert (task, code, members) == ("may", "accepted", late.names[:3])
+    assert not report.roster_changed
+    shown = printed(print_site, report)
+    assert f"roster {report.roster}" in shown
+    assert "may: secure sum, attempt 1, accepted, answered up to reveal" in shown
+    late.set_roster(late.names[:4], pin=False)
+    late.run("", late.names[:1])
+    assert "shows another roster" in printed(print_site, read_site(paths))
+
+
+def test_a_sum_under_way_says_which_exchange_it_is_in():
+    found = SumStatus("may", 2, "mask", ["a", "b"], ["c"], 3, False)
+    assert found.text == "exchange 3 of 5 (mask): 2 of 3 sites, 3 needed, missing c"
