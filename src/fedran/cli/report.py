@@ -1,4 +1,4 @@
-"""``fedran report DIR``: results as text, as one HTML page with figures, and as files."""
+"""``fedran report DIR``: results as text, as HTML pages with figures, and as files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from fedran.bench.report.build import load_results, make_report
 from fedran.bench.report.export import export_tables, overview_tables, text_table
+from fedran.bench.report.pages import experiment_name
 from fedran.core.errors import MissingExtra
 
 
@@ -23,14 +24,23 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="OUT", help="Folder for the page (default: FOLDER/report).", show_default=False
+            metavar="OUT", help="Folder for the pages (default: FOLDER/report).", show_default=False
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the experiment in the title (default: that of the configuration, or of "
+            "FOLDER).",
+            show_default=False,
         ),
     ] = None,
     open_page: Annotated[
-        bool, typer.Option("--open", help="Show the page in the web browser.")
+        bool, typer.Option("--open", help="Show the first page in the web browser.")
     ] = False,
     text: Annotated[
-        bool, typer.Option("--text", help="Only print the tables; write no page.")
+        bool, typer.Option("--text", help="Only print the tables; write no pages.")
     ] = False,
     export: Annotated[
         Path | None,
@@ -39,10 +49,10 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Print the accuracies of all results in a folder, and write tables and figures as a page.
+    """Print the accuracies of all results in a folder, and write tables and figures as pages.
 
-    The page is HTML and opens offline. It needs the extra 'report'; the printed tables and
-    --export do not.
+    The pages are HTML and open offline: an overview, one per dataset, and one per further study.
+    They need the extra 'report'; the printed tables and --export do not.
     """
     results = load_results(folder)
     for table in overview_tables(results):
@@ -52,13 +62,12 @@ def report(
     if text:
         return
     try:
-        result = make_report(results)
+        result = make_report(results, name or experiment_name(results, folder.resolve().name))
     except MissingExtra as reason:
-        typer.echo(f"No page was written. {reason}")
+        typer.echo(f"No pages were written. {reason}")
         return
     page = result.write(folder / "report" if out is None else out)
     typer.echo(f"{page}")
-    for name in result.figures:
-        typer.echo(f"  figures/{name}.svg and .png")
+    typer.echo(f"  {len(result.pages)} pages, {len(result.figures)} figures as SVG and PNG")
     if open_page:
         webbrowser.open(page.resolve().as_uri())

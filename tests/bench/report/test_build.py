@@ -43,7 +43,8 @@ def test_the_papers_datasets_come_first_and_larger_uploads_before_smaller(tmp_pa
 
 def test_the_first_figure_is_accuracy_against_bytes(full_report):
     assert next(iter(full_report.figures)).startswith("bytes-cifar100")
-    first, second, *_ = full_report.page.split("<svg")[1:]
+    assert next(iter(full_report.pages)) == "index.html"
+    first, second = full_report.pages["index.html"].split("<svg")[1:]
     assert "accuracy after the last task" in first
     assert "accuracy after the last task" in second, "the drawing for narrow windows"
 
@@ -75,5 +76,7 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
     assert run(["report", str(tmp_path / "in"), "--out", str(tmp_path / "out")]) == 0
     output = capsys.readouterr().out
     assert str(tmp_path / "out" / "index.html") in output.replace("\n", "")
-    assert "figures/tasks-cifar100" in output
-    assert (tmp_path / "out" / "index.html").is_file()
+    assert "2 pages, 1 figures as SVG and PNG" in output
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "<h1>accuracy: FedRAN and 0 other methods</h1>" in page, "the name of the configuration"
+    assert (tmp_path / "out" / "cifar100.html").is_file()

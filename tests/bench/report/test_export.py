@@ -13,7 +13,7 @@ from fedran.bench.report.export import (
     overview_tables,
     text_table,
 )
-from fedran.bench.report.sections import sections
+from fedran.bench.report.pages import make_pages
 from fedran.bench.report.tables.table import Cell, Table, number_columns, text_columns
 from helpers.made_up import made_up
 
@@ -72,7 +72,7 @@ def test_every_table_of_the_report_becomes_two_files_without_matplotlib(tmp_path
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     runs = [made_up(k, seed=s) for k in ("fedran", "afl") for s in (1, 2)]
     written = export_tables(runs, tmp_path / "tables")
-    tables = [t for s in sections(runs) for t in (*s.tables, *s.details)]
+    tables = [t for page in make_pages(runs, "") for s in page.sections for t in s.tables]
     assert len(written) == len(set(written)) == 2 * len(tables) > 10
     assert {p.name for p in (tmp_path / "tables").iterdir()} == {p.name for p in written}
     assert next(p for p in written if p.suffix == ".tex").read_text().endswith("tabular}\n")

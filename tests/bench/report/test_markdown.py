@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedran.bench.report.markdown import markdown_section, markdown_table
-from fedran.bench.report.sections import sections
+from fedran.bench.report.markdown import markdown_page, markdown_table
+from fedran.bench.report.pages import make_pages
 from fedran.bench.report.tables.table import Cell, Column, Table
 from helpers.made_up import comparison, made_up
 from helpers.made_up_trained import all_trained
@@ -11,7 +11,7 @@ from helpers.report_tables import HOSTILE, assert_is_plain_text
 
 
 def rendered(results):
-    return "\n\n".join(map(markdown_section, sections(results)))
+    return "\n\n".join(map(markdown_page, make_pages(results, "x")))
 
 
 def test_tables_are_well_formed_whatever_they_contain():
@@ -35,7 +35,15 @@ def test_a_table_ends_with_the_commands_and_the_date_of_its_results():
     assert lines[-1] == "Produced by `fedran run a.toml`, `fedran run b.toml` on 2026-11-15."
 
 
-def test_folded_tables_are_left_out():
+def test_the_verdict_comes_first_and_terms_where_they_are_first_used():
+    _, page = make_pages(comparison(seeds=(1,), datasets=("digits",))[:36], "x")
+    shown = markdown_page(page)
+    assert shown.startswith("**Verdict** for Digits: ")
+    assert shown.count("\n- A_T: ") == shown.count("\n- β: ") == 1
+    assert shown.index("\n- A_T: ") < shown.index(": A_T |") < shown.index("## Communication")
+
+
+def test_tables_for_the_export_are_left_out():
     page = rendered([made_up("a", beta=b) for b in (0.1, 0.5)])
     assert "split, β = 0.1, in MiB" in page
     assert "split, β = 0.5, in MiB" not in page

@@ -1,50 +1,57 @@
-"""From a folder of results to an HTML page and figures."""
+"""From a folder of results to HTML pages and figures."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedran.bench.report.figures.chart import render
+from fedran.bench.report.figures.chart import NARROW, render
 from fedran.bench.report.page import html_page
+from fedran.bench.report.pages import make_pages
 from fedran.bench.report.paper import TASKS, paper_dataset
-from fedran.bench.report.sections import sections
 from fedran.bench.results.grouping import Setting
 from fedran.bench.results.result import Result, read_results
 from fedran.methods.registry import METHODS
 
-PAGE = "index.html"
-
 
 @dataclass(frozen=True)
 class Report:
-    """The HTML page, and the SVG and PNG of each figure by its name."""
+    """The HTML of each page by its file name, and the SVG and PNG of each figure by its name."""
 
-    page: str
+    pages: dict[str, str]
     figures: dict[str, tuple[str, bytes]]
 
     def write(self, folder: Path) -> Path:
-        """Write ``index.html`` and ``figures/NAME.svg, NAME.png``. Return the path of the page."""
+        """Write all pages and ``figures/NAME.svg, NAME.png``. Return the path of the first page."""
         subfolder = folder / "figures"
         subfolder.mkdir(parents=True, exist_ok=True)
         for name, (svg, png) in self.figures.items():
             (subfolder / f"{name}.svg").write_text(svg, encoding="utf-8", newline="\n")
             (subfolder / f"{name}.png").write_bytes(png)
-        (folder / PAGE).write_text(self.page, encoding="utf-8", newline="\n")
-        return folder / PAGE
+        for file, text in self.pages.items():
+            (folder / file).write_text(text, encoding="utf-8", newline="\n")
+        return folder / next(iter(self.pages))
 
 
-def make_report(results: Sequence[Result]) -> Report:
-    """Render the page, which contains all figures, and the figures as files."""
-    parts = sections(results)
-    figures = {c.slug: render(c) for s in parts for c in s.charts}
-    drawings = {name: svg for name, (svg, _) in figures.items()}
-    for chart in (c for s in parts for c in s.charts):
-        if chart.narrow:
-            small = replace(chart, slug=f"{chart.slug}-narrow", size=chart.narrow)
-            drawings[small.slug] = render(small)[0]
-    return Report(html_page(results, parts, drawings), figures)
+def make_report(results: Sequence[Result], name: str = "results") -> Report:
+    """Render the pages, which contain their figures, and the figures as files."""
+    pages = make_pages(results, name)
+    figures: dict[str, tuple[str, bytes]] = {}
+    drawings: dict[str, str] = {}
+    for chart in (c for page in pages for s in page.sections for c in s.charts):
+        if chart.slug in figures:
+            continue  # the first figure is on two pages
+        figures[chart.slug] = render(chart)
+        drawings[chart.slug] = figures[chart.slug][0]
+        if chart.narrow_height:
+            size = (NARROW, chart.narrow_height)
+            small = replace(chart, slug=f"{chart.slug}-narrow", size=size)
+            drawings[small.slug] = render(small, png=False)[0]
+    return Report(
+        {f"{p.slug}.html": html_page(p, pages, results, name, drawings) for p in pages}, figures
+    )
 
 
 def load_results(folder: Path) -> list[Result]:
@@ -57,23 +64,24 @@ def load_results(folder: Path) -> list[Result]:
     for r in results:
         _require_complete(r)
     order = {key: i for i, key in enumerate(METHODS)}
+    datasets, settings = Counter(r.dataset for r in results), Counter(map(Setting.of, results))
+
+    def place(r: Result) -> tuple[int, int, str, int, int]:
+        """The paper's datasets first and in its order, then by the number of runs."""
+        known = [*TASKS, None].index(paper_dataset(r.dataset))
+        setting = Setting.of(r)
+        return known, -datasets[r.dataset], r.dataset, -settings[setting], setting.clients
+
     # Of equal runs the last one counts, and that must not be the one made to measure seconds.
     return sorted(
         results,
         key=lambda r: (
-            _setting_order(r),
+            place(r),
             order.get(r.key, len(order)),
             r.study != "runtime",
             -r.max_upload,
         ),
     )
-
-
-def _setting_order(r: Result) -> tuple[int, int, int, str]:
-    """The paper's datasets first and in its order, then by clients and tasks."""
-    datasets, setting = [*TASKS, None], Setting.of(r)
-    known = datasets.index(paper_dataset(r.dataset))
-    return known, setting.clients, setting.tasks, r.dataset
 
 
 def _require_complete(r: Result) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedran.bench.report.sections import sections
+from fedran.bench.report.figures.chart import slug
+from fedran.bench.report.pages import make_pages
 from fedran.bench.report.tables.table import Cell, Table, beta_text, number_columns, text_columns
 from fedran.bench.results.grouping import by_setting, comparisons, groups, mean_of, row_order
 from fedran.bench.results.metrics import task_seconds
@@ -63,7 +63,7 @@ def text_table(table: Table) -> str:
     ------  ----
     FedRAN  97.8
     """
-    lines = [[printable(t, 60) for t in _headings(table)]]
+    lines = [[printable(c.label, 60) for c in table.columns]]
     lines += [[printable(cell.text, 60) for cell in row] for row in table.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
@@ -82,7 +82,7 @@ def csv_table(table: Table) -> str:
     """A heading row and one line per row. Columns of one group carry its name."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_headings(table))
+    writer.writerow([c.label for c in table.columns])
     writer.writerows([cell.text for cell in row] for row in table.rows)
     return out.getvalue()
 
@@ -92,28 +92,25 @@ def latex_table(table: Table) -> str:
     shape = "".join("r" if column.numeric else "l" for column in table.columns)
     lines = [f"% {printable(text, 4000)}" for text in (table.title, table.note) if text]
     lines += [rf"\begin{{tabular}}{{{shape}}}", r"\toprule"]
-    lines += [_latex_row(_latex(heading) for heading in _headings(table)), r"\midrule"]
+    lines += [_latex_row(_latex(c.label) for c in table.columns), r"\midrule"]
     for row in table.rows:
         lines.append(_latex_row(_LATEX_MARKS[c.mark].format(_latex(c.text)) for c in row))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def export_tables(results: Sequence[Result], folder: Path) -> list[Path]:
-    """Write every table of the report as ``SECTION-NUMBER-TITLE.csv`` and ``.tex``."""
+    """Write every table of the report as ``PAGE-SECTION-NUMBER-TITLE.csv`` and ``.tex``."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for section in sections(results):
-        for i, table in enumerate([*section.tables, *section.details], 1):
-            words = re.sub(r"[^a-z0-9.]+", "-", table.title.lower()).strip("-.")[:80]
+    parts = [(page, section) for page in make_pages(results, "") for section in page.sections]
+    for page, section in parts:
+        for i, table in enumerate(section.tables, 1):
+            name = f"{slug(page.slug, section.slug)}-{i:02d}-{slug(table.title)[:80]}"
             for suffix, render in ((".csv", csv_table), (".tex", latex_table)):
-                path = folder / f"{section.slug}-{i:02d}-{words}{suffix}"
+                path = folder / f"{name}{suffix}"
                 write_atomically(path, render(table).encode())
                 written.append(path)
     return written
-
-
-def _headings(table: Table) -> list[str]:
-    return [f"{c.group}: {c.text}" if c.group else c.text for c in table.columns]
 
 
 def _latex(foreign: str) -> str:

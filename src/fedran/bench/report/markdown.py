@@ -1,4 +1,4 @@
-"""Sections and tables as Markdown, for the documentation."""
+"""Pages and tables as Markdown, for the documentation."""
 
 from __future__ import annotations
 
@@ -6,17 +6,28 @@ import html
 import re
 from collections.abc import Sequence
 
-from fedran.bench.report.sections import Section
+from fedran.bench.report.pages import Page
+from fedran.bench.report.sections import first_terms
 from fedran.bench.report.tables.table import NOTHING, Cell, Table
 from fedran.core.errors import printable
 
 _MARKS = {"": "{}", "best": "**{}**", "second": "<u>{}</u>"}
 
 
-def markdown_section(section: Section) -> str:
-    """A section of level 2 without figures, folded tables and details."""
-    tables = [markdown_table(t) for t in section.tables if not t.collapsed]
-    return "\n\n".join([f"## {text(section.title)}", *map(text, section.intro), *tables])
+def markdown_page(page: Page) -> str:
+    """Verdict and sections of level 2, without title and figures. Terms come at their first use."""
+    parts = []
+    if page.verdict:
+        where = f" for {text(page.where)}" if page.where else ""
+        lines = [f"{i}. {text(line)}" for i, line in enumerate(page.verdict, 1)]
+        parts.append("\n".join([f"**Verdict**{where}:", "", *lines]))
+    for section, terms in first_terms(page.sections):
+        parts += [f"## {text(section.title)}"] if section.title else []
+        parts += map(text, section.intro)
+        if terms:
+            parts.append("\n".join(f"- {term}: {text(meaning)}" for term, meaning in terms.items()))
+        parts += map(markdown_table, section.shown)
+    return "\n\n".join(parts)
 
 
 def markdown_table(table: Table) -> str:
@@ -28,8 +39,7 @@ def markdown_table(table: Table) -> str:
     lines = [f"### {text(table.title)}", ""]
     if table.note:
         lines += [text(table.note), ""]
-    headings = [f"{c.group}: {c.text}" if c.group else c.text for c in table.columns]
-    lines.append(_line([text(h) for h in headings]))
+    lines.append(_line([text(c.label) for c in table.columns]))
     lines.append("|" + "|".join("---:" if c.numeric else "---" for c in table.columns) + "|")
     for block in table.blocks:
         for i, row in enumerate(block):

@@ -1,7 +1,7 @@
-"""The report as one HTML page without scripts or external resources.
+"""A page of the report as HTML without scripts or external resources.
 
-The page is written by autoescaping Jinja2 templates in the folder ``templates``. Only the SVG of
-the figures is inserted as markup.
+It is written by autoescaping Jinja2 templates in the folder ``templates``. Only the SVG of the
+figures is inserted as markup.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import fedran
 from fedran.bench.report.figures.chart import inline
-from fedran.bench.report.sections import Section, missing, terms
-from fedran.bench.report.tables.table import Cell, Column, Table, date_range
+from fedran.bench.report.pages import Page
+from fedran.bench.report.sections import first_terms
+from fedran.bench.report.tables.table import NOTHING, Cell, Column, Table, date_range
 from fedran.bench.results.result import Result
 from fedran.core.errors import MissingExtra, printable
 
@@ -23,29 +24,36 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-TITLE = "Federated continual classification: results"
 SHORT = 16
 """Texts of at most this many characters are kept on one line."""
+MANY = 6
+"""Tables with more columns are stacked in windows of medium width."""
 
 
 def html_page(
-    results: Sequence[Result], parts: Sequence[Section], drawings: Mapping[str, str]
+    page: Page,
+    pages: Sequence[Page],
+    results: Sequence[Result],
+    name: str,
+    drawings: Mapping[str, str],
 ) -> str:
-    """Render the whole page; ``drawings`` maps the slug of each chart to its SVG."""
+    """Render one page; ``drawings`` maps the slug of each chart to its SVG."""
     environment = _environment()
     from markupsafe import Markup
 
+    shown = [c.slug for s in page.sections for c in s.charts]
+    shown += [f"{slug}-narrow" for slug in shown if f"{slug}-narrow" in drawings]
     return environment.get_template("page.html").render(
-        title=TITLE,
+        page=page,
+        pages=pages,
+        name=name,
         css=Markup(environment.get_template("report.css").render()),  # noqa: S704, our own file
         runs=_count(len(results), "run"),
         methods=_count(len({r.key for r in results}), "method"),
         datasets=_count(len({r.dataset for r in results}), "dataset"),
         dates=date_range(results),
-        sections=parts,
-        drawings={slug: Markup(inline(svg, slug)) for slug, svg in drawings.items()},  # noqa: S704
-        terms=terms("\n".join(s.text for s in parts)),
-        missing=missing(results),
+        sections=first_terms(page.sections),
+        drawings={slug: Markup(inline(drawings[slug], slug)) for slug in shown},  # noqa: S704
         version=fedran.__version__,
     )
 
@@ -72,8 +80,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(plain=_plain, adjacent_groups=_adjacent_groups)
-    environment.globals.update(css_class=_css_class)
+    environment.filters.update(plain=_plain, printable=printable, adjacent_groups=_adjacent_groups)
+    environment.globals.update(css_class=_css_class, MANY=MANY)
     return environment
 
 
@@ -93,7 +101,7 @@ def _css_class(column: Column, cell: Cell | None = None) -> str:
     names = {
         "num": column.numeric,
         "printed": column.muted or (cell is not None and cell.muted),
-        "wide": column.wide,
+        "none": cell is not None and cell.text in ("", NOTHING),
         "short": not column.numeric and cell is not None and len(cell.text) <= SHORT,
     }
     return " ".join(name for name, wanted in names.items() if wanted)

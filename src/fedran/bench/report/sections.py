@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from fedran.bench.report.figures.ablation import component_charts, label_charts, rank_charts
 from fedran.bench.report.figures.accuracy_bytes import accuracy_bytes_charts
-from fedran.bench.report.figures.chart import Chart
-from fedran.bench.report.figures.curves import round_charts, task_charts
+from fedran.bench.report.figures.chart import Chart, slug
+from fedran.bench.report.figures.curves import task_charts
 from fedran.bench.report.figures.drift import drift_charts
 from fedran.bench.report.tables.ablation import component_tables, label_tables, rank_tables
 from fedran.bench.report.tables.accuracy import accuracy_tables
@@ -21,12 +21,11 @@ from fedran.bench.report.tables.runtime import runtime_tables, speedup_tables
 from fedran.bench.report.tables.table import Table
 from fedran.bench.report.tables.training import training_tables
 from fedran.bench.report.tables.vit import cost_tables, printed_vit_tables
-from fedran.bench.results.grouping import Setting, comparisons, groups, without_ablations
+from fedran.bench.results.grouping import Setting, comparisons, groups
 from fedran.bench.results.metrics import is_fine_tuned, is_head, is_prompted, on_images
 from fedran.bench.results.result import Result
 
 Results = Sequence[Result]
-Condition = Callable[[Results], object]
 
 
 @dataclass(frozen=True)
@@ -38,21 +37,57 @@ class Section:
     intro: Sequence[str]
     tables: list[Table] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
-    details: list[Table] = field(default_factory=list)
-    """Tables for the HTML page only, folded together."""
+    folded: bool = False
+    """Folded on the HTML page."""
 
     @property
     def text(self) -> str:
-        """All text of paragraphs and tables, without the cells."""
-        shown = [*self.tables, *self.details]
-        headings = [f"{c.group} {c.text}" for t in shown for c in t.columns]
-        return "\n".join([*self.intro, *(f"{t.title} {t.note}" for t in shown), *headings])
+        """All text of headings, paragraphs, captions and tables, without the cells."""
+        headings = [c.label for t in self.shown for c in t.columns]
+        tables = [f"{t.title} {t.note}" for t in self.shown]
+        captions = [f"{c.caption} {c.note}" for c in self.charts]
+        return "\n".join([self.title, *self.intro, *tables, *captions, *headings])
+
+    @property
+    def shown(self) -> list[Table]:
+        """The tables on the page."""
+        return [t for t in self.tables if not t.exported]
 
 
-def sections(results: Results) -> list[Section]:
-    """The sections for which there are results."""
-    found = [make(results) for make in _SECTIONS]
-    return [s for s in found if s.tables or s.charts]
+def comparison_sections(results: Results) -> list[Section]:
+    """Each setting with figures and its accuracies, then the details of all settings, folded."""
+    settings = dict.fromkeys(Setting.of(r) for r in comparisons(results))
+    parts = [_setting([r for r in results if Setting.of(r) == setting]) for setting in settings]
+    details = (_vit, _communication, _runtime, _forgetting, _drift, _training)
+    return _with_content([*parts, *(make(results) for make in details), _provenance(results)])
+
+
+def study_sections(study: str, results: Results) -> list[Section]:
+    """The sections of a study with a page of its own; a study without one is a comparison."""
+    make = {
+        "labels": _labels,
+        "rank": _rank,
+        "components": _components,
+        "runtime": _runtime,
+        "speedup": _runtime,
+    }.get(study)
+    if make is None:
+        return comparison_sections(results)
+    # The page has the title of the section.
+    return _with_content([replace(make(results), title="", folded=False), _provenance(results)])
+
+
+def _with_content(parts: Iterable[Section]) -> list[Section]:
+    return [s for s in parts if s.tables or s.charts]
+
+
+def first_terms(parts: Iterable[Section]) -> Iterator[tuple[Section, dict[str, str]]]:
+    """Every section with the terms that no section before it has explained."""
+    known: set[str] = set()
+    for section in parts:
+        new = {term: meaning for term, meaning in terms(section.text).items() if term not in known}
+        known |= set(new)
+        yield section, new
 
 
 def terms(text: str) -> dict[str, str]:
@@ -64,31 +99,12 @@ def terms(text: str) -> dict[str, str]:
     }
 
 
-def missing(results: Results) -> list[str]:
-    """The experiments without results, each with the command that produces them."""
-    return [
-        f"{what}: fedran run {config}" for what, config, found in EXPECTED if not found(results)
-    ]
-
-
-def _accuracy_bytes(results: Results) -> Section:
-    intro = (
-        "Accuracy after the last task against the largest upload of any client, task and seed. "
-        "Methods in the shaded area are beaten by a smaller and more accurate message. The tables "
-        "below hold all values."
-    )
-    charts = accuracy_bytes_charts(results)
-    return Section("bytes", "Accuracy against bytes", [intro], charts=charts)
-
-
-def _accuracy(results: Results) -> Section:
+def _setting(results: Results) -> Section:
+    """One setting: accuracy against bytes, accuracy after each task, all accuracies."""
     shown = comparisons(results)
-    intro = [
-        "Test accuracy in percent. In each column the best method is bold and the second best is "
-        "underlined. Equal figures get the same mark."
-    ]
+    intro = []
     if any(not g.competes for g in groups(shown)):
-        intro.append("References and yardsticks come last and are not ranked.")
+        intro.append("Methods that need all rows in one place come last and are not ranked.")
     if any(map(is_head, shown)):
         intro.append(
             "Methods marked (head) train a linear head on the same frozen features as FedRAN."
@@ -108,11 +124,10 @@ def _accuracy(results: Results) -> Section:
             "Methods marked (fine-tuned in task 0) use a ViT whose adapters the clients train in "
             "task 0. Bytes and seconds of that stage count."
         )
-    datasets = {r.dataset for r in shown}
-    paragraphs = [" ".join(intro), *(note for name, note in DATASETS.items() if name in datasets)]
-    return Section(
-        "accuracy", "Accuracy", paragraphs, accuracy_tables(results), task_charts(results)
-    )
+    charts = accuracy_bytes_charts(results) + task_charts(results)
+    frame = Setting.of(results[0]).frame
+    text = [" ".join(intro)] if intro else []
+    return Section(slug("setting", frame), frame, text, accuracy_tables(results), charts)
 
 
 def _vit(results: Results) -> Section:
@@ -122,7 +137,7 @@ def _vit(results: Results) -> Section:
         "another backbone and are not ranked. Cells without a run say so."
     )
     tables = cost_tables(results) + printed_vit_tables(results)
-    return Section("vit", "The paper's ViT comparison", [intro], tables)
+    return Section("vit", "Methods that train on the same ViT", [intro], tables)
 
 
 def _communication(results: Results) -> Section:
@@ -131,11 +146,9 @@ def _communication(results: Results) -> Section:
         "upload is the length of the longest encoded message over all clients, tasks and seeds. "
         "Totals add up all clients and tasks, and are means over seeds. The formula is the "
         "largest upload as the paper of the method counts it.",
-        "The figures of bytes over rounds add up the uploads of the mean client. An analytic "
-        "method needs one round per task.",
     ]
     tables = communication_tables(results)
-    return Section("communication", "Communication", intro, tables, round_charts(results))
+    return Section("communication", "Communication", intro, tables, folded=True)
 
 
 def _runtime(results: Results) -> Section:
@@ -149,7 +162,7 @@ def _runtime(results: Results) -> Section:
         "other runs are left out.",
     ]
     tables = speedup_tables(results) + runtime_tables(results)
-    return Section("runtime", "Runtime", intro, tables)
+    return Section("runtime", "Runtime", intro, tables, folded=True)
 
 
 def _forgetting(results: Results) -> Section:
@@ -163,8 +176,8 @@ def _forgetting(results: Results) -> Section:
     )
     if any(r.budgets for r in results):
         intro += " Budgets are limits that the configuration sets for bytes, seconds or drift."
-    details = forgetting_details(results)
-    return Section("forgetting", "Forgetting", [intro], forgetting_tables(results), details=details)
+    tables = forgetting_tables(results) + forgetting_details(results)
+    return Section("forgetting", "Forgetting", [intro], tables, folded=True)
 
 
 def _drift(results: Results) -> Section:
@@ -174,7 +187,8 @@ def _drift(results: Results) -> Section:
         "A frozen extractor has no drift. Heads on frozen features are listed too: they lose "
         "accuracy without any drift."
     )
-    return Section("drift", "Drift", [intro], drift_tables(results), drift_charts(results))
+    tables, charts = drift_tables(results), drift_charts(results)
+    return Section("drift", "Drift", [intro], tables, charts, folded=True)
 
 
 def _training(results: Results) -> Section:
@@ -184,7 +198,8 @@ def _training(results: Results) -> Section:
         "task, mean over clients, tasks, seeds and β. They are only indicative where runs shared "
         "their machine."
     )
-    return Section("training", "Training settings", [intro], training_tables(results))
+    tables = training_tables(results)
+    return Section("training", "Training settings", [intro], tables, folded=True)
 
 
 def _labels(results: Results) -> Section:
@@ -226,29 +241,8 @@ def _components(results: Results) -> Section:
 
 def _provenance(results: Results) -> Section:
     intro = ["The commands that produced the results above."]
-    details = [run_table(results)]
-    return Section("provenance", "How to repeat", intro, [command_table(results)], details=details)
-
-
-_SECTIONS: tuple[Callable[[Results], Section], ...] = (
-    _accuracy_bytes,
-    _accuracy,
-    _vit,
-    _communication,
-    _runtime,
-    _forgetting,
-    _drift,
-    _training,
-    _labels,
-    _rank,
-    _components,
-    _provenance,
-)
-
-
-def _any(condition: Callable[[Result], object]) -> Condition:
-    """Whether one of the results, apart from the ablations, fulfils a condition."""
-    return lambda results: any(condition(r) for r in without_ablations(results))
+    tables = [command_table(results), run_table(results)]
+    return Section("provenance", "How to repeat", intro, tables, folded=True)
 
 
 TERMS = {
@@ -257,39 +251,6 @@ TERMS = {
     "A_T": "the accuracy after the last task, in percent.",
     "β": "concentration of the Dirichlet distribution that divides the rows of each class among "
     "the clients. A smaller β gives a more skewed split.",
-    "References": "methods that are not federated, because they need all rows in one place.",
-    "yardsticks": "rows that show what sending the plain data would cost and give.",
     "printed": "copied from the paper, which used another backbone. Not measured here.",
     "computed": "derived from measured figures by the calculation in the note of the table.",
 }
-
-DATASETS = {
-    "vtab50-efficientnet_lite0": "VTAB-50 here has 1,800 training and 3,000 test images of 50 "
-    "classes from five domains. The paper uses another split, so its figures are context only.",
-    "har-dsa19": "HAR is the UCI data set Daily and Sports Activities. Its 8 people are the "
-    "clients. The last quarter of the segments of each person is the test set.",
-}
-"""Facts about a dataset that a reader needs to understand its figures."""
-
-EXPECTED: tuple[tuple[str, str, Condition], ...] = (
-    (
-        "Accuracy on CIFAR-100",
-        "configs/paper/accuracy.toml",
-        _any(lambda r: r.dataset.startswith("cifar100")),
-    ),
-    ("Few labels", "configs/paper/labels.toml", label_tables),
-    ("Rank and width", "configs/paper/rank.toml", rank_tables),
-    ("Components", "configs/paper/components.toml", component_tables),
-    ("100 clients", "configs/clients100.toml", _any(lambda r: Setting.of(r).clients == 100)),
-    ("Activity recognition", "configs/har.toml", _any(lambda r: r.dataset.startswith("har"))),
-    ("VTAB", "configs/paper/vtab.toml", _any(lambda r: r.dataset.startswith("vtab"))),
-    (
-        "Communication and yardsticks",
-        "configs/paper/communication.toml",
-        _any(lambda r: r.key.startswith("send-")),
-    ),
-    ("Trained methods", "configs/paper/trained.toml", _any(is_head)),
-    ("Networks from scratch", "configs/paper/scratch.toml", _any(on_images)),
-    ("Prompt and LoRA methods", "configs/paper/vit_prompts.toml", _any(is_prompted)),
-    ("Speed-up", "configs/paper/speedup.toml", _any(lambda r: r.study == "speedup")),
-)

@@ -214,13 +214,18 @@ def setting_title(setting: Setting, beta: float | None) -> str:
     return setting.title + ("" if beta is None else f", β = {beta:g}")
 
 
+def is_ours(g: Group) -> bool:
+    """Whether it is FedRAN: its messages, its variants, or its features without compression."""
+    return g.key == "exact" or g.key.split("-")[0] == "fedran"
+
+
 def row_order(g: Group) -> int:
-    """Order of rows: analytic methods, heads, prompts, networks, then methods without a rank."""
+    """Order of rows: ours, other analytic methods, heads, prompts, networks, those not ranked."""
     if not g.competes:
-        return 4
+        return 5
     if not is_trained(g.first):
-        return 0
-    return 1 if is_head(g.first) else 2 if is_prompted(g.first) else 3
+        return 0 if is_ours(g) else 1
+    return 2 if is_head(g.first) else 3 if is_prompted(g.first) else 4
 
 
 def marks(values: Sequence[float | None], competes: Sequence[bool], digits: int = 2) -> list[Mark]:

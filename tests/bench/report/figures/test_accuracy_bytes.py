@@ -9,15 +9,17 @@ import pytest
 
 from fedran.bench.report.build import load_results
 from fedran.bench.report.figures.accuracy_bytes import (
-    NARROW,
+    KINDS,
+    NARROW_HEIGHT,
     WIDE,
     accuracy_bytes_charts,
     find_dots,
     overview_svg,
     pareto_front,
 )
-from fedran.bench.report.figures.chart import render
+from fedran.bench.report.figures.chart import MUTED, NARROW, render
 from fedran.bench.report.figures.label_layout import Box, along, place
+from fedran.bench.report.verdict import MIXTURE, OURS
 from fedran.bench.results.grouping import groups
 from helpers.made_up import METHODS, made_up
 from helpers.made_up_trained import scratch
@@ -79,8 +81,8 @@ def test_messages_are_named_by_their_size_and_by_what_is_unusual():
     names = [d.name for d in find_dots(groups(messages()))]
     assert len(names) == len(set(names))
     expected = {
-        *("r = 64", "r = 128", "r = 256", "r = 256, 3.5 bits", "FedRAN (paper)"),
-        *("groups of 5", "groups of 10", "groups of 20", "groups of 5, M = 32768"),
+        *("r = 64", "r = 128", "any name 256, 5.0 bits", "r = 256, 3.5 bits", "FedRAN-paper"),
+        *("groups of 5", "groups of 10", "groups of 20", "FedRAN-mixture, groups of 5, M = 32768"),
         *("FedPFT, 1 component", "FedPFT, 10 components", "AFL"),
     }
     assert expected <= set(names)
@@ -92,14 +94,14 @@ def test_a_line_joins_the_messages_that_differ_only_in_size():
         lines.setdefault(d.line, set()).add(d.name)
     del lines[""]
     assert sorted(map(sorted, lines.values())) == [
+        ["FedRAN-mixture, groups of 5, M = 32768"],
+        ["any name 256, 5.0 bits", "r = 128", "r = 64"],
         ["groups of 10", "groups of 20", "groups of 5"],
-        ["groups of 5, M = 32768"],
-        ["r = 128", "r = 256", "r = 64"],
         ["r = 256, 3.5 bits"],
     ]
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW])
+@pytest.mark.parametrize("size", [WIDE, (NARROW, NARROW_HEIGHT)])
 def test_drawn_labels_cover_neither_each_other_nor_a_point(size):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
@@ -123,8 +125,8 @@ def test_the_legend_states_the_usual_width_of_our_messages():
     pytest.importorskip("matplotlib")
     (chart,) = accuracy_bytes_charts(messages())
     svg, _ = render(chart)
-    assert ">FedRAN mixtures, M = 16384<" in svg
-    assert ">FedRAN summaries<" in svg, "their width is not recorded here"
+    assert ">FedRAN-mixture, M = 16384<" in svg
+    assert ">FedRAN<" in svg, "their width is not recorded here"
 
 
 def test_networks_far_below_the_others_are_named_at_the_edge_of_the_axis():
@@ -135,6 +137,14 @@ def test_networks_far_below_the_others_are_named_at_the_edge_of_the_axis():
     assert re.search(rf"{len(poor)} methods \(from scratch\): \d+ (to \d+ )?%", svg)
 
 
+def test_only_our_messages_and_the_best_of_each_kind_have_a_colour():
+    dots = find_dots(groups([*messages(), *scratch(level=0.2)]))
+    coloured = [d for d in dots if KINDS[d.kind].colour != MUTED]
+    others = [d.name for d in coloured if d.kind not in (OURS, MIXTURE)]
+    assert len(others) == len({d.kind for d in coloured} - {OURS, MIXTURE}) <= 6
+    assert len([name for name in others if name in ("AFL", "Fed3R", "FedPFT, 1 component")]) == 1
+
+
 @pytest.fixture(scope="module")
 def committed():
     return (ROOT / "docs/img/accuracy_bytes.svg").read_text()
@@ -143,7 +153,7 @@ def committed():
 def test_the_figure_of_the_documentation_is_small_and_names_the_methods(committed):
     assert len(committed.encode()) < 100_000
     for name in (
-        *("FedRAN summaries", "FedRAN mixtures", "FedRAN (paper)", "STSA", "AFL", "FedCGS"),
+        *("FedRAN, M = 8192", "FedRAN-mixture", "FedRAN (paper)", "STSA", "AFL", "FedCGS"),
         *("GH-OFL (LDA)", "FedPFT", "FedNCM", "RanPAC", "LoRanPAC", "Send features, 8 bits"),
     ):
         assert name in committed

@@ -2,23 +2,30 @@
 
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 
 from fedran.bench.report.figures.ablation import component_charts
 from fedran.bench.report.figures.accuracy_bytes import accuracy_bytes_charts
 from fedran.bench.report.figures.chart import (
+    NARROW,
     fit_legend,
     inline,
     method_styles,
+    panels,
     render,
     slug,
     unique,
 )
-from fedran.bench.report.figures.curves import round_charts, task_charts
+from fedran.bench.report.figures.curves import task_charts
 from fedran.bench.report.figures.drift import drift_charts
-from fedran.bench.report.sections import sections
+from fedran.bench.report.pages import make_pages
+from fedran.bench.report.verdict import HIGHLIGHTED
+from fedran.bench.results.grouping import groups
 from helpers.made_up import comparison, made_up, studies
+from helpers.made_up_trained import heads, scratch
+from helpers.made_up_vit import vit
 
 pytest.importorskip("matplotlib")
 
@@ -39,8 +46,8 @@ def test_hostile_labels_are_drawn_as_text_without_a_warning():
         reference_acc=[0.5],
         params={"network": "_<script>$"},
     )
-    charts = [*task_charts(runs), *accuracy_bytes_charts(runs), *round_charts(runs)]
-    charts += drift_charts([drifting])
+    charts = [*accuracy_bytes_charts(runs), *drift_charts([drifting])]
+    charts += task_charts(runs[1:2])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for chart in charts:
@@ -68,10 +75,30 @@ def test_file_names_are_plain_and_different():
     assert len({c.slug for c in unique(charts)}) == 2
 
 
-def test_no_two_of_many_methods_look_the_same():
-    runs = [made_up(f"k{i}", f"method {i}") for i in range(60)]
-    styles = method_styles(runs).values()
-    assert len({(s.colour, s.marker) for s in styles}) == 60
+def test_the_best_of_each_kind_has_its_own_look_and_the_others_have_none():
+    runs = [*comparison(seeds=(1,), betas=(0.1,))[:12], *vit(betas=(0.1,)), *scratch(), *heads()]
+    styles = method_styles(groups([replace(r, dataset="x") for r in runs]))
+    assert len(styles) == len(set(styles.values())) == HIGHLIGHTED
+    assert "Nearest mean" not in styles
+
+
+def test_a_narrow_drawing_has_its_panels_in_a_column():
+    from matplotlib.figure import Figure
+
+    wide, narrow = (panels(Figure(figsize=(w, 5.0)), 2) for w in (9.0, NARROW))
+    assert [ax.get_subplotspec().colspan.start for ax in wide] == [0, 1]
+    assert [ax.get_subplotspec().rowspan.start for ax in narrow] == [0, 1]
+
+
+def test_every_figure_can_be_drawn_narrow():
+    pages = make_pages([*studies(seeds=(1,)), *vit(), *scratch()], "x")
+    charts = {c.slug: c for page in pages for s in page.sections for c in s.charts}
+    assert {slug.split("-")[0] for slug in charts} == {
+        *("bytes", "tasks", "labels", "rank", "components", "drift")
+    }
+    for chart in {name.split("-")[0]: c for name, c in charts.items()}.values():
+        size = (NARROW, chart.narrow_height)
+        assert len(render(replace(chart, size=size), png=False)[0]) > 5000
 
 
 def test_a_legend_with_long_names_has_fewer_columns_and_is_higher():
@@ -81,7 +108,8 @@ def test_a_legend_with_long_names_has_fewer_columns_and_is_higher():
 
 
 def test_the_ablations_are_drawn():
-    drawn = [c for s in sections(studies(seeds=(1, 2))) for c in s.charts]
+    pages = make_pages(studies(seeds=(1, 2)), "x")
+    drawn = [c for page in pages for s in page.sections for c in s.charts]
     assert {c.slug.split("-")[0] for c in drawn} == {"labels", "rank", "components"}
     for c in drawn:
         assert len(render(c)[1]) > 5000

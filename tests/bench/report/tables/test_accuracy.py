@@ -35,19 +35,32 @@ def test_a_method_that_was_not_run_at_a_beta_has_a_dash():
 def test_every_setting_has_its_own_table():
     tables = accuracy_tables(comparison(seeds=(1,), betas=(0.1,)))
     assert [t.title for t in tables if not t.title.startswith("Printed")] == [
-        "cifar100-efficientnet_lite0: 5 tasks, 5 clients, dirichlet split",
-        "vtab50-vit_s14: 5 tasks, 5 clients, dirichlet split",
-        "cifar100-efficientnet_lite0: 5 tasks, 100 clients, dirichlet split",
+        "All methods: cifar100-efficientnet_lite0: 5 tasks, 5 clients, dirichlet split",
+        "All methods: vtab50-vit_s14: 5 tasks, 5 clients, dirichlet split",
+        "All methods: cifar100-efficientnet_lite0: 5 tasks, 100 clients, dirichlet split",
     ]
 
 
 def test_the_note_names_the_rows_with_another_number_of_seeds():
     runs = [made_up(key, seed=s) for key in ("a", "c") for s in (1, 2)] + [made_up("b")]
-    assert accuracy_tables(runs)[0].note == (
-        "Mean ± sample standard deviation over 2 seeds, except 1 seed: b."
+    assert accuracy_tables(runs)[0].note.startswith(
+        "Mean ± sample standard deviation over 2 seeds, except 1 seed: b. "
     )
     uneven = [made_up("a", beta=b, seed=s) for b, s in ((0.1, 1), (0.1, 2), (1.0, 1))]
-    assert accuracy_tables([*uneven, *runs])[0].note.endswith("except 1 seed: b; a (β = 1).")
+    assert accuracy_tables([*uneven, *runs])[0].note.count("except 1 seed: b; a (β = 1). ") == 1
+
+
+def test_a_row_ends_with_the_largest_upload_of_all_betas_and_the_mean_seconds():
+    runs = [
+        made_up("a", beta=b, upload=n * 2**20, client=c, server=1.0)
+        for b, n, c in ((0.1, 2, 0.0), (1.0, 3, 2.0))
+    ]
+    table = accuracy_tables(runs)[0]
+    assert texts(table, "largest upload, MiB") == {"a": "3.00"}
+    assert texts(table, "seconds per task") == {"a": "2.20"}  # clients take 0.2 s more on average
+    assert "any client, task, seed and β" in table.note
+    assert "indicative" not in table.note
+    assert "indicative" in accuracy_tables([made_up(side_by_side=2)])[0].note
 
 
 def test_the_papers_figures_are_muted_and_never_ranked():

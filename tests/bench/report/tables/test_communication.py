@@ -25,6 +25,8 @@ def test_heads_have_no_printed_upload():
     assert set(texts(table, "upload, printed").values()) == {"-"}
 
 
-def test_only_the_most_skewed_beta_of_a_setting_is_unfolded():
-    tables = communication_tables([made_up("a", beta=b) for b in (0.1, 0.5, 1.0)])
-    assert [t.collapsed for t in tables] == [False, True, True]
+def test_the_longest_table_of_a_setting_is_shown_and_the_others_are_exported():
+    runs = [made_up("a", beta=b) for b in (0.1, 0.5, 1.0)]
+    assert [t.exported for t in communication_tables(runs)] == [False, True, True]
+    runs += [made_up("b", beta=0.5), made_up("a", beta=0.1, clients=100)]
+    assert [t.exported for t in communication_tables(runs)] == [True, False, True, False]

@@ -23,8 +23,10 @@ from fedran.bench.report.figures.chart import (
     INK,
     MARKERS,
     Chart,
+    is_narrow,
     legend_below,
     log_ticks,
+    panels,
     short,
     slug,
     unique,
@@ -46,20 +48,26 @@ AVERAGE, FINAL = "average accuracy, %", "final accuracy, %"
 def label_charts(results: Sequence[Result]) -> list[Chart]:
     """A_avg and A_T against the label rate."""
     return unique(
-        Chart(slug("labels", study.title), study.title, (7.2, 3.0), partial(_draw_labels, study))
+        Chart(
+            slug("labels", study.title),
+            study.title,
+            (7.2, 3.0),
+            partial(_draw_labels, study),
+            narrow_height=5.4,
+        )
         for study in label_studies(results)
     )
 
 
 def _draw_labels(study: LabelStudy, figure: Figure) -> None:
-    axes = figure.subplots(1, 2)
+    axes = panels(figure, 2)
     measures: list[Callable[[Result], float]] = [lambda r: r.A_avg, lambda r: r.A_T]
     for ax, title, measure in zip(axes, (AVERAGE, FINAL), measures, strict=True):
         for i, (name, line) in enumerate(study.lines.items()):
             _error_line(ax, [100 * rate for rate in line], list(line.values()), measure, i, name)
         ax.set_xlabel("labelled rows, %")
         ax.set_ylabel(title)
-    legend_below(figure, [axes[0]], 3)
+    legend_below(figure, [axes[0]])
 
 
 def _error_line(
@@ -86,13 +94,19 @@ def _error_line(
 def rank_charts(results: Sequence[Result]) -> list[Chart]:
     """A_avg and bytes over the rank, one line per width."""
     return unique(
-        Chart(slug("rank", study.title), study.title, (7.2, 3.0), partial(_draw_rank, study))
+        Chart(
+            slug("rank", study.title),
+            study.title,
+            (7.2, 3.0),
+            partial(_draw_rank, study),
+            narrow_height=5.4,
+        )
         for study in rank_studies(results)
     )
 
 
 def _draw_rank(study: RankStudy, figure: Figure) -> None:
-    left, right = figure.subplots(1, 2)
+    left, right = panels(figure, 2)
     for i, (m, line) in enumerate(study.lines.items()):
         ranks = [float(rank) for rank in line]
         _error_line(left, ranks, list(line.values()), lambda r: r.A_avg, i, f"M = {m}")
@@ -107,7 +121,7 @@ def _draw_rank(study: RankStudy, figure: Figure) -> None:
         ax.set_ylabel(title)
     right.set_yscale("log")
     log_ticks(right.yaxis, right.dataLim.intervaly)
-    legend_below(figure, [left], 6)
+    legend_below(figure, [left])
 
 
 def component_charts(results: Sequence[Result]) -> list[Chart]:
@@ -118,7 +132,8 @@ def component_charts(results: Sequence[Result]) -> list[Chart]:
             study.title,
             (max(5.5, 1.75 * len(study.bars) + 0.8), 3.2),
             partial(_draw_components, study),
-            study.backbones + (" The vertical axis does not start at zero." * (_floor(study) > 0)),
+            study.backbones + (" The axis does not start at zero." * (_floor(study) > 0)),
+            narrow_height=1.2 + 0.2 * sum(len(row) + 1 for row in study.bars.values()),
         )
         for study in component_studies(results)
     )
@@ -136,21 +151,31 @@ def _average(g: Group) -> Stat | None:
 
 
 def _draw_components(study: ComponentStudy, figure: Figure) -> None:
-    ax = figure.subplots()
+    """Bars, which lie in a narrow figure."""
+    ax, lying = figure.subplots(), is_narrow(figure)
     steps, lams = list(study.bars), study.lams
     width = 0.8 / len(lams)
     for i, lam in enumerate(lams):
         at = [(k, row[lam]) for k, row in enumerate(study.bars.values()) if lam in row]
         x = np.array([k - 0.4 + width * (i + 0.5) for k, _ in at])
         mean = [s.mean for _, g in at if (s := _average(g))]
-        bars = ax.bar(x, mean, width * 0.92, color=HUES[i % len(HUES)], alpha=0.85, label=lam)
+        draw = ax.barh if lying else ax.bar
+        bars = draw(x, mean, width * 0.92, color=HUES[i % len(HUES)], alpha=0.85, label=lam)
         ax.bar_label(bars, [f"{v:.1f}" for v in mean], fontsize=7, padding=1)
     printed = [(k, COMPONENTS[name]) for k, (name, _) in enumerate(steps) if name in COMPONENTS]
     for k, value in printed:
         label = "printed (ViT-B/16)" if k == printed[0][0] else "_nolegend_"
-        ax.plot([k - 0.42, k + 0.42], [value, value], ":", color=INK, lw=1.2, label=label)
-    ax.set_ylim(_floor(study), None)
-    ax.set_xticks(range(len(steps)), [text.replace(", ", "\n", 1) for _, text in steps])
-    ax.grid(visible=False, axis="x")
-    ax.set_ylabel(AVERAGE)
-    legend_below(figure, [ax], 4)
+        ends = [[k - 0.42, k + 0.42], [value, value]]
+        ax.plot(*(reversed(ends) if lying else ends), ":", color=INK, lw=1.2, label=label)
+    names = [text.replace(", ", "\n", 1) for _, text in steps]
+    if lying:
+        ax.set_xlim(_floor(study), None)
+        ax.set_yticks(range(len(steps)), names)
+        ax.invert_yaxis()
+        ax.set_xlabel(AVERAGE)
+    else:
+        ax.set_ylim(_floor(study), None)
+        ax.set_xticks(range(len(steps)), names)
+        ax.set_ylabel(AVERAGE)
+    ax.grid(visible=False, axis="y" if lying else "x")
+    legend_below(figure, [ax])

@@ -11,9 +11,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from fedran.bench.report.figures.chart import (
-    ACCENT,
     INK,
+    MUTED,
+    SOFT,
+    STYLES,
     Chart,
+    Style,
+    is_narrow,
     log_ticks,
     render,
     short,
@@ -23,13 +27,25 @@ from fedran.bench.report.figures.chart import (
 from fedran.bench.report.figures.label_layout import FAR, Box, Point, along, place
 from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import MIB
+from fedran.bench.report.verdict import (
+    HIGHLIGHTED,
+    MIXTURE,
+    OURS,
+    PAPER,
+    TUNED,
+    final,
+    leaders,
+    main_beta,
+    main_case,
+    role,
+)
 from fedran.bench.results.grouping import (
     Group,
     as_text,
+    by_setting,
     by_setting_and_beta,
     comparisons,
     groups,
-    mean_of,
     setting_phrase,
     setting_title,
 )
@@ -46,29 +62,17 @@ SIZES = {
     "fedpft": ("components", "covariance"),
 }
 """Methods with messages of several sizes, and the settings that change the size."""
-KINDS: dict[str, tuple[str, str]] = {
-    "FedRAN summaries": (ACCENT, "o"),
-    "FedRAN mixtures": ("#ae3ec9", "D"),
-    "FedRAN (paper)": (INK, "X"),
-    "other analytic methods": ("#2b7fd4", "s"),
-    "Gaussian statistics": ("#2f9e44", "^"),
-    "prompts and LoRA": ("#b08900", "P"),
-    "trained with gradients": ("#8d6e63", "v"),
-    "all rows in one place": ("#7a7f87", "o"),
-}
-"""Colour and marker of each kind of method."""
 GAUSSIAN = frozenset({"fedcgs", "gh-ofl-lda", "gh-ofl-fishermix", "fedpft"})
+"""Methods that send Gaussian statistics. Their sizes are not one curve."""
+GREY, GREY_POOLED = "other methods", "others, all rows in one place"
+KINDS = STYLES | {GREY: Style(MUTED, "o"), GREY_POOLED: Style(MUTED, "o", dashed=True)}
+"""Colour and marker of each kind of dot."""
 OVERVIEW = (
     *("fedran-paper", "fedran-mixture", "fedran", "stsa", "afl", "fedcgs", "gh-ofl-lda"),
     *("fedpft", "fedncm", "loranpac", "ranpac", "send-features-8bit", "send-images"),
 )
 """The methods of the overview. In every figure they are labelled before the others."""
-NOTE = (
-    "Lines connect messages of one method at several sizes: summaries by rank r, mixtures by rows "
-    "per group. Hollow markers are references and yardsticks, which need all rows in one place and "
-    "are not part of the Pareto front. Methods below the axis are drawn at its lower edge."
-)
-WIDE, NARROW, OVERVIEW_SIZE = (9.6, 5.2), (3.85, 4.6), (8.0, 4.6)
+WIDE, NARROW_HEIGHT, OVERVIEW_SIZE = (11.4, 5.0), 4.8, (8.0, 4.6)
 """Inches of a figure in wide windows, in narrow ones, and in the documentation."""
 NEAR = 4.0
 """Points that are closer than this many 1/72 inch share one label."""
@@ -83,33 +87,63 @@ class Dot:
     """MiB."""
     accuracy: float
     kind: str
+    """Its role, or grey."""
     competes: bool
+    trained: bool = False
+    """Whether its accuracy may be too low for the axis."""
     line: str = ""
     width: object = None
     """The number M of random features, of a method that has it."""
 
 
 def accuracy_bytes_charts(results: Sequence[Result]) -> list[Chart]:
-    """One figure per setting and beta with two methods; folded after the first beta."""
+    """One figure per setting and beta with two methods; the main beta comes first, not folded."""
     charts: list[Chart] = []
-    shown = set()
-    for (setting, beta), found in by_setting_and_beta(groups(comparisons(results))).items():
-        dots = find_dots(found)
-        if len(dots) < 2:
-            continue
-        name = slug("bytes", setting.dataset, setting.frame, "" if beta is None else beta)
-        caption = f"Accuracy against bytes: {setting_title(setting, beta)}"
-        folded = setting in shown
-        shown.add(setting)
-        draw, note = partial(_draw, dots), "" if charts else NOTE
-        charts.append(Chart(name, caption, WIDE, draw, note, folded, NARROW))
+    for setting, members in by_setting(groups(comparisons(results))).items():
+        main = main_beta(members)
+        cases = by_setting_and_beta(members)
+        for (_, beta), found in sorted(cases.items(), key=lambda case: case[0][1] != main):
+            dots = find_dots(found)
+            if len(dots) < 2:
+                continue
+            name = slug("bytes", setting.dataset, setting.frame, "" if beta is None else beta)
+            caption = f"Accuracy against bytes: {setting_title(setting, beta)}"
+            draw, folded = partial(_draw, dots), beta != main
+            note = "" if folded else _note(dots)
+            charts.append(
+                Chart(name, caption, WIDE, draw, note, folded, narrow_height=NARROW_HEIGHT)
+            )
     return unique(charts)
+
+
+def _note(dots: Sequence[Dot]) -> str:
+    """How to read the figure; only what is in it."""
+    parts = ["Up and to the left is better: more accurate with a smaller message."]
+    if _front(dots):
+        parts.append(
+            "Methods in the shaded area are beaten in both by another federated method (Pareto "
+            "front)."
+        )
+    sizes = [d.line for d in dots if d.line]
+    if len(set(sizes)) < len(sizes):
+        parts.append(
+            "Lines connect one method at several sizes of its message: summaries by their rank r, "
+            "mixtures by the rows per group."
+        )
+    if any(not d.competes for d in dots):
+        parts.append("Hollow markers need all rows in one place.")
+    floor, _ = _limits(dots)
+    if any(d.accuracy < floor for d in dots):
+        parts.append("Methods below the axis are drawn at its lower edge.")
+    return " ".join(parts)
 
 
 def overview_chart(results: Sequence[Result]) -> Chart:
     """The figure for the documentation: the best known methods at the first setting and beta."""
-    cases = by_setting_and_beta(groups(comparisons(results)))
-    (setting, beta), found = next(iter(cases.items()))
+    case = main_case(results)
+    if case is None:
+        raise ValueError("the results hold no comparison of methods")
+    (setting, beta), found = case
     dots = find_dots([g for g in found if g.key in OVERVIEW])
     front, lines = _front(dots), Counter(d.line for d in dots)
     dots = [d for d in dots if not d.line or lines[d.line] > 1 or (d.size, d.accuracy) in front]
@@ -119,7 +153,7 @@ def overview_chart(results: Sequence[Result]) -> Chart:
 
 def overview_svg(results: Sequence[Result]) -> str:
     """The overview as an SVG file on white, readable on pages of any colour."""
-    return render(overview_chart(results), background="white")[0]
+    return render(overview_chart(results), background="white", png=False)[0]
 
 
 def pareto_front(points: Iterable[Point]) -> list[Point]:
@@ -140,16 +174,22 @@ def _front(dots: Iterable[Dot]) -> list[Point]:
 
 
 def find_dots(found: Sequence[Group]) -> list[Dot]:
-    """The methods that send something; those of the overview and the most accurate come first."""
+    """The methods that send something. Leaders come first, then the overview, then by accuracy."""
+    lead = leaders(found)
+    first = {id(g): i for i, g in enumerate(list(lead.values())[:HIGHLIGHTED])}
     order = {key: i for i, key in enumerate(OVERVIEW)}
-    members = sorted(found, key=lambda g: (order.get(g.key, len(order)), -_final(g)))
+    members = sorted(
+        found,
+        key=lambda g: (first.get(id(g), len(first)), order.get(g.key, len(order)), -final(g)),
+    )
     return [
         Dot(
-            _short_name(g, [other for other in members if other.key == g.key]),
+            g.name if id(g) in first else _short_name(g, [o for o in members if o.key == g.key]),
             largest_upload(g) / MIB,
-            _final(g),
-            _kind(g),
+            final(g),
+            _kind(g, id(g) in first),
             g.competes,
+            is_trained(g.first) and not is_prompted(g.first),
             _line(g),
             g.params.get("out_features"),
         )
@@ -158,21 +198,12 @@ def find_dots(found: Sequence[Group]) -> list[Dot]:
     ]
 
 
-def _final(g: Group) -> float:
-    return mean_of(g.stat(lambda r: r.A_T)) or 0.0
-
-
-def _kind(g: Group) -> str:
-    summaries, mixtures, paper, analytic, gaussian, prompted, trained, pooled = KINDS
-    if not g.competes:
-        return pooled
-    if is_prompted(g.first):
-        return prompted
-    if is_trained(g.first):
-        return trained
-    ours = {"fedran": summaries, "fedran-mixture": mixtures, "fedran-paper": paper}
-    ours["fedran-uncentred"] = summaries
-    return ours.get(g.key, gaussian if g.key in GAUSSIAN else analytic)
+def _kind(g: Group, leads: bool) -> str:
+    """The role of a leader and of all sizes of our messages; otherwise grey."""
+    kind = role(g)
+    if leads or kind in (OURS, MIXTURE):
+        return kind
+    return GREY if g.competes else GREY_POOLED
 
 
 def _line(g: Group) -> str:
@@ -185,7 +216,7 @@ def _line(g: Group) -> str:
 def _short_name(g: Group, peers: Sequence[Group]) -> str:
     """The size of a message, and its settings that are not the usual ones; else the name."""
     if g.key == "fedran-paper":
-        return _kind(g)
+        return PAPER
     step = SIZES.get(g.key, ("",))[0]
     if step not in g.params or len(peers) == 1:
         return g.name
@@ -205,15 +236,15 @@ def _draw(dots: Sequence[Dot], figure: Figure, title: str = "") -> None:
     for d in sorted(dots, key=lambda d: d.size):
         if d.line:
             lines.setdefault(d.line, []).append(d)
-    for kind, (colour, marker) in KINDS.items():
+    for kind, style in KINDS.items():
         members = [d for d in dots if d.kind == kind]
         if members:
             x, y = zip(*((d.size, max(d.accuracy, floor)) for d in members), strict=True)
-            face = colour if members[0].competes else "none"
-            look: dict[str, Any] = {"color": colour, "mfc": face, "label": _entry(kind, members)}
-            ax.plot(x, y, marker, ls="", ms=5.5, zorder=4, clip_on=False, **look)
+            size, order = (6.0, 4) if kind in STYLES else (4.5, 3)
+            look: dict[str, Any] = style.line | {"ls": "", "ms": size, "zorder": order}
+            ax.plot(x, y, **look, label=_entry(kind, members), clip_on=False)
     for members in lines.values():
-        colour = KINDS[members[0].kind][0]
+        colour = KINDS[members[0].kind].colour
         ax.plot([d.size for d in members], [d.accuracy for d in members], color=colour, lw=1.6)
     ax.set_xscale("log")
     log_ticks(ax.xaxis, [d.size for d in dots])
@@ -229,7 +260,7 @@ def _draw(dots: Sequence[Dot], figure: Figure, title: str = "") -> None:
         ax.fill_between(x, y, floor, step="post", color=INK, alpha=0.045, lw=0, zorder=0)
     ax.set_ylabel("accuracy after the last task, %")
     ax.set_xlabel("largest upload of a client in one task, MiB")
-    columns, size = (2, 7.5) if figure.get_figwidth() < 6 else (4, 8.5)
+    columns, size = (1, 7.5) if is_narrow(figure) else (4, 8.5)
     spacing = {"handletextpad": 0.4, "columnspacing": 1.2, "alignment": "left"}
     heading = short(title, 90)
     figure.legend(loc="outside upper left", ncols=columns, title=heading, fontsize=size, **spacing)
@@ -242,14 +273,15 @@ def _draw(dots: Sequence[Dot], figure: Figure, title: str = "") -> None:
 
 def _entry(kind: str, members: Sequence[Dot]) -> str:
     """A kind of method in the legend; our messages with their usual number of random features."""
+    if kind not in (OURS, MIXTURE):
+        return kind
     widths = Counter(d.width for d in members if d.line and isinstance(d.width, int))
     return kind + "".join(f", M = {width}" for width, _ in widths.most_common(1))
 
 
 def _limits(dots: Sequence[Dot]) -> Point:
     """The vertical axis shows all methods but those that training made much worse."""
-    *_, trained, _ = KINDS
-    shown = [d.accuracy for d in dots if d.kind != trained] or [d.accuracy for d in dots]
+    shown = [d.accuracy for d in dots if not d.trained] or [d.accuracy for d in dots]
     space = max(1.0, max(shown) - min(shown))
     top = max(d.accuracy for d in dots)
     return min(shown) - 0.1 * space, top + 0.09 * space
@@ -274,7 +306,7 @@ def _label(ax: Axes, dots: Sequence[Dot], floor: float, paths: Sequence[Sequence
 
     shown = [(d.size, max(d.accuracy, floor)) for d in dots]
     spots = positions(shown)
-    clusters = _clusters(dots, spots)
+    clusters = _clusters(dots, spots, floor)
     firsts = [c[0] for c in clusters]
     looks = [_look(dots[i]) for i in firsts]
     texts = [_text([dots[i] for i in c], floor) for c in clusters]
@@ -306,13 +338,14 @@ def _label(ax: Axes, dots: Sequence[Dot], floor: float, paths: Sequence[Sequence
         )
 
 
-def _clusters(dots: Sequence[Dot], spots: Sequence[Point]) -> list[list[int]]:
-    """Dots of one kind that cannot be told apart. Dots on a line are always apart."""
+def _clusters(dots: Sequence[Dot], spots: Sequence[Point], floor: float) -> list[list[int]]:
+    """Dots of one kind or below the axis that cannot be told apart; never those on a line."""
     clusters: list[list[int]] = []
     for i, d in enumerate(dots):
         for c in clusters:
             first = dots[c[0]]
-            alike = first.kind == d.kind and not first.line and not d.line
+            below = max(first.accuracy, d.accuracy) < floor
+            alike = (first.kind == d.kind or below) and not first.line and not d.line
             if alike and math.dist(spots[c[0]], spots[i]) < NEAR:
                 c.append(i)
                 break
@@ -342,6 +375,8 @@ def _text(members: Sequence[Dot], floor: float) -> str:
 
 
 def _look(d: Dot) -> dict[str, Any]:
-    ours = d.kind in list(KINDS)[:3]
-    colour = KINDS[d.kind][0] if ours else INK
-    return {"fontsize": 8.0, "fontweight": "bold" if ours else "normal", "color": colour}
+    ours = d.kind in (OURS, MIXTURE, TUNED)
+    size = 8.5 if d.kind in STYLES else 7.0
+    weight = "bold" if ours else "normal"
+    colour = KINDS[d.kind].colour if d.kind in STYLES else SOFT
+    return {"fontsize": size, "fontweight": weight, "color": colour}

@@ -13,8 +13,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fedran.bench.results.grouping import Group, comparisons, groups
-from fedran.bench.results.result import Result
+from fedran.bench.report.verdict import (
+    ANALYTIC,
+    HEAD,
+    HIGHLIGHTED,
+    MIXTURE,
+    NETWORK,
+    OURS,
+    PAPER,
+    POOLED,
+    PROMPTS,
+    TUNED,
+    leaders,
+    main_beta,
+)
+from fedran.bench.results.grouping import Group
 from fedran.core.errors import MissingExtra, printable
 
 if TYPE_CHECKING:
@@ -22,13 +35,12 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-INK, GRID = "#1c1e21", "#dcdee0"
+INK, SOFT, MUTED, GRID = "#1c1e21", "#646b73", "#9aa0a7", "#dcdee0"
 ACCENT = "#d9480f"
-COLOURS = (
-    *("#2b7fd4", "#2f9e44", "#9c5fd6", "#0c9aa8", "#b08900", "#d6417e"),
-    *("#5c7cfa", "#6b8e23", "#8d6e63", "#7a7f87"),
-)
+COLOURS = ("#2b7fd4", "#2f9e44", "#ae3ec9", "#b08900", "#d6417e", "#0c9aa8", "#8d6e63")
 MARKERS = "osD^vPX<>p"
+NARROW = 3.85
+"""Inches of the drawings for narrow windows."""
 _STYLE: Any = {  # its keys are a Literal that only matplotlib knows
     "font.size": 9.0,
     "text.color": INK,
@@ -69,17 +81,17 @@ class Chart:
     """How to read the figure."""
     collapsed: bool = False
     """Folded on the HTML page."""
-    narrow: tuple[float, float] | None = None
-    """Inches of a second drawing for narrow windows."""
+    narrow_height: float | None = None
+    """Inches of a second drawing for narrow windows. By default their panels lie in a column."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a method looks in every figure."""
+    """How a method looks in a figure."""
 
     colour: str
-    marker: str
-    dashed: bool
+    marker: str = ""
+    dashed: bool = False
 
     @property
     def line(self) -> dict[str, Any]:
@@ -89,11 +101,28 @@ class Style:
             "ls": (0, (4, 2)) if self.dashed else "-",
             "mfc": "none" if self.dashed else self.colour,
             "color": self.colour,
+            "lw": 1.4 if self.marker else 0.7,
+            "zorder": 3 if self.marker else 1,
         }
 
 
-def render(chart: Chart, background: str | None = None) -> tuple[str, bytes]:
-    """Draw the chart as SVG text and as PNG with 200 dots per inch on white.
+OTHER = Style(MUTED)
+STYLES = {
+    OURS: Style(ACCENT, "o"),
+    MIXTURE: Style(COLOURS[2], "D"),
+    TUNED: Style(COLOURS[4], "P"),
+    ANALYTIC: Style(COLOURS[0], "s"),
+    HEAD: Style(COLOURS[1], "^"),
+    PROMPTS: Style(COLOURS[3], "p"),
+    NETWORK: Style(COLOURS[6], "v"),
+    POOLED: Style(COLOURS[5], "o", dashed=True),
+    PAPER: Style(INK, "X"),
+}
+"""The style of the leader of each kind of method."""
+
+
+def render(chart: Chart, background: str | None = None, png: bool = True) -> tuple[str, bytes]:
+    """Draw the chart as SVG text and, unless it is not wanted, as PNG on white.
 
     The SVG is transparent unless it gets a background.
     """
@@ -112,7 +141,8 @@ def render(chart: Chart, background: str | None = None) -> tuple[str, bytes]:
         vector, pixels = io.StringIO(), io.BytesIO()
         ground = {"facecolor": background} if background else {"transparent": True}
         figure.savefig(vector, format="svg", metadata={"Date": None}, **ground)
-        figure.savefig(pixels, format="png", dpi=200, facecolor="white")
+        if png:
+            figure.savefig(pixels, format="png", dpi=200, facecolor="white")
     return vector.getvalue(), pixels.getvalue()
 
 
@@ -121,6 +151,7 @@ def inline(svg: str, slug: str) -> str:
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = body.replace(INK, "currentColor").replace(GRID, "var(--line)")
+    body = body.replace(SOFT, "var(--soft)").replace(MUTED, "var(--mute)")
     body = re.sub(r'( id="|url\(#|xlink:href="#)', rf"\g<1>{slug}-", body)
     box = re.search(r'viewBox="0 0 ([\d.]+) [\d.]+"', body)
     assert box is not None
@@ -155,31 +186,38 @@ def short(name: str, limit: int = 40) -> str:
     return ("\u200a" if name.startswith("_") else "") + printable(name, limit)
 
 
-def method_styles(results: Sequence[Result]) -> dict[str, Style]:
-    """The same colour and marker for a method in every figure; FedRAN has its own colour."""
-    first: dict[str, Group] = {}
-    for g in groups(comparisons(results)):
-        first.setdefault(g.name, g)
-    styles: dict[str, Style] = {}
-    count = 0
-    for name, g in first.items():
-        if g.key == "fedran" and ACCENT not in {s.colour for s in styles.values()}:
-            styles[name] = Style(ACCENT, "o", dashed=False)
-            continue
-        colour = COLOURS[count % len(COLOURS)]
-        # The marker moves on after each turn of the colours, so that no pair repeats.
-        marker = MARKERS[(count + 1 + count // len(COLOURS)) % len(MARKERS)]
-        styles[name] = Style(colour, marker, dashed=not g.competes)
-        count += 1
-    return styles
+def method_styles(members: Sequence[Group]) -> dict[str, Style]:
+    """The styles of at most eight methods of one setting by name. All others are grey."""
+    beta = main_beta(members)
+    found = leaders(g for g in members if g.beta == beta)
+    return {g.name: STYLES[kind] for kind, g in list(found.items())[:HIGHLIGHTED]}
 
 
-def legend_below(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
-    """One legend for all panels, below them."""
-    pairs = [ax.get_legend_handles_labels() for ax in panels]
+def numbered_styles(names: Iterable[str]) -> dict[str, Style]:
+    """The first methods in different colours, for figures that compare one kind of method."""
+    looks = zip(COLOURS, MARKERS[1:], strict=False)
+    return {name: Style(*look) for name, look in zip(names, looks, strict=False)}
+
+
+def is_narrow(figure: Figure) -> bool:
+    """Whether the figure is the drawing for narrow windows."""
+    return figure.get_figwidth() < 1.2 * NARROW
+
+
+def panels(figure: Figure, n: int, **options: Any) -> list[Axes]:
+    """Axes beside each other, or below each other in a narrow figure."""
+    rows, columns = (n, 1) if is_narrow(figure) else (1, n)
+    return list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
+
+
+def legend_below(figure: Figure, axes: Sequence[Axes], columns: int | None = None) -> None:
+    """One legend for all panels, below them, with as many columns as fit."""
+    pairs = [ax.get_legend_handles_labels() for ax in axes]
     handles = [h for found, _ in pairs for h in found]
     labels = [text for _, found in pairs for text in found]
-    figure.legend(handles, labels, loc="outside lower center", ncols=max(1, columns))
+    if columns is None:
+        columns = fit_legend(figure.get_figwidth(), labels)[0]
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def log_ticks(axis: Axis, values: Iterable[float]) -> None:
@@ -193,7 +231,7 @@ def log_ticks(axis: Axis, values: Iterable[float]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def fit_legend(width: float, names: Iterable[str], most: int) -> tuple[int, float]:
+def fit_legend(width: float, names: Iterable[str], most: int = 4) -> tuple[int, float]:
     """Columns of a legend with such names that fit a width, and its height; both in inches.
 
     >>> fit_legend(6.2, ["FedRAN", "AFL"], 3)[0], fit_legend(6.2, ["x" * 36], 3)[0]

@@ -1,4 +1,4 @@
-"""Curves over time: accuracy after each task, and bytes sent after each round."""
+"""Curves over time: accuracy after each task, and the bytes sent so far."""
 
 from __future__ import annotations
 
@@ -9,58 +9,56 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedran.bench.report.figures.chart import (
-    INK,
+    NARROW,
+    OTHER,
     Chart,
     Style,
     fit_legend,
     legend_below,
-    log_ticks,
     method_styles,
+    panels,
     short,
     slug,
     unique,
 )
-from fedran.bench.report.paper import ROUNDS, printed_for
 from fedran.bench.report.tables.table import MIB
+from fedran.bench.report.verdict import main_beta
 from fedran.bench.results.grouping import (
     Group,
     Setting,
     by_setting,
-    by_setting_and_beta,
     comparisons,
     groups,
     setting_title,
 )
+from fedran.bench.results.metrics import is_trained
 from fedran.bench.results.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PANELS_PER_ROW = 3
-PANEL = (3.1, 2.8)
-"""Inches of one panel."""
-FEW_ROUNDS = 20
-"""Up to this many rounds the axis is linear."""
+GREY = "other methods"
 
 
 def task_charts(results: Sequence[Result]) -> list[Chart]:
-    """Accuracy after each task: one figure per setting with several tasks, one panel per beta."""
-    styles = method_styles(results)
+    """Accuracy after each task at the main beta: one figure per setting with several tasks."""
     charts: list[Chart] = []
     for setting, members in by_setting(groups(_one_size(results))).items():
         if setting.tasks < 2:
             continue
-        panels = [(beta, found) for (_, beta), found in by_setting_and_beta(members).items()]
-        across, down = min(len(panels), PANELS_PER_ROW), -(-len(panels) // PANELS_PER_ROW)
-        width = max(5.8, PANEL[0] * across)
-        columns, height = fit_legend(width, {g.name for g in members}, max(2, across * 3 // 2))
+        beta, styles = main_beta(members), method_styles(members)
+        found = [g for g in members if g.beta == beta]
+        height = 3.2
+        names = [*styles, GREY]
         charts.append(
             Chart(
                 slug("tasks", setting.dataset, setting.frame),
-                f"Accuracy after each task: {setting.title}",
-                (width, PANEL[1] * down + height),
-                partial(_draw_tasks, panels, styles, columns),
-                collapsed=bool(charts),
+                f"Accuracy after each task: {setting_title(setting, beta)}",
+                (10.4, height + fit_legend(10.4, names)[1]),
+                partial(_draw_tasks, found, styles),
+                "First: all methods; the best of each kind has a colour. Second: these minus "
+                f"{next(iter(styles), found[0].name)}.",
+                narrow_height=2 * height + fit_legend(NARROW, names)[1],
             )
         )
     return unique(charts)
@@ -73,52 +71,29 @@ def _one_size(results: Sequence[Result]) -> list[Result]:
     return [r for r in found if r.study != "communication" or (Setting.of(r), r.key) not in known]
 
 
-def _draw_tasks(
-    panels: Sequence[tuple[float | None, list[Group]]],
-    styles: dict[str, Style],
-    columns: int,
-    figure: Figure,
-) -> None:
-    across = min(len(panels), PANELS_PER_ROW)
-    down = -(-len(panels) // PANELS_PER_ROW)
-    axes = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
-    named: set[str] = set()
-    for ax, (beta, found) in zip(axes, panels, strict=False):
-        for g in found:
-            mean = np.mean([r.A for r in g.results], axis=0)
-            # The legend names a method once, in whichever panel it appears first.
-            label = "_nolegend_" if g.name in named else short(g.name)
-            named.add(g.name)
-            ax.plot(
-                range(1, len(mean) + 1),
-                mean,
-                **styles[g.name].line,
-                label=label,
-                zorder=3 if g.key == "fedran" else 2,
-            )
-        tasks = found[0].setting.tasks
-        ax.set_xticks(range(1, tasks + 1, max(1, tasks // 10)))
-        ax.set_title("" if beta is None else f"β = {beta:g}")
-        ax.set_xlabel("task t")
-    for ax in axes[len(panels) :]:
-        ax.remove()
-    axes[0].set_ylabel("accuracy over classes seen, %")
-    legend_below(figure, list(axes[: len(panels)]), columns)
-
-
-def round_charts(results: Sequence[Result]) -> list[Chart]:
-    """Bytes sent so far: one figure per setting, at its most skewed partition."""
-    styles = method_styles(results)
-    charts: list[Chart] = []
-    for setting, members in by_setting(groups(_one_size(results))).items():
-        beta = min((g.beta for g in members if g.beta is not None), default=None)
-        found = [g for g in members if g.beta == beta]
-        size = (7.6, max(3.2, 0.21 * len(found) + 0.9))
-        name = slug("rounds", setting.dataset, setting.frame)
-        draw = partial(_draw_rounds, found, styles)
-        caption = f"Bytes sent over rounds: {setting_title(setting, beta)}"
-        charts.append(Chart(name, caption, size, draw, collapsed=bool(charts)))
-    return unique(charts)
+def _draw_tasks(found: Sequence[Group], styles: dict[str, Style], figure: Figure) -> None:
+    left, right = panels(figure, 2)
+    order = {name: i for i, name in enumerate(styles)}
+    curves = {g.name: np.mean([r.A for r in g.results], axis=0) for g in found}
+    x, grey = range(1, found[0].setting.tasks + 1), GREY
+    base = curves[next((name for name in styles if name in curves), found[0].name)]
+    for name in sorted(curves, key=lambda name: order.get(name, len(order))):
+        label = short(name) if name in styles else grey
+        grey = "_nolegend_" if label == grey else grey
+        look = styles.get(name, OTHER).line
+        left.plot(x, curves[name], **look, label=label)
+        if name in styles:
+            right.plot(x, curves[name] - base, **look)
+    steady = [g.name for g in found if g.name in styles and not is_trained(g.first)]
+    gaps = np.concatenate([base - base, *(curves[name] - base for name in steady)])
+    space = 0.15 * max(1.0, float(np.ptp(gaps)))
+    right.set_ylim(gaps.min() - space, gaps.max() + space)
+    for ax in (left, right):
+        ax.set_xticks(x[:: max(1, len(x) // 10)])
+        ax.set_xlabel("task")
+    left.set_ylabel("accuracy over classes seen, %")
+    right.set_ylabel("difference, points")
+    legend_below(figure, [left])
 
 
 def cumulative_upload(result: Result) -> tuple[list[int], list[float]]:
@@ -133,26 +108,3 @@ def mean_cumulative_upload(g: Group) -> tuple[list[int], list[float]]:
     rounds = cumulative_upload(g.first)[0]
     sent = np.mean([cumulative_upload(r)[1] for r in g.results], axis=0) / MIB
     return rounds, [float(v) for v in sent]
-
-
-def _draw_rounds(found: Sequence[Group], styles: dict[str, Style], figure: Figure) -> None:
-    ax = figure.subplots()
-    for g in sorted(found, key=lambda g: -cumulative_upload(g.first)[1][-1]):
-        ax.plot(*mean_cumulative_upload(g), **styles[g.name].line, label=short(g.name))
-    setting = found[0].setting
-    paper = printed_for(setting)
-    printed = paper.mib("TARGET") if paper else None
-    if printed:
-        x = np.array([1.0, ROUNDS * setting.tasks])
-        text = f"TARGET, printed by the paper, not\nmeasured: {ROUNDS} rounds x state_dict"
-        ax.plot(x, x * printed / ROUNDS, ":", color=INK, label=text)
-    ax.set_yscale("log")
-    log_ticks(ax.yaxis, ax.dataLim.intervaly)
-    if ax.dataLim.x1 > FEW_ROUNDS:
-        ax.set_xscale("log")
-        log_ticks(ax.xaxis, ax.dataLim.intervalx)
-    else:
-        ax.set_xticks(range(1, int(ax.dataLim.x1) + 1))
-    ax.set_xlabel("rounds so far")
-    ax.set_ylabel("sent by the mean client so far, MiB")
-    figure.legend(loc="outside right upper")

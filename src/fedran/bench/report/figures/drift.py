@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING
 
 from fedran.bench.report.figures.chart import (
     ACCENT,
-    COLOURS,
     INK,
+    MUTED,
+    NARROW,
+    OTHER,
     Chart,
     Style,
     fit_legend,
     legend_below,
     log_ticks,
-    method_styles,
+    numbered_styles,
+    panels,
     short,
     slug,
     unique,
 )
-from fedran.bench.report.figures.curves import cumulative_upload, mean_cumulative_upload
+from fedran.bench.report.figures.curves import GREY, cumulative_upload, mean_cumulative_upload
 from fedran.bench.report.tables.communication import group_of
 from fedran.bench.report.tables.drift import (
     drifting,
@@ -41,39 +44,39 @@ VIT_B16 = 85_798_656
 """Parameters of ViT-B/16 at 224 x 224 without its head: 12 blocks of 7,087,872, patches
 590,592, positions 197 x 768, class token 768, last norm 1,536."""
 VIT_WIDTH = 768
-LEGEND_COLUMNS = 3
 Track = tuple[list[float], list[float]]
 """Drift and accuracy on the reference rows, task by task."""
 
 
 def drift_charts(results: Sequence[Result]) -> list[Chart]:
     """One figure per setting, at the most skewed beta with drift."""
-    styles, seen = method_styles(results), set[Setting]()
+    seen = set[Setting]()
     charts: list[Chart] = []
     for (setting, beta), found in drifting(results).items():
         if setting in seen:
             continue
         seen.add(setting)
         tracks = _tracks(found)
-        width = 3.3 * (3 if tracks else 2)
-        names = [g.name for g in found if has_drift(g)]
-        columns, height = fit_legend(width, [*names, "", "", "", ""], LEGEND_COLUMNS)
+        n = 3 if tracks else 2
+        styles = numbered_styles(g.name for g in found if has_drift(g))
+        names = [*styles, "FedRAN", GREY, "linear head, measured", "ResNet-18, measured", "ViT"]
         middle = (
-            " Middle: accuracy on the same rows against drift. The ring is the state after task 2; "
+            " Second: accuracy on the same rows against drift. The ring is the state after task 2; "
             "each further mark is one more task."
         )
         note = (
-            "Left: drift on the reference rows; FedRAN's extractor is frozen."
-            f"{middle if tracks else ''} Right: bytes sent by the mean client so far. All lines "
+            "First: drift on the reference rows; FedRAN's extractor is frozen."
+            f"{middle if tracks else ''} Last: bytes sent by the mean client so far. All lines "
             "are measured means over seeds, except the dotted one: it is computed from the "
             f"parameters of ViT-B/16 ({VIT_B16:,} and a head), with 4 bytes each, sent in every "
             "round."
         )
         caption = f"Drift: {setting_title(setting, beta)}"
-        draw = partial(_draw, found, tracks, styles, columns)
-        name = slug("drift", setting.dataset, setting.frame)
-        size = (width, 2.9 + height)
-        charts.append(Chart(name, caption, size, draw, note, collapsed=bool(charts)))
+        draw = partial(_draw, found, tracks, styles)
+        name, width = slug("drift", setting.dataset, setting.frame), 3.3 * n
+        size = (width, 2.9 + fit_legend(width, names)[1])
+        high = 2.3 * n + fit_legend(NARROW, names)[1]
+        charts.append(Chart(name, caption, size, draw, note, narrow_height=high))
     return unique(charts)
 
 
@@ -107,23 +110,23 @@ def _draw(
     found: Sequence[Group],
     tracks: dict[str, Track],
     styles: dict[str, Style],
-    columns: int,
     figure: Figure,
 ) -> None:
-    axes = list(figure.subplots(1, 3 if tracks else 2))
+    axes = panels(figure, 3 if tracks else 2)
     _draw_drift(axes[0], found, styles)
     if tracks:
         _draw_tracks(axes[1], tracks, styles)
     _draw_uploads(axes[-1], found)
-    legend_below(figure, [axes[0], axes[-1]], columns)
+    legend_below(figure, [axes[0], axes[-1]])
 
 
 def _draw_drift(ax: Axes, found: Sequence[Group], styles: dict[str, Style]) -> None:
-    tasks = found[0].setting.tasks
+    tasks, grey = found[0].setting.tasks, GREY
     for g in filter(has_drift, found):
-        s, drift = styles[g.name], mean_drift(g)
-        x = range(2, 2 + len(drift))
-        ax.plot(x, drift, s.marker, ls="-", color=s.colour, label=short(g.name))
+        drift = mean_drift(g)
+        label = short(g.name) if g.name in styles else grey
+        grey = "_nolegend_" if label == grey else grey
+        ax.plot(range(2, 2 + len(drift)), drift, **styles.get(g.name, OTHER).line, label=label)
     ours = group_of("fedran", found)
     if ours is not None:
         x = range(2, tasks + 1)
@@ -135,9 +138,9 @@ def _draw_drift(ax: Axes, found: Sequence[Group], styles: dict[str, Style]) -> N
 
 def _draw_tracks(ax: Axes, tracks: dict[str, Track], styles: dict[str, Style]) -> None:
     for name, (drift, accuracy) in tracks.items():
-        s = styles[name]
+        s = styles.get(name, Style(ACCENT, "o") if max(drift) == 0 else OTHER)
         ax.plot(drift, accuracy, "-", lw=1.0, color=s.colour)
-        ax.plot(drift[1:], accuracy[1:], s.marker, ls="", color=s.colour)
+        ax.plot(drift[1:], accuracy[1:], s.marker or ".", ls="", color=s.colour)
         ax.plot(drift[:1], accuracy[:1], "o", mfc="none", ms=6, color=s.colour)
     ax.set_ylim(0, max(5.0, *(v for _, accuracy in tracks.values() for v in accuracy)) * 1.06)
     ax.set_xlabel("drift on the reference rows")
@@ -146,7 +149,7 @@ def _draw_tracks(ax: Axes, tracks: dict[str, Track], styles: dict[str, Style]) -
 
 def _draw_uploads(ax: Axes, found: Sequence[Group]) -> None:
     lines = {name: _sent(g) for name, g in _smallest_and_largest_network(found).items()}
-    for (name, line), shade, marker in zip(lines.items(), (COLOURS[9], INK), "sD", strict=False):
+    for (name, line), shade, marker in zip(lines.items(), (MUTED, INK), "sD", strict=False):
         ax.plot(*line, marker, ls="-", color=shade, label=f"{name}, measured")
     last = max(rounds[-1] for rounds, _ in lines.values())
     per_round = vit_upload(len(found[0].first.classes)) / MIB

@@ -1,10 +1,13 @@
-"""Accuracy of every method at every skew, and the figures that the paper prints."""
+"""Accuracy of every method at every skew with its cost, and the figures that the paper prints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+
 from fedran.bench.report.paper import BETAS, VIT, Printed, printed_for, vit_backbone
+from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import (
     NOTHING,
     Block,
@@ -12,9 +15,11 @@ from fedran.bench.report.tables.table import (
     Column,
     Table,
     mean_and_spread,
+    mib,
     number,
     number_columns,
     results_of,
+    seconds,
     seeds_note,
     seeds_per_group,
     text_columns,
@@ -29,6 +34,7 @@ from fedran.bench.results.grouping import (
     mean_of,
     row_order,
 )
+from fedran.bench.results.metrics import task_seconds
 from fedran.bench.results.result import Result
 
 MEASURES: tuple[Callable[[Result], float], ...] = (lambda r: r.A_avg, lambda r: r.A_T)
@@ -60,22 +66,35 @@ def _measured(setting: Setting, members: Sequence[Group]) -> Table:
                 mean_and_spread(g.stat(measure), mark=rank[i])
                 for measure, rank in zip(MEASURES, ranks, strict=True)
             ]
-    names = dict.fromkeys(g.name for g in sorted(members, key=row_order))
+    named: dict[str, list[Group]] = {}
+    for g in sorted(members, key=row_order):
+        named.setdefault(g.name, []).append(g)
     absent = [Cell(NOTHING)] * len(MEASURES)
     blocks: list[Block] = [
-        [[Cell(name), *(c for beta in betas for c in cells.get((name, beta), absent))]]
-        for name in names
-    ]
-    return Table(
-        setting.title,
         [
-            *text_columns("method"),
-            *(c for b in betas for c in number_columns(*HEADINGS, group=_beta_heading(b))),
-        ],
-        blocks,
-        seeds_note(seeds_per_group(members)),
-        results_of(members),
+            [
+                Cell(name),
+                *(c for beta in betas for c in cells.get((name, beta), absent)),
+                Cell(mib(max(map(largest_upload, own)))),
+                Cell(seconds(float(np.mean([task_seconds(r) for r in results_of(own)])))),
+            ]
+        ]
+        for name, own in named.items()
+    ]
+    columns = [
+        *text_columns("method"),
+        *(c for b in betas for c in number_columns(*HEADINGS, group=_beta_heading(b))),
+        *number_columns("largest upload, MiB", "seconds per task"),
+    ]
+    over = "client, task, seed and β" if len(betas) > 1 else "client, task and seed"
+    note = (
+        f"{seeds_note(seeds_per_group(members))} In each column of accuracies the best method is "
+        "bold and the second best is underlined. The largest upload is that of any "
+        f"{over}. The seconds are those of a client and the server, without the backbone"
     )
+    shared = any(r.side_by_side > 1 for r in results_of(members))
+    note += "; some runs shared their machine, so they are only indicative." if shared else "."
+    return Table(f"All methods: {setting.title}", columns, blocks, note, results_of(members))
 
 
 def _beta_heading(beta: float | None) -> str:
@@ -105,4 +124,5 @@ def _printed(paper: Printed, betas: Sequence[float]) -> Table:
         ],
         "Copied from the paper, not measured here. The backbone differs, so these figures are "
         "context and are not ranked.",
+        collapsed=True,
     )

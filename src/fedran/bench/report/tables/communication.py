@@ -12,10 +12,10 @@ from fedran.bench.report.tables.table import (
     Column,
     Table,
     beta_text,
-    fold_after_first,
     mib,
     number,
     number_columns,
+    one_per_setting,
     results_of,
     text_columns,
     times,
@@ -54,7 +54,7 @@ def group_of(key: str, found: Iterable[Group]) -> Group | None:
 def communication_tables(results: Iterable[Result]) -> list[Table]:
     """FedRAN against the paper's FedRAN, then one table per setting and beta."""
     cases = by_setting_and_beta(groups(comparisons(results)))
-    tables = fold_after_first(_table(*case, found) for case, found in cases.items())
+    tables = one_per_setting((case[0], _table(*case, found)) for case, found in cases.items())
     return _against_the_paper(cases) + tables
 
 
@@ -106,7 +106,7 @@ def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Tabl
         *number_columns("largest upload", "ratio to FedRAN", "formula", "total upload"),
         *number_columns("largest download", "total download"),
         *([Column("upload, printed", muted=True)] if paper else []),
-        *text_columns("a client sends", wide=True),
+        *text_columns("a client sends"),
     ]
     rows = [_row(g, base, paper) for g in sorted(found, key=largest_upload)]
     title = f"{setting_title(setting, beta)}, in MiB"

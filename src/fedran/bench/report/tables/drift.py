@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fedran.bench.report.tables.table import (
-    NOTHING,
     Cell,
     Table,
-    fold_after_first,
     number,
     number_columns,
+    one_per_setting,
     results_of,
     significant,
     text_columns,
@@ -32,7 +31,8 @@ from fedran.bench.results.result import Result
 
 def drift_tables(results: Iterable[Result]) -> list[Table]:
     """One table per setting and beta in which some feature extractor drifted."""
-    return fold_after_first(_table(*case, found) for case, found in drifting(results).items())
+    cases = drifting(results)
+    return one_per_setting((case[0], _table(*case, found)) for case, found in cases.items())
 
 
 def drifting(results: Iterable[Result]) -> dict[tuple[Setting, float | None], list[Group]]:
@@ -68,23 +68,20 @@ def mean_over_seeds(rows: Iterable[Sequence[float]]) -> list[float]:
 
 
 def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
-    headings = [f"task {t}" for t in range(2, setting.tasks + 1)]
     columns = [
         *text_columns("method"),
-        *number_columns(*headings, group="drift after"),
-        *number_columns(*headings, group="accuracy on the reference rows after, %"),
+        *number_columns("drift after the last task"),
+        *number_columns("task 2", "the last task", group="accuracy on the reference rows after, %"),
     ]
-
-    def padded(cells: list[Cell]) -> list[Cell]:
-        return (cells + [Cell(NOTHING)] * len(headings))[: len(headings)]
-
     shown = [g for g in sorted(found, key=row_order) if _is_shown(g)]
     blocks = []
     for g in shown:
-        frozen = not has_moving_features(g.first)
-        drift = [Cell("0")] * len(headings) if frozen else [significant(v) for v in mean_drift(g)]
-        accuracy = [number(v, 1) for v in mean_reference_accuracy(g)]
-        blocks.append([[Cell(g.name), *padded(drift), *padded(accuracy)]])
+        drift, accuracy = mean_drift(g), mean_reference_accuracy(g)
+        moved = significant(drift[-1] if drift else None)
+        ends = [accuracy[0], accuracy[-1]] if accuracy else [None, None]
+        if not has_moving_features(g.first):
+            moved = Cell("0")
+        blocks.append([[Cell(g.name), moved, *(number(v, 1) for v in ends)]])
     note = "Means over seeds."
     return Table(setting_title(setting, beta), columns, blocks, note, results_of(shown))
 

@@ -10,10 +10,10 @@ from fedran.bench.report.tables.table import (
     NOTHING,
     Cell,
     Table,
-    fold_after_first,
     mean_and_spread,
     number,
     number_columns,
+    one_per_setting,
     results_of,
     seeds_note,
     seeds_per_group,
@@ -46,7 +46,7 @@ WORST = 10
 
 def forgetting_tables(results: Iterable[Result]) -> list[Table]:
     """Means over tasks, drift and budgets for each setting and beta."""
-    return fold_after_first(_means(*case, found) for case, found in _cases(results).items())
+    return one_per_setting((c[0], _means(*c, found)) for c, found in _cases(results).items())
 
 
 def forgetting_details(results: Iterable[Result]) -> list[Table]:
@@ -127,7 +127,7 @@ def _per_task(setting: Setting, beta: float | None, found: Sequence[Group]) -> T
     ]
     title = f"Per task: {setting_title(setting, beta)}"
     note = "Percentage points, mean over seeds."
-    return Table(title, columns, [[r] for r in rows], note, results_of(found), collapsed=True)
+    return Table(title, columns, [[r] for r in rows], note, results_of(found), exported=True)
 
 
 def _worst_classes(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
@@ -139,7 +139,7 @@ def _worst_classes(setting: Setting, beta: float | None, found: Sequence[Group])
         "the smallest seed is shown, because the order of the classes depends on the seed."
     )
     title = f"The {WORST} most forgotten classes: {setting_title(setting, beta)}"
-    return Table(title, columns, [[r] for r in rows], note, smallest_seeds, collapsed=True)
+    return Table(title, columns, [[r] for r in rows], note, smallest_seeds, exported=True)
 
 
 def _most_forgotten(result: Result) -> list[Cell]:

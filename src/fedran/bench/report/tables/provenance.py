@@ -45,10 +45,10 @@ def command_table(results: Iterable[Result]) -> Table:
         for (what, where), runs in batches.items()
     ]
     columns = [
-        *text_columns("command", wide=True),
+        *text_columns("command"),
         *text_columns("date"),
         *number_columns("runs"),
-        *text_columns("seeds", "machine", "versions", wide=True),
+        *text_columns("seeds", "machine", "versions"),
     ]
     note = "The options of a command follow from the machine that the results name."
     if any(r.config and r.arguments is None for runs in batches.values() for r in runs):
@@ -66,14 +66,14 @@ def run_table(results: Iterable[Result]) -> Table:
     ]
     columns = [
         *text_columns("setting", "method"),
-        *text_columns("command", "date", "seeds", "run ids", "hashes", "machine", wide=True),
+        *text_columns("command", "date", "seeds", "run ids", "hashes", "machine"),
     ]
     note = (
         f"Hashes and run ids show their first {SHORT} characters. A run id covers method, "
         "settings, seeds, stream, features and version of the code: the same id means the same "
         "run. If a run was repeated with the same seeds, the newest counts."
     )
-    return Table("Every run", columns, blocks, note, collapsed=True)
+    return Table("Every run", columns, blocks, note, exported=True)
 
 
 def _run_row(g: Group) -> list[Cell]:

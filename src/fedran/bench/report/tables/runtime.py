@@ -14,11 +14,11 @@ from fedran.bench.report.tables.table import (
     Cell,
     Column,
     Table,
-    fold_after_first,
     mean_and_spread,
     mib,
     number,
     number_columns,
+    one_per_setting,
     results_of,
     seconds,
     seconds_digits,
@@ -66,7 +66,7 @@ def runtime_tables(results: Iterable[Result]) -> list[Table]:
     alone = [r for r in without_ablations(results) if r.side_by_side == 1]
     alone = [r for r in alone if r.study in {"runtime", "speedup"}] or alone
     cases = by_setting_and_beta(groups(alone, by_machine=True))
-    return fold_after_first(_seconds_table(*case, found) for case, found in cases.items())
+    return one_per_setting((c[0], _seconds_table(*c, found)) for c, found in cases.items())
 
 
 def _seconds_table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
@@ -77,7 +77,7 @@ def _seconds_table(setting: Setting, beta: float | None, found: Sequence[Group])
         *number_columns("peak memory, MiB"),
         *([Column("Time, printed (RTX A5000)", muted=True)] if paper else []),
         *number_columns("seeds"),
-        *text_columns("machine", wide=True),
+        *text_columns("machine"),
     ]
     parts = (client_seconds, server_seconds, extraction_seconds, seconds_with_forward_pass)
     rows = []
@@ -111,7 +111,7 @@ def speedup_tables(results: Iterable[Result]) -> list[Table]:
             theirs = [g for g in sorted(found, key=row_order) if is_trained(g.first)]
             if ours is not None and theirs:
                 tables.append(_speedup_table(setting, beta, ours, theirs))
-    return fold_after_first(tables)
+    return tables
 
 
 def _speedup_table(

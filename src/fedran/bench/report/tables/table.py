@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedran.bench.results.grouping import Group, Mark, Stat
+from fedran.bench.results.grouping import Group, Mark, Setting, Stat
 from fedran.bench.results.result import Result
 
 MIB = 2**20
@@ -34,8 +34,11 @@ class Column:
     group: str = ""
     numeric: bool = True
     muted: bool = False
-    wide: bool = False
-    """The column holds long text, which is wrapped."""
+
+    @property
+    def label(self) -> str:
+        """The whole heading, for formats with one row of headings."""
+        return f"{self.group}: {self.text}" if self.group else self.text
 
 
 Block = Sequence[Sequence[Cell]]
@@ -53,7 +56,9 @@ class Table:
     results: Sequence[Result] = ()
     """The measurements behind the table. Their commands and dates are shown below it."""
     collapsed: bool = False
-    """Folded on the HTML page, left out of the Markdown pages."""
+    """Folded on the HTML page."""
+    exported: bool = False
+    """Only exported: on no page."""
 
     @property
     def rows(self) -> list[Sequence[Cell]]:
@@ -96,14 +101,24 @@ def results_of(found: Iterable[Group]) -> list[Result]:
     return [r for g in found for r in g.results]
 
 
-def fold_after_first(tables: Iterable[Table]) -> list[Table]:
-    """Fold all tables but the first."""
-    return [replace(t, collapsed=i > 0) for i, t in enumerate(tables)]
+def one_per_setting(tables: Iterable[tuple[Setting, Table]]) -> list[Table]:
+    """The longest table of every setting is on the page, the others are only exported."""
+    found = list(tables)
+    longest: dict[Setting, int] = {}
+    for setting, t in found:
+        longest[setting] = max(longest.get(setting, 0), len(t.rows))
+    kept = []
+    for setting, t in found:
+        shown = longest.get(setting) == len(t.rows)
+        kept.append(replace(t, exported=not shown))
+        if shown:
+            del longest[setting]
+    return kept
 
 
-def text_columns(*headings: str, wide: bool = False) -> list[Column]:
+def text_columns(*headings: str) -> list[Column]:
     """Columns of text."""
-    return [Column(h, numeric=False, wide=wide) for h in headings]
+    return [Column(h, numeric=False) for h in headings]
 
 
 def number_columns(*headings: str, group: str = "") -> list[Column]:

@@ -10,7 +10,6 @@ from fedran.bench.report.tables.table import (
     Block,
     Cell,
     Table,
-    fold_after_first,
     number_columns,
     results_of,
     seconds,
@@ -54,7 +53,7 @@ def training_tables(results: Iterable[Result]) -> list[Table]:
     """One table per setting, one row per trained method and machine."""
     trained = [r for r in comparisons(results) if is_trained(r)]
     settings = by_setting(groups(trained, by_machine=True))
-    return fold_after_first(_table(setting, found) for setting, found in settings.items())
+    return [_table(setting, found) for setting, found in settings.items()]
 
 
 def reduced(result: Result) -> bool:
@@ -101,7 +100,7 @@ def _table(setting: Setting, found: Sequence[Group]) -> Table:
         *number_columns("rounds per task", "epochs", "lr"),
         *number_columns(*(SHARED[name] for name in varying)),
         *number_columns("client", "server", group="seconds per task"),
-        *text_columns("other settings", "machine", wide=True),
+        *text_columns("other settings", "machine"),
     ]
     blocks: list[Block] = [
         [_row(of, varying) for of in machines.values()] for machines in rows.values()

@@ -17,10 +17,10 @@ from fedran.bench.report.tables.table import (
     Cell,
     Column,
     Table,
-    fold_after_first,
     mean_and_spread,
     mib,
     number_columns,
+    one_per_setting,
     results_of,
     seconds,
     seeds_note,
@@ -71,8 +71,8 @@ def cost_tables(results: Sequence[Result]) -> list[Table]:
     streams = {r.hashes["stream"] for r in runs if is_prompted(r)}
     shown = [r for r in runs if r.hashes["stream"] in streams and (is_prompted(r) or r.key in OURS)]
     cases = by_setting_and_beta(groups(shown, by_machine=True))
-    return fold_after_first(
-        _cost_table(setting, beta, _best_timed(found))
+    return one_per_setting(
+        (setting, _cost_table(setting, beta, _best_timed(found)))
         for (setting, beta), found in cases.items()
         if any(is_prompted(g.first) for g in found)
     )
@@ -125,7 +125,7 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
         *number_columns("Time", "with forward pass", "FedRAN is faster by", group="seconds"),
         *number_columns("largest upload", "sent", "received", group="MiB per client"),
         *number_columns("FedRAN sends less by", group="MiB per client"),
-        *(text_columns("machine", wide=True) if several else []),
+        *(text_columns("machine") if several else []),
     ]
     shared = [g.name for g in found if g.first.side_by_side > 1]
     forward = "with its forward pass" if timed else "without its forward pass, which was not timed"
@@ -165,16 +165,11 @@ def _received_per_client(result: Result) -> float:
 def printed_vit_tables(results: Sequence[Result]) -> list[Table]:
     """The paper's ViT table with our runs beside the printed figures, for each of its datasets."""
     settings = by_setting(groups(r for r in comparisons(results) if vit_backbone(r.dataset)))
-    tables, done = [], set()
-    for setting, members in settings.items():
-        paper = printed_for(setting)
-        if paper is not None and paper.accuracy is VIT:
-            done.add(paper.dataset)
-            tables.append(_beside(paper, members, vit_backbone(setting.dataset)))
-    if tables:
-        missing = [d for d in next(iter(VIT.values())) if d not in done]
-        tables += [_beside(Printed(d, "ViT-B/16", VIT, {}, {}), [], "") for d in missing]
-    return tables
+    return [
+        _beside(paper, members, vit_backbone(setting.dataset))
+        for setting, members in settings.items()
+        if (paper := printed_for(setting)) is not None and paper.accuracy is VIT
+    ]
 
 
 def _beside(paper: Printed, members: Sequence[Group], backbone: str) -> Table:
@@ -194,19 +189,14 @@ def _beside(paper: Printed, members: Sequence[Group], backbone: str) -> Table:
     for beta in BETAS:
         columns += [Column("printed", f"β = {beta:g}", muted=True), Column("ours", f"β = {beta:g}")]
     used = [g for g in found if _printed_as(g) in paper.accuracy or g.key in NOT_PRINTED]
-    ours = (
+    note = (
+        f"A_avg / A_T in percent. Printed: {paper.backbone}, copied from the paper. "
         f"Ours: {backbone}, another and smaller backbone, so only the order of the methods and the "
         "distances between them can be compared. The paper fine-tunes its ViT in task 0 for STSA "
         f'and FedRAN; our rows without "{TUNED}" use the frozen network. The STSA that it runs is '
         f"STSA-E, as its byte counts show. {seeds_note(seeds_per_group(used), 'Means')}"
     )
-    note = (
-        f"A_avg / A_T in percent. Printed: {paper.backbone}, copied from the paper. "
-        f"{ours if used else 'Ours: not run.'}"
-    )
     title = f"The paper's ViT table and ours: {paper.dataset}, 10 tasks, 5 clients"
-    if not used:
-        title = f"Printed in the paper: {paper.dataset} with {paper.backbone}, not run here"
     return Table(title, columns, blocks, note, results_of(used))
 
 

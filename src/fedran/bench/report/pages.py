@@ -1,0 +1,159 @@
+"""The pages of the report: an overview, one page per dataset, and one per further study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from fedran.bench.report.figures.accuracy_bytes import accuracy_bytes_charts
+from fedran.bench.report.figures.chart import slug
+from fedran.bench.report.sections import Section, comparison_sections, study_sections
+from fedran.bench.report.verdict import (
+    comparison_table,
+    main_case,
+    overall_verdict,
+    study_verdict,
+    verdict,
+)
+from fedran.bench.results.grouping import Group, Setting
+from fedran.bench.results.result import STUDIES, Result
+
+COMPARISONS = frozenset({"accuracy", "communication", "training"})
+"""Studies that are shown on the pages of the datasets."""
+STUDY_TITLES = {
+    "labels": "Few labels",
+    "rank": "Rank and width",
+    "components": "Components of the feature map",
+    "runtime": "Runtime and speed-up",
+}
+"""Titles that differ from the name of the study."""
+SAME_PAGE = {"speedup": "runtime"}
+"""Studies that are shown on the page of another one."""
+DATASETS = {
+    "cifar100-efficientnet_lite0": (
+        "cifar100",
+        "CIFAR-100",
+        "Small photographs of 100 classes, as features of a frozen EfficientNet-Lite0.",
+    ),
+    "cifar100-vit_ti16": (
+        "cifar100-vit",
+        "CIFAR-100 with a ViT",
+        "Small photographs of 100 classes, as features of a ViT-Ti/16 (a Vision Transformer).",
+    ),
+    "vtab50-efficientnet_lite0": (
+        "vtab50",
+        "VTAB-50",
+        "1,800 training and 3,000 test images of 50 classes from five domains, as features of a "
+        "frozen EfficientNet-Lite0. The paper uses another split.",
+    ),
+    "vtab50-vit_ti16": (
+        "vtab50-vit",
+        "VTAB-50 with a ViT",
+        "1,800 training and 3,000 test images of 50 classes from five domains, as features of a "
+        "ViT-Ti/16 (a Vision Transformer). The paper uses another split.",
+    ),
+    "har-dsa19": (
+        "har",
+        "Activity recognition",
+        "Motion sensors of 8 people (UCI, Daily and Sports Activities). Each person is a client. "
+        "The last quarter of the segments of each person is the test set.",
+    ),
+    "digits": (
+        "digits",
+        "Digits",
+        "The small set of handwritten digits of scikit-learn.",
+    ),
+}
+"""File name, title and description of datasets. Other datasets appear under their own name."""
+WHAT = (
+    "Several clients learn one classifier without sharing their rows. Classes arrive task by task. "
+    "In each task every client uploads a message, and a server makes a classifier for all classes "
+    "so far. Good methods are accurate and upload few bytes."
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A title, what the page is about, the verdict, and sections."""
+
+    slug: str
+    title: str
+    about: str
+    verdict: list[str]
+    sections: list[Section]
+    where: str = ""
+    """The setting that the verdict is about."""
+
+
+def experiment_name(results: Sequence[Result], folder: str) -> str:
+    """The name of the only configuration, or of the folder."""
+    names = {PurePath(r.config).stem for r in results}
+    return names.pop() if len(names) == 1 and "" not in names else folder
+
+
+def make_pages(results: Sequence[Result], name: str) -> list[Page]:
+    """The overview first, then datasets and studies in the order of the results."""
+    pages = []
+    for dataset in dict.fromkeys(r.dataset for r in results):
+        own = [r for r in results if r.dataset == dataset]
+        shown = [r for r in own if r.study in COMPARISONS]
+        first = main_case(shown)
+        if first is not None:
+            file, title, about = DATASETS.get(dataset, (slug(dataset), dataset, ""))
+            sections = comparison_sections(shown)
+            lines = verdict(first[1])
+            pages.append(Page(file, title, about, lines, sections, _where(*first)))
+    studies = (SAME_PAGE.get(s, s) for s in dict.fromkeys(r.study for r in results))
+    for study in dict.fromkeys(s for s in studies if s not in COMPARISONS):
+        own = [r for r in results if SAME_PAGE.get(r.study, r.study) == study]
+        title = STUDY_TITLES.get(study, study.replace("_", " ").capitalize())
+        sections = study_sections(study, own)
+        pages.append(Page(study, title, STUDIES[study], _study_lines(study, own), sections))
+    pages = _distinct([page for page in pages if page.sections])
+    return [_overview(results, name), *pages]
+
+
+def _study_lines(study: str, results: Sequence[Result]) -> list[str]:
+    """The verdict of a study; one without sections of its own is a comparison of methods."""
+    first = None if study in STUDY_TITLES else main_case(results)
+    return study_verdict(results) if first is None else verdict(first[1])
+
+
+def _distinct(pages: Sequence[Page]) -> list[Page]:
+    """Pages with different file names, none of which is that of the overview."""
+    taken = {"index"}
+    kept = []
+    for page in pages:
+        file, n = page.slug, 2
+        while file in taken:
+            file, n = f"{page.slug}-{n}", n + 1
+        taken.add(file)
+        kept.append(replace(page, slug=file))
+    return kept
+
+
+def _overview(results: Sequence[Result], name: str) -> Page:
+    shown = [r for r in results if r.study in COMPARISONS] or results
+    first = main_case(shown)
+    if first is None:
+        return Page("index", name, WHAT, [], [])
+    charts = accuracy_bytes_charts([r for r in shown if Setting.of(r) == first[0][0]])
+    figure = [c for c in charts if not c.collapsed]
+    tables = [comparison_table(shown)]
+    section = Section("bytes", "Accuracy against bytes", [], tables, figure)
+    titles = {dataset: title for dataset, (_, title, _) in DATASETS.items()}
+    keys = {r.key for r in results}
+    what = f"FedRAN and {len(keys) - 1} other methods" if "fedran" in keys else "results"
+    lines = overall_verdict(shown, titles)
+    return Page("index", f"{name}: {what}", WHAT, lines, [section], _where(*first))
+
+
+def _where(case: tuple[Setting, float | None], found: Sequence[Group]) -> str:
+    """The setting of a verdict in words, for readers who do not know the terms."""
+    setting, beta = case
+    title = DATASETS.get(setting.dataset, ("", setting.dataset, ""))[1]
+    classes = len(found[0].first.classes)
+    uneven = "uneven split" if beta is not None and beta < 1 else "split"
+    skew = "" if beta is None else f", {uneven} with β = {beta:g}"
+    return f"{title}: {classes} classes in {setting.tasks} tasks, {setting.clients} clients{skew}"

@@ -1,0 +1,69 @@
+"""Which pages a report has: an overview, datasets, studies; new ones without a change of code."""
+
+from fedran.bench.report.pages import experiment_name, make_pages
+from fedran.bench.results import result
+from helpers.made_up import comparison, made_up, studies
+from helpers.made_up_trained import all_trained, speedup
+
+
+def test_the_overview_comes_first_then_datasets_then_studies():
+    runs = [*comparison(seeds=(1,), betas=(0.1,)), *all_trained(seeds=(1,)), *studies(seeds=(1,))]
+    pages = make_pages(runs, "mine")
+    assert [p.slug for p in pages] == [
+        *("index", "cifar100", "vtab50-vit-s14", "runtime", "labels", "rank", "components")
+    ]
+    first = pages[0]
+    assert first.title.startswith("mine: FedRAN and ")
+    assert 3 <= len(first.verdict) <= 5
+    (section,) = first.sections
+    assert [c.slug.split("-")[0] for c in section.charts] == ["bytes"]
+    assert [t.title for t in section.tables] == ["All comparisons"]
+
+
+def test_a_dataset_has_one_page_for_all_its_settings():
+    _, page = make_pages([made_up(clients=k, beta=b) for k in (5, 100) for b in (0.1, 1.0)], "x")
+    assert page.title == "CIFAR-100"
+    assert [s.title for s in page.sections if not s.folded] == [
+        "5 tasks, 5 clients, dirichlet split",
+        "5 tasks, 100 clients, dirichlet split",
+    ]
+
+
+def test_an_unknown_dataset_and_an_unknown_method_have_a_place():
+    _, page = make_pages([made_up("new", "New", dataset="my photos")], "x")
+    assert (page.slug, page.title) == ("my-photos", "my photos")
+    assert page.verdict[0].startswith("New classifies ")
+
+
+def test_a_new_study_gets_a_page_of_its_own_and_stays_out_of_the_others(monkeypatch):
+    monkeypatch.setitem(result.STUDIES, "privacy", "Adds noise.")
+    runs = [made_up(k, study=s) for k in ("fedran", "afl") for s in ("accuracy", "privacy")]
+    runs[1] = made_up("fedran", study="privacy", params={"epsilon": 1.0})
+    index, dataset, page = make_pages(runs, "x")
+    assert (page.slug, page.title, page.about) == ("privacy", "Privacy", "Adds noise.")
+    assert page.verdict
+    assert page.sections[0].tables
+    names = [
+        row[0].text
+        for p in (index, dataset)
+        for s in p.sections
+        for t in s.tables
+        for row in t.rows
+    ]
+    assert not any("epsilon" in name for name in names)
+
+
+def test_runtime_and_speed_up_share_a_page():
+    pages = make_pages([*speedup(), made_up(study="runtime")], "x")
+    assert [p.slug for p in pages if p.slug != "index"] == ["runtime"]
+
+
+def test_pages_never_share_a_file():
+    slugs = [p.slug for p in make_pages([made_up(dataset=d) for d in ("a b", "a-b", "index")], "x")]
+    assert slugs == ["index", "a-b", "a-b-2", "index-2"]
+
+
+def test_the_experiment_is_named_after_its_only_configuration_or_the_folder():
+    assert experiment_name([made_up(config="configs/digits.toml")] * 2, "runs") == "digits"
+    assert experiment_name([made_up(config="a.toml"), made_up(config="b.toml")], "runs") == "runs"
+    assert experiment_name([made_up(config="")], "runs") == "runs"

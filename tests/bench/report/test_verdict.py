@@ -1,0 +1,140 @@
+"""The leaders of each kind of method, and the verdict: short, true, and fair when we lose."""
+
+import re
+
+import pytest
+
+from fedran.bench.report.verdict import (
+    ANALYTIC,
+    HEAD,
+    LINES,
+    MIXTURE,
+    NETWORK,
+    OURS,
+    PAPER,
+    POOLED,
+    TUNED,
+    comparison_table,
+    final,
+    leaders,
+    main_beta,
+    overall_verdict,
+    study_verdict,
+    verdict,
+)
+from fedran.bench.results.grouping import groups
+from helpers.made_up import METHODS, comparison, made_up, studies
+from helpers.made_up_trained import heads, scratch, speedup
+from helpers.made_up_vit import vit
+from helpers.report_tables import texts
+
+
+def test_every_kind_is_led_by_its_most_accurate_method():
+    found = groups([*(made_up(**m) for m in METHODS if "family" not in m), *scratch(), *heads()])
+    lead = leaders(found)
+    assert lead[OURS].name == "FedRAN"
+    assert lead[PAPER].name == "FedRAN-paper"
+    assert lead[ANALYTIC].name == "AFL"
+    for kind in (HEAD, NETWORK):
+        same = [g for g in found if lead[kind].name[-6:] == g.name[-6:]]
+        assert final(lead[kind]) == max(map(final, same))
+
+
+def test_runs_that_vary_the_size_of_a_message_do_not_lead():
+    usual = made_up("fedran-mixture", "usual", level=0.7)
+    wide = made_up("fedran-mixture", "wide", level=0.9, study="communication")
+    assert leaders(groups([wide, usual]))[MIXTURE].name == "usual"
+    assert leaders(groups([wide]))[MIXTURE].name == "wide"
+
+
+def test_the_verdict_states_accuracies_and_bytes_as_measured():
+    runs = [
+        made_up("fedran", "FedRAN", upload=2**20),
+        made_up("afl", "AFL", level=0.7, upload=2**22),
+    ]
+    ours, rival = verdict(groups(runs))
+    assert ours == (
+        f"FedRAN classifies {runs[0].A_T:.1f} % of the test rows correctly after the last task. No "
+        "client uploads more than 1 MiB in a task."
+    )
+    gap = runs[0].A_T - runs[1].A_T
+    assert rival == (
+        f"The best other method, AFL: {runs[1].A_T:.1f} % with 4 MiB ({gap:.1f} points less than "
+        "FedRAN, 4.0 times the bytes)."
+    )
+
+
+def test_the_verdict_says_when_another_method_is_better_and_smaller():
+    runs = [made_up("fedran", "FedRAN", level=0.5), made_up("x", "X", level=0.9, upload=100_000)]
+    _, rival = verdict(groups(runs))
+    assert re.search(
+        r"X: \d+\.\d % .* \(\d+\.\d points more than FedRAN, 10 times fewer bytes\)", rival
+    )
+
+
+def test_a_method_on_a_fine_tuned_network_is_compared_with_ours_on_one():
+    tuned = made_up(
+        "stsa",
+        "STSA (tuned)",
+        level=0.87,
+        tasks=10,
+        beta=0.5,
+        params={"task0": {}},
+        dataset="cifar100-vit_ti16",
+    )
+    found = groups([*vit(), tuned])
+    assert TUNED in leaders(found)
+    lines = verdict(found)
+    assert any("STSA (tuned)" in x and "than FedRAN (fine-tuned in task 0)" in x for x in lines)
+
+
+@pytest.mark.parametrize(
+    "runs", [vit(), [made_up(**m) for m in METHODS], scratch(), [made_up("x")]]
+)
+def test_a_verdict_has_one_to_five_lines(runs):
+    assert 1 <= len(verdict(groups(runs))) <= LINES
+
+
+def test_all_rows_in_one_place_are_never_called_the_best_method():
+    runs = [made_up("joint", "Joint", level=0.99, family="reference"), made_up("x", "X", level=0.5)]
+    first, last = verdict(groups(runs))
+    assert first.startswith("X classifies")
+    assert last.startswith("With all rows in one place (Joint): ")
+    assert POOLED in leaders(groups(runs))
+
+
+def test_the_overall_verdict_counts_comparisons_and_names_the_worst():
+    won = [made_up("fedran", dataset="a"), made_up("x", "X", level=0.5, dataset="a")]
+    lost = [made_up("fedran", dataset="b", level=0.5), made_up("x", "X", dataset="b")]
+    line = overall_verdict([*won, *lost], {"b": "Set B"})[-1]
+    assert line.startswith("In 1 of 2 comparisons ")
+    gap = lost[1].A_T - lost[0].A_T
+    assert line.endswith(f"behind by at most {gap:.1f} points (X on Set B, β = 0.1).")
+    assert (
+        "behind"
+        not in overall_verdict([*won, *(made_up(k, clients=9) for k in ("fedran",))], {})[-1]
+    )
+
+
+def test_the_main_beta_has_the_most_methods_and_is_the_most_skewed_of_equals():
+    both = [made_up("a", beta=b) for b in (0.5, 0.1)]
+    assert main_beta(groups(both)) == 0.1
+    assert main_beta(groups([*both, made_up("b", beta=0.5)])) == 0.5
+
+
+def test_every_study_has_a_verdict():
+    for name in ("labels", "rank", "components"):
+        lines = study_verdict([r for r in studies(seeds=(1,)) if r.study == name])
+        assert 1 <= len(lines) <= LINES
+        assert all("%" in line for line in lines)
+    (line,) = study_verdict(speedup())
+    assert "FedRAN takes " in line
+
+
+def test_the_table_of_all_comparisons_shows_our_messages_and_the_best_other_method():
+    table = comparison_table(comparison(seeds=(1,), betas=(0.1,), datasets=("digits",))[:12])
+    best = made_up(**{**METHODS[5], "dataset": "digits"})
+    assert list(texts(table, "best other method").values()) == [f"AFL: {best.A_T:.2f} (6.96)"]
+    assert [c.text for c in table.columns] == [
+        *("setting", "β", "FedRAN", "FedRAN-paper", "Exact Gram", "best other method")
+    ]
