@@ -15,13 +15,14 @@ pytest.importorskip("onnx")
 MAPS = [("relu", False), ("relu", True), ("cosine", False), ("cosine", True), ("hellinger", True)]
 
 
-def solved(kind="cosine", bias=False, names=("a", "b", "c"), source=None):
+def solved(kind="cosine", bias=False, names=("a", "b", "c"), source=None, projected=True):
     rng = np.random.default_rng(0)
     codes = rng.integers(0, len(names), 60)
     Z = (rng.random((60, 5)) + codes[:, None] * [1, 0, 0.5, 0, 0]).astype(np.float32)
     y = [names[c] for c in codes]
-    phi = fedran.RandomFeatures(5, 300, kind, seed=3, bias=bias, source=source)
-    agg = fedran.Aggregator(300)
+    M = 300 if projected else 5
+    phi = fedran.RandomFeatures(5, M, kind, 3, bias, source, projected)
+    agg = fedran.Aggregator(M)
     agg.absorb(fedran.summarize(phi(Z), y, fingerprint=phi.fingerprint), client="a", task="t")
     return Z, y, phi, agg.solve()
 
@@ -40,6 +41,13 @@ def test_onnxruntime_gives_the_labels_and_scores_of_the_head(kind, bias, names):
     np.testing.assert_allclose(scores, head.scores(phi(Z)), atol=1e-4)
     assert label.tolist() == head.predict(phi(Z)).tolist()
     assert run(fedran.to_onnx(head, phi), Z[:1], "label")[0].tolist() == label[:1].tolist()
+
+
+def test_a_head_over_features_that_are_not_projected():
+    Z, _, phi, head = solved("hellinger", projected=False)
+    label, scores = run(fedran.to_onnx(head), Z, "label", "scores")
+    np.testing.assert_allclose(scores, head.scores(phi(Z)), atol=1e-5)
+    assert label.tolist() == head.predict(phi(Z)).tolist()
 
 
 def test_a_calibrated_head_has_probabilities_and_the_file_says_what_it_is():

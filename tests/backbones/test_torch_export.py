@@ -1,5 +1,6 @@
 """Heads as torch modules."""
 
+import re
 import sys
 
 import numpy as np
@@ -9,14 +10,16 @@ import fedran
 from fedran.backbones.torch_export import to_torch
 
 
-@pytest.fixture(params=[("relu", False), ("cosine", True), ("hellinger", False)])
+@pytest.fixture(params=["relu", "cosine with bias", "hellinger", "cosine, not projected"])
 def fitted(request):
-    kind, bias = request.param
+    kind, bias = re.split("[ ,]", request.param)[0], "bias" in request.param
     rng = np.random.default_rng(0)
     Z, y = rng.random((30, 5)).astype(np.float32), rng.integers(0, 3, 30)
-    phi = fedran.RandomFeatures(5, 40, kind, bias=bias)
-    agg = fedran.Aggregator(40)
-    summary = fedran.summarize(phi(Z), y, 10, fingerprint=phi.fingerprint)
+    projected = "not" not in request.param
+    M = 40 if projected else 5
+    phi = fedran.RandomFeatures(5, M, kind, bias=bias, projected=projected)
+    agg = fedran.Aggregator(M)
+    summary = fedran.summarize(phi(Z), y, 4, fingerprint=phi.fingerprint)
     agg.absorb(summary, client="a", task="t")
     return Z, phi, agg.solve()
 

@@ -215,9 +215,10 @@ def test_a_release_without_noise_is_the_sum_of_the_rows():
         assert np.allclose(release.gram, rows.T @ rows, atol=1e-2)
         assert np.allclose(release.sums[:, 0], rows[labels == "a"].sum(axis=0), atol=1e-2)
         assert release.counts.tolist() == [(labels == "a").sum(), (labels == "b").sum(), 0]
-        _, diagonal, sums, _ = mechanism.site_variances
+        _, diagonal, sums, counts = mechanism.site_variances
         assert release.gram_variance == pytest.approx(2 * diagonal / mechanism.scale**4)
-        assert release.sums_variance == pytest.approx(np.full(3, 2 * sums / mechanism.scale**2))
+        assert release.sums_variance == pytest.approx(2 * sums / mechanism.scale**2)
+        assert release.counts_variance == pytest.approx(2 * counts / mechanism.levels**2)
 
 
 def test_centred_rows_need_less_noise():

@@ -12,7 +12,7 @@ import fedran
 from fedran.core import features as module
 from fedran.core._linalg.arrays import like
 from fedran.core.errors import Refused
-from fedran.core.features import KINDS, RandomFeatures, largest_row_norm
+from fedran.core.features import KINDS, RandomFeatures, largest_row_norm, row_energy_range
 from fedran.core.fingerprint import Fingerprint
 from helpers.reference import quick
 from helpers.toy_federation import random_features
@@ -296,3 +296,30 @@ def test_finite_values_whose_sum_overflows_are_accepted():
 def test_a_source_is_a_name_or_a_mapping():
     with pytest.raises(TypeError, match="source must be a str or a mapping, got int"):
         fedran.RandomFeatures(2, 3, source=3)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "hellinger", "relu"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_features_that_are_not_projected_are_the_prepared_rows(kind, bias):
+    Z = np.random.default_rng(0).random((7, 4)).astype(np.float32)
+    phi = RandomFeatures(4, 4 + bias, kind, bias=bias, source="b", projected=False)
+    assert np.array_equal(phi(Z), RandomFeatures(4, 9, kind, bias=bias).prepare(Z))
+    assert np.array_equal(np.concatenate([H for _, H in phi.blocks(Z, 40)]), phi(Z))
+    again = RandomFeatures.from_fingerprint(phi.fingerprint)
+    assert np.allclose(again(torch.as_tensor(Z)).numpy(), phi(Z), atol=1e-6)
+    assert again.fingerprint == phi.fingerprint
+    assert phi.fingerprint != RandomFeatures(4, 4 + bias, kind, bias=bias, source="b").fingerprint
+    assert repr(phi).endswith("projected=False)")
+    if kind != "relu":
+        low, high = row_energy_range(phi.fingerprint)
+        assert np.all((low < (phi(Z) ** 2).sum(axis=1)) & ((phi(Z) ** 2).sum(axis=1) < high))
+        assert largest_row_norm(phi.fingerprint) == 1.0
+
+
+def test_features_that_are_not_projected_keep_their_width():
+    with pytest.raises(ValueError, match="out_features must be that, got 8"):
+        RandomFeatures(4, 8, projected=False)
+    with pytest.raises(ValueError, match="projected must be True or False"):
+        RandomFeatures(4, 4, projected=1)
+    with pytest.raises(ValueError, match="own fields"):
+        RandomFeatures(4, 4, source={"projected": "x"})

@@ -1,50 +1,21 @@
-"""Public noisy sums and their classifier."""
+"""Public noisy sums, and the summary that they give."""
 
 import math
 
 import numpy as np
 import pytest
 
+import fedran
+from fedran.core.class_sums import ClassSums
 from fedran.core.dp import Budget, Mechanism
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.release import Release, corrected
+from fedran.core.release import Release, corrected, mean_row, noisy_ridge
 
 
 def noise_matrix(d, variance, rng):
     """Symmetric, with this variance on the diagonal and half of it off the diagonal."""
     upper = np.triu(rng.standard_normal((d, d)) * math.sqrt(variance / 2), 1)
     return upper + upper.T + np.diag(rng.standard_normal(d) * math.sqrt(variance))
-
-
-def made(classes, d=3, seed=0):
-    rng = np.random.default_rng(seed)
-    C = len(classes)
-    gram = noise_matrix(d, 1.0, rng)
-    return Release(classes, gram, rng.random((d, C)), rng.random(C), rng.random(), rng.random(C))
-
-
-def test_addition_aligns_classes_and_adds_variances():
-    a, b = made(("x", "y"), seed=1), made(("y", "z"), seed=2)
-    total = a + b
-    assert total.classes == ("x", "y", "z")
-    assert np.array_equal(total.gram, a.gram + b.gram)
-    assert total.gram_variance == a.gram_variance + b.gram_variance
-    assert np.array_equal(total.sums[:, 1], a.sums[:, 1] + b.sums[:, 0])
-    assert np.array_equal(total.sums[:, 2], b.sums[:, 1])
-    assert total.counts.tolist() == [a.counts[0], a.counts[1] + b.counts[0], b.counts[1]]
-    assert total.sums_variance[1] == a.sums_variance[1] + b.sums_variance[0]
-
-
-def test_addition_needs_the_same_features():
-    with pytest.raises(ValueError, match="expected 3 features, got 4"):
-        made(("x",)) + made(("x",), d=4)
-    with pytest.raises(TypeError):
-        made(("x",)) + 1
-
-
-def test_the_mean_is_that_of_all_rows():
-    release = made(("x", "y"))
-    assert np.allclose(release.mean, release.sums.sum(axis=1) / max(1.0, release.counts.sum()))
 
 
 @pytest.mark.parametrize("spread", [0.3, 2.0, 20.0])
@@ -59,38 +30,69 @@ def test_corrected_eigenvalues_are_what_the_gram_is_along_noisy_eigenvectors(spr
         raw.append(np.maximum(noisy, 0.0))
     error, before = (np.abs(np.mean(x, axis=0) - np.mean(truth, axis=0)) for x in (found, raw))
     assert error.mean() < 0.5 * before.mean()
-    assert error.mean() < 0.06 * np.mean(truth)
+    assert error.mean() < 0.08 * np.mean(truth)
 
 
-def test_without_noise_the_classifier_is_the_ridge_solution():
+def release_of(H, codes, classes, variance=0.0):
+    """The sums of rows without noise, stated to have noise of this variance."""
+    onehot = np.eye(len(classes))[codes]
+    norm = float(np.linalg.norm(H, axis=1).max())
+    counts = onehot.sum(axis=0)
+    return Release(classes, H.T @ H, H.T @ onehot, counts, norm, variance, variance, variance)
+
+
+def test_without_noise_the_summary_is_that_of_the_rows():
     rng = np.random.default_rng(5)
     H, codes = rng.standard_normal((60, 7)), rng.integers(0, 3, 60)
-    G, B = H.T @ H, H.T @ np.eye(3)[codes]
-    release = Release((0, 1, 2), G, B, np.bincount(codes) / 1.0, 0.0, np.zeros(3))
     mark = Fingerprint.of(backbone="b")
-    head = release.solve(mark, ridge=0.1)
-    lam = 0.1 * np.trace(G) / 7
-    assert np.allclose(head.weights, np.linalg.solve(G + lam * np.eye(7), B), rtol=1e-4)
-    assert head.fingerprint == mark
-    assert head.diagnosis.lam == pytest.approx(lam)
-    assert head.diagnosis.n_rows == 60
+    found = release_of(H, codes, ("a", "b", "c")).summary(mark).validate()
+    exact = fedran.summarize(H, np.array(["a", "b", "c"])[codes], rank=7, center=None)
+    assert np.allclose(found.factor @ found.factor.T, H.T @ H, atol=1e-4)
+    assert np.allclose(found.class_sums, exact.class_sums)
+    assert (found.classes, found.counts) == (exact.classes, exact.counts)
+    assert found.accounts.energy == pytest.approx(exact.accounts.energy, rel=1e-5)
+    assert found.fingerprint == mark
 
 
-def test_a_release_of_many_rows_classifies():
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize("n", [0, 3, 40, 2000])
+def test_every_release_gives_a_summary_that_an_aggregator_accepts(epsilon, n):
+    rng = np.random.default_rng(n)
+    H = rng.standard_normal((n, 12))
+    H /= np.linalg.norm(H, axis=1, keepdims=True)
+    phi = fedran.RandomFeatures(12, 12, projected=False)
+    y = rng.integers(0, 4, n)
+    release = Mechanism(12, Budget(epsilon)).privatise(H, y, range(4), rng.bytes)
+    summary = release.summary(phi.fingerprint).validate()
+    again = fedran.decode(fedran.encode(summary, "float32"))
+    agg = fedran.Aggregator(12, fingerprint=phi.fingerprint)
+    assert agg.absorb(again, client="sum", task="may")
+
+
+def test_classes_that_noise_alone_explains_are_left_out():
+    H, codes = np.eye(3)[[0] * 30 + [1] * 50], np.array([0] * 30 + [1] * 50)
+    assert release_of(H, codes, ("a", "b", "c"), variance=100.0).summary().classes == ("b",)
+    assert release_of(H, codes, ("a", "b", "c"), variance=49.0).summary().classes == ("a", "b")
+
+
+def test_many_tasks_give_a_classifier_as_good_as_the_rows_allow():
     rng = np.random.default_rng(6)
-    centres = rng.standard_normal((5, 16))
-    codes = rng.integers(0, 5, 4000)
-    rows = centres[codes] + 0.5 * rng.standard_normal((4000, 16))
+    centres = rng.standard_normal((6, 16))
+    codes = rng.integers(0, 6, 8000)
+    rows = centres[codes] + 0.5 * rng.standard_normal((8000, 16))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    names = np.array(["a", "b", "c", "d", "e"])
+    agg = fedran.Aggregator(16)
     mechanism = Mechanism(16, Budget(1.0))
-    release = mechanism.privatise(rows[:3000], names[codes[:3000]], "abcde", rng.bytes)
-    right = release.solve().predict(rows[3000:]) == names[codes[3000:]]
-    assert right.mean() > 0.9
+    for t, own in enumerate(([0, 1, 2], [3, 4, 5])):
+        part = np.flatnonzero(np.isin(codes[:6000], own))
+        release = mechanism.privatise(rows[part], codes[part], own, rng.bytes)
+        agg.absorb(release.summary(), client="all", task=str(t))
+        mechanism = mechanism.centred(mean_row(agg.class_sums))
+    head = agg.solve(noisy_ridge(agg.accounts, 16))
+    assert np.mean(head.predict(rows[6000:]) == codes[6000:]) > 0.9
 
 
-def test_a_release_of_no_rows_still_gives_a_classifier():
-    mechanism = Mechanism(4, Budget(1.0))
-    release = mechanism.privatise(np.zeros((0, 4)), [], ["a", "b"], np.random.default_rng(0).bytes)
-    assert set(release.solve().predict(np.eye(4))) <= {"a", "b"}
-    assert release.solve().diagnosis.n_rows >= 0
+def test_the_mean_row_is_that_of_all_rows():
+    H, codes = np.random.default_rng(0).standard_normal((20, 3)), np.arange(20) % 2
+    assert np.allclose(mean_row(release_of(H, codes, (0, 1)).summary().sums), H.mean(axis=0))
+    assert mean_row(ClassSums.empty(3)).tolist() == [0, 0, 0]

@@ -61,7 +61,7 @@ def to_onnx(head: Head, phi: RandomFeatures | None = None) -> bytes:
     size = 4 * head.out_features * (phi.in_features + len(head.classes))
     if size > MAX_BYTES:
         raise ValueError(f"the model would have {size} bytes; ONNX files hold less than 2 GiB")
-    constants = {"projection": phi.projection, "weights": to_numpy(head.weights)}
+    constants = {"weights": to_numpy(head.weights)}
     nodes: list[Any] = []
 
     def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
@@ -89,10 +89,12 @@ def to_onnx(head: Head, phi: RandomFeatures | None = None) -> bytes:
             divisor = node("Where", [some, length, one], f"{step}_or_one")
             rows = node("Div", [rows, divisor], f"by_{step}")
             absolute = rows
-    H = node("MatMul", [rows, "projection"], "projected")
-    if phi.kind == "relu":
+    H = rows
+    if phi.projected:
+        H = node("MatMul", [rows, constant("projection", phi.projection)], "projected")
+    if phi.projected and phi.kind == "relu":
         H = node("Relu", [H], "random_features")
-    else:  # GELU(x) = x (1 + erf(x / sqrt 2)) / 2
+    elif phi.projected:  # GELU(x) = x (1 + erf(x / sqrt 2)) / 2
         scaled = node("Mul", [H, constant("root_of_half", np.float32(math.sqrt(0.5)))], "scaled")
         plus_one = node("Add", [node("Erf", [scaled], "erf"), "one"], "erf_plus_one")
         normal = node("Mul", [plus_one, constant("half", np.float32(0.5))], "normal_cdf")

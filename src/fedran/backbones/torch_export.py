@@ -30,7 +30,8 @@ def to_torch(head: Head, phi: RandomFeatures | None = None) -> torch.nn.Module:
         raise MissingExtra("to_torch needs PyTorch", "torch") from None
     phi = map_of(head, phi)
     activation = torch.nn.ReLU() if phi.kind == "relu" else torch.nn.GELU()
-    layers = [_linear(phi.projection), activation, _linear(to_numpy(head.weights))]
+    projection = [_linear(phi.projection), activation] if phi.projected else []
+    layers = [*projection, _linear(to_numpy(head.weights))]
     if phi.kind != "relu" or phi.bias:
         layers.insert(0, _prepare(phi))
     module = torch.nn.Sequential(*layers).requires_grad_(False)

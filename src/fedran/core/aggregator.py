@@ -13,6 +13,7 @@ from fedran.core._linalg.arrays import Array, Float, to_device
 from fedran.core.accounts import Accounts
 from fedran.core.bounds import GramBounds, gram_bounds
 from fedran.core.calibration import Calibration, add_calibrations
+from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.exact import ExactSum
 from fedran.core.features import RandomFeatures
@@ -118,6 +119,11 @@ class Aggregator:
         """Labelled rows per class."""
         sums = self._sum.class_sums
         return dict(zip(sums.classes, sums.counts, strict=True))
+
+    @property
+    def class_sums(self) -> ClassSums:
+        """Sum and number of the labelled rows of each class."""
+        return self._sum.class_sums
 
     @property
     def accounts(self) -> Accounts:

@@ -281,14 +281,16 @@ class Mechanism:
             cross = np.outer(self.center, sums.sum(axis=1))
             gram += cross + cross.T + counts.sum() * np.outer(self.center, self.center)
             sums = sums + np.outer(self.center, counts)
-        _, diagonal, v_sums, _ = self.site_variances
+        _, diagonal, v_sums, v_counts = self.site_variances
         return Release(
             classes=listed,
             gram=gram,
             sums=sums,
             counts=counts,
+            norm=self.norm if self.center is None else self.norm / CENTRED_NORM,
             gram_variance=sites * diagonal / self.scale**4,
-            sums_variance=np.full(C, sites * v_sums / self.scale**2),
+            sums_variance=sites * v_sums / self.scale**2,
+            counts_variance=sites * v_counts / self.levels**2,
         )
 
     def privatise(

@@ -35,6 +35,8 @@ BLOCK_BYTES = 64 * 2**20
 """Largest block of random features computed at a time: the working memory of ``phi(Z)``."""
 GELU_ENERGY, GELU_VARIANCE = 0.42522, 1.12387
 """Mean and variance of gelu(x)^2 for x from N(0, 1)."""
+UNIT_SLACK = 1e-4
+"""By how much rounding may change the squared norm of a row of unit norm."""
 NEVER = 41.4
 """-log of the probability, 1e-18, that an honest row lies outside ``row_energy_range``."""
 
@@ -67,6 +69,9 @@ class RandomFeatures:
     source:
         Where Z comes from: a name, or a mapping such as ``{"backbone": ..., "weights": ...,
         "preprocessing": ...}``. It becomes part of the fingerprint.
+    projected:
+        False: no random features, ``phi(Z)`` is ``prepare(Z)``, and M must be its width. For
+        differential privacy, whose noise grows with M.
 
     Notes
     -----
@@ -96,6 +101,7 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
         seed: int = 0,
         bias: bool = False,
         source: str | Mapping[str, Field] | None = None,
+        projected: bool = True,
     ) -> None:
         self.in_features = positive_integer(in_features, "in_features")
         self.out_features = positive_integer(out_features, "out_features")
@@ -110,6 +116,14 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
         if not isinstance(bias, (bool, np.bool_)):
             raise ValueError(f"bias must be True or False, got {bias!r}")
         self.bias = bool(bias)
+        if not isinstance(projected, (bool, np.bool_)):
+            raise ValueError(f"projected must be True or False, got {projected!r}")
+        self.projected = bool(projected)
+        if not self.projected and self.out_features != self.in_features + self.bias:
+            raise ValueError(
+                f"features that are not projected have {self.in_features + self.bias} columns, so "
+                f"out_features must be that, got {self.out_features}"
+            )
         if source is not None and not isinstance(source, (str, Mapping)):
             raise TypeError(f"source must be a str or a mapping, got {type(source).__name__}")
         self.source = {"backbone": source} if isinstance(source, str) else dict(source or {})
@@ -120,7 +134,9 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
             "map_version": MAP_VERSION,
         }
         own = {**prepared, "M": self.out_features, "seed": self.seed}
-        taken = own.keys() & self.source.keys()
+        if not self.projected:
+            own["projected"] = False
+        taken = {*own, "projected"} & self.source.keys()
         if taken:
             raise ValueError(f"source may not redefine the map's own fields: {sorted(taken)}")
         self.fingerprint = Fingerprint({**self.source, **own})
@@ -145,10 +161,11 @@ source={'backbone': 'a backbone'})
         version = fields.pop("map_version", None)
         names = ("d", "M", "kind", "seed", "bias")
         d, M, kind, seed, bias = (fields.pop(name, None) for name in names)
+        projected = fields.pop("projected", True)
         if isinstance(version, float) or version != MAP_VERSION:
             raise Refused("fingerprint", f"random features of version {MAP_VERSION}", version)
         try:
-            return cls(d, M, kind, seed, bias, fields)  # type: ignore[arg-type]
+            return cls(d, M, kind, seed, bias, fields, projected)  # type: ignore[arg-type]
         except ValueError as reason:
             raise Refused("fingerprint", "one of a RandomFeatures map", str(reason)) from None
 
@@ -172,6 +189,8 @@ source={'backbone': 'a backbone'})
         The activations satisfy |a(x)| <= |x|, so the largest singular value of P is one. That of
         a Gaussian (d, M) matrix exceeds sqrt(M) + sqrt(d) + 6 with probability exp(-18).
         """
+        if not self.projected:
+            return 1.0
         return math.sqrt(self.out_features) + math.sqrt(self.in_features + self.bias) + 6
 
     def projection_like(self, Z: Float[Array, "n d"]) -> Float32[Array, "prepared M"]:
@@ -241,6 +260,8 @@ source={'backbone': 'a backbone'})
             return cast(Z if self.kind == "relu" else unit_rows(Z), "float32")
 
     def _mapped(self, Z: Float[Array, "n d"], prepared: bool = False) -> Float32[Array, "n M"]:
+        if not self.projected:
+            return Z if prepared else self._prepared(Z)
         xp = namespace(Z)
         projection = self.projection_like(Z)
         H = xp.empty((Z.shape[0], self.out_features), dtype=xp.float32, device=device(Z))
@@ -261,9 +282,10 @@ source={'backbone': 'a backbone'})
     def __repr__(self) -> str:
         bias = ", bias=True" if self.bias else ""
         source = f", source={self.source!r}" if self.source else ""
+        projected = "" if self.projected else ", projected=False"
         return (
             f"RandomFeatures(in_features={self.in_features}, out_features={self.out_features}, "
-            f"kind={self.kind!r}, seed={self.seed}{bias}{source})"
+            f"kind={self.kind!r}, seed={self.seed}{bias}{source}{projected})"
         )
 
     def __getstate__(self) -> dict[str, object]:
@@ -341,6 +363,8 @@ def row_energy_range(fingerprint: Fingerprint) -> tuple[float, float] | None:
         return None
     if phi.kind == "relu":
         return None
+    if not phi.projected:
+        return 1 - UNIT_SLACK, 1 + UNIT_SLACK
     M, spread = phi.out_features, GELU_VARIANCE * NEVER * phi.out_features
     low = GELU_ENERGY * M - math.sqrt(2 * spread)
     return max(0.0, low), GELU_ENERGY * M + 2 * math.sqrt(spread) + 2 * NEVER

@@ -1,9 +1,8 @@
-"""Noisy sums that are public, and the classifier that they give."""
+"""Noisy sums that are public, and the summary that they give."""
 
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,78 +11,85 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from fedran.core._linalg.arrays import Float64
+from fedran.core.accounts import Accounts
+from fedran.core.class_sums import ClassSums
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.head import Diagnosis, Head
-from fedran.core.labels import Label, ordered
+from fedran.core.labels import Label
+from fedran.core.ridge import Ridge
+from fedran.core.summary import Summary
 
-RIDGE = 0.25
+RIDGE = 0.06
 """lambda per mean eigenvalue of the Gram, chosen on held-out training rows."""
+LEAST_COUNT = 4.0
+"""Classes with fewer rows than this many standard deviations of the noise are left out."""
 BLOCK = 256
 """Eigenvalues that are corrected at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """Noisy sums over rows, and the variances of their noise. They are public.
-
-    ``a + b`` describes the rows of both. A row in only one of them spends what that one states; a
-    row in both spends both (``dp.composed``).
-    """
+    """Noisy sums over the rows of one task, and the variances of their noise. They are public."""
 
     classes: tuple[Label, ...]
     gram: Float64[NDArray[Any], "d d"]
     """H'H, symmetric. The noise may make it indefinite."""
     sums: Float64[NDArray[Any], "d C"]
     counts: Float64[NDArray[Any], " C"]
+    norm: float
+    """The norm of the longest row."""
     gram_variance: float
     """Of the noise on the diagonal of the Gram; half of it off the diagonal."""
-    sums_variance: Float64[NDArray[Any], " C"]
+    sums_variance: float
+    counts_variance: float
 
-    def __add__(self, other: object) -> Release:
-        if not isinstance(other, Release):
-            return NotImplemented
-        if self.gram.shape != other.gram.shape:
-            raise ValueError(f"expected {len(self.gram)} features, got {len(other.gram)}")
-        classes = ordered(self.classes + other.classes)
-        sums, counts = np.zeros((len(self.gram), len(classes))), np.zeros(len(classes))
-        sums_variance = np.zeros(len(classes))
-        for part in (self, other):
-            where = [classes.index(c) for c in part.classes]
-            sums[:, where] += part.sums
-            counts[where] += part.counts
-            sums_variance[where] += part.sums_variance
-        gram, variance = self.gram + other.gram, self.gram_variance + other.gram_variance
-        return Release(classes, gram, sums, counts, variance, sums_variance)
+    def summary(self, fingerprint: Fingerprint | None = None) -> Summary:
+        """A summary of the rows as well as they are known, for an ordinary aggregator.
 
-    @property
-    def mean(self) -> Float64[NDArray[Any], " d"]:
-        """The mean of all rows."""
-        return self.sums.sum(axis=1) / max(1.0, float(self.counts.sum()))
-
-    def solve(self, fingerprint: Fingerprint | None = None, ridge: float = RIDGE) -> Head:
-        """The classifier W = U (E + lambda I)^-1 U'B.
-
-        U holds the eigenvectors of the noisy Gram, and E the ``corrected`` eigenvalues. lambda is
-        ``ridge`` times the mean of E. 10 d^3 operations.
+        Its factor has the eigenvectors of the noisy Gram and the ``corrected`` eigenvalues. Where
+        the noise has made sums that no rows have, they are shortened. Classes whose count is within
+        ``LEAST_COUNT`` standard deviations of zero are left out. 10 d^3 operations.
         """
         d = len(self.gram)
+        least = max(1.0, LEAST_COUNT * math.sqrt(self.counts_variance))
+        kept = np.flatnonzero(self.counts >= least)
+        counts = np.rint(self.counts[kept])
+        n_rows = max(1, int(counts.sum()))
         noisy, U = np.linalg.eigh(self.gram)
-        E = corrected(noisy, math.sqrt(d * self.gram_variance / 2))
-        lam = ridge * float(np.mean(E)) or 1.0
-        W = U @ ((U.T @ self.sums) / (E + lam)[:, None])
-        energy = float(E @ E)
-        diagnosis = Diagnosis(
-            route="noisy sums: eigenvalues corrected for the noise, no bound",
-            lam=lam,
-            f=0.0,
-            n_rows=max(0, round(float(self.counts.sum()))),
-            effective_rank=float(E.sum()) ** 2 / energy if energy else 0.0,
-            condition=float(E.max() + lam) / lam,
-            residual=0.0,
-            eps_W=sys.float_info.max,
-            eps_W_paper=sys.float_info.max,
+        spread = math.sqrt(d * self.gram_variance / 2)
+        E = corrected(noisy, spread)
+        E *= min(1.0, n_rows * self.norm**2 / max(float(E.sum()), 1e-300))
+        E[: max(0, d - n_rows)] = 0.0  # n rows span at most n directions
+        factor = (U * np.sqrt(E))[:, E > 0][:, ::-1].astype(np.float32)
+        energy = float(np.sum(factor.astype(np.float64) ** 2))
+        sums = self.sums[:, kept]
+        longest = counts * self.norm / np.maximum(np.linalg.norm(sums, axis=0), 1e-300)
+        sums = sums * np.minimum(1.0, longest)
+        between = float(np.sum(sums**2 / counts))
+        sums = sums * min(1.0, math.sqrt(energy / max(between, 1e-300)))
+        noise = 2.2 * spread + float(np.max(np.abs(E - noisy)))
+        accounts = Accounts(
+            n_rows=n_rows,
+            energy=energy,
+            eps_G=noise,
+            eps_G_fro=math.sqrt(d) * noise,
+            eps_quant=noise,
+            eps_B=math.sqrt(sums.size * self.sums_variance),
+            parts=1,
         )
-        return Head(W.astype(np.float32), self.classes, diagnosis, fingerprint)
+        classes = tuple(self.classes[i] for i in kept)
+        held = ClassSums(classes, sums, tuple(int(n) for n in counts))
+        route = "noisy sums, eigenvalues corrected for the noise"
+        return Summary(factor, held, accounts, fingerprint, None, route=route)
+
+
+def mean_row(sums: ClassSums) -> Float64[NDArray[Any], " d"]:
+    """The mean of all rows, from public class sums; zero without rows."""
+    return np.asarray(sums.sums).sum(axis=1) / max(1, sum(sums.counts))
+
+
+def noisy_ridge(accounts: Accounts, out_features: int, share: float = RIDGE) -> Ridge:
+    """The ridge parameter for summaries of noisy sums: a share of the mean eigenvalue."""
+    return Ridge.absolute(share * accounts.energy / out_features or 1.0)
 
 
 def corrected(noisy: Float64[NDArray[Any], " d"], spread: float) -> Float64[NDArray[Any], " d"]:

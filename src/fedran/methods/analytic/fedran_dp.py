@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedran.core.aggregator import Aggregator
 from fedran.core.discrete_gaussian import RandomBytes
 from fedran.core.dp import Budget, Mechanism, Shares, levels_for
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
-from fedran.core.release import RIDGE, Release
+from fedran.core.release import RIDGE, mean_row, noisy_ridge
 from fedran.methods.analytic.base import (
     OneRound,
     OptionalKind,
     Positive,
     Width,
     labelled_rows,
-    random_features,
 )
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.settings import at_least
-from fedran.wire.codec import encode
-from fedran.wire.container import Container, pack, unpack
+from fedran.wire.codec import decode, encode
+from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
-OFFER, UPLOAD, STATE = "dp-offer", "dp-sums", "dp-state"
+OFFER, UPLOAD = "dp-offer", "dp-sums"
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,15 @@ class DPState:
 
     spec: Spec
     phi: RandomFeatures
-    """Only ``prepare`` is used: rows of unit norm, without random features."""
-    total: Release | None = None
+    """Rows of unit norm, without random features."""
+    aggregator: Aggregator
     head: Head | None = None
+
+    @property
+    def center(self) -> NDArray[np.float64] | None:
+        """The mean of all rows released so far; None before the first."""
+        held = self.aggregator.class_sums
+        return mean_row(held) if held else None
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,8 @@ class FedRANDP(OneRound):
 
     def init(self, spec: Spec, seed: int) -> DPState:
         """Nothing released yet."""
-        return DPState(spec, random_features(spec.in_features, 1, self.kind, seed, self.source))
+        phi = self._features(spec.in_features)
+        return DPState(spec, phi, Aggregator(phi.out_features, fingerprint=phi.fingerprint))
 
     def broadcast(self, state: DPState, task: int, round_: int) -> bytes:
         """The class list, the number of clients, the released mean and the newest head."""
@@ -94,8 +102,8 @@ class FedRANDP(OneRound):
             "n_sites": len(state.spec.clients),
         }
         tensors: dict[str, NDArray[Any]] = {"head": np.frombuffer(head, dtype=np.uint8)}
-        if self.recentre and state.total is not None:
-            tensors["center"] = state.total.mean
+        if self.recentre and state.center is not None:
+            tensors["center"] = state.center
         return pack(OFFER, fields, tensors)
 
     def client(
@@ -112,11 +120,11 @@ class FedRANDP(OneRound):
                 f"client {data.client} has {len(X)} rows in this task, and most_rows allows "
                 f"{self.most_rows}; raise most_rows at all clients"
             )
-        phi = random_features(data.X.shape[1], 1, self.kind, seed, self.source)
+        phi = self._features(data.X.shape[1])
         d = phi.in_features
         center = offer.tensor("center", "F64", (d,)) if "center" in offer.tensors else None
         mechanism = self._mechanism(d, offer.header.integer("n_sites", 1), center)
-        vector = mechanism.sums(phi.prepare(X), [found[i] for i in codes], classes)
+        vector = mechanism.sums(phi(X), [found[i] for i in codes], classes)
         random = _seeded(seed, data.client, data.task, classes)
         vector += mechanism.noise(len(classes), random)
         integers = vector.astype(np.uint32)
@@ -127,7 +135,7 @@ class FedRANDP(OneRound):
     ) -> DPState:
         """Add the integers of all clients, decode the sum, add it to what was released, solve."""
         classes, n_sites = ordered(state.spec.task_classes[task]), len(state.spec.clients)
-        center = state.total.mean if self.recentre and state.total is not None else None
+        center = state.center if self.recentre else None
         mechanism = self._mechanism(state.phi.in_features, n_sites, center)
         if len(uploads) < mechanism.honest:
             expected = f"at least {mechanism.honest}, for which the noise is calibrated"
@@ -139,37 +147,39 @@ class FedRANDP(OneRound):
             total += message.tensor("vector", "U8", (4 * len(total),)).view("<u4")
         vector = total.view(np.int32).astype(np.int64)
         release = mechanism.release(vector, classes, sites=len(uploads))
-        return self._solved(replace(state, total=_added(state.total, release)))
+        summary = release.summary(state.phi.fingerprint)
+        state.aggregator.absorb(summary, client="sum", task=str(task))
+        return self._solved(state)
 
     def predict(self, state: DPState, X: NDArray[Any]) -> NDArray[Any]:
         """The labels that the head predicts."""
         if state.head is None:
             raise ValueError("nothing to predict with: no task was aggregated yet")
-        return state.head.predict(state.phi.prepare(X))
+        return state.head.predict(state.phi(X))
+
+    def gram(self, state: DPState) -> tuple[Callable[[Any], Any], Any]:
+        """The Gram as well as it is known."""
+        return state.phi, state.aggregator.gram()
 
     def dump(self, state: DPState) -> bytes:
-        """What was released; the head follows from it."""
-        if state.total is None:
-            return pack(STATE, {"classes": []}, {})
-        total = state.total
-        fields = {"classes": list(total.classes), "gram_variance": total.gram_variance}
-        tensors = {
-            "gram": total.gram,
-            "sums": total.sums.T,
-            "counts": total.counts,
-            "sums_variance": total.sums_variance,
-        }
-        return pack(STATE, fields, tensors)
+        """The aggregator; the head follows from it."""
+        return encode(state.aggregator)
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> DPState:
-        """The state that ``dump`` wrote, with its head solved again."""
-        message, state = unpack(blob, FILE_LIMITS).of_kind(STATE), self.init(spec, seed)
-        return self._solved(replace(state, total=_total(message, spec.in_features)))
+        """The aggregator, and its head solved again."""
+        return self._solved(
+            DPState(spec, self._features(spec.in_features), decode(blob, Aggregator))
+        )
+
+    def _features(self, in_features: int) -> RandomFeatures:
+        kind = self.kind or "cosine"
+        return RandomFeatures(in_features, in_features, kind, source=self.source, projected=False)
 
     def _solved(self, state: DPState) -> DPState:
-        if state.total is None:
+        if not state.aggregator.classes:
             return state
-        return replace(state, head=state.total.solve(state.phi.input_fingerprint, self.ridge))
+        ridge = noisy_ridge(state.aggregator.accounts, state.phi.out_features, self.ridge)
+        return replace(state, head=state.aggregator.solve(ridge))
 
     def _mechanism(self, d: int, n_sites: int, center: NDArray[np.float64] | None) -> Mechanism:
         counts = Shares().counts
@@ -181,25 +191,6 @@ class FedRANDP(OneRound):
             shares=Shares(self.gram_share, 1 - counts - self.gram_share, counts),
         )
         return mechanism if center is None else mechanism.centred(center)
-
-
-def _added(total: Release | None, release: Release) -> Release:
-    return release if total is None else total + release
-
-
-def _total(message: Container, d: int) -> Release | None:
-    classes = message.header.labels("classes", FILE_LIMITS)
-    if not classes:
-        return None
-    C = len(classes)
-    return Release(
-        classes,
-        message.tensor("gram", "F64", (d, d)),
-        message.tensor("sums", "F64", (C, d)).T,
-        message.tensor("counts", "F64", (C,)),
-        message.header.number("gram_variance"),
-        message.tensor("sums_variance", "F64", (C,)),
-    )
 
 
 def _seeded(seed: int, client: str, task: str, classes: tuple[Label, ...]) -> RandomBytes:
