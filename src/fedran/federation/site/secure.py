@@ -96,17 +96,12 @@ class SumFiles:
             raise Refused("task", "a task with a secure sum at this site", task)
         write_atomically(self.path(task, "repeat"), b"")
 
-    def settle(self, receipt: Receipt) -> bool:
-        """Keep the server's receipt, and delete the secrets of a sum that the server has.
-
-        Returns whether the receipt is about a secure sum.
-        """
+    def settle(self, receipt: Receipt) -> None:
+        """Keep the server's receipt, and delete the secrets of a sum that the server has."""
         task, state = receipt.task, self.state(receipt.task)
-        if state is None:
-            return False
         told, known = {"code": receipt.code.value, "digest": receipt.digest}, self.note(task)
-        if told.items() <= known.items():
-            return True
+        if state is None or told.items() <= known.items():
+            return
         self.set_note(task, **told, reason=receipt.reason)
         log.info("task %s: %s %s", printable(task), receipt.outcome, printable(receipt.reason))
         if receipt.settled:
@@ -114,7 +109,6 @@ class SumFiles:
             self.path(task, "omega").unlink(missing_ok=True)
             empty = dict.fromkeys(state.answers, b"")
             self.save(replace(state, secrets={}, held={}, participants={}, answers=empty))
-        return True
 
     def settled(self) -> list[tuple[str, str]]:
         """Tasks and digests of the sums that the server has, as far as this site knows."""

@@ -1,0 +1,158 @@
+"""A server that deviates from the protocol of secure sums: what it sends to real sites, in memory.
+
+The server is honest, and everything it sends to a site is altered on the way. So the sites see what
+a dishonest server would send.
+"""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message, MessageType
+
+from fedran.federation.protocol.lockfile import lock_holder
+from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
+from fedran.federation.secure.attempt import Request, Stage
+from fedran.federation.site.secure import SumFiles
+from helpers.secure_federation import SecureFederation
+
+
+@pytest.fixture
+def four(tmp_path, monkeypatch, short_waits):
+    return SecureFederation(tmp_path, monkeypatch, n=4)
+
+
+def run(federation, change, task="may", **options):
+    """A run in which ``change(name, request)`` alters the requests to each site.
+
+    Returns what every site refused, by stage.
+    """
+    refused = {}
+
+    def node(name):
+        answer = federation.node(name)
+
+        def altered(message):
+            if message.metadata.message_type != MessageType.TRAIN:
+                return answer(message)
+            blobs, stages = blobs_of(message, 10**9), {}
+            for key, blob in blobs.items():
+                if not key.endswith(".omega"):
+                    found = Request.read(blob)
+                    stages[key] = found.stage
+                    blobs[key] = change(name, found).to_bytes()
+            content = message_content(fields_of(message), blobs)
+            body = answer(Message(content=content, metadata=message.metadata))
+            said = json.loads(body["fields"]["json"]).get("refused", {})
+            for key, why in said.items():
+                refused.setdefault((name, stages[key]), why["reason"])
+            return body
+
+        return altered
+
+    nodes = {10 + i: node(name) for i, name in enumerate(federation.names)}
+    federation.run(task, nodes=nodes, **options)
+    return refused
+
+
+def revealed(federation, task="may"):
+    """The sites that sent shares of somebody."""
+    states = {name: federation.files(name).state(task) for name in federation.names}
+    return [name for name, state in states.items() if state and Stage.REVEAL in state.answers]
+
+
+def without(request, client):
+    return replace(request, parts={c: p for c, p in request.parts.items() if c != client})
+
+
+def sums(federation):
+    with federation.store() as store:
+        return [[client for client, _ in u.members] for u in store.database.uploads()]
+
+
+def test_different_lists_of_survivors_for_different_sites(four):
+    """Half of the sites are told that site-4 dropped out, the others that it survived."""
+
+    def change(name, request):
+        hide = request.stage is Stage.CONFIRM and name in ("site-1", "site-2")
+        return without(request, "site-4") if hide else request
+
+    refused = run(four, change)
+    assert revealed(four) == []
+    assert sums(four) == []
+    assert all(stage in (Stage.CONFIRM, Stage.REVEAL) for _, stage in refused)
+    assert run(four, lambda name, request: request) == {}
+    assert sums(four) == [four.names]
+
+
+def test_a_site_that_is_named_alive_and_then_dead_in_one_attempt(four):
+    """After the honest list the server asks again with another one, to get the other shares."""
+    asked = []
+
+    def change(name, request):
+        if request.stage is Stage.REVEAL and name == "site-1" and request not in asked:
+            asked.append(request)
+            dead = dict.fromkeys(["site-1", "site-2", "site-3"], b"")
+            return replace(request, stage=Stage.CONFIRM, parts=dead)
+        return request
+
+    refused = run(four, change)
+    assert "expected the one that this site has answered" in refused["site-1", Stage.REVEAL]
+
+
+def test_a_peers_key_that_the_server_replaced(four):
+    """The server puts a key of its own in place of site-2's, to read what site-1 sends to it."""
+
+    def change(name, request):
+        if request.stage is Stage.SHARE and name == "site-1":
+            forged = bytes(range(32)) + request.parts["site-2"][32:]
+            return replace(request, parts={**request.parts, "site-2": forged})
+        return request
+
+    refused = run(four, change)
+    assert refused["site-1", Stage.SHARE].startswith("signature of site-2: expected one by its key")
+    assert all(members == four.names[1:] for members in sums(four))
+
+
+def test_requests_of_an_earlier_attempt(four):
+    """The first attempt fails at its confirmation. The second one gets the first one's requests."""
+    recorded = {}
+
+    def change(name, request):
+        if request.attempt.number == 1:
+            recorded[name, request.stage] = request
+            return without(request, "site-4") if request.stage is Stage.CONFIRM else request
+        return recorded[name, Stage.SHARE] if request.stage is Stage.SHARE else request
+
+    refused = run(four, change)
+    assert revealed(four) == []
+    assert refused["site-1", Stage.SHARE] == "number of the attempt: expected 2, got 1"
+
+
+def test_too_few_survivors(four):
+    def change(name, request):
+        few = request.stage is Stage.CONFIRM
+        return without(without(request, "site-4"), "site-3") if few else request
+
+    refused = run(four, change)
+    assert refused["site-1", Stage.CONFIRM] == "survivors: expected 3 to 128 sites, got 2"
+    assert "a list with site-4, this site" in refused["site-4", Stage.CONFIRM]
+    assert revealed(four) == []
+
+
+def test_a_receipt_cannot_arrive_while_a_request_is_answered(four, monkeypatch):
+    """A false receipt at the right moment could make a site forget that it has revealed shares."""
+    held = []
+    settle = SumFiles.settle
+
+    def watched(files, receipt):
+        held.append(lock_holder(files.folder.parent / "outbox") is not None)
+        settle(files, receipt)
+
+    monkeypatch.setattr(SumFiles, "settle", watched)
+    four.run("may")
+    assert len(held) >= 4
+    assert all(held)
