@@ -176,15 +176,24 @@ def test_more_sites_than_one_sum_can_have_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("dropped", [False, True])
-def test_wrong_shares_end_the_attempt_instead_of_changing_the_sum(dropped):
-    drops = {Stage.MASK: ["s04"]} if dropped else {}
-    cohort = made_cohort(5).run(drops, until=Stage.REVEAL)
-    target = "s04" if dropped else "s02"
-    wrong = answer_with(cohort, "s00", **{target: bytes(33)})
-    cohort.server = unmasking.collect(cohort.server, "s00", wrong)
-    cohort.run()
-    with pytest.raises(AttemptFailed, match=f"the shares of {target} do not give the secret"):
-        unmasking.unmask(cohort.server)
+@pytest.mark.parametrize("liar", ["s00", "s03", "s05"])
+def test_wrong_shares_never_change_the_sum(dropped, liar):
+    """With one share more than needed those of one site are left out, otherwise there is no sum."""
+    drops = {Stage.MASK: ["s06"]} if dropped else {}
+    cohort = made_cohort(7).run(drops, until=Stage.REVEAL)
+    target = "s06" if dropped else "s02"
+    for wrong in (bytes(33), b"\x01" + bytes(31) + b"\x05"):
+        lied = replace(cohort, states=dict(cohort.states))
+        answer = answer_with(lied, liar, **{target: wrong})
+        lied.server = unmasking.collect(lied.server, liar, answer)
+        lied.run()
+        np.testing.assert_array_equal(unmasking.unmask(lied.server), lied.plain_sum())
+        fewer = replace(cohort, states=dict(cohort.states))
+        fewer.server = unmasking.collect(fewer.server, liar, answer)
+        others = [c for c in fewer.server.waiting_for if c != liar]
+        fewer.run({Stage.REVEAL: others[4:]})
+        with pytest.raises(AttemptFailed, match=f"the shares of {target} do not give the secret"):
+            unmasking.unmask(fewer.server)
 
 
 def test_unmask_waits_for_the_last_stage():

@@ -70,7 +70,7 @@ def read_share(share: bytes) -> int:
     return value
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def _lagrange(points: tuple[int, ...]) -> tuple[int, ...]:
     """The weights of the values at these points in the polynomial's value at 0."""
     weights = []

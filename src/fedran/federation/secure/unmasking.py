@@ -235,39 +235,48 @@ def unmask(state: ServerState) -> NDArray[np.uint32]:
     """The sum of the survivors' vectors modulo 2^32, after the last stage was closed.
 
     Every secret that the shares give is compared with what its site advertised, so wrong shares
-    cannot change the sum: they raise ``AttemptFailed``.
+    cannot change the sum. Those of one site are left out if there are enough others; otherwise
+    ``AttemptFailed`` is raised.
     """
     if state.stage is not None:
         raise ValueError(f"stage {state.stage} is open")
     attempt, participants = state.attempt, _participants(state)
     digest = participants_digest(participants)
-    points = {client: point for point, client in enumerate(sorted(participants), 1)}
-    revealed = list(state.answers[Stage.REVEAL].items())[: threshold(len(points))]
     total = state.total.copy()
     for client in state.answered(Stage.SHARE):
-        survived, keys = client in state.survivors, participants[client]
-        try:
-            secret = combine({points[site]: answer.parts[client] for site, answer in revealed})
-        except Refused:
-            secret = b""
-        if secret and survived:
-            agreed = seed_commitment(attempt, client, secret) == keys["seed"]
-        else:
-            agreed = secret != b"" and public_bytes(private_key(secret)) == keys["mask"]
-        if not agreed:
-            raise AttemptFailed(
-                f"attempt {attempt.number} of {attempt.task}: the shares of {client} do not give "
-                "the secret that it advertised; some site sent wrong shares"
-            )
-        if survived:
-            add_mask(total, self_mask_key(attempt, client, secret), -1)
+        if client in state.survivors:
+            seed = _recover(state, participants, client)
+            add_mask(total, self_mask_key(attempt, client, seed), -1)
             continue
-        private = private_key(secret)
+        private = private_key(_recover(state, participants, client))
         for peer in state.survivors:  # each added or subtracted the mask that it shares with client
-            pair = (client, peer)
-            key = pair_mask_key(attempt, digest, private, participants[peer]["mask"], pair)
+            public = participants[peer]["mask"]
+            key = pair_mask_key(attempt, digest, private, public, (client, peer))
             add_mask(total, key, -1 if peer < client else 1)
     return total
+
+
+def _recover(state: ServerState, participants: Participants, client: str) -> bytes:
+    """The seed of a survivor, or the mask key of a site that dropped out, from its shares."""
+    attempt, advertised = state.attempt, participants[client]
+    points = {site: point for point, site in enumerate(sorted(participants), 1)}
+    revealed = state.answers[Stage.REVEAL]
+    for wrong in (None, *revealed):
+        used = [site for site in revealed if site != wrong][: threshold(len(points))]
+        try:
+            secret = combine({points[site]: revealed[site].parts[client] for site in used})
+        except Refused:
+            continue
+        if client in state.survivors:
+            fits = seed_commitment(attempt, client, secret) == advertised["seed"]
+        else:
+            fits = public_bytes(private_key(secret)) == advertised["mask"]
+        if fits:
+            return secret
+    raise AttemptFailed(
+        f"attempt {attempt.number} of {attempt.task}: the shares of {client} do not give the "
+        "secret that it advertised; sites sent wrong shares"
+    )
 
 
 def _participants(state: ServerState) -> Participants:
