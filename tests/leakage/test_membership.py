@@ -19,6 +19,7 @@ from fedran.leakage.membership import (
 )
 from helpers.leaky_sites import summary, world
 
+RNG = np.random.default_rng(0)
 values = st.lists(st.integers(-5, 5), min_size=1, max_size=30).map(lambda v: np.array(v, float))
 
 
@@ -78,7 +79,7 @@ def test_leverage_tells_what_a_head_would_say_with_one_more_row():
 def test_factor_and_surplus_of_a_summary_give_the_scatter(center):
     w = world()
     H = w.phi(w.Z).astype(np.float64)
-    evidence, _ = read(summary(w, center=center), [0, 1, 2], w.phi)
+    evidence, _ = read(summary(w, center=center), [0, 1, 2], w.phi, RNG)
     own = np.stack([H[w.y == c].mean(axis=0) for c in range(3)])
     np.testing.assert_allclose(evidence.means, own, atol=1e-5)
     residual = H - own[w.y]
@@ -89,7 +90,7 @@ def test_factor_and_surplus_of_a_summary_give_the_scatter(center):
 def test_groups_of_a_mixture_have_the_class_numbers_that_were_asked_for():
     w = world()
     mixture = fedran.condense(w.Z, w.y, w.phi, group_size=3, min_group=1)
-    evidence, imitate = read(mixture, [2, 0], w.phi)
+    evidence, imitate = read(mixture, [2, 0], w.phi, RNG)
     X = w.phi.prepare(w.Z)
     np.testing.assert_allclose(evidence.means[0], X[w.y == 2].mean(axis=0), atol=1e-5)
     counts = np.concatenate([p.counts for p in mixture.parts])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedran
+from fedran.core.dp import Budget, Mechanism
 from fedran.leakage import Tolerance, measure
 from fedran.leakage.membership import GAP, MEAN, SPAN
 from helpers.leaky_sites import summary, world
@@ -150,3 +151,27 @@ def test_a_message_without_a_fingerprint_needs_the_feature_map():
 def test_tolerances_outside_of_their_range_are_errors(field):
     with pytest.raises(ValueError, match=f"{field} must lie in 0 .. 1, got 1.5"):
         Tolerance(**{field: 1.5})
+
+
+def noisy(w, epsilon, seed=0):
+    random = np.random.default_rng(seed)
+    mechanism = Mechanism(w.phi.in_features, Budget(epsilon))
+    return mechanism.privatise(w.phi.prepare(w.Z), w.y, [0, 1, 2], random.bytes)
+
+
+def test_noise_hides_members_and_little_noise_does_not():
+    w = world((40, 60, 30), others=200, d=24)
+    shown = {}
+    for epsilon in (1e6, 0.5):
+        leaks = [leak_of(noisy(w, epsilon, s), w, phi=w.phi, partial=True) for s in range(3)]
+        shown[epsilon] = np.mean([x.auc for x in leaks])
+    assert shown[1e6] > 0.75
+    assert shown[0.5] < 0.58
+
+
+def test_noisy_sums_need_the_feature_map_and_have_no_exact_counts():
+    w = world()
+    with pytest.raises(ValueError, match="pass phi="):
+        leak_of(noisy(w, 1.0), w, partial=True)
+    with pytest.raises(ValueError, match="pass partial=True"):
+        leak_of(noisy(w, 1.0), w, phi=w.phi)

@@ -1,4 +1,4 @@
-"""What an attacker reads from a summary or a mixture, in the form that the attacks use."""
+"""What an attacker reads from a summary, a mixture or noisy sums, as the attacks use it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import MISSING, Label
 from fedran.core.mixture import Mixture, condense
+from fedran.core.release import Release
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
 from fedran.leakage.membership import Evidence, Groups, Imitate, Rows, ShadowHead
 
+Message = Summary | Mixture | Release
 LIFTED = 2048
 """Random features to which mixtures are lifted for the attack on the head."""
 
@@ -28,10 +30,12 @@ def feature_map(fingerprint: Fingerprint) -> RandomFeatures:
     return RandomFeatures.from_fingerprint(Fingerprint(fields))
 
 
-def class_means(message: Summary | Mixture) -> Float64[NDArray[Any], "C m"]:
+def class_means(message: Message) -> Float64[NDArray[Any], "C m"]:
     """The mean row of each class of the message, in the order of its classes."""
     if isinstance(message, Summary):
         return np.asarray(message.sums.means.T)
+    if isinstance(message, Release):
+        return (message.sums / np.maximum(message.counts, 1.0)).T
     sums = {c: np.zeros(message.in_features) for c in message.classes}
     for part in message.parts:
         for mean, count, code in zip(part.means, part.counts, part.codes, strict=True):
@@ -40,7 +44,7 @@ def class_means(message: Summary | Mixture) -> Float64[NDArray[Any], "C m"]:
 
 
 def read(
-    message: Summary | Mixture, classes: Sequence[Label], phi: RandomFeatures
+    message: Message, classes: Sequence[Label], phi: RandomFeatures, rng: np.random.Generator
 ) -> tuple[Evidence, Imitate]:
     """The evidence about some classes, and how to make the same kind of message of other rows."""
     numbers = range(len(classes))
@@ -48,6 +52,11 @@ def read(
         rank, center = max(1, message.rank), message.center
         return _of_summary(message, classes), lambda rows: _of_summary(
             summarize(rows.X, rows.codes, rank, center=center), numbers
+        )
+    if isinstance(message, Release):
+        noise = message.gram_variance, float(message.sums_variance[0])
+        return _of_release(message, classes), lambda rows: _of_release(
+            _noisy_sums(rows, len(classes), *noise, rng), numbers
         )
     as_it_is = RandomFeatures(message.in_features, 1, "relu")  # its rows need no preparation
     size = max(1, round(message.n_rows / message.n_groups))
@@ -92,4 +101,39 @@ def _of_mixture(mixture: Mixture, classes: Sequence[Label], phi: RandomFeatures)
         surplus=np.zeros((mixture.in_features, 0), dtype=np.float32),
         weights=np.asarray(total.solve().weights, dtype=np.float32)[:, chosen],
         groups=Groups(every.astype(np.float32), number[codes]),
+    )
+
+
+def _of_release(release: Release, classes: Sequence[Label]) -> Evidence:
+    """The scatter is what the Gram exceeds the class means by. Noise makes some of it negative."""
+    chosen = [release.classes.index(c) for c in classes]
+    means = class_means(release)
+    between = (means.T * np.maximum(release.counts, 1.0)) @ means
+    values, vectors = np.linalg.eigh(release.gram - between)
+    columns = (vectors * np.sqrt(np.abs(values))).astype(np.float32)
+    return Evidence(
+        means=means[chosen].astype(np.float32),
+        counts=np.maximum(release.counts[chosen], 1.0),
+        factor=columns[:, values > 0],
+        surplus=columns[:, values <= 0],
+        weights=release.solve().weights[:, chosen],
+    )
+
+
+def _noisy_sums(
+    rows: Rows, n_classes: int, gram: float, sums: float, rng: np.random.Generator
+) -> Release:
+    """Sums of other rows with noise of the same variances."""
+    X = rows.X.astype(np.float64)
+    d = X.shape[1]
+    half = np.triu(rng.standard_normal((d, d)), 1) * np.sqrt(gram / 2)
+    noise = half + half.T + np.diag(rng.standard_normal(d) * np.sqrt(gram))
+    onehot = np.eye(n_classes)[rows.codes]
+    return Release(
+        classes=tuple(range(n_classes)),
+        gram=X.T @ X + noise,
+        sums=X.T @ onehot + np.sqrt(sums) * rng.standard_normal((d, n_classes)),
+        counts=onehot.sum(axis=0),
+        gram_variance=gram,
+        sums_variance=np.full(n_classes, sums),
     )

@@ -59,7 +59,8 @@ class Rows:
     codes: Int64[NDArray[Any], " n"]
 
     def __getitem__(self, rows: NDArray[Any]) -> Rows:
-        return Rows(self.X[rows], self.H[rows], self.codes[rows])
+        H = self.H[rows]
+        return Rows(H if self.X is self.H else self.X[rows], H, self.codes[rows])
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -197,7 +198,7 @@ def score(evidence: Evidence, population: Population, rows: Rows) -> Scores:
     u = from_centre @ population.whitening
     if evidence.groups is not None:
         found[NEAREST], found[GAP] = _nearest(evidence.groups, population, rows, u)
-    elif evidence.factor.shape[1]:
+    elif 0 < evidence.factor.shape[1] < rows.X.shape[1]:
         whole = np.sum(from_centre**2, axis=1, dtype=np.float64)
         found[SPAN] = -np.log(evidence.outside(rows) / np.maximum(whole, 1e-30) + 1e-12)
     # The log-likelihood ratio of the class mean with and without the row, for normal rows.

@@ -13,8 +13,9 @@ from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.labels import MISSING, Label, encode_labels, recode
 from fedran.core.mixture import Mixture
+from fedran.core.release import Release
 from fedran.core.summary import Summary
-from fedran.leakage.evidence import class_means, feature_map, read
+from fedran.leakage.evidence import Message, class_means, feature_map, read
 from fedran.leakage.inversion import recover_means, recover_rows
 from fedran.leakage.membership import (
     LEAST_FOR_TPR,
@@ -37,7 +38,7 @@ MIXTURE_TOLERANCE = 0.2
 
 
 def measure(
-    message: Summary | Mixture,
+    message: Message,
     Z: ArrayLike,
     y: Any,
     reference: ArrayLike,
@@ -53,6 +54,8 @@ def measure(
     ----------
     message:
         A ``Summary`` or a ``Mixture``, as a server would decode it: rounding protects a little.
+        Or a ``Release`` of noisy sums over prepared rows (``fedran.core.dp``), which needs ``phi``
+        and ``partial``.
     Z, y:
         The features (n, d) and labels that the message describes. Rows without a label, and
         classes that the message withholds, are left out.
@@ -72,9 +75,10 @@ def measure(
     The attacks are lower bounds: a message can leak more than they find. Scores are compared
     within classes, so an AUC of 0.5 means that members and other rows of a class look alike.
     """
-    message = message.to(None)
+    if not isinstance(message, Release):
+        message = message.to(None)
     if phi is None:
-        if message.fingerprint is None:
+        if isinstance(message, Release) or message.fingerprint is None:
             raise ValueError("the message names no feature map: pass phi=")
         phi = feature_map(message.fingerprint)
     rng = np.random.default_rng(seed)
@@ -83,8 +87,8 @@ def measure(
     others, other_codes = _rows(reference, reference_labels, classes, phi, "reference")
     known = np.bincount(other_codes, minlength=len(classes))
     X, X_other = to_numpy(phi.prepare(members)), to_numpy(phi.prepare(others))
-    H, of_summary = to_numpy(phi.project(X)), isinstance(message, Summary)
-    _check_match(message, H if of_summary else X, codes, partial)
+    H = _mapped(message, phi, X)
+    _check_match(message, H if isinstance(message, Summary) else X, codes, partial)
     enough_known = known >= LEAST_PER_CLASS
     tested = [c for c in range(len(classes)) if enough_known[c] and np.any(codes == c)]
     if not tested:
@@ -93,12 +97,12 @@ def measure(
             f"at least {LEAST_PER_CLASS} rows of a class that the message and Z hold",
             f"at most {int(known.max(initial=0))}",
         )
-    evidence, imitate = read(message, [classes[c] for c in tested], phi)
-    inside = _candidates(X, H, codes, tested, of_summary)
+    evidence, imitate = read(message, [classes[c] for c in tested], phi, rng)
+    inside = _candidates(message, X, H, codes, tested)
     inside = inside[rng.permutation(len(inside))[:MAX_ROWS]]
     some = rng.permutation(np.flatnonzero(np.isin(other_codes, tested)))[:MAX_ROWS]
-    H_other = to_numpy(phi.project(X_other[some]))
-    outside = _candidates(X_other[some], H_other, other_codes[some], tested, of_summary)
+    H_other = _mapped(message, phi, X_other[some])
+    outside = _candidates(message, X_other[some], H_other, other_codes[some], tested)
     found = attack(evidence, imitate, inside, outside, rng)
     enough = len(outside) > LEAST_FOR_TPR
     attacks = []
@@ -114,8 +118,11 @@ def measure(
         if message.rank:
             share = evidence.share(inside), evidence.share(outside)
         guesses = _invert(message, phi, evidence.basis, codes, rng)
-    else:
+    elif isinstance(message, Mixture):
         guesses = _single_groups(message)
+    else:
+        none = np.zeros((0, X.shape[1]))
+        guesses = _Guesses(class_means(message), none, none, [])
     judge = _Judge(X, X_other)
     per_label: dict[int, set[int]] = {c: set() for c in range(len(classes))}
     single = [judge.row(x) for x in guesses.single]
@@ -125,7 +132,7 @@ def measure(
     lines = [
         ClassLeakage(
             label,
-            message.counts[c],
+            round(float(message.counts[c])),
             int(known[c]),
             _cosine(guesses.means[c], X[codes == c].mean(axis=0)) if np.any(codes == c) else 0.0,
             len(per_label[c]),
@@ -237,9 +244,13 @@ def _rows(
 
 
 def _check_match(
-    message: Summary | Mixture, rows: NDArray[np.float32], codes: NDArray[np.int64], partial: bool
+    message: Message, rows: NDArray[np.float32], codes: NDArray[np.int64], partial: bool
 ) -> None:
     """Refuse rows that are not those of the message: the attacks would find nothing in it."""
+    if isinstance(message, Release):
+        if not partial:
+            raise ValueError("noisy sums do not state exact counts: pass partial=True")
+        return
     hint = "" if partial else "partial (--partial) allows only some of the rows"
     for c, (label, count) in enumerate(zip(message.classes, message.counts, strict=True)):
         given = int(np.sum(codes == c))
@@ -263,20 +274,29 @@ def _check_match(
         )
 
 
+def _mapped(message: Message, phi: RandomFeatures, X: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The rows that the head of the message takes: random features, or X itself for noisy sums."""
+    return X if isinstance(message, Release) else to_numpy(phi.project(X))
+
+
 def _candidates(
+    message: Message,
     X: NDArray[np.float32],
     H: NDArray[np.float32],
     codes: NDArray[np.int64],
     tested: list[int],
-    of_summary: bool,
 ) -> Rows:
     """The rows of the tested classes, whose numbers are positions in ``tested``."""
     kept = np.isin(codes, tested)
-    numbers = np.searchsorted(tested, codes[kept])
-    return Rows(H[kept] if of_summary else X[kept], H[kept], numbers)
+    rows = H[kept]
+    described = X[kept] if isinstance(message, Mixture) else rows
+    return Rows(described, rows, np.searchsorted(tested, codes[kept]))
 
 
-def _describe(message: Summary | Mixture) -> str:
+def _describe(message: Message) -> str:
+    if isinstance(message, Release):
+        rows, classes = float(message.counts.sum()), len(message.classes)
+        return f"noisy sums of about {rows:,.0f} rows, {classes} classes, d = {len(message.gram)}"
     if isinstance(message, Mixture):
         return (
             f"mixture of {message.n_rows:,} rows in {message.n_groups:,} groups of at least "

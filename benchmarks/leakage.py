@@ -1,0 +1,246 @@
+"""What each kind of message reveals on CIFAR-100: writes results/leakage.md.
+
+One site of five sends its rows of one task. Non-members are the rows of five other sites of the
+same task and the test rows of its classes. Takes about half an hour per backbone on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+import fedran
+from fedran.core.dp import Budget, Mechanism
+from fedran.core.release import Release
+from fedran.core.totals import blind_omega, totals, totals_to_summary
+from fedran.data.catalogue import load_dataset
+from fedran.data.partition import dirichlet
+from fedran.leakage import Leakage, measure
+from fedran.leakage.membership import GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
+from fedran.wire.sizes import human_bytes
+
+ROOT = Path(__file__).resolve().parent.parent
+DATASETS = {
+    "cifar100-efficientnet_lite0": "EfficientNet-Lite0, d = 1280",
+    "cifar100-vit_ti16": "ViT-Ti/16, d = 192",
+}
+STREAM, CLASSES, SITES, COHORT, BETA = 1993, 50, 10, 5, 0.5
+M, SKETCH = 4096, 512
+REFERENCE = 10_500
+"""Non-members that are tested: enough for a rate at 0.1 % false positives."""
+Message = fedran.Summary | fedran.Mixture | Release
+
+
+class World:
+    """The rows of ten sites of one task; the first five take part."""
+
+    def __init__(self, dataset: str) -> None:
+        data = load_dataset(dataset)
+        rng = np.random.default_rng(STREAM)
+        self.classes = sorted(int(c) for c in rng.permutation(100)[:CLASSES])
+        rows = [np.flatnonzero(data.y_train == c) for c in self.classes]
+        sites = dirichlet(rows, SITES, BETA, rng)
+        kind = "hellinger" if data.nonnegative else "cosine"
+        self.phi = fedran.RandomFeatures(data.X_train.shape[1], M, kind)
+        self.cohort = [(data.X_train[r], data.y_train[r]) for r in sites[:COHORT]]
+        sizes = [len(y) for _, y in self.cohort]
+        self.site = int(np.argsort(sizes)[COHORT // 2])
+        self.Z, self.y = self.cohort[self.site]
+        rest = np.concatenate(sites[COHORT:])
+        test = np.isin(data.y_test, self.classes)
+        other = np.concatenate([data.X_train[rest], data.X_test[test]])
+        other_y = np.concatenate([data.y_train[rest], data.y_test[test]])
+        held = np.isin(other_y, self.y)
+        some = rng.permutation(np.flatnonzero(held))[:REFERENCE]
+        self.other, self.other_y = other[some], other_y[some]
+
+    @cached_property
+    def H(self) -> np.ndarray:
+        """Random features of the site's rows."""
+        return self.phi(self.Z)
+
+    def summary(self, precision: str | None, rank: int | None, center: str | None = "class"):
+        """The site's summary as the server decodes it, and its size."""
+        s = fedran.summarize(self.H, self.y, rank, center=center, fingerprint=self.phi.fingerprint)
+        return sent(s, precision)
+
+    def mixture(self, group_size: int, min_group: int):
+        """The site's mixture as the server decodes it, and its size."""
+        return sent(fedran.condense(self.Z, self.y, self.phi, group_size, min_group), None)
+
+    def secure_sum(self):
+        """What a server decodes from the sum over the cohort, and the size of one upload."""
+        omega = blind_omega(M, SKETCH, (STREAM, 0))
+        total = sum(totals(self.phi(Z), y, self.classes, omega) for Z, y in self.cohort)
+        return totals_to_summary(total, omega, self.phi.fingerprint), 4 * len(total.vector())
+
+    def noisy_sum(self, epsilon: float):
+        """The cohort's sum with noise for every row, and the size of one upload."""
+        mechanism = Mechanism(self.phi.in_features, Budget(epsilon))
+        X = self.phi.prepare(np.concatenate([Z for Z, _ in self.cohort]))
+        y = np.concatenate([y for _, y in self.cohort])
+        random = np.random.default_rng(STREAM).bytes
+        size = 4 * mechanism.size(len(self.classes))
+        return mechanism.privatise(X, y, self.classes, random), size
+
+
+def sent(message: fedran.Summary | fedran.Mixture, precision: str | None) -> tuple[Message, int]:
+    blob = fedran.encode(message, precision)
+    return fedran.decode(blob), len(blob)
+
+
+def kinds(w: World) -> Iterator[tuple[str, Callable[[], tuple[Message, int]], bool]]:
+    """Name, message and whether it describes the rows of all five sites."""
+    yield "summary, all columns, float64", lambda: w.summary("float64", None), False
+    yield "summary, r = 256, float64", lambda: w.summary("float64", 256), False
+    yield "the same, not class-centred", lambda: w.summary("float64", 256, None), False
+    yield "summary, r = 256 (default)", lambda: w.summary(None, 256), False
+    yield "summary, r = 64", lambda: w.summary(None, 64), False
+    yield "mixture, min_group 1", lambda: w.mixture(5, 1), False
+    yield "mixture, min_group 5 (default)", lambda: w.mixture(6, 5), False
+    yield "mixture, min_group 10", lambda: w.mixture(15, 10), False
+    yield "secure sum of 5 sites", w.secure_sum, True
+    for epsilon in (8.0, 3.0, 1.0):
+        yield f"DP sum of 5 sites, ε = {epsilon:g}", lambda e=epsilon: w.noisy_sum(e), True
+
+
+def figures(name: str, w: World, message: Message, size: int, whole: bool) -> dict[str, object]:
+    """All figures of one message."""
+    started = time.perf_counter()
+    phi = w.phi if isinstance(message, Release) else None
+    found = measure(message, w.Z, w.y, w.other, w.other_y, partial=whole, phi=phi)
+    line = _fields(found)
+    if whole:  # can the server tell which site a row of the sum comes from?
+        elsewhere = [s for i, s in enumerate(w.cohort) if i != w.site]
+        Z, y = (np.concatenate(part) for part in zip(*elsewhere, strict=True))
+        line["site"] = measure(message, w.Z, w.y, Z, y, partial=True, phi=phi).auc
+    seconds = round(time.perf_counter() - started)
+    return {"name": name, "bytes": size, "whole": whole, "seconds": seconds, **line}
+
+
+def _fields(found: Leakage) -> dict[str, object]:
+    small = [c.cosine for c in found.classes if 1 < c.rows < 5]
+    return {
+        "description": found.description,
+        "members": found.members,
+        "reference": found.reference,
+        "single": list(found.single),
+        "found": list(found.found),
+        "share": found.share,
+        "cosine": float(np.mean(small)) if small else None,
+        "auc": found.auc,
+        "tpr": found.tpr,
+        "attacks": {a.name: a.auc for a in found.attacks},
+        "error": found.attacks[0].error,
+    }
+
+
+def table(lines: list[dict[str, object]]) -> list[str]:
+    """One row per message."""
+    head = (
+        "| message | size | single rows | rows in the factor | small classes | AUC | "
+        "TPR at 0.1 % | span or groups | class mean | scatter | head alone | which site |"
+    )
+    rows = [head, "|---|" + "---:|" * 11]
+    for line in lines:
+        attacks = line["attacks"]
+        part = [attacks[k] for k in (SPAN, NEAREST, GAP) if k in attacks]
+        cells = [
+            line["name"],
+            human_bytes(line["bytes"]),
+            _tries(line["single"]),
+            _tries(line["found"]),
+            _number(line["cosine"]),
+            f"**{line['auc']:.3f}**",
+            "-" if line["tpr"] is None else f"{100 * line['tpr']:.2f} %",
+            _number(max(part, default=None)),
+            *(_number(attacks.get(k)) for k in (MEAN, SCATTER, HEADS)),
+            _number(line.get("site")),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def _tries(pair: list[int]) -> str:
+    return f"{pair[0]} of {pair[1]}" if pair[1] else "-"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+ABOUT = """# What messages reveal
+
+Made by `python benchmarks/leakage.py` on {date}. CIFAR-100, stream {stream}: a task of {classes}
+classes, divided among {sites} sites with β = {beta}. Five sites take part. The attacked message is
+that of the middle one of them by size, or a sum over all five. Members are the rows of this site.
+Non-members are {reference:,} rows of its classes from the five sites that do not take part and
+from the test set. Summaries have M = {M} random features. The secure sum has a sketch of {sketch}
+columns. The noisy sums are of raw features, with δ = 1e-5.
+
+- Single rows: classes (mixtures: groups) with one row, and how many of these rows are recovered.
+- Rows in the factor: searches that ended at a single row.
+- Small classes: mean cosine of the recovered and the true mean feature, classes of 2 to 4 rows.
+- AUC: the strongest membership attack; 0.5 is guessing. Its standard error is at most {error:.3f}.
+- TPR at 0.1 %: the largest share of members that an attack finds at 0.1 % false positives.
+- Span or groups, class mean, scatter: attacks that use one part of the message.
+- Head alone: the attack on the head that is solved from this message, by shadow heads.
+- Which site: AUC for telling rows of the site from rows of the other four.
+
+The attacks are described in [how to measure what a message reveals](../how-to/leak.md). They are
+lower bounds.
+"""
+
+
+def main() -> None:
+    """Measure every message, one line of JSON each, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lines", type=Path, default=ROOT / "results" / "leakage.ndjson")
+    parser.add_argument("--table", action="store_true", help="only write the table again")
+    arguments = parser.parse_args()
+    done = [json.loads(text) for text in _lines(arguments.lines)]
+    for dataset in () if arguments.table else DATASETS:
+        w = World(dataset)
+        print(dataset, len(w.y), "members", len(w.other_y), "others", flush=True)
+        for name, make, whole in kinds(w):
+            if any((d["dataset"], d["name"]) == (dataset, name) for d in done):
+                continue
+            message, size = make()
+            line = {"dataset": dataset, **figures(name, w, message, size, whole)}
+            done.append(line)
+            with arguments.lines.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(table([line])[-1], line["seconds"], "s", flush=True)
+    text = ABOUT.format(
+        date=datetime.date.today(),
+        stream=STREAM,
+        classes=CLASSES,
+        sites=SITES,
+        beta=BETA,
+        reference=max(d["reference"] for d in done),
+        M=M,
+        sketch=SKETCH,
+        error=max(d["error"] for d in done),
+    )
+    for dataset, title in DATASETS.items():
+        own = [d for d in done if d["dataset"] == dataset]
+        order = [name for name, _, _ in kinds(None)]  # type: ignore[arg-type]
+        own.sort(key=lambda d: order.index(d["name"]))
+        site = f"The site has {own[0]['members']:,} rows."
+        text += "\n".join(["", f"## {title}", "", site, "", *table(own), ""])
+    (ROOT / "results" / "leakage.md").write_text(text)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.is_file() else []
+
+
+if __name__ == "__main__":
+    main()
