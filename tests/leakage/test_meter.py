@@ -175,3 +175,14 @@ def test_noisy_sums_need_the_feature_map_and_have_no_exact_counts():
         leak_of(noisy(w, 1.0), w, partial=True)
     with pytest.raises(ValueError, match="pass partial=True"):
         leak_of(noisy(w, 1.0), w, phi=w.phi)
+
+
+def test_summaries_of_features_without_a_projection_are_attacked_too():
+    w = world((1, 20, 20), d=24)
+    phi = fedran.RandomFeatures(24, 24, projected=False)
+    s = fedran.summarize(phi(w.Z), w.y, 6, fingerprint=phi.fingerprint)
+    found = leak_of(s, w)
+    assert found.single == (1, 1)
+    assert found.found.tries == 0
+    assert min(c.cosine for c in found.classes) > 0.999
+    assert found.auc > 0.7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import MISSING, Label
 from fedran.core.mixture import Mixture, condense
-from fedran.core.release import Release
+from fedran.core.release import Release, noisy_ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
 from fedran.leakage.membership import Evidence, Groups, Imitate, Rows, ShadowHead
@@ -54,9 +55,8 @@ def read(
             summarize(rows.X, rows.codes, rank, center=center), numbers
         )
     if isinstance(message, Release):
-        noise = message.gram_variance, float(message.sums_variance[0])
         return _of_release(message, classes), lambda rows: _of_release(
-            _noisy_sums(rows, len(classes), *noise, rng), numbers
+            _noisy_sums(rows, len(classes), message, rng), numbers
         )
     as_it_is = RandomFeatures(message.in_features, 1, "relu")  # its rows need no preparation
     size = max(1, round(message.n_rows / message.n_groups))
@@ -111,29 +111,31 @@ def _of_release(release: Release, classes: Sequence[Label]) -> Evidence:
     between = (means.T * np.maximum(release.counts, 1.0)) @ means
     values, vectors = np.linalg.eigh(release.gram - between)
     columns = (vectors * np.sqrt(np.abs(values))).astype(np.float32)
+    summary = release.summary()
+    head = ShadowHead.of(summary, noisy_ridge(summary.accounts, summary.out_features))
+    weights = np.zeros((len(release.gram), len(classes)), dtype=np.float32)
+    known = [i for i, c in enumerate(classes) if c in summary.classes]
+    weights[:, known] = head.weights[:, [summary.classes.index(classes[i]) for i in known]]
     return Evidence(
         means=means[chosen].astype(np.float32),
         counts=np.maximum(release.counts[chosen], 1.0),
         factor=columns[:, values > 0],
         surplus=columns[:, values <= 0],
-        weights=release.solve().weights[:, chosen],
+        weights=weights,
     )
 
 
-def _noisy_sums(
-    rows: Rows, n_classes: int, gram: float, sums: float, rng: np.random.Generator
-) -> Release:
+def _noisy_sums(rows: Rows, n_classes: int, like: Release, rng: np.random.Generator) -> Release:
     """Sums of other rows with noise of the same variances."""
     X = rows.X.astype(np.float64)
     d = X.shape[1]
-    half = np.triu(rng.standard_normal((d, d)), 1) * np.sqrt(gram / 2)
-    noise = half + half.T + np.diag(rng.standard_normal(d) * np.sqrt(gram))
+    half = np.triu(rng.standard_normal((d, d)), 1) * np.sqrt(like.gram_variance / 2)
+    diagonal = rng.standard_normal(d) * np.sqrt(like.gram_variance)
     onehot = np.eye(n_classes)[rows.codes]
-    return Release(
+    return replace(
+        like,
         classes=tuple(range(n_classes)),
-        gram=X.T @ X + noise,
-        sums=X.T @ onehot + np.sqrt(sums) * rng.standard_normal((d, n_classes)),
-        counts=onehot.sum(axis=0),
-        gram_variance=gram,
-        sums_variance=np.full(n_classes, sums),
+        gram=X.T @ X + half + half.T + np.diag(diagonal),
+        sums=X.T @ onehot + np.sqrt(like.sums_variance) * rng.standard_normal((d, n_classes)),
+        counts=onehot.sum(axis=0) + np.sqrt(like.counts_variance) * rng.standard_normal(n_classes),
     )

@@ -121,10 +121,10 @@ class ShadowHead:
     ridge: float
 
     @classmethod
-    def of(cls, summary: Summary) -> ShadowHead:
+    def of(cls, summary: Summary, rule: Ridge | None = None) -> ShadowHead:
         """The head that a server would solve from one summary."""
         columns = np.asarray(summary.gram_factor(), dtype=np.float32)
-        ridge = Ridge().value(summary.accounts)
+        ridge = (rule or Ridge()).value(summary.accounts)
         B = np.asarray(summary.class_sums)
         solved = cho_solve(_cholesky(columns, ridge), columns.T @ B)
         return cls(((B - columns @ solved) / ridge).astype(np.float32), columns, ridge)

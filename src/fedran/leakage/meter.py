@@ -173,13 +173,15 @@ def _invert(
     """Invert the class means; search for rows in the span of the factor, small classes first."""
     means = class_means(message).astype(np.float32)
     counts = message.sums.totals
-    found = recover_means(phi, means, counts, message.accounts.mean_row_energy)
+    found = means
+    if phi.projected:
+        found = recover_means(phi, means, counts, message.accounts.mean_row_energy)
     single = np.flatnonzero(counts == 1)
     searched = [
         c for c in np.argsort(counts, kind="stable") if counts[c] > 1 and np.any(codes == c)
     ]
     tries = np.repeat(searched[: MAX_TRIES // TRIES], TRIES).astype(int)
-    if not message.rank or message.rank + phi.projection.shape[0] >= message.out_features:
+    if not message.rank or message.rank + found.shape[1] >= message.out_features:
         tries = tries[:0]  # then every point is in the span, or too many are
     noise = rng.standard_normal((len(tries), found.shape[1])).astype(np.float32)
     length = np.linalg.norm(found[tries], axis=1, keepdims=True)
