@@ -74,12 +74,14 @@ class Case:
     margin: float = 0.1
     sketch: int | None = None
     omega: str = "aware"
+    rounded: bool = True
 
     @property
     def message(self) -> str:
         """What the clients send, in a few words."""
         if self.sketch is not None:
-            return f"{self.omega} sketch, s={self.sketch}"
+            form = "" if self.rounded else ", not rounded"
+            return f"{self.omega} sketch, s={self.sketch}{form}"
         if self.rank is not None:
             form = "" if self.center else ", uncentred"
             form += f", slope {self.slope:g}" if self.slope != 1.5 else ""
@@ -139,6 +141,7 @@ def cases() -> list[Case]:
         made += [Case(*small, sketch=s, omega=omega) for s in (128, 512)]
         made += [Case(*signed, sketch=s, omega=omega) for s in (128, 512)]
         made += [Case(*few, 2048, sketch=s, omega=omega) for s in (128, 512)]
+        made += [Case(*few, 2048, sketch=128, omega=omega, rounded=False)]
         made += [Case(*few, sketch=s, omega=omega) for s in (256, 512, 1024)]
     return made
 
@@ -189,7 +192,7 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
     for t, task in enumerate(stream.tasks):
         if omega is not None:
             rows = [(phi(to_device(X[r], device)), y[r]) for r in task.rows]
-            rebuilt, largest = summed(rows, task.classes, omega, phi, device)
+            rebuilt, largest = summed(rows, task.classes, omega, phi, case.rounded, device)
             agg.absorb(rebuilt, client="sum", task=f"t{t}")
             again = (case.sketch, (seed, t + 1))
             blind = case.omega == "blind"
@@ -227,18 +230,21 @@ def summed(
     classes: Sequence[Label],
     omega: np.ndarray,
     phi: fedran.RandomFeatures,
+    rounded: bool = True,
     device: str | None = None,
 ) -> tuple[fedran.Summary, int]:
     """The summary of one task from the sum of the clients' totals, and the bytes of one upload."""
+    parts = (totals(H, labels, classes, omega) for H, labels in clients)
     K, (norm, entry) = len(clients), row_bounds(phi.fingerprint)
     fixed = totals_fixed_point(
         len(classes), *omega.shape, row_norm=norm, entry=entry, most_rows=16384, n_sites=K
     )
-    codes = np.zeros(fixed.size, dtype=np.uint32)
-    for H, labels in clients:
-        codes += fixed.encode(totals(H, labels, classes, omega).vector(), K)
-    total = Totals.from_vector(fixed.decode(codes), classes, *omega.shape)
-    rounding = totals_rounding(fixed, K)
+    if rounded:
+        codes = sum(fixed.encode(part.vector(), K) for part in parts)
+        total = Totals.from_vector(fixed.decode(codes), classes, *omega.shape)
+    else:
+        total = sum(parts)
+    rounding = totals_rounding(fixed, K) if rounded else None
     rebuilt = totals_to_summary(total, omega, phi.fingerprint, rounding=rounding, device=device)
     return rebuilt, 4 * fixed.size
 
@@ -394,7 +400,7 @@ def fit(runs: list[dict]) -> str:
     lines += ["", *ridge_table("Ridge for summaries", real, {"flat spectra": flat})]
     mixtures = [r for r in runs if r["group_size"]]
     lines += ["", *ridge_table("Ridge for mixtures", mixtures, {})]
-    sketches = [r for r in runs if r["sketch"]]
+    sketches = [r for r in runs if r["sketch"] and r["rounded"]]
     lines += ["", *ridge_table("Ridge for sketches of secure sums", sketches, {}, SKETCHES)]
     lines += ["", "## Every case at its best fixed ridge, and what the ridge costs", ""]
     lines += [
