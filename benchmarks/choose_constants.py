@@ -19,9 +19,9 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,22 +29,11 @@ import numpy as np
 import fedran
 from fedran.core._linalg.arrays import to_device
 from fedran.core.accounts import Accounts
-from fedran.core.labels import Label
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.ridge import Ridge
-from fedran.core.totals import (
-    SKETCH_BASE,
-    SKETCH_SLOPE,
-    Totals,
-    aware_omega,
-    blind_omega,
-    totals,
-    totals_to_summary,
-)
 from fedran.data.catalogue import load_dataset
 from fedran.data.stream import Task, make_stream
 from fedran.wire import quantisation
-from fedran.wire.fixed_point import row_bounds, totals_fixed_point, totals_rounding
 
 RESULTS = Path(__file__).parent.parent / "results"
 RHOS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.5, 3, 6, 12, 25)
@@ -72,16 +61,10 @@ class Case:
     slope: float = 1.5
     label_rate: float = 1.0
     margin: float = 0.1
-    sketch: int | None = None
-    omega: str = "aware"
-    rounded: bool = True
 
     @property
     def message(self) -> str:
         """What the clients send, in a few words."""
-        if self.sketch is not None:
-            form = "" if self.rounded else ", not rounded"
-            return f"{self.omega} sketch, s={self.sketch}{form}"
         if self.rank is not None:
             form = "" if self.center else ", uncentred"
             form += f", slope {self.slope:g}" if self.slope != 1.5 else ""
@@ -135,14 +118,6 @@ def cases() -> list[Case]:
     made += [Case(*many, **wide, group_size=g, min_group=1) for g in (3, 5)]
     made += [Case(*signed, **wide, group_size=6, min_group=5)]
     made += [Case(*small, **wide, group_size=5, min_group=1)]
-    for omega in ("aware", "blind"):
-        made += [Case(*digits, sketch=s, omega=omega) for s in (64, 256)]
-        made += [Case(*people, sketch=s, omega=omega) for s in (128, 512)]
-        made += [Case(*small, sketch=s, omega=omega) for s in (128, 512)]
-        made += [Case(*signed, sketch=s, omega=omega) for s in (128, 512)]
-        made += [Case(*few, 2048, sketch=s, omega=omega) for s in (128, 512)]
-        made += [Case(*few, 2048, sketch=128, omega=omega, rounded=False)]
-        made += [Case(*few, sketch=s, omega=omega) for s in (256, 512, 1024)]
     return made
 
 
@@ -188,23 +163,10 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
         summaries = [summary(*client) for client in clients]
         return pool.map(lambda s: fedran.encode(s, bits=case.bits), summaries)
 
-    omega = None if case.sketch is None else blind_omega(case.out_features, case.sketch, (seed, 0))
     for t, task in enumerate(stream.tasks):
-        if omega is not None:
-            rows = [(phi(to_device(X[r], device)), y[r]) for r in task.rows]
-            rebuilt, largest = summed(rows, task.classes, omega, phi, case.rounded, device)
-            agg.absorb(rebuilt, client="sum", task=f"t{t}")
-            again = (case.sketch, (seed, t + 1))
-            blind = case.omega == "blind"
-            omega = (
-                blind_omega(case.out_features, *again)
-                if blind
-                else aware_omega(rebuilt.factor, *again)
-            )
-        else:
-            for k, blob in enumerate(uploads(task)):
-                largest = max(largest, len(blob))
-                agg.absorb(fedran.decode(blob), client=f"c{k}", task=f"t{t}")
+        for k, blob in enumerate(uploads(task)):
+            largest = max(largest, len(blob))
+            agg.absorb(fedran.decode(blob), client=f"c{k}", task=f"t{t}")
         rows = held_out[np.isin(y_all[held_out], stream.seen(t))]
         Z, truth = to_device(X_all[rows], device), y_all[rows]
         accuracy = {}
@@ -223,30 +185,6 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
         "rhos": list(RHOS),
         "tasks": tasks,
     }
-
-
-def summed(
-    clients: list[tuple[np.ndarray, np.ndarray]],
-    classes: Sequence[Label],
-    omega: np.ndarray,
-    phi: fedran.RandomFeatures,
-    rounded: bool = True,
-    device: str | None = None,
-) -> tuple[fedran.Summary, int]:
-    """The summary of one task from the sum of the clients' totals, and the bytes of one upload."""
-    parts = (totals(H, labels, classes, omega) for H, labels in clients)
-    K, (norm, entry) = len(clients), row_bounds(phi.fingerprint)
-    fixed = totals_fixed_point(
-        len(classes), *omega.shape, row_norm=norm, entry=entry, most_rows=16384, n_sites=K
-    )
-    if rounded:
-        codes = sum(fixed.encode(part.vector(), K) for part in parts)
-        total = Totals.from_vector(fixed.decode(codes), classes, *omega.shape)
-    else:
-        total = sum(parts)
-    rounding = totals_rounding(fixed, K) if rounded else None
-    rebuilt = totals_to_summary(total, omega, phi.fingerprint, rounding=rounding, device=device)
-    return rebuilt, 4 * fixed.size
 
 
 def training_rows(dataset: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -284,12 +222,9 @@ def at(run: dict, task: dict, rho: float) -> float:
     return float(np.interp(math.log(rho), np.log(run["rhos"]), task["accuracy"]))
 
 
-Rule = Callable[[Accounts, int], float]
-"""rho from the accounts and M."""
+Rule = Callable[[Accounts], float]
 DEFAULT = f"{Ridge().base:g} + {Ridge().slope:g} f sqrt(n)"
 """The rule that is in use."""
-SKETCHES = f"{SKETCH_BASE:g} + {SKETCH_SLOPE:g} f n / M"
-"""The rule that is in use for summaries rebuilt from sketches."""
 
 
 def rules() -> dict[str, Rule]:
@@ -301,31 +236,22 @@ def rules() -> dict[str, Rule]:
     """
     made: dict[str, Rule] = {}
 
-    def add(name: str, factors: Iterable[float], loss: Rule) -> None:
+    def add(name: str, factors: Iterable[float], loss: Callable[[Accounts, float], float]) -> None:
         for base, a in itertools.product((0.01, 0.02, 0.03, 0.05), factors):
-            made[f"{base:g} + {a:g} {name}"] = lambda acc, M, b=base, a=a: b + a * loss(acc, M)
+            made[f"{base:g} + {a:g} {name}"] = lambda acc, b=base, a=a: (
+                b + a * loss(acc, max(1.0, acc.rows_per_part))
+            )
 
-    def share(power: float) -> Rule:
-        return lambda acc, _: acc.cut_fraction * max(1.0, acc.rows_per_part) ** power
-
-    def spectral(acc: Accounts, _: int) -> float:
-        return per_upload(acc, acc.eps_G - acc.eps_quant)
-
-    add("f", (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0), share(0))
+    add("f", (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0), lambda acc, _: acc.cut_fraction)
     add("sqrt(f)", (0.1, 0.2, 0.3, 0.4, 0.5, 0.7), lambda acc, _: acc.cut_fraction**0.5)
-    add("f sqrt(n)", (0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15), share(0.5))
-    add("f n^(1/4)", (0.1, 0.2, 0.3, 0.4, 0.6), share(0.25))
-    add(
-        "f log2(n)",
-        (0.1, 0.2, 0.3, 0.4),
-        lambda acc, _: acc.cut_fraction * math.log2(max(1.0, acc.rows_per_part)),
-    )
-    add("f n / M", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), lambda acc, M: share(1)(acc, M) / M)
-    add("s", (0.1, 0.2, 0.3, 0.5), spectral)
+    add("f sqrt(n)", (0.03, 0.05, 0.07, 0.1, 0.15), lambda acc, n: acc.cut_fraction * n**0.5)
+    add("f n^(1/4)", (0.1, 0.2, 0.3, 0.4, 0.6), lambda acc, n: acc.cut_fraction * n**0.25)
+    add("f log2(n)", (0.1, 0.2, 0.3, 0.4), lambda acc, n: acc.cut_fraction * math.log2(n))
+    add("s", (0.1, 0.2, 0.3, 0.5), lambda acc, _: per_upload(acc, acc.eps_G - acc.eps_quant))
     add(
         "s sqrt(n)",
         (0.005, 0.01, 0.02, 0.03),
-        lambda acc, M: spectral(acc, M) * max(1.0, acc.rows_per_part) ** 0.5,
+        lambda acc, n: per_upload(acc, acc.eps_G - acc.eps_quant) * n**0.5,
     )
     add("F", (0.02, 0.03, 0.04, 0.06), lambda acc, _: per_upload(acc, acc.eps_G_fro))
     return made
@@ -338,16 +264,11 @@ def per_upload(accounts: Accounts, norm: float) -> float:
 
 def regret(run: dict, rule: Rule) -> float:
     """Mean over tasks of the accuracy lost against the best ridge of the grid."""
-    M = run["out_features"]
-    lost = [
-        max(t["accuracy"]) - at(run, t, rule(Accounts(**t["accounts"]), M)) for t in run["tasks"]
-    ]
+    lost = [max(t["accuracy"]) - at(run, t, rule(Accounts(**t["accounts"]))) for t in run["tasks"]]
     return float(np.mean(lost))
 
 
-def ridge_table(
-    title: str, runs: list[dict], beside: dict[str, list[dict]], in_use: str = DEFAULT
-) -> list[str]:
+def ridge_table(title: str, runs: list[dict], beside: dict[str, list[dict]]) -> list[str]:
     """The rules with the smallest mean regret, the best of each family, as Markdown.
 
     ``beside``: runs whose regret is shown and does not choose.
@@ -365,7 +286,7 @@ def ridge_table(
     shown += [
         row
         for i, (_, _, row) in enumerate(order)
-        if row not in shown and (i < 5 or row.startswith(in_use))
+        if row not in shown and (i < 5 or row.startswith(DEFAULT))
     ]
     head = ["rule for rho", "mean regret", "largest regret of a run", *beside]
     return [
@@ -389,7 +310,7 @@ def fit(runs: list[dict]) -> str:
         "the spectral and Frobenius norms of what truncation removed, per upload and in units of",
         "mean ||h||^2. The regret of a rule is what it loses against the best ridge of every task,",
         "in points of accuracy. The tables show the five best rules, the best of each family, and",
-        f"the rule in use, {DEFAULT} (sketches: {SKETCHES}).",
+        f"the rule in use, {DEFAULT}.",
         "Gaussian classes with flat spectra are shown beside and do not choose: no rule that uses",
         "only the accounts serves them, because their best ridge is large at full rank too.",
     ]
@@ -400,8 +321,6 @@ def fit(runs: list[dict]) -> str:
     lines += ["", *ridge_table("Ridge for summaries", real, {"flat spectra": flat})]
     mixtures = [r for r in runs if r["group_size"]]
     lines += ["", *ridge_table("Ridge for mixtures", mixtures, {})]
-    sketches = [r for r in runs if r["sketch"] and r["rounded"]]
-    lines += ["", *ridge_table("Ridge for sketches of secure sums", sketches, {}, SKETCHES)]
     lines += ["", "## Every case at its best fixed ridge, and what the ridge costs", ""]
     lines += [
         "| dataset | tasks, clients, beta | M | message | MiB | f | A_avg / A_T | best rho |",
@@ -434,8 +353,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "constants.ndjson")
     args = parser.parse_args()
     lines = args.out.read_text().splitlines() if args.out.exists() else []
-    usual = {f.name: f.default for f in fields(Case) if f.default is not MISSING}
-    runs = [{**usual, **json.loads(line)} for line in lines]
+    runs = [json.loads(line) for line in lines]
     if args.step == "fit":
         (RESULTS / "constants.md").write_text(fit(runs))
         return

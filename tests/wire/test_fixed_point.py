@@ -139,6 +139,29 @@ def test_rounding_hardly_changes_the_summary():
         assert true <= rounded.accounts.eps_G
 
 
+@quick
+@given(st.integers(1, 4), st.integers(1, 100), st.integers(0, 2**32 - 1))
+def test_few_rows_at_coarse_scales_give_a_valid_summary(rows, n_sites, seed):
+    """One row per class has no within-class part, so rounding alone decides the sign of it."""
+    rng = np.random.default_rng(seed)
+    phi = fedran.RandomFeatures(6, 64, seed=1)
+    H, y = phi(rng.standard_normal((rows, 6))), list(range(rows))
+    norm, entry = row_bounds(phi.fingerprint)
+    for omega in (blind_omega(64, 8, 1), None):
+        found = totals(H, y, range(5), omega)
+        fixed = totals_fixed_point(
+            5, 64, found.width, row_norm=norm, entry=entry, most_rows=2**17, n_sites=n_sites
+        )
+        vector = fixed.decode(fixed.encode(found.vector(), n_sites))
+        total = Totals.from_vector(vector, range(5), 64, found.width)
+        rounding = totals_rounding(fixed, n_sites)
+        summary = totals_to_summary(total, omega, phi.fingerprint, rounding=rounding).validate()
+        assert summary.rank == 0
+        assert summary.classes == tuple(y)
+        agg = fedran.Aggregator(64, fingerprint=phi.fingerprint)
+        assert agg.absorb(summary, client="sum", task="t")
+
+
 def test_features_without_a_bound_are_refused():
     phi = fedran.RandomFeatures(4, 8, kind="relu")
     with pytest.raises(ValueError, match="rows of bounded norm"):

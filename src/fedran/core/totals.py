@@ -57,6 +57,8 @@ class Rounding(NamedTuple):
     """Largest error of one entry of one site's class sums."""
     sketch: float = 0.0
     """Largest error of one entry of one site's sketch, or of its Gram."""
+    energy: float = 0.0
+    """Largest error of one site's energy."""
 
     def spectral(self, error: float, rows: int, columns: int) -> float:
         """A bound on the norm of a (rows, columns) matrix of rounding errors of all sites.
@@ -335,7 +337,7 @@ def totals_to_summary(
     rank:
         Columns to keep (int), share of the energy to keep (float in (0, 1]), or None for all.
     rounding:
-        Errors of fixed-point numbers (``FixedPoint.rounding``). Directions of W that rounding may
+        Errors of fixed-point numbers (``totals_rounding``). Directions of W that rounding may
         have made are left out, and the bounds of the accounts cover the errors.
     device:
         A torch device on which to compute; None for NumPy.
@@ -354,27 +356,29 @@ def totals_to_summary(
         tuple(total.sums.counts[i] for i in kept),
     )
     n_rows, between = sum(sums.counts), sums.energy
-    within = total.energy - between
-    if within < -ENERGY_SLACK * total.energy:
+    eps_B = rounding.n_sites * rounding.sums * math.sqrt(total.out_features * len(sums))
+    room = rounding.n_sites * rounding.energy + 2 * eps_B * _norm(sums.means)
+    if between > total.energy * (1 + ENERGY_SLACK) + room:
         raise Refused(
             "class_sums",
             f"sums that energy {total.energy:.6g} and the counts allow",
             f"sums that need {between:.6g}",
         )
+    within = max(0.0, total.energy - between)
+    energy = between + within
     if omega is None:
         values, vectors, noise = _eigenpairs(total, sums, rounding)
     else:
         values, vectors, noise = _nystrom(total, sums, omega, rounding)
-    within = max(within, 0.0)
     if isinstance(rank, float):
         rank = share_of_rest(rank, within, between)
     k = wanted(values, rank, within) if values.shape[0] else 0
-    accounts = Accounts(n_rows=n_rows, energy=total.energy, parts=min(n_rows, 1))
+    accounts = Accounts(n_rows=n_rows, energy=energy, parts=min(n_rows, 1))
     factor = cast(vectors[:, :k] * namespace(values).sqrt(values[:k]), "float32")
     factor = without_rounding(factor, sums, accounts, "class")
     held = float(namespace(values).sum(values[: factor.shape[1]]))
     if held > within:  # the trace is known better than the sketch
-        if held - within > max(ENERGY_SLACK * total.energy, noise):
+        if held - within > ENERGY_SLACK * energy + noise + room:
             raise Refused(
                 "sketch", f"a trace of at most {within:.6g}, from the energy", f"{held:.6g}"
             )
@@ -386,8 +390,8 @@ def totals_to_summary(
         eps_G=cut + noise,
         eps_G_fro=cut + noise,
         eps_quant=noise,
-        eps_B=rounding.n_sites * rounding.sums * math.sqrt(total.out_features * len(sums)),
-        eta_loc=cut / total.energy if total.energy > 0 else 0.0,
+        eps_B=eps_B,
+        eta_loc=cut / energy if energy > 0 else 0.0,
     )
     route = "packed Gram" if omega is None else f"Nystrom, s={total.width}"
     return Summary(factor, sums, accounts, fingerprint, "class", route=route)

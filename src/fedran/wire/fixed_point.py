@@ -173,5 +173,5 @@ def totals_fixed_point(
 
 def totals_rounding(fixed: FixedPoint, n_sites: int) -> Rounding:
     """The errors of ``Totals`` that travelled in this form, for ``totals_to_summary``."""
-    _, _, sums, sketch = fixed.errors()
-    return Rounding(n_sites, sums, sketch)
+    _, energy, sums, sketch = fixed.errors()
+    return Rounding(n_sites, sums, sketch, energy)
