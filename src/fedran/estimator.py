@@ -222,15 +222,15 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Of a row of weight w, one of w copies is left out.
         """
         chosen = np.unique(np.linspace(0, len(X) - 1, LEFT_OUT_ROWS).astype(int))
-        X, codes = X[chosen], recode(codes[chosen], labels, self.head_.classes)
-        total, head = self._total(), self.head_
-        w = np.ones(len(X)) if weights is None else weights[chosen]
-        for rows, H in self.phi_.blocks(X):
-            leverages = np.minimum(w[rows], 1.0) * total.leverages(H, head.diagnosis.lam)
-            scores = head.scores(H.astype(np.float64))
-            left_out = leave_one_out(scores, codes[rows], leverages)
-            self._calibration += Calibration.of_scores(left_out, codes[rows], w[rows])
+        H = self.phi_(X[chosen])
+        head, leverages = self._total().solve_with_leverages(H, self.ridge, self.phi_.fingerprint)
+        codes = recode(codes[chosen], labels, head.classes)
+        w = np.ones(len(chosen)) if weights is None else weights[chosen]
+        scores = head.scores(H.astype(np.float64))
+        left_out = leave_one_out(scores, codes, np.minimum(w, 1.0) * leverages)
+        self._calibration += Calibration.of_scores(left_out, codes, w)
         self._solved["head"] = replace(head, calibration=self._calibration)
+        self._solved["latest"] = self._solved["head"]
 
     def _fitted_scaler(
         self, X: NDArray[Any], weights: NDArray[np.float64] | None

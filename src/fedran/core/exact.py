@@ -27,7 +27,6 @@ from fedran.core._linalg.arrays import (
     to_numpy,
 )
 from fedran.core._linalg.blas import add_outer, gram, pack_lower, symmetric, unpack_lower
-from fedran.core._linalg.cholesky import solve_definite
 from fedran.core._linalg.truncation import check_rank, leading_of_gram
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums, sum_by_code
@@ -246,6 +245,22 @@ class ExactSum:
                 solution = solve_gram(self._gram, sums.sums, lam)
         return make_head(solution, sums.sums, lam, accounts, sums.classes, fingerprint)
 
+    def solve_with_leverages(
+        self,
+        H: Float[Array, "n M"],
+        ridge: Ridge | float | None = None,
+        fingerprint: Fingerprint | None = None,
+    ) -> tuple[Head, Float64[NDArray[Any], " n"]]:
+        """The head, and h' (G + lambda I)^-1 h of each row of H, by one factorisation."""
+        ridge, rows = Ridge.parse(ridge), to_device(H, self.device)
+        with self._lock:
+            sums, accounts = self.class_sums, self.accounts
+            lam = ridge.value(accounts)
+            solution = solve_gram(self._as_gram(), sums.sums, lam, rows)
+        head = make_head(solution, sums.sums, lam, accounts, sums.classes, fingerprint)
+        assert solution.leverages is not None
+        return head, solution.leverages
+
     def summary(
         self,
         rank: int | float | None,
@@ -267,13 +282,6 @@ class ExactSum:
         accounts = accounts.after_local_cut(result.loss)
         factor = without_rounding(result.factor, own, accounts, center)
         return Summary(factor, own, accounts, fingerprint, center, route=result.route)
-
-    def leverages(self, H: Float[Array, "n M"], lam: float) -> Float64[NDArray[Any], " n"]:
-        """h' (G + lambda I)^-1 h of each row, for M^3 / 3 + 2 n M^2 operations."""
-        rows = cast(to_device(H, self.device), "float64")
-        with self._lock:
-            solved, _ = solve_definite(self._as_gram(), rows.T, lam)
-        return to_numpy(namespace(rows).sum(rows.T * solved, axis=0))
 
     def gram(self) -> Float[Array, "M M"]:
         """G, a symmetric (M, M) copy."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from fedran.core._linalg.arrays import (
@@ -19,6 +20,7 @@ from fedran.core._linalg.arrays import (
     like,
     linalg_errors,
     namespace,
+    to_numpy,
 )
 from fedran.core._linalg.blas import (
     index_blocks,
@@ -28,7 +30,7 @@ from fedran.core._linalg.blas import (
     times,
     transposed_times,
 )
-from fedran.core._linalg.cholesky import solve_definite
+from fedran.core._linalg.cholesky import solve_definite, solve_with_leverages
 from fedran.core._linalg.truncation import leading_of_gram
 from fedran.core.accounts import Accounts
 
@@ -121,6 +123,8 @@ class Solution(NamedTuple):
     """||B - (G + lambda I) W||_F, computed in float64."""
     outside: float
     """||(I - VV')B||_F where the complement is dropped, else 0."""
+    leverages: Float64[NDArray[Any], " n"] | None = None
+    """h' (G + lambda I)^-1 h of the rows that were asked for."""
 
 
 def solve_stack(F: Float[Array, "M w"], B: Float64[Array, "M C"], lam: float) -> Solution:
@@ -138,17 +142,27 @@ def solve_stack(F: Float[Array, "M w"], B: Float64[Array, "M C"], lam: float) ->
     return Solution(W, f"stack, {route}", spectral_norm(K), spread, frobenius(residual), 0.0)
 
 
-def solve_gram(G: Float[Array, "M M"], B: Float64[Array, "M C"], lam: float) -> Solution:
-    """W = (G + lambda I)^-1 B by a Cholesky factorisation, G (M, M).
+def solve_gram(
+    G: Float[Array, "M M"],
+    B: Float64[Array, "M C"],
+    lam: float,
+    H: Float[Array, "n M"] | None = None,
+) -> Solution:
+    """W = (G + lambda I)^-1 B by a Cholesky factorisation, G (M, M); leverages of the rows H.
 
-    M^3 / 3 + 2 M^2 C operations in the dtype of G. In NumPy the factorisation overwrites the
-    upper triangle of a column-major G, so that no second (M, M) matrix is needed; while it runs,
-    no other thread may read G. The residual is computed in float64.
+    M^3 / 3 + 2 M^2 C + M^2 n operations in the dtype of G. In NumPy the factorisation overwrites
+    the upper triangle of a column-major G, so that no second (M, M) matrix is needed; while it
+    runs, no other thread may read G. The residual is computed in float64.
     """
-    W, route = solve_definite(G, B, lam)
-    residual = B - lam * W - symmetric_times(G, W)
+    leverages = None
+    if H is None:
+        W, route = solve_definite(G, B, lam)
+    else:
+        W, found, route = solve_with_leverages(G, B, H, lam)
+        leverages = to_numpy(found)
+    residual = frobenius(B - lam * W - symmetric_times(G, W))
     spread = effective_rank(G)
-    return Solution(W, f"gram, {route}", spectral_norm(G), spread, frobenius(residual), 0.0)
+    return Solution(W, f"gram, {route}", spectral_norm(G), spread, residual, 0.0, leverages)
 
 
 def solve_subspace(F: Float[Array, "M w"], B: Float64[Array, "M C"], lam: float) -> Solution:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedran.core._linalg.cholesky import solve_definite
+from fedran.core._linalg.cholesky import solve_definite, solve_with_leverages
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -28,3 +28,32 @@ def test_only_the_lower_triangle_is_read(order):
     G[np.triu_indices(30, 1)] = np.nan
     X, _ = solve_definite(G, B, 2.0)
     np.testing.assert_allclose(X, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("singular", [False, True])
+def test_leverages_come_from_the_same_factorisation(library, dtype, singular):
+    """In float32 Cholesky fails on the singular matrix, and eigenvalues take its place."""
+    rng = np.random.default_rng(2)
+    w, n = 25, 12
+    rank, tiny = (6 if singular else w), (1e-7 if dtype == np.float32 else 1e-12)
+    lam = tiny if singular else 0.5
+    F = rng.standard_normal((w, rank)).astype(dtype)
+    G, B = F @ F.T, rng.standard_normal((w, 3))
+    H = (rng.standard_normal((n, rank)) @ F.T).astype(dtype)  # rows inside the range of G
+    dense = np.linalg.pinv(G.astype(np.float64) + lam * np.eye(w), rcond=1e-6, hermitian=True)
+    expected = np.sum(H @ dense * H, axis=1)
+    alone, route = solve_definite(np.asfortranarray(G), B, lam)
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        G, B, H = (torch.from_numpy(np.array(x)) for x in (G, B, H))
+    else:
+        G = np.asfortranarray(G)
+    X, leverages, same_route = solve_with_leverages(G, B, H, lam)
+    tolerance = 1e-3 if dtype == np.float32 else 1e-6
+    np.testing.assert_allclose(np.asarray(leverages), expected, rtol=tolerance)
+    assert ("failed" in same_route) == (singular and dtype == np.float32)
+    if library == "numpy":
+        np.testing.assert_array_equal(X, alone)
+        assert same_route == route

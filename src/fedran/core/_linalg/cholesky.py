@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
+from scipy.linalg import blas, lapack
 
 from fedran.core._linalg.arrays import (
     Array,
@@ -35,38 +35,70 @@ def solve_definite(
     float64, eigenvalues with those below rounding set to zero. Without ``fallbacks`` the first
     failure is a LinAlgError, for searches over lambda that skip values that do not work.
     """
+    X, _, route = _solve(K, B, None, lam, fallbacks)
+    return X, route
+
+
+def solve_with_leverages(
+    K: Float[Array, "w w"], B: Float64[Array, "w C"], H: Float[Array, "n w"], lam: float
+) -> tuple[Float64[Array, "w C"], Float64[Array, " n"], str]:
+    """``solve_definite``, and h' (K + lam I)^-1 h of each row of H, by one factorisation."""
+    X, leverages, route = _solve(K, B, H, lam, True)
+    assert leverages is not None
+    return X, leverages, route
+
+
+def _solve(
+    K: Float[Array, "w w"],
+    B: Float64[Array, "w C"],
+    H: Float[Array, "n w"] | None,
+    lam: float,
+    fallbacks: bool,
+) -> tuple[Any, Any, str]:
     tried: list[str] = []
     single = eps(K) > 1e-10 and lam < FLOAT32_LAMBDA
     for dtype in dict.fromkeys(("float32" if single else "float64", "float64")):
         try:
-            X = _cholesky(cast(K, dtype), B, lam)
+            X, leverages = _cholesky(cast(K, dtype), B, H, lam)
         except np.linalg.LinAlgError as reason:
             if not fallbacks:
                 raise
             tried.append(f"Cholesky in {dtype} failed ({reason})")
         else:
-            return X, "; ".join([*tried, f"Cholesky in {dtype}"])
-    return _eigen(K, B, lam), "; ".join([*tried, "eigenvalues, those below rounding zeroed"])
+            return X, leverages, "; ".join([*tried, f"Cholesky in {dtype}"])
+    X, leverages = _eigen(K, B, H, lam)
+    return X, leverages, "; ".join([*tried, "eigenvalues, those below rounding zeroed"])
 
 
 def _cholesky(
-    K: Float[Array, "w w"], B: Float64[Array, "w C"], lam: float
-) -> Float64[Array, "w C"]:
+    K: Float[Array, "w w"], B: Float64[Array, "w C"], H: Float[Array, "n w"] | None, lam: float
+) -> tuple[Float64[Array, "w C"], Float64[Array, " n"] | None]:
     # A common scale keeps huge or tiny sums inside the range of float32.
     xp = namespace(B)
     scale = float(xp.max(xp.abs(B))) or 1.0
-    scaled = B / scale
-    X = _numpy_cholesky(K, scaled, lam) if is_numpy_array(K) else _torch_cholesky(K, scaled, lam)
+    cholesky = _numpy_cholesky if is_numpy_array(K) else _torch_cholesky
+    X, whitened = cholesky(K, B / scale, H, lam)
     if not bool(xp.all(xp.isfinite(X))):
         raise np.linalg.LinAlgError("triangular solve gave no finite result")
-    return cast(X, "float64") * scale
+    leverages = None
+    if whitened is not None:
+        wide = cast(whitened, "float64")  # squares of small entries are below float32
+        leverages = xp.sum(wide * wide, axis=0)
+        if not bool(xp.all(xp.isfinite(leverages))):
+            raise np.linalg.LinAlgError("triangular solve of the rows gave no finite result")
+    return cast(X, "float64") * scale, leverages
 
 
 def _numpy_cholesky(
-    K: Float[NDArray[Any], "w w"], B: Float64[NDArray[Any], "w C"], lam: float
-) -> Float[NDArray[Any], "w C"]:
+    K: Float[NDArray[Any], "w w"],
+    B: Float64[NDArray[Any], "w C"],
+    H: Float[NDArray[Any], "n w"] | None,
+    lam: float,
+) -> tuple[Float[NDArray[Any], "w C"], Float[NDArray[Any], "w n"] | None]:
+    """X, and R'^-1 H' of the factor K + lam I = R'R, whose columns have the leverages as norms."""
     single = K.dtype == np.float32
     factorise, solve = (lapack.spotrf, lapack.spotrs) if single else (lapack.dpotrf, lapack.dpotrs)
+    substitute = blas.strsm if single else blas.dtrsm
     K = mirror(K if K.flags.f_contiguous else np.array(K, order="F"))
     diagonal = np.diagonal(K).copy()
     where = np.diag_indices_from(K)
@@ -76,27 +108,37 @@ def _numpy_cholesky(
         if info != 0:
             raise np.linalg.LinAlgError(f"pivot {info} of {len(K)} is not positive")
         X, _ = solve(R, np.asfortranarray(B, dtype=K.dtype), lower=0)
+        whitened = None
+        if H is not None:
+            rows = np.array(H.T, dtype=K.dtype, order="F")
+            whitened = substitute(1.0, R, rows, lower=0, trans_a=1, overwrite_b=1)
     finally:
         K[where] = diagonal
-    return X
+    return X, whitened
 
 
 def _torch_cholesky(
-    K: Float[Array, "w w"], B: Float64[Array, "w C"], lam: float
-) -> Float[Array, "w C"]:
+    K: Float[Array, "w w"], B: Float64[Array, "w C"], H: Float[Array, "n w"] | None, lam: float
+) -> tuple[Float[Array, "w C"], Float[Array, "w n"] | None]:
     xp = namespace(K)
     shifted = xp.asarray(K, copy=True)
     xp.linalg.diagonal(shifted).add_(lam)
     L, info = xp.linalg.cholesky_ex(shifted)
     if int(info) != 0:
         raise np.linalg.LinAlgError(f"pivot {int(info)} of {len(K)} is not positive")
-    return xp.cholesky_solve(xp.astype(B, K.dtype), L)
+    X = xp.cholesky_solve(xp.astype(B, K.dtype), L)
+    if H is None:
+        return X, None
+    return X, xp.linalg.solve_triangular(L, xp.astype(H.T, K.dtype), upper=False)
 
 
-def _eigen(K: Float[Array, "w w"], B: Float64[Array, "w C"], lam: float) -> Float64[Array, "w C"]:
+def _eigen(
+    K: Float[Array, "w w"], B: Float64[Array, "w C"], H: Float[Array, "n w"] | None, lam: float
+) -> tuple[Float64[Array, "w C"], Float64[Array, " n"] | None]:
     xp = namespace(K)
     with linalg_errors():
         values, U = xp.linalg.eigh(cast(symmetric(K), "float64"))
     floor = K.shape[0] * eps(K) * float(values[-1])
-    values = xp.where(values > floor, values, 0.0)
-    return U @ ((U.T @ B) / (values + lam)[:, None])
+    shifted = (xp.where(values > floor, values, 0.0) + lam)[:, None]
+    X = U @ ((U.T @ B) / shifted)
+    return X, None if H is None else xp.sum((U.T @ cast(H.T, "float64")) ** 2 / shifted, axis=0)
