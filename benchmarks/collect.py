@@ -21,10 +21,12 @@ BENCHMARKS = {
     "edge": "Accuracy and bytes when edge servers add uploads before they forward them.",
     "attacks": "What one lying site can do to the classifier, and what stops it.",
     "tabular": "The scikit-learn estimator on small tabular sets, beside other classifiers.",
+    "secure": "Bytes and seconds of secure sums, stage by stage.",
     "calibration": 'Probabilities, "don\'t know" and novelty on held-out rows, beside MAPIE.',
+    "peers": "How constants of other methods were chosen on held-out training rows.",
     "constants": "How ridge, bits and group sizes were chosen on held-out training rows.",
 }
-"""Tables that scripts in benchmarks/ write to results/*.md, and what they show."""
+"""What the tables show that scripts in benchmarks/ write to results/*.md. Others have no text."""
 
 OVERVIEW = """# Results
 
@@ -88,21 +90,26 @@ def pages() -> dict[str, str]:
     for page in others:
         header = HEADER.format(title=page.title, about=page.about)
         found[f"results/{page.slug}.md"] = f"{header}\n{markdown_page(page)}\n"
-    for name, about in BENCHMARKS.items():
-        title, body = _benchmark(name)
+    for name, (title, body) in _benchmarks().items():
+        about = BENCHMARKS.get(name, "")
         found[f"results/{name}.md"] = HEADER.format(title=title, about=about) + body
     return found
 
 
-def _benchmark(name: str) -> tuple[str, str]:
-    """Title and body of a table in results/."""
-    title, body = (ROOT / "results" / f"{name}.md").read_text().split("\n", 1)
-    return title.removeprefix("# "), body
+def _benchmarks() -> dict[str, tuple[str, str]]:
+    """Title and body of every table in results/: those above first, in their order."""
+    names = [path.stem for path in sorted((ROOT / "results").glob("*.md"))]
+    names.sort(key=lambda name: [*BENCHMARKS, name].index(name))
+    found = {}
+    for name in names:
+        title, body = (ROOT / "results" / f"{name}.md").read_text().split("\n", 1)
+        found[name] = title.removeprefix("# "), body
+    return found
 
 
 def _overview(results: Sequence[Result], first: Page, others: Sequence[Page]) -> str:
     links = [(page.title, page.slug, page.about) for page in others]
-    links += [(_benchmark(name)[0], name, about) for name, about in BENCHMARKS.items()]
+    links += [(t, name, BENCHMARKS.get(name, "")) for name, (t, _) in _benchmarks().items()]
     verdict, content = markdown_page(first).split("\n## ", 1)
     parts = [
         OVERVIEW.format(what=first.about, verdict=verdict.strip(), where=first.where),

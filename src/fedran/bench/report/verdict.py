@@ -260,8 +260,7 @@ def comparison_table(results: Sequence[Result]) -> Table:
     """Our messages, two references and the best other method at every setting and beta."""
     blocks: list[Block] = []
     used: list[Group] = []
-    kept = [r for r in comparisons(results) if r.study == DEFAULT_STUDY or r.key not in COMPARED]
-    for (setting, beta), members in by_setting_and_beta(groups(kept)).items():
+    for (setting, beta), members in by_setting_and_beta(groups(comparisons(results))).items():
         shown = [_best(g for g in members if g.key == key) for key in COMPARED]
         best = _best(g for g in members if g.competes and not is_ours(g))
         row = [Cell(setting.title), Cell(beta_text(beta)), *(Cell(_pair(g)) for g in shown)]
@@ -296,7 +295,7 @@ def comparison_table(results: Sequence[Result]) -> Table:
 
 
 def _best(found: Iterable[Group]) -> Group | None:
-    return max(found, key=final, default=None)
+    return max(found, key=_strength, default=None)
 
 
 def _pair(g: Group | None) -> str:
