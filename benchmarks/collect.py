@@ -21,7 +21,6 @@ BENCHMARKS = {
     "edge": "Accuracy and bytes when edge servers add uploads before they forward them.",
     "attacks": "What one lying site can do to the classifier, and what stops it.",
     "tabular": "The scikit-learn estimator on small tabular sets, beside other classifiers.",
-    "secure": "Bytes and seconds of secure sums, stage by stage.",
     "calibration": 'Probabilities, "don\'t know" and novelty on held-out rows, beside MAPIE.',
     "peers": "How constants of other methods were chosen on held-out training rows.",
     "constants": "How ridge, bits and group sizes were chosen on held-out training rows.",
