@@ -42,7 +42,7 @@ def test_the_threshold_leaves_no_room_for_two_lists(n_sites):
         ("task", ""),
         ("number", 0),
         ("number", True),
-        ("number", 10_001),
+        ("number", 10**9 + 1),
         ("fingerprint", "F" * 64),
         ("content", "f" * 63),
         ("roster", None),

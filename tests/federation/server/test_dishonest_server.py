@@ -1,7 +1,7 @@
-"""A server that deviates from the protocol of secure sums: what it sends to real sites, in memory.
+"""Servers that deviate from the protocol of secure sums, against real sites in memory.
 
-The server is honest, and everything it sends to a site is altered on the way. So the sites see what
-a dishonest server would send.
+The server is honest, and what it sends to a site is altered on the way. So the sites see what a
+dishonest server would send. At the end, a dishonest site.
 """
 
 import json
@@ -141,6 +141,28 @@ def test_too_few_survivors(four):
     assert refused["site-1", Stage.CONFIRM] == "survivors: expected 3 to 128 sites, got 2"
     assert "a list with site-4, this site" in refused["site-4", Stage.CONFIRM]
     assert revealed(four) == []
+
+
+def test_a_site_that_claims_higher_attempts_again_and_again(four):
+    """It would keep the server busy for ever, or use up the numbers of attempts."""
+
+    def lie(message, answer):
+        body = answer()
+        if message.metadata.message_type != MessageType.TRAIN:
+            return body
+        fields = json.loads(body["fields"]["json"])
+        claims = {"may.x": {"reason": "?", "number": 9}, "may": {"number": 9}, "": {"number": 9}}
+        for key, blob in blobs_of(message, 10**9).items():
+            number = Request.read(blob).attempt.number
+            claims[key] = {"reason": "?", "number": number + (50 if number == 1 else 10**8)}
+        return message_content({**fields, "refused": claims}, {})
+
+    nodes = {10 + i: four.node(name) for i, name in enumerate(four.names)}
+    nodes[13] = four.node("site-4", lie)
+    four.run("may", nodes=nodes, min_clients=3)
+    assert sums(four) == [four.names[:3]]
+    with four.store() as store:
+        assert json.loads(store.database.fact("attempts")) == {"may": 52}
 
 
 def test_a_receipt_cannot_arrive_while_a_request_is_answered(four, monkeypatch):

@@ -30,7 +30,7 @@ MAX_SITES = 128
 """The most sites of one sum: each site computes one mask per peer. More sites form several sums."""
 MAX_LENGTH = 2**26 - 2**18
 """The most numbers of a vector: 255 MiB, which fits the largest message."""
-MAX_ATTEMPTS = 10_000
+MAX_ATTEMPTS = 10**9
 ALTERED = "the message was altered, or made for another attempt or by another site"
 
 

@@ -37,6 +37,8 @@ OMEGA = ".omega"
 """Ends the name of a blob with the test matrix of a sketch."""
 MAX_ATTEMPTS = 3
 """Attempts at the sum of one task within one run."""
+MAX_AHEAD = 100
+"""How much higher than the server's the number of an attempt can be that a site knows."""
 MAX_LATE = 20
 """Earlier tasks for which sites that missed them are asked: the newest ones."""
 
@@ -63,6 +65,8 @@ class SecureRound(Round):
         """Task -> attempts that were opened in this run."""
         self.started: set[str] = set()
         """Tasks whose open attempt has a limit of time in this run."""
+        self.corrected: set[tuple[str, str]] = set()
+        """Clients and tasks of which the server has learnt a higher number of an attempt."""
 
     def _collect(self, task: str, quorum: Quorum) -> Verdict:
         """Run the exchanges of all open sums until each is finished or waits for other sites."""
@@ -233,12 +237,19 @@ class SecureRound(Round):
         return []
 
     def _refused(self, client: str, name: str, why: Mapping[str, Any]) -> None:
-        """A site does not take part. If it knows a higher attempt, the next one is higher."""
+        """A site does not take part. If it knows a higher attempt, the next one is higher.
+
+        A site is believed once per task and run, and not far above the present number: a lying
+        site can neither keep the server busy nor use up the numbers.
+        """
         self.sums.refuse(client, name, str(why.get("reason")))
-        task, _, number = name.rpartition(".")
-        last = why.get("number")
+        task, last = name.rpartition(".")[0], why.get("number")
         opened = self.sums.sums.get(task)
-        if type(last) is int and opened is not None and int(number) < last < 10**4:
+        if opened is None or opened.name != name or type(last) is not int:
+            return
+        ahead, known = last - opened.attempt.number, (client, task)
+        if 0 < ahead <= MAX_AHEAD and known not in self.corrected:
+            self.corrected.add(known)
             self._next_number(task, last)
             self.attempts[task] = max(0, self.attempts.get(task, 0) - 1)
             self.sums.fail(task, f"{client} knows attempt {last}")
