@@ -1,15 +1,22 @@
-"""Every promise of the store in the documentation names a test that exists."""
+"""Every promise about the federation in the documentation names a test that exists."""
 
 import re
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 
 
-def test_the_promises_of_the_store_name_tests_that_exist():
+@pytest.mark.parametrize(
+    ("section", "folder"),
+    [("What the store promises", ""), ("With secure sums", "server/")],
+)
+def test_promises_in_the_documentation_name_tests_that_exist(section, folder):
     page = (HERE.parents[1] / "docs" / "explanation" / "federation.md").read_text()
-    table = page.partition("## What the store promises")[2].partition("\n## ")[0]
+    table = page.partition(f"## {section}")[2].partition("\n## ")[0]
     named = re.findall(r"\| `(\S+)::(\w+)` \|", table)
     assert len(named) == table.count("\n| ") - 1
     for file, test in named:
-        assert re.search(rf"^def {test}\(", (HERE / file).read_text(), re.M), test
+        text = (HERE / f"{folder}{file}").read_text()
+        assert re.search(rf"^def {test}\(", text, re.M), test

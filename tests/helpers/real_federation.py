@@ -43,9 +43,10 @@ def wait_for(ready, what, seconds=WAIT):
 class Federation:
     """A federation with the digits as its data: ``task-1`` and ``task-2``."""
 
-    def __init__(self, folder, sites=2):
+    def __init__(self, folder, sites=2, privacy="none"):
         self.folder, self.said = folder, []
-        options = FederationOptions(n_sites=sites, address=f"127.0.0.1:{free_port()}")
+        address = f"127.0.0.1:{free_port()}"
+        options = FederationOptions(n_sites=sites, address=address, privacy=privacy)
         make_federation(folder, options)
         self.server = ServerPaths(folder / "server")
 
@@ -133,9 +134,9 @@ def _set(path, settings):
 
 
 @contextmanager
-def federation(folder: Path, sites=2, **server):
+def federation(folder: Path, sites=2, privacy="none", **server):
     """A federation that is up, and ended afterwards whatever happens; its logs on failure."""
-    found = Federation(folder, sites)
+    found = Federation(folder, sites, privacy)
     found.set_server(**server)
     try:
         found.up()

@@ -104,9 +104,8 @@ class SecureFederation:
             PinnedRoster(self.state(name)).pin(keys, roster_fingerprint(keys))
 
     def settings(self, deadline=1.0, **changes):
-        found = ServerSettings(
-            "trial", D, M, "cosine", source="test", classes=CLASSES, privacy="secure", **changes
-        )
+        fields = {"source": "test", "classes": CLASSES, "privacy": "secure", **changes}
+        found = ServerSettings("trial", D, M, "cosine", **fields)
         object.__setattr__(found, "deadline", deadline)
         if "exchange_seconds" not in changes:
             object.__setattr__(found, "exchange_seconds", 1.0)

@@ -144,6 +144,31 @@ def test_a_sum_that_describes_no_rows_is_refused(three, monkeypatch):
     assert "describes no rows" in event["reason"]
 
 
+def test_an_unusual_sum_waits_for_a_person(three):
+    assert three.run("may", first_rows=10) == "short"
+    assert cohorts(three, "may") == {}
+    assert three.run("may", first_rows=10) == "short"
+    with three.store() as store:
+        (waiting,) = store.database.quarantine()
+        assert waiting == ("cohort-1", "may.sum-1"), "the sum was not made twice"
+        store.accept(*waiting)
+    assert three.run("may") == "complete"
+    assert cohorts(three, "may") == {"cohort-1": three.names}
+
+
+def test_a_server_that_knows_older_attempts_than_the_sites_uses_a_higher_number(three):
+    """As after the restore of an old backup."""
+    three.run("may", three.names[:2])
+    three.run("may", three.names[:2], classes=[0, 1, 2, 3])
+    with three.store() as store:
+        assert json.loads(store.database.fact("attempts"))["may"] == 2
+        store.database.set_fact("attempts", "{}")
+    for path in (three.server / "state" / "sums").iterdir():
+        path.unlink()
+    assert three.run("may") == "complete"
+    assert cohorts(three, "may") == {"cohort-3": three.names}
+
+
 def test_a_site_is_forgotten_by_repeating_the_sum_without_it(tmp_path, monkeypatch):
     federation = made(tmp_path, monkeypatch, 4)
     names = federation.names

@@ -13,10 +13,13 @@ pytest.importorskip("cryptography")
 
 from rich.console import Console
 
+from fedran.core.errors import Refused
 from fedran.federation.ops import keys
 from fedran.federation.ops.flower import free_port
 from fedran.federation.ops.scaffold import make_site
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code, Receipt
+from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.site import doctor
 from fedran.federation.site.doctor import examine
 from fedran.federation.site.outbox import Outbox
@@ -61,6 +64,22 @@ def test_lost_keys_wrong_names_and_missing_certificates_are_named(paths, monkeyp
     assert "no such file" in found["site key"]
     assert "chmod 600" in found["node key"]
     assert "no-such-host.invalid is not known" in found["DNS"]
+
+
+def test_a_roster_that_nobody_pinned_or_that_has_changed_is_named(paths):
+    def roster():
+        return {c.name: c for c in examine(paths)}["roster"]
+
+    text = paths.settings_file.read_text()
+    paths.settings_file.write_text(text.replace('privacy = "none"', 'privacy = "secure"'))
+    assert (roster().ok, roster().text) == (False, "no roster is pinned")
+    pinned = PinnedRoster(paths.folder / "state")
+    clients = {f"site-{i}": SiteKey.generate().public for i in (1, 2, 3)}
+    pinned.pin(clients, roster_fingerprint(clients))
+    assert roster().ok
+    with pytest.raises(Refused):
+        pinned.require({"site-1": clients["site-1"]})
+    assert "another roster" in roster().text
 
 
 def test_a_clock_that_is_wrong_is_named(paths, monkeypatch):

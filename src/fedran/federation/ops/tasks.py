@@ -89,6 +89,11 @@ def run_task(
     # Wrong settings would fail in every run, so they are checked before the first.
     settings, roster = paths.settings(), Roster.load(paths.roster)
     Quorum(frozenset(roster.clients), settings.min_clients, settings.deadline)
+    if settings.privacy != "none" and len(roster.clients) < settings.min_sites:
+        raise ValueError(
+            f"min_sites is {settings.min_sites}, but the roster has {len(roster.clients)} sites; "
+            "`fedran federation add` adds a site"
+        )
     ValidationSet.load(settings, paths.folder)
     other = (lock_holder(paths.state) or {}).get("task")
     if other:

@@ -20,7 +20,14 @@ from flwr.app import Message, MessageType
 
 from fedran.core.errors import Refused
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import COHORT, SUM, Statement, base_task
+from fedran.federation.protocol.identity import (
+    COHORT,
+    SUM,
+    Statement,
+    UploadId,
+    base_task,
+    is_cohort,
+)
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
 from fedran.federation.protocol.transport import message_content
@@ -63,6 +70,7 @@ class SecureRound(Round):
         """Node -> sums and stages about which it was asked."""
         self.attempts: dict[str, int] = {}
         """Task -> attempts that were opened in this run."""
+        self.in_quarantine = self._members_in_quarantine()
         self.started: set[str] = set()
         """Tasks whose open attempt has a limit of time in this run."""
         self.corrected: set[tuple[str, str]] = set()
@@ -76,8 +84,8 @@ class SecureRound(Round):
             return "complete"
         limit = start + quorum.deadline
         while True:
-            for site in quorum.asked & self._summed(task):
-                quorum.answer(Receipt(Code.DUPLICATE, site, task, "?"))
+            for receipt in self._known(task):
+                quorum.answer(receipt)
             tasks = [task] if task else []
             tasks += [t for t in (offer["task"], *reversed(offer["earlier"])) if t != task]
             for name in tasks[: 1 + MAX_LATE]:
@@ -104,14 +112,31 @@ class SecureRound(Round):
         """Whether every connected node has answered."""
         return set(self.messenger.grid.get_node_ids()) <= self.heard
 
+    def _known(self, task: str) -> list[Receipt]:
+        """What was decided about the rows of each site for a task, in whichever sum they are."""
+        decided: list[tuple[Code, Collection[UploadId]]] = [
+            (Code.FORGOTTEN, self.store.forgotten),
+            (Code.QUARANTINED, self.in_quarantine),
+            (Code.DUPLICATE, self.store.state.covered),
+        ]
+        return [
+            Receipt(code, client, task, "?")
+            for code, keys in decided
+            for client, name in keys
+            if name == task
+        ]
+
     def _summed(self, task: str) -> set[str]:
         """Sites whose rows of a task are in a sum that the store has, or that must not be there."""
-        found = {*self.store.state.covered, *self.store.forgotten}
-        for waiting in self.store.database.quarantine().values():
-            if base_task(waiting.task) == task:
-                envelope = open_envelope(self.store.database.envelope(waiting), FILE_LIMITS)
-                found.update(envelope.statement.members)
+        found = {*self.store.state.covered, *self.store.forgotten, *self.in_quarantine}
         return {client for client, name in found if name == task}
+
+    def _members_in_quarantine(self) -> set[UploadId]:
+        """Members of sums that wait for a person."""
+        database = self.store.database
+        waiting = (w for key, w in database.quarantine().items() if is_cohort(key[0]))
+        envelopes = (open_envelope(database.envelope(w), FILE_LIMITS) for w in waiting)
+        return {member for envelope in envelopes for member in envelope.statement.members}
 
     def _missing(self, task: str) -> set[str]:
         """Sites of the roster of which a task's rows are in no sum."""
@@ -170,7 +195,7 @@ class SecureRound(Round):
             number,
             fingerprint.hash,
             content.digest,
-            content.fixed_point(fingerprint).size,
+            content.length(fingerprint),
             roster_digest(roster),
             settings.min_sites,
         )
@@ -265,6 +290,8 @@ class SecureRound(Round):
             receipt = self._store_sum(finished, *key)
         log.info("%s, %s: %s %s", *key, receipt.outcome, receipt.reason)
         self.sums.forget(attempt.task)
+        if receipt.code == Code.QUARANTINED:
+            self.in_quarantine |= {(member, attempt.task) for member in finished.members}
         if not receipt.settled:  # the members have revealed it, so another attempt is no remedy
             self.attempts[attempt.task] = MAX_ATTEMPTS
         digest = hashlib.sha256(attempt.info("receipt")).hexdigest()

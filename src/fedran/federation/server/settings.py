@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.ids import check_id
 from fedran.core.labels import Label, canonical, ordered
+from fedran.core.totals import section_sizes
 from fedran.federation.protocol.messages import (
     MAX_BUDGET,
     MAX_CLASSES,
@@ -31,6 +32,8 @@ WITHOUT_KEYS = "FEDRAN_NODES_WITHOUT_KEYS"
 Otherwise a node may only answer for the client whose key it has."""
 ENVELOPE_BYTES = 1024
 """Room for the statement and the signature beside an upload."""
+ANSWER_BYTES = 2**16
+"""Room beside the masked vector in a site's answer."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,15 @@ class ServerSettings(Settings):
             raise ValueError(
                 f'privacy = "{self.privacy}" needs kind = "cosine" or "hellinger", because rows '
                 "must have a bounded norm"
+            )
+        numbers = sum(
+            section_sizes(len(self.classes), self.out_features, self.sketch_columns or None)
+        )
+        least = 4 * numbers + ANSWER_BYTES
+        if self.largest_upload < least:
+            raise ValueError(
+                f"largest_upload must be at least {least:,} for secure sums of {numbers:,} "
+                f"numbers, got {self.largest_upload:,}; a smaller `sketch` needs fewer"
             )
         if self.message != "summary":
             raise ValueError(

@@ -21,6 +21,7 @@ from fedran.federation.protocol.connection import (
 from fedran.federation.protocol.identity import SiteKey, check_private
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.settings import check_address
+from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource
 from fedran.wire.sizes import human_bytes
@@ -53,6 +54,8 @@ def examine(paths: SitePaths, *, insecure: bool = False) -> list[Check]:
         _disk(paths),
         _dns(settings.server),
     ]
+    if settings.privacy != "none":
+        found.append(_roster(paths, settings))
     if ca is not None:
         found.append(_authority(ca))
     reason = why_unreachable(settings.server, ca)
@@ -102,6 +105,16 @@ def _data(paths: SitePaths, settings: SiteSettings) -> Check:
         expected = " or ".join(f"TASK{suffix}" for suffix in SUFFIXES)
         return Check("data", False, "no file with rows", f"put {expected} into {folder}")
     return Check("data", True, f"{len(files)} files with rows")
+
+
+def _roster(paths: SitePaths, settings: SiteSettings) -> Check:
+    pinned = PinnedRoster(paths.folder / settings.state)
+    clients = pinned.clients
+    if not clients or pinned.shown not in ({}, clients):
+        text = "the server shows another roster" if clients else "no roster is pinned"
+        remedy = f"compare it by telephone: fedran federation roster {paths.folder}"
+        return Check("roster", False, text, remedy)
+    return Check("roster", True, f"{len(clients)} sites, {roster_fingerprint(clients)}")
 
 
 def _disk(paths: SitePaths) -> Check:

@@ -188,7 +188,7 @@ class Participant:
             "federation": offer.federation,
             "fingerprint": fingerprint.hash,
             "content": content.digest,
-            "length": content.fixed_point(fingerprint).size,
+            "length": content.length(fingerprint),
         }
         for name, value in expected.items():
             if getattr(attempt, name) != value:

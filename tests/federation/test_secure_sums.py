@@ -1,0 +1,128 @@
+"""Secure sums with a real SuperLink and real SuperNodes: three sites, then faults in the middle.
+
+`make test-faults` runs the tests of faults.
+"""
+
+import json
+import os
+import signal
+import threading
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedran.federation.ops import tasks
+from fedran.federation.protocol.identity import base_task
+from fedran.federation.secure.attempt import STAGES
+from fedran.federation.server.database import Database
+from helpers.real_federation import federation, wait_for
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the federation runs on Linux")
+
+
+def cohorts(fed):
+    """Task and members of every sum in the store."""
+    with closing(Database(fed.server.state, read_only=True)) as database:
+        return [(base_task(task), members) for _, task, _, members in database.cohorts()]
+
+
+def stage_of(fed, task):
+    """The exchange in which a task's sum is, as a number; -1 before the first."""
+    for path in (fed.server.state / "sums").glob(f"{task}.*.json"):
+        try:
+            found = json.loads(path.read_bytes())["stage"]
+        except (OSError, ValueError):
+            continue
+        return len(STAGES) if found is None else STAGES.index(found)
+    return -1
+
+
+def rows_of(fed, task, names):
+    """How many rows some sites have for a task."""
+    total = 0
+    for name in names:
+        with np.load(fed.site(name).folder / "data" / f"{task}.npz") as file:
+            total += len(file["labels"])
+    return total
+
+
+@pytest.mark.waits
+def test_three_sites_learn_from_a_sum(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "POLL_SECONDS", 5.0)  # every look at a run starts a program
+    names = ["site-1", "site-2", "site-3"]
+    with federation(tmp_path / "t", 3, privacy="secure", out_features=256, catch_up=0) as fed:
+        assert fed.task("task-1").state == "complete"
+        assert cohorts(fed) == [("task-1", names)]
+        (event,) = fed.events("upload", outcome="accepted")
+        assert (event["client"], event["rows"]) == ("cohort-1", rows_of(fed, "task-1", names))
+        assert all(fed.accuracy(name) > 0.97 for name in names)
+        assert not any(fed.outbox(name).pending() for name in names), "no plain upload was made"
+        assert not list((fed.server.state / "sums").iterdir())
+
+
+def when(fed, task, stage, act):
+    """Do something in another thread as soon as a task's sum has reached a stage."""
+
+    def run():
+        wait_for(lambda: stage_of(fed, task) >= STAGES.index(stage), f"stage {stage}")
+        act()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+@pytest.mark.faults
+def test_a_site_killed_in_the_middle_is_left_out_and_a_late_cohort_needs_three(tmp_path):
+    settings = {"exchange_seconds": 20, "min_clients": 3, "catch_up": 0}
+    with federation(tmp_path / "t", 4, privacy="secure", **settings) as fed:
+        killer = when(fed, "task-1", "share", lambda: fed.kill("site-4", signal.SIGSTOP))
+        result = fed.task("task-1")
+        killer.join()
+        assert result.state in ("complete", "quorum")
+        ((_, members),) = cohorts(fed)
+        assert set(members) >= {"site-1", "site-2", "site-3"}
+        (event,) = fed.events("upload", outcome="accepted")
+        assert event["rows"] == rows_of(fed, "task-1", members)
+        fed.kill("site-4", signal.SIGCONT)
+        assert fed.task("task-2").state == "complete"
+        assert cohorts(fed)[-1] == ("task-2", [f"site-{i}" for i in (1, 2, 3, 4)])
+        if "site-4" not in members:
+            code, said = fed.command("status", fed.folder)
+            assert code == 0
+            assert "1 of 3 sites that are needed wait: site-4" in " ".join(said.split())
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("stage", ["share", "confirm"])
+def test_a_server_killed_in_the_middle_of_a_sum_continues_with_it(tmp_path, stage):
+    with federation(tmp_path / "t", 3, privacy="secure", catch_up=0) as fed:
+        killer = when(fed, "task-1", stage, lambda: fed.kill("server"))
+        assert fed.task("task-1").state == "complete"
+        killer.join()
+        assert any("it is started again" in line for line in fed.said)
+        names = ["site-1", "site-2", "site-3"]
+        assert cohorts(fed) == [("task-1", names)]
+        (event,) = fed.events("upload", outcome="accepted")
+        assert (event["client"], event["rows"]) == ("cohort-1", rows_of(fed, "task-1", names))
+        assert not fed.events("sum", state="failed")
+
+
+@pytest.mark.faults
+def test_late_sites_form_a_cohort_of_their_own(tmp_path):
+    settings = {"deadline": 40, "min_clients": 3, "catch_up": 10}
+    with federation(tmp_path / "t", 6, privacy="secure", **settings) as fed:
+        late = ["site-4", "site-5", "site-6"]
+        for name in late:
+            fed.kill(name, signal.SIGSTOP)
+        assert fed.task("task-1").state == "quorum"
+        assert [members for _, members in cohorts(fed)] == [["site-1", "site-2", "site-3"]]
+        for name in late:
+            fed.kill(name, signal.SIGCONT)
+        wait_for(lambda: len(cohorts(fed)) == 2, "the sum of the late sites")
+        assert cohorts(fed)[-1] == ("task-1", late)
+        wait_for(lambda: fed.head("site-6") is not None, "the newest head at a late site")
+        assert fed.accuracy("site-6") > 0.97
