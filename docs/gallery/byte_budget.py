@@ -112,6 +112,8 @@ plt.axvline(
 )
 plt.title("Accuracy by the bytes that each site sends")
 plt.xscale("log")
+plt.xticks([2, 5, 10, 20, 50], [2, 5, 10, 20, 50])
+plt.minorticks_off()
 plt.xlabel("KiB per upload")
 plt.ylabel("% right")
 plt.legend(loc="lower right")
