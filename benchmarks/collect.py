@@ -23,6 +23,7 @@ BENCHMARKS = {
     "tabular": "The scikit-learn estimator on small tabular sets, beside other classifiers.",
     "calibration": 'Probabilities, "don\'t know" and novelty on held-out rows, beside MAPIE.',
     "peers": "How constants of other methods were chosen on held-out training rows.",
+    "sketches": "How the ridge of secure sums was chosen on held-out training rows.",
     "constants": "How ridge, bits and group sizes were chosen on held-out training rows.",
 }
 """What the tables show that scripts in benchmarks/ write to results/*.md. Others have no text."""

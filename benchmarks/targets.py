@@ -47,6 +47,7 @@ SINGLE_3 = {"group_size": 3, "min_group": 1}
 LEAST_5 = {"group_size": 6, "min_group": 5}
 WIDE, WIDER = {"out_features": 16384}, {"out_features": 32768}
 MANY = {"clients": 100, "beta": 0.5}
+AWARE, SIZES = {"omega": "aware"}, "communication"
 GOALS = (
     Goal("CIFAR-100, r = 256", 80.0, 73.4, 1.1, "fedran", {"rank": 256}),
     Goal("same, β = 1", 79.8, 73.2, 1.1, "fedran", {"rank": 256}, stream={"beta": 1.0}),
@@ -115,6 +116,18 @@ GOALS = (
         {"rank": 256},
         study="labels",
         stream={"label_rate": 0.1},
+    ),
+    Goal("secure sums, s = 512", 78.9, 72.0, 17, "fedran-secure", {"width": 512, **AWARE}, SIZES),
+    Goal("secure sums, s = 1024", 79.7, 73.1, 33, "fedran-secure", {"width": 1024, **AWARE}, SIZES),
+    Goal(
+        "ViT-Ti, 10 tasks, secure sums, s = 512 (the exact Gram minus 0.5)",
+        85.3,
+        78.8,
+        17,
+        "fedran-secure",
+        {"width": 512, **AWARE},
+        SIZES,
+        dataset=VIT,
     ),
 )
 """The goals as the plan of the project states them."""

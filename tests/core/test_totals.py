@@ -94,15 +94,18 @@ def test_a_sketch_as_wide_as_the_rank_rebuilds_the_gram(made, extra, seed, dtype
     W = within(H, y)
     rank = int(np.linalg.matrix_rank(W, tol=1e-9 * (1 + np.trace(H.T @ H))))
     width = min(M, max(1, rank + extra))
+    room = 1e-4 * (1 + (H**2).sum())
     for omega in (blind_omega(M, width, seed), None):
-        total = sum(totals(H.astype(dtype), y, CLASSES, omega) for H, y in parts_of(parts, dtype))
+        total = sum(totals(H.astype(dtype), y, CLASSES, omega) for H, y in parts)
         summary = totals_to_summary(total, omega).validate()
-        assert spectral(rebuilt(summary) - W) <= 1e-4 * (1 + (H**2).sum())
-        assert summary.accounts.cut <= 1e-4 * (1 + (H**2).sum())
-
-
-def parts_of(parts, dtype):
-    return [(H.astype(dtype), y) for H, y in parts]
+        error = spectral(rebuilt(summary) - W)
+        assert error <= summary.accounts.eps_G + 0.01 * room
+        if omega is not None:
+            core = np.linalg.eigvalsh(omega.T.astype(np.float64) @ W @ omega)[::-1]
+            if rank and core[rank - 1] < 1e-3 * core[0]:
+                continue  # rounding decides what the smallest directions hold
+        assert error <= room
+        assert summary.accounts.cut <= room
 
 
 @quick

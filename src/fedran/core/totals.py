@@ -303,7 +303,7 @@ def sketch_ridge(out_features: int) -> Ridge:
 
     ``lambda = 0.03 mean ||h||^2 + 4 cut / M``, with the mean cut of one sum: four times the mean
     eigenvalue of what one sketch does not describe. Both constants were chosen on held-out
-    training rows (results/constants.md).
+    training rows (results/sketches.md).
     """
     return Ridge(base=SKETCH_BASE, slope=SKETCH_SLOPE / out_features, power=1.0)
 
