@@ -77,7 +77,7 @@ def when(fed, task, stage, act):
 
 @pytest.mark.faults
 def test_a_site_killed_in_the_middle_is_left_out_and_a_late_cohort_needs_three(tmp_path):
-    settings = {"exchange_seconds": 20, "min_clients": 3, "catch_up": 0}
+    settings = {"exchange_seconds": 40, "min_clients": 3, "catch_up": 0}
     with federation(tmp_path / "t", 4, privacy="secure", **settings) as fed:
         killer = when(fed, "task-1", "share", lambda: fed.kill("site-4", signal.SIGSTOP))
         result = fed.task("task-1")

@@ -144,6 +144,21 @@ def test_a_sum_that_describes_no_rows_is_refused(three, monkeypatch):
     assert "describes no rows" in event["reason"]
 
 
+def test_a_run_without_a_task_ends_although_a_node_never_answers(three):
+    three.run("may")
+    nodes = {i: three.node(name) for i, name in enumerate(three.names)}
+    assert three.run("", nodes={**nodes, 9: lambda message: None}) == "complete"
+
+
+def test_a_site_that_missed_its_receipt_gets_it_later(three):
+    three.run("may")
+    files = three.files("site-2")
+    files.set_note("may", code="pending")
+    assert (files.settled(), files.waiting()) == ([], ["may"])
+    three.run("")
+    assert ([task for task, _ in files.settled()], files.waiting()) == (["may"], [])
+
+
 def test_an_unusual_sum_waits_for_a_person(three):
     assert three.run("may", first_rows=10) == "short"
     assert cohorts(three, "may") == {}

@@ -39,8 +39,6 @@ class OpenSum:
     content: Content
     omega: bytes
     """The encoded test matrix; empty if it is drawn, or not needed."""
-    since: float
-    """When the present stage began in this process."""
     until: float
     """When the present stage ends without the sites that have not answered."""
     idle: bool = False
@@ -104,7 +102,7 @@ class Coordinator:
             content = Content.read(read_json_object(path.with_suffix(".json")).get("content"))
             omega = path.with_suffix(".omega")
             found = omega.read_bytes() if omega.is_file() else b""
-            opened = OpenSum(state, content, found, now, now + self.seconds)
+            opened = OpenSum(state, content, found, now + self.seconds)
         except (Refused, OSError) as reason:
             log.warning("%s cannot be continued, the sum is attempted again: %s", path.name, reason)
             self._delete(path.stem)
@@ -113,11 +111,9 @@ class Coordinator:
         if state.attempt.roster != roster_digest(self.roster):
             self.fail(state.attempt.task, "the roster has changed")
 
-    def open(
-        self, attempt: Attempt, content: Content, omega: bytes, now: float, until: float
-    ) -> None:
+    def open(self, attempt: Attempt, content: Content, omega: bytes, until: float) -> None:
         """Begin an attempt. Its first stage lasts until everyone answered, at most ``until``."""
-        opened = OpenSum(unmasking.start(attempt, self.roster), content, omega, now, until)
+        opened = OpenSum(unmasking.start(attempt, self.roster), content, omega, until)
         if omega:
             write_atomically(self.folder / f"{opened.name}.omega", omega)
         self.sums[attempt.task] = opened
@@ -222,7 +218,7 @@ class Coordinator:
         assert stage is not None
         answered = opened.state.answered(stage)
         opened.state = unmasking.close(opened.state)
-        opened.since, opened.until, opened.refused = now, now + self.seconds, {}
+        opened.until, opened.refused = now + self.seconds, {}
         self.report("sum", name=opened.name, state="stage", stage=str(stage), clients=answered)
         log.info("secure sum %s: %s, %d sites", opened.name, stage, len(answered))
         self._save(opened)

@@ -13,6 +13,7 @@ import logging
 import math
 import time
 import zlib
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -71,6 +72,7 @@ class SecureRound(Round):
         self.attempts: dict[str, int] = {}
         """Task -> attempts that were opened in this run."""
         self.in_quarantine = self._members_in_quarantine()
+        self.decided = self._decisions()
         self.started: set[str] = set()
         """Tasks whose open attempt has a limit of time in this run."""
         self.corrected: set[tuple[str, str]] = set()
@@ -82,14 +84,16 @@ class SecureRound(Round):
         offer = self._open_task(task)
         if offer is None:
             return "complete"
-        limit = start + quorum.deadline
+        limit, next_progress = start + quorum.deadline, start + rounds.FIRST_PROGRESS
+        late = [t for t in (offer["task"], *reversed(offer["earlier"])) if t != task][:MAX_LATE]
         while True:
-            for receipt in self._known(task):
-                quorum.answer(receipt)
-            tasks = [task] if task else []
-            tasks += [t for t in (offer["task"], *reversed(offer["earlier"])) if t != task]
-            for name in tasks[: 1 + MAX_LATE]:
-                self._open_sum(name, limit if name == task else start + rounds.CATCH_UP_SECONDS)
+            self.decided = self._decisions()
+            for client, code in self.decided[task].items():
+                quorum.answer(Receipt(code, client, task, "?"))
+            if task:
+                self._open_sum(task, limit, self.settings.aware)
+            for name in late:
+                self._open_sum(name, start + rounds.CATCH_UP_SECONDS, aware=False)
             self._ask(offer, limit)
             for node, reply in self.messenger.replies():
                 self._receive_reply(node, reply, task, quorum)
@@ -98,38 +102,37 @@ class SecureRound(Round):
             def expected(name: str, here: set[str] = live) -> Collection[str]:
                 """The sites that may still answer the first stage of a task's sum."""
                 if name == task:
-                    return quorum.asked - quorum.declined - self._summed(name)
+                    return quorum.asked - quorum.declined - self.decided[name].keys()
                 return here if self._all_heard() else self.store.roster.clients
 
             for finished in self.sums.advance(time.monotonic(), live, expected):
                 self._commit(finished, task, quorum)
-            busy = any(not opened.idle for opened in self.sums.sums.values())
-            if not busy and not self._may_open(task) and (task or self._all_heard()):
-                return quorum.verdict(math.inf)
+            now, busy = time.monotonic(), [s for s in self.sums.sums.values() if not s.idle]
+            if not busy and not self._may_open(task):
+                if task or now >= limit or self._all_heard():
+                    return quorum.verdict(math.inf)
+            elif now >= next_progress:
+                next_progress = now + rounds.PROGRESS_SECONDS
+                for opened in busy:
+                    waiting = ", ".join(opened.state.waiting_for[:10])
+                    log.info("%s, %s: waiting for %s", opened.name, opened.state.stage, waiting)
             time.sleep(rounds.POLL_SECONDS)
 
     def _all_heard(self) -> bool:
         """Whether every connected node has answered."""
         return set(self.messenger.grid.get_node_ids()) <= self.heard
 
-    def _known(self, task: str) -> list[Receipt]:
-        """What was decided about the rows of each site for a task, in whichever sum they are."""
-        decided: list[tuple[Code, Collection[UploadId]]] = [
+    def _decisions(self) -> dict[str, dict[str, Code]]:
+        """Task -> site -> what was decided about its rows, in whichever sum they are."""
+        found: defaultdict[str, dict[str, Code]] = defaultdict(dict)
+        for code, keys in (
             (Code.FORGOTTEN, self.store.forgotten),
             (Code.QUARANTINED, self.in_quarantine),
-            (Code.DUPLICATE, self.store.state.covered),
-        ]
-        return [
-            Receipt(code, client, task, "?")
-            for code, keys in decided
-            for client, name in keys
-            if name == task
-        ]
-
-    def _summed(self, task: str) -> set[str]:
-        """Sites whose rows of a task are in a sum that the store has, or that must not be there."""
-        found = {*self.store.state.covered, *self.store.forgotten, *self.in_quarantine}
-        return {client for client, name in found if name == task}
+            (Code.DUPLICATE, self.store.state.covered.keys()),
+        ):
+            for client, task in keys:
+                found[task][client] = code
+        return found
 
     def _members_in_quarantine(self) -> set[UploadId]:
         """Members of sums that wait for a person."""
@@ -138,43 +141,41 @@ class SecureRound(Round):
         envelopes = (open_envelope(database.envelope(w), FILE_LIMITS) for w in waiting)
         return {member for envelope in envelopes for member in envelope.statement.members}
 
-    def _missing(self, task: str) -> set[str]:
-        """Sites of the roster of which a task's rows are in no sum."""
-        return set(self.store.roster.clients) - self._summed(task)
-
     def _may_open(self, task: str) -> bool:
         """Whether an attempt at the sum of a task should begin.
 
         After one that gave a sum, another begins only for sites that are here.
         """
-        if not task or task in self.sums.sums:
+        tried = self.attempts.get(task, 0)
+        if not task or task in self.sums.sums or tried == MAX_ATTEMPTS:
             return False
-        tried, missing = self.attempts.get(task, 0), self._missing(task)
-        if tried and len(missing) < len(self.store.roster.clients):
-            missing &= set(self.clients.values())
-            return len(missing) >= self.settings.min_sites and tried < MAX_ATTEMPTS
-        return bool(missing) and tried < MAX_ATTEMPTS
+        missing = self.store.roster.clients.keys() - self.decided[task].keys()
+        if tried and self.decided[task]:
+            here = missing & set(self.clients.values())
+            return len(here) >= self.settings.min_sites
+        return bool(missing)
 
-    def _open_sum(self, task: str, limit: float) -> None:
-        """Begin an attempt at the sum of a task, or go on with the one that is open."""
-        opened = self.sums.sums.get(task)
-        if opened is not None and opened.state.stage is Stage.ADVERTISE:
-            known = opened.attempt, opened.content
-            if known != self._terms(task, opened.attempt.number, opened.content.omega):
+    def _open_sum(self, task: str, limit: float, aware: bool) -> None:
+        """Begin an attempt at the sum of a task, or go on with the one that an earlier run began.
+
+        ``limit`` is when the first stage ends without sites that have not answered.
+        """
+        opened, now = self.sums.sums.get(task), time.monotonic()
+        if task not in self.started and opened is not None:
+            opened.until = max(limit, opened.until)
+            terms = self._terms(task, opened.attempt.number, opened.content.omega)
+            if opened.state.stage is Stage.ADVERTISE and (opened.attempt, opened.content) != terms:
                 self.sums.fail(task, "the server's settings have changed")
-            elif task not in self.started:
-                opened.until = limit
         self.started.add(task)
         if not self._may_open(task):
             return
-        now = time.monotonic()
-        omega = self._omega(task) if not self.attempts.get(task) else b""
+        if self.attempts.get(task):  # everyone has to answer the first stage again
+            limit = max(limit, now + self.settings.exchange_seconds)
+        self.attempts[task] = self.attempts.get(task, 0) + 1
+        omega = self._omega(task) if aware else b""
         digest = hashlib.sha256(omega).hexdigest() if omega else ""
         attempt, content = self._terms(task, self._next_number(task), digest)
-        self.attempts[task] = self.attempts.get(task, 0) + 1
-        if self.attempts[task] > 1:  # everyone has to answer the first stage again
-            limit = max(limit, now + self.settings.exchange_seconds)
-        self.sums.open(attempt, content, omega, now, limit)
+        self.sums.open(attempt, content, omega, limit)
 
     def _terms(self, task: str, number: int, omega: str) -> tuple[Attempt, Content]:
         """What the sites of an attempt must agree on, as the settings say now."""
@@ -212,7 +213,7 @@ class SecureRound(Round):
         """The encoded test matrix of a sketch that is aware of the task before; empty: blind."""
         settings = self.settings
         earlier = [u for u in self.store.database.uploads() if base_task(u.task) != task]
-        if not (settings.aware and settings.sketch_columns and earlier):
+        if not (settings.sketch_columns and earlier):
             return b""
         envelope = open_envelope(self.store.database.envelope(earlier[-1]), FILE_LIMITS)
         summary = decode(envelope.upload, Summary, limits=FILE_LIMITS)

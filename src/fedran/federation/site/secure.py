@@ -110,6 +110,12 @@ class SumFiles:
             empty = dict.fromkeys(state.answers, b"")
             self.save(replace(state, secrets={}, held={}, participants={}, answers=empty))
 
+    def waiting(self) -> list[str]:
+        """Tasks whose sum this site has revealed, without knowing that the server has it."""
+        states = ((path.stem, self.state(path.stem)) for path in self.folder.glob("*.state"))
+        revealed = {t for t, state in states if state is not None and Stage.REVEAL in state.answers}
+        return sorted(revealed - {task for task, _ in self.settled()})
+
     def settled(self) -> list[tuple[str, str]]:
         """Tasks and digests of the sums that the server has, as far as this site knows."""
         notes = ((path.stem, read_json_object(path)) for path in self.folder.glob("*.note"))
