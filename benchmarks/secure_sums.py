@@ -17,9 +17,9 @@ import numpy as np
 
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure import masking, unmasking
-from fedran.federation.secure.attempt import STAGES, Attempt, Stage, roster_digest
+from fedran.federation.secure.attempt import STAGES, Attempt, SiteIdentity, Stage, roster_digest
 from fedran.federation.secure.ciphers import add_mask
-from fedran.federation.secure.masking import SiteIdentity, SiteState
+from fedran.federation.secure.masking import SiteState
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 CLASSES = 20

@@ -60,7 +60,7 @@ class TestOneSiteAliveAndDead:
         alive = {c: confirm_list(cohort, c, everybody) for c in everybody[:3]}
         dead = {c: confirm_list(cohort, c, everybody[:5]) for c in everybody[3:5]}
         for client, signatures in (("s00", alive), ("s03", dead)):
-            with pytest.raises(Refused, match="confirmations: expected at least 5, got"):
+            with pytest.raises(Refused, match="confirmations: expected 5 to 128 sites, got"):
                 reveal_with(cohort, client, signatures)
             with pytest.raises(Refused, match="the server has shown it another list of survivors"):
                 reveal_with(cohort, client, {**alive, **dead})
@@ -256,7 +256,7 @@ class TestAttempts:
         request = unmasking.request(old.server, "s00")
         new = old.another_attempt().run(until=Stage.SHARE)
         saved = new.states["s00"].to_bytes()
-        assert not any(share.hex().encode() in saved for share in shares)
+        assert not any(share in saved for share in shares)
         with pytest.raises(Refused, match="number of the attempt"):
             new.answer("s00", request)
 

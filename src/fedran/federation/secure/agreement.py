@@ -11,7 +11,6 @@ from fedran.core.errors import Refused
 from fedran.federation.secure.attempt import (
     Answer,
     Attempt,
-    Stage,
     canonical_json,
     check_parts,
 )
@@ -31,16 +30,14 @@ def advertised_keys(
     return {**keys, "seed": seed_commitment(attempt, client, secrets["seed"])}
 
 
-def pack_advertisement(answer: Answer) -> bytes:
-    """An advertisement as the server relays it: three times 32 bytes and the signature."""
-    return b"".join(answer.parts[name] for name in ADVERTISED) + answer.signature
+def pack_keys(keys: Mapping[str, bytes]) -> bytes:
+    """What a site advertises as three times 32 bytes."""
+    return b"".join(keys[name] for name in ADVERTISED)
 
 
-def unpack_advertisement(client: str, blob: bytes) -> Answer:
-    """A relayed advertisement. Its signature is not verified here."""
-    keys = [blob[start : start + KEY_BYTES] for start in range(0, 3 * KEY_BYTES, KEY_BYTES)]
-    parts = dict(zip(ADVERTISED, keys, strict=True))
-    return Answer(client, Stage.ADVERTISE, parts, blob[3 * KEY_BYTES :])
+def unpack_keys(blob: bytes) -> dict[str, bytes]:
+    """The first three times 32 bytes."""
+    return {name: blob[32 * k : 32 * (k + 1)] for k, name in enumerate(ADVERTISED)}
 
 
 def check_advertisements(answers: Iterable[Answer]) -> Participants:

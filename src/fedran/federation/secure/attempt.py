@@ -154,6 +154,31 @@ class Attempt:
         return max(self.min_sites, threshold(n_sites))
 
 
+@dataclass(frozen=True)
+class SiteIdentity:
+    """Who a site is and whom it believes."""
+
+    client: str
+    key: SiteKey
+    roster: Mapping[str, str]
+    """The pinned roster: client -> public key, this site included."""
+
+    def __post_init__(self) -> None:
+        if self.roster.get(self.client) != self.key.public:
+            raise ValueError(f"the pinned roster has another key for {self.client}, or none")
+
+    def require_roster(self, attempt: Attempt) -> None:
+        """Refuse an attempt with another roster than the pinned one."""
+        pinned = roster_digest(self.roster)
+        if attempt.roster != pinned:
+            raise Refused(
+                "roster of the attempt",
+                f"the pinned roster {pinned[:16]}",
+                attempt.roster[:16],
+                hint="compare the two by telephone before you pin the new one",
+            )
+
+
 def check_digest(value: object, what: str) -> str:
     """A SHA-256 in lower-case hexadecimal. Anything else is refused."""
     if not isinstance(value, str) or len(value) != 64 or not set(value) <= set("0123456789abcdef"):

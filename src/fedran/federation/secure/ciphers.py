@@ -25,7 +25,6 @@ KEY_BYTES = 32
 NONCE_BYTES = 12
 ENVELOPE_BYTES = NONCE_BYTES + 2 * SHARE_BYTES + 16
 """Nonce, two shares, and the tag."""
-Vector = np.ndarray[tuple[int], np.dtype[np.uint32]]
 _BLOCK = 2**18
 """Numbers per block of a mask: the key stream stays in the processor's cache."""
 _ZEROS = memoryview(bytes(4 * _BLOCK))

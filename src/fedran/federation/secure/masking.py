@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,17 +28,17 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
-from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure.agreement import (
     ADVERTISED,
     Participants,
     advertised_keys,
     check_advertisements,
+    pack_keys,
     pair_mask_key,
     participants_digest,
     self_mask_key,
     survivors_text,
-    unpack_advertisement,
+    unpack_keys,
 )
 from fedran.federation.secure.attempt import (
     MAX_SITES,
@@ -47,10 +47,10 @@ from fedran.federation.secure.attempt import (
     Answer,
     Attempt,
     Request,
+    SiteIdentity,
     Stage,
     check_digest,
     pack_parts,
-    roster_digest,
     threshold,
     unpack_parts,
 )
@@ -62,24 +62,10 @@ from fedran.federation.secure.ciphers import (
     private_key,
     seal_shares,
 )
-from fedran.federation.secure.shamir import Random, split
+from fedran.federation.secure.shamir import SHARE_BYTES, Random, split
 from fedran.wire.validation import FILE_LIMITS
 
 OTHER_LIST = "the server has shown it another list of survivors, or altered its message"
-
-
-@dataclass(frozen=True)
-class SiteIdentity:
-    """Who this site is and whom it believes."""
-
-    client: str
-    key: SiteKey
-    roster: Mapping[str, str]
-    """The pinned roster: client -> public key, this site included."""
-
-    def __post_init__(self) -> None:
-        if self.roster.get(self.client) != self.key.public:
-            raise ValueError(f"the pinned roster has another key for {self.client}, or none")
 
 
 @dataclass(frozen=True)
@@ -113,39 +99,35 @@ class SiteState:
         fields = {
             "attempt": self.attempt.fields,
             "client": self.client,
-            "participants": {
-                client: {name: key.hex() for name, key in keys.items()}
-                for client, keys in self.participants.items()
-            },
-            "held": {client: [s.hex() for s in shares] for client, shares in self.held.items()},
             "survivors": self.survivors,
             "summed": self.summed,
             "requests": self.requests,
-            "secrets": {name: secret.hex() for name, secret in self.secrets.items()},
         }
-        return pack_parts("secure site", fields, {str(s): a for s, a in self.answers.items()})
+        parts = {f"answer:{stage}": answer for stage, answer in self.answers.items()}
+        parts |= {f"secret:{name}": secret for name, secret in self.secrets.items()}
+        parts |= {f"keys:{client}": pack_keys(keys) for client, keys in self.participants.items()}
+        parts |= {f"held:{client}": b"".join(shares) for client, shares in self.held.items()}
+        return pack_parts("secure site", fields, parts)
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> SiteState:
-        """The state that ``to_bytes`` wrote. A damaged file is refused."""
-        header, answers = unpack_parts("secure site", blob, FILE_LIMITS)
+        """The state that ``to_bytes`` wrote. A damaged one is refused."""
+        header, parts = unpack_parts("secure site", blob, FILE_LIMITS)
+
+        def named(kind: str) -> Iterator[tuple[str, bytes]]:
+            return ((n[len(kind) :], p) for n, p in parts.items() if n.startswith(kind))
+
         try:
             return cls(
                 Attempt.read(header.section("attempt")),
                 check_id(header.text("client"), "client"),
-                {k: bytes.fromhex(v) for k, v in header.get("secrets").items()},
-                {
-                    client: {name: bytes.fromhex(key) for name, key in keys.items()}
-                    for client, keys in header.get("participants").items()
-                },
-                {
-                    client: (bytes.fromhex(seed), bytes.fromhex(key))
-                    for client, (seed, key) in header.get("held").items()
-                },
+                dict(named("secret:")),
+                {client: unpack_keys(keys) for client, keys in named("keys:")},
+                {c: (both[:SHARE_BYTES], both[SHARE_BYTES:]) for c, both in named("held:")},
                 tuple(header.get("survivors")),
                 tuple(tuple(names) for names in header.get("summed")),
                 {Stage(s): check_digest(d, s) for s, d in header.get("requests").items()},
-                {Stage(stage): answer for stage, answer in answers.items()},
+                {Stage(stage): answer for stage, answer in named("answer:")},
             )
         except (TypeError, ValueError, AttributeError) as reason:
             raise Refused("state", "the state of a site in a secure sum", str(reason)) from None
@@ -177,7 +159,7 @@ def advertise(
     if attempt.min_sites < min_sites:
         expected = f"at least {min_sites}, as configured at this site"
         raise Refused("min_sites of the attempt", expected, attempt.min_sites)
-    _check_roster(attempt, identity)
+    identity.require_roster(attempt)
     summed: tuple[tuple[str, ...], ...] = ()
     if previous is not None:
         same = (previous.attempt.federation, previous.attempt.task, previous.client)
@@ -207,14 +189,17 @@ def share(
     if found.stage in state.answers:
         return state, state.answers[found.stage]
     attempt, own = state.attempt, state.client
-    _check_roster(attempt, identity)
-    _check_sites(found.parts, own, attempt.min_sites, "participants")
-    answers = [unpack_advertisement(peer, blob) for peer, blob in found.parts.items()]
+    identity.require_roster(attempt)
+    _check_list("participants", found.parts, identity.roster, attempt.min_sites)
+    answers = [
+        Answer(peer, Stage.ADVERTISE, unpack_keys(blob), blob[len(ADVERTISED) * KEY_BYTES :])
+        for peer, blob in found.parts.items()
+    ]
     for answer in answers:
         answer.verify(attempt, identity.roster)
     participants = check_advertisements(answers)
-    if participants[own] != advertised_keys(attempt, own, state.secrets):
-        raise Refused(f"advertisement of {own}", "the one that this site sent", "another")
+    if participants.get(own) != advertised_keys(attempt, own, state.secrets):
+        raise Refused(f"advertisement of {own}", "the one that this site sent", "another, or none")
     peers, channel = sorted(participants), private_key(state.secrets["channel"])
     shares = [
         split(state.secrets[name], len(peers), threshold(len(peers)), random)
@@ -252,8 +237,8 @@ def mask(
     sharers = sorted({*found.parts, own})
     if own in found.parts:
         raise Refused("envelopes", "those of the other sites", f"one of {own} itself")
-    _check_sites(sharers, own, attempt.needed(len(state.participants)), "sites that sent shares")
-    _check_known(sharers, state.participants, "participant")
+    needed = attempt.needed(len(state.participants))
+    _check_list("sites that sent shares", sharers, state.participants, needed)
     digest = participants_digest(state.participants)
     channel, pairs = private_key(state.secrets["channel"]), private_key(state.secrets["mask"])
     held = dict(state.held)
@@ -283,8 +268,9 @@ def confirm(state: SiteState, request: bytes, identity: SiteIdentity) -> tuple[S
         return state, state.answers[found.stage]
     survivors = tuple(sorted(found.parts))
     needed = state.attempt.needed(len(state.participants))
-    _check_sites(survivors, state.client, needed, "survivors")
-    _check_known(survivors, state.held, "site that sent shares")
+    _check_list("survivors", survivors, state.held, needed)
+    if state.client not in survivors:
+        raise Refused("survivors", f"a list with {state.client}, this site", ", ".join(survivors))
     if any(survivors != earlier for earlier in state.summed):
         raise Refused(
             "survivors",
@@ -306,12 +292,10 @@ def reveal(state: SiteState, request: bytes, identity: SiteIdentity) -> tuple[Si
     found = _open(state, request, identity, Stage.REVEAL)
     if found.stage in state.answers:
         return state, state.answers[found.stage]
-    _check_roster(state.attempt, identity)
-    _check_known(found.parts, state.survivors, "survivor")
-    text = survivors_text(state.participants, state.held, state.survivors)
+    identity.require_roster(state.attempt)
     needed = threshold(len(state.participants))
-    if len(found.parts) < needed:
-        raise Refused("confirmations", f"at least {needed}", len(found.parts))
+    _check_list("confirmations", found.parts, state.survivors, needed)
+    text = survivors_text(state.participants, state.held, state.survivors)
     for peer, signature in found.parts.items():
         confirmation = Answer(peer, Stage.CONFIRM, {"survivors": text}, signature)
         confirmation.verify(state.attempt, identity.roster, OTHER_LIST)
@@ -355,24 +339,10 @@ def _answer(
     return replace(state, requests=requests, answers={**state.answers, stage: blob}), blob
 
 
-def _check_roster(attempt: Attempt, identity: SiteIdentity) -> None:
-    if attempt.roster != roster_digest(identity.roster):
-        raise Refused(
-            "roster of the attempt",
-            f"the pinned roster {roster_digest(identity.roster)[:16]}",
-            attempt.roster[:16],
-            hint="compare the two by telephone before you pin the new one",
-        )
-
-
-def _check_sites(sites: Collection[str], own: str, least: int, what: str) -> None:
-    if own not in sites:
-        raise Refused(what, f"a list with {own}, this site", ", ".join(sorted(sites)))
-    if not least <= len(sites) <= MAX_SITES:
-        raise Refused(what, f"{least} to {MAX_SITES} sites", len(sites))
-
-
-def _check_known(sites: Collection[str], known: Collection[str], what: str) -> None:
+def _check_list(what: str, sites: Collection[str], known: Collection[str], least: int) -> None:
+    """Refuse a list with unknown sites, too few or too many."""
     unknown = sorted(set(sites) - set(known))
     if unknown:
-        raise Refused(what, f"one of {', '.join(sorted(known))}", ", ".join(unknown))
+        raise Refused(what, f"only {', '.join(sorted(known))}", ", ".join(unknown))
+    if not least <= len(sites) <= MAX_SITES:
+        raise Refused(what, f"{least} to {MAX_SITES} sites", len(sites))

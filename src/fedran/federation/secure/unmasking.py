@@ -29,7 +29,7 @@ from fedran.core.errors import Refused
 from fedran.federation.secure.agreement import (
     Participants,
     check_advertisements,
-    pack_advertisement,
+    pack_keys,
     pair_mask_key,
     participants_digest,
     seed_commitment,
@@ -163,7 +163,8 @@ def request(state: ServerState, client: str) -> bytes:
     _check_asked(state, client)
     parts: dict[str, bytes] = {}
     if state.stage is Stage.SHARE:
-        parts = {c: pack_advertisement(a) for c, a in state.answers[Stage.ADVERTISE].items()}
+        advertised = state.answers[Stage.ADVERTISE].items()
+        parts = {c: pack_keys(a.parts) + a.signature for c, a in advertised}
     elif state.stage is Stage.MASK:
         senders = state.answers[Stage.SHARE].items()
         parts = {c: a.parts[client] for c, a in senders if c != client}

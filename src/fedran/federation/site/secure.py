@@ -24,9 +24,9 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure import masking
-from fedran.federation.secure.attempt import Attempt, Request, Stage
+from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Stage
 from fedran.federation.secure.contribution import Content
-from fedran.federation.secure.masking import SiteIdentity, SiteState
+from fedran.federation.secure.masking import SiteState
 from fedran.federation.secure.pinning import PinnedRoster, read_clients
 from fedran.wire.files import read_json_object, write_atomically
 
