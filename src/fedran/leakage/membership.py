@@ -37,9 +37,11 @@ DIRECTIONS = 1024
 """Most directions of the population in which candidates are compared."""
 POPULATION_ROWS = 2500
 """Rows that these directions are computed from."""
-SHADOW_HEADS = 3
+SHADOW_HEADS = 2
 """Heads of imitated sites per half of the reference."""
-SHADOW_RANK = 512
+SHADOW_RANK = 256
+FLOORS = {"Mahalanobis distance": 0.03, "Mahalanobis distance, damped": 1.0}
+"""What is added to every variance in the sample, as a share of the population's."""
 SPAN, NEAREST, GAP = "distance to the span", "nearest group mean", "gap to the next group"
 MEAN, SCATTER, HEADS = "class mean", "scatter", "shadow heads"
 TOGETHER = "all together"
@@ -190,8 +192,26 @@ def sample_site(
     return np.concatenate(chosen)
 
 
-def score(evidence: Evidence, population: Population, rows: Rows) -> Scores:
-    """The scores of all attacks but the combined one."""
+def score(evidence: Evidence, population: Population, *candidates: Rows) -> list[Scores]:
+    """The scores of all attacks but the combined one, for each set of candidates."""
+    columns = population.whitening.T @ np.concatenate([evidence.factor, evidence.surplus], axis=1)
+    signs = np.repeat([1.0, -1.0], [evidence.factor.shape[1], evidence.surplus.shape[1]])
+    scatter = (columns * signs.astype(np.float32)) @ columns.T
+    variances, axes = np.linalg.eigh(scatter.astype(np.float64) / max(1.0, evidence.counts.sum()))
+    return [
+        _score(evidence, population, rows, variances, axes.astype(np.float32))
+        for rows in candidates
+    ]
+
+
+def _score(
+    evidence: Evidence,
+    population: Population,
+    rows: Rows,
+    variances: Float64[NDArray[Any], " q"],
+    axes: Float32[NDArray[Any], "q q"],
+) -> Scores:
+    """``variances`` along ``axes`` are those of the message's scatter; the population's are 1."""
     found: Scores = {}
     centre, own = population.means[rows.codes], evidence.means[rows.codes]
     from_centre = rows.X - centre
@@ -203,14 +223,14 @@ def score(evidence: Evidence, population: Population, rows: Rows) -> Scores:
         found[SPAN] = -np.log(evidence.outside(rows) / np.maximum(whole, 1e-30) + 1e-12)
     # The log-likelihood ratio of the class mean with and without the row, for normal rows.
     shift = (own - centre) @ population.whitening
-    squares = np.sum(u**2, axis=1, dtype=np.float64)
+    along = (u @ axes).astype(np.float64) ** 2
+    squares = np.maximum(np.sum(along, axis=1), 1e-30)
     found[MEAN] = np.sum(u * shift, axis=1) - squares / (2 * evidence.counts[rows.codes])
-    # A member adds (u'u)^2 to u'Su, whose spread over other rows is proportional to u'u.
-    scatter = np.zeros(len(rows))
-    for columns, sign in ((evidence.factor, 1), (evidence.surplus, -1)):
-        seen = u @ (population.whitening.T @ columns)
-        scatter += sign * np.sum(seen**2, axis=1, dtype=np.float64)
-    found[SCATTER] = scatter / np.maximum(squares, 1e-30)
+    # A member adds (u'u)^2 to u'Su, whose spread over other rows is proportional to u'u. Directions
+    # in which the sample varies less than the population are those that members avoid.
+    found[SCATTER] = along @ variances / squares
+    for name, floor in FLOORS.items():
+        found[name] = -(along @ (1 / (np.maximum(variances, 0.0) + floor))) / squares
     found[HEADS] = _likelihood_ratio(evidence, population, rows)
     return found
 
@@ -277,13 +297,12 @@ def attack(
     for side in (0, 1):
         population = Population.of(reference[half != side], evidence, rng)
         rows = reference[half == side]
-        outside = score(evidence, population, rows)
-        inside = score(evidence, population, members)
+        outside, inside = score(evidence, population, rows, members)
         tested.append(_standardised(inside, members.codes, outside, rows.codes))
         # The same attacks on a message that the attacker makes himself, where he knows the answer.
         chosen = np.zeros(len(rows), dtype=bool)
         chosen[sample_site(rows.codes, evidence.counts, rng)] = True
-        known = score(imitate(rows[chosen]), population, rows)
+        (known,) = score(imitate(rows[chosen]), population, rows)
         a, b = ({k: v[mask] for k, v in known.items()} for mask in (chosen, ~chosen))
         trained.append(_standardised(a, rows.codes[chosen], b, rows.codes[~chosen]))
     combine = _learn(_joined(trained), evidence.counts)

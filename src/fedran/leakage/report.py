@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedran.core.labels import Label
-from fedran.leakage.membership import GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
+from fedran.leakage.membership import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +182,10 @@ class Leakage:
 
     def _membership_advice(self) -> tuple[str, ...]:
         """What lowers the strongest of the attacks that use one part of the message."""
-        parts = [a for a in self.attacks if a.name in REMEDIES]
-        return REMEDIES[parts[0].name], ONLY_DP
+        strongest = next(a.name for a in self.attacks if a.name in REMEDIES)
+        if self.mixture and REMEDIES[strongest] == LOWER_RANK:
+            return LARGER_GROUPS, ONLY_DP
+        return REMEDIES[strongest], ONLY_DP
 
 
 WITHHOLD = "Withhold classes with few rows (min_class_count in site.toml), or leave their rows out."
@@ -195,6 +197,7 @@ LARGER_GROUPS = "Use larger groups: min_group and group_size."
 REMEDIES = {
     SPAN: LOWER_RANK,
     SCATTER: LOWER_RANK,
+    **dict.fromkeys(FLOORS, LOWER_RANK),
     MEAN: "Withhold classes with few rows; a secure sum mixes the class means of all sites.",
     NEAREST: LARGER_GROUPS,
     GAP: LARGER_GROUPS,
