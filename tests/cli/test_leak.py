@@ -48,7 +48,7 @@ def test_a_leaky_message_has_exit_code_1_and_advice(made, cli):
     assert code == 1
     assert "Class-centred summary of 33 rows, 3 classes, rank 6, M = 160" in out
     assert "OVER  single rows" in out
-    assert "1 of 1 classes with one row recovered" in out
+    assert "1 of 1 recovered that are alone in a class" in out
     assert "Withhold classes with few rows" in out
     assert "needs more than 10,000 other rows" in out
     assert max(map(len, out.splitlines())) <= 80
@@ -79,6 +79,7 @@ def test_a_mixture_has_no_factor(made, cli):
     code, out, _ = cli(*arguments(made, "mixture.fedran", "rows.npz", "--max-auc", "1"))
     assert code == 0
     assert "Mixture of 32 rows" in out
+    assert "no group has one row" in out
     assert "nearest group mean" in out
     assert "share of H" not in out
 

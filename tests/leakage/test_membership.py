@@ -8,6 +8,10 @@ from hypothesis import strategies as st
 import fedran
 from fedran.leakage.evidence import read
 from fedran.leakage.membership import (
+    FLOORS,
+    MEAN,
+    SCATTER,
+    Population,
     Rows,
     ShadowHead,
     _standardised,
@@ -15,6 +19,7 @@ from fedran.leakage.membership import (
     auc_error,
     halves,
     sample_site,
+    score,
     true_positive_rate,
 )
 from helpers.leaky_sites import summary, world
@@ -111,3 +116,39 @@ def test_halves_and_imitated_sites_respect_classes(seed):
     assert len(set(chosen)) == len(chosen)
     drawn = np.bincount(codes[chosen], minlength=4)
     assert drawn.tolist() == [3, 1, np.sum(codes == 2) // 2, 5]
+
+
+@pytest.mark.parametrize("center", ["class", None])
+def test_scores_of_the_scatter_are_those_of_dense_matrices(center):
+    w = world((30, 20, 25), others=60)
+    evidence, _ = read(summary(w, 10, center), [0, 1, 2], w.phi, RNG)
+    H = w.phi(w.other)
+    population = Population.of(Rows(H, H, w.other_y), evidence, np.random.default_rng(1))
+    H = w.phi(w.Z[::7])
+    (found,) = score(evidence, population, Rows(H, H, w.y[::7]))
+    scatter = evidence.factor @ evidence.factor.T - evidence.surplus @ evidence.surplus.T
+    W = population.whitening.astype(np.float64)
+    S = W.T @ scatter @ W / 75
+    values, axes = np.linalg.eigh(S)
+    for i, u in enumerate((H - population.means[w.y[::7]]) @ W):
+        assert found[SCATTER][i] == pytest.approx(u @ S @ u / (u @ u), rel=1e-3)
+        for name, floor in FLOORS.items():
+            inverse = axes @ np.diag(1 / (np.maximum(values, 0) + floor)) @ axes.T
+            assert found[name][i] == pytest.approx(-(u @ inverse @ u) / (u @ u), rel=1e-2)
+
+
+def test_the_class_mean_is_scored_by_its_likelihood_ratio():
+    w = world((5, 9, 4), others=60)
+    evidence, _ = read(summary(w, 2), [0, 1, 2], w.phi, RNG)
+    H = w.phi(w.other)
+    population = Population.of(Rows(H, H, w.other_y), evidence, np.random.default_rng(1))
+    H, codes, n = w.phi(w.Z), w.y, np.array([5, 9, 4])[w.y]
+    (found,) = score(evidence, population, Rows(H, H, codes))
+    u = (H - population.means[codes]) @ population.whitening
+    v = (evidence.means - population.means)[codes] @ population.whitening
+    # The mean of n rows is N(0, 1 / n) without the row, N(u / n, (n - 1) / n^2) with it.
+    ratio = np.sum(n[:, None] * v**2, axis=1) / 2
+    ratio -= (n**2 / (n - 1)) * np.sum((v - u / n[:, None]) ** 2, axis=1) / 2
+    constant = np.sum(v**2, axis=1) * (n - n**2 / (n - 1)) / 2
+    expected = (ratio - constant) * (n - 1) / n
+    np.testing.assert_allclose(found[MEAN], expected, rtol=1e-2, atol=1e-2)

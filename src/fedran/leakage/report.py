@@ -128,10 +128,12 @@ class Leakage:
         return tuple(self._findings(tolerance or Tolerance()))
 
     def _findings(self, limits: Tolerance) -> Iterator[Finding]:
-        alone = "groups" if self.mixture else "classes"
+        alone = "group" if self.mixture else "class"
         yield Finding(
             "single rows",
-            f"{self.single.recovered} of {self.single.tries} {alone} with one row recovered",
+            f"{self.single.recovered} of {self.single.tries} recovered that are alone in a {alone}"
+            if self.single.tries
+            else f"no {alone} has one row",
             self.single.recovered,
             limits.rows,
             (LARGER_GROUPS if self.mixture else WITHHOLD,),
