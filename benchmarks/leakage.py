@@ -19,8 +19,9 @@ import numpy as np
 
 import fedran
 from fedran.core.dp import Budget, Mechanism
+from fedran.core.nystrom import totals_to_summary
 from fedran.core.release import Release
-from fedran.core.totals import blind_omega, totals, totals_to_summary
+from fedran.core.totals import blind_omega, totals
 from fedran.data.catalogue import load_dataset
 from fedran.data.partition import dirichlet
 from fedran.leakage import Leakage, measure

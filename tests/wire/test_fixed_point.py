@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 
 import fedran
 from fedran.core.errors import Refused
+from fedran.core.nystrom import SKETCH_BASE, totals_to_summary
 from fedran.core.totals import (
-    SKETCH_BASE,
     Totals,
     aware_omega,
     blind_omega,
     totals,
-    totals_to_summary,
 )
 from fedran.wire.fixed_point import (
     FixedPoint,

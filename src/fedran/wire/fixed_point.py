@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.features import row_energy_range
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.totals import Rounding, section_sizes
+from fedran.core.nystrom import RoundingErrors
+from fedran.core.totals import section_sizes
 
 MODULUS = 2**32
 DEVIATIONS = 6.0
@@ -171,7 +172,7 @@ def totals_fixed_point(
     return FixedPoint.for_bounds(section_sizes(n_classes, out_features, width), bounds, n_sites)
 
 
-def totals_rounding(fixed: FixedPoint, n_sites: int) -> Rounding:
+def totals_rounding(fixed: FixedPoint, n_sites: int) -> RoundingErrors:
     """The errors of ``Totals`` that travelled in this form, for ``totals_to_summary``."""
     _, energy, sums, sketch = fixed.errors()
-    return Rounding(n_sites, sums, sketch, energy)
+    return RoundingErrors(n_sites, sums, sketch, energy)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedran.core.errors import Refused
-from fedran.core.totals import sketch_ridge
+from fedran.core.nystrom import sketch_ridge
 from fedran.methods.analytic.exact import Exact
 from fedran.methods.analytic.fedran_secure import FedRANSecure
 from fedran.wire.container import unpack

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
+from fedran.core.nystrom import totals_to_summary
 from fedran.core.summary import Summary
 from fedran.core.totals import (
     Totals,
@@ -25,7 +26,6 @@ from fedran.core.totals import (
     blind_omega,
     omega_codes,
     omega_from_codes,
-    totals_to_summary,
 )
 from fedran.federation.protocol.messages import MAX_WIDTH, read_labels
 from fedran.federation.secure.attempt import MAX_SITES, canonical_json, check_digest

@@ -16,8 +16,8 @@ from fedran.core.head import Head
 from fedran.core.ids import check_id
 from fedran.core.labels import Label, ordered
 from fedran.core.mixture import Mixture
+from fedran.core.nystrom import sketch_ridge
 from fedran.core.summary import Summary
-from fedran.core.totals import sketch_ridge
 from fedran.federation.protocol.identity import SUM, SiteKey, Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json

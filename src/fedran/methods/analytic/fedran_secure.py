@@ -17,6 +17,7 @@ from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
+from fedran.core.nystrom import sketch_ridge, totals_to_summary
 from fedran.core.ridge import Ridge
 from fedran.core.totals import (
     Totals,
@@ -24,9 +25,7 @@ from fedran.core.totals import (
     blind_omega,
     omega_codes,
     omega_from_codes,
-    sketch_ridge,
     totals,
-    totals_to_summary,
 )
 from fedran.methods.analytic.base import (
     OneRound,
