@@ -2,6 +2,9 @@
 
 import csv
 import io
+import re
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -15,7 +18,7 @@ from fedran.bench.report.export import (
 )
 from fedran.bench.report.pages import make_pages
 from fedran.bench.report.tables.table import Cell, Table, number_columns, text_columns
-from helpers.made_up import made_up
+from helpers.made_up import comparison, made_up
 
 TABLE = Table(
     "Title, 5 %",
@@ -55,6 +58,41 @@ def test_latex_escapes_every_special_character_and_marks_the_best():
     assert lines[6] == r"""R\&D\_1, "x" & \textbf{76.5 $\pm$ 0.1} & 1 \\"""
     assert lines[7].endswith(r"\textasciitilde{} & \underline{9} & - \\")
     assert lines[-1] == r"\end{tabular}"
+
+
+def rows_of(latex):
+    """The rows of a tabular as lists of cells."""
+    body = latex[latex.index(r"\toprule") : latex.index(r"\bottomrule")]
+    lines = [line for line in body.splitlines() if line.endswith(r" \\")]
+    return [re.split(r"(?<!\\)&", line.removesuffix(r" \\")) for line in lines]
+
+
+def test_every_latex_table_of_a_report_is_balanced(tmp_path):
+    hostile = made_up("odd", "[x] {a} \\end{tabular} 漢 é $&%#_^~\\", sends="[y]")
+    for path in export_tables([*comparison(seeds=(1,))[:12], hostile], tmp_path):
+        if path.suffix == ".tex":
+            latex = path.read_text()
+            (shape,) = re.findall(r"\\begin\{tabular\}\{([lr]+)\}", latex)
+            assert latex.count(r"\end{tabular}") == 1
+            assert {len(row) for row in rows_of(latex)} == {len(shape)}
+            plain = re.sub(r"\\[{}]", "", latex)
+            assert plain.count("{") == plain.count("}")
+            assert not re.search(r"^ *\[", latex, re.M)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles(tmp_path):
+    cells = '[x] {a} \\end 漢 é $&%#_^~\\ <b> "q" 76 ± 1, β λ |'
+    table = Table(
+        cells, [*text_columns(cells)], [[[Cell(cells, "best")]], [[Cell(cells, "second")]]]
+    )
+    start = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
+    (tmp_path / "t.tex").write_text(f"{start}\n{latex_table(table)}\n\\end{{document}}\n")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    if "booktabs.sty' not found" in done.stdout:
+        pytest.skip("booktabs is not installed")
+    assert done.returncode == 0, done.stdout[-800:]
 
 
 def test_the_overview_shows_accuracy_upload_and_seconds_of_every_method():

@@ -24,6 +24,7 @@ _LATEX = {
     "±": r"$\pm$",
     "β": r"$\beta$",
     "λ": r"$\lambda$",
+    "[": "{[}",  # at the start of a row it would be an argument of the line break before it
     **{c: f"\\{c}" for c in "&%$#_{}"},
 }
 _LATEX_MARKS = {"": "{}", "best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
@@ -114,12 +115,13 @@ def export_tables(results: Sequence[Result], folder: Path) -> list[Path]:
 
 
 def _latex(foreign: str) -> str:
-    r"""Text in which nothing is a command.
+    r"""Text in which nothing is a command. Letters that pdfLaTeX may lack become question marks.
 
     >>> print(_latex("A_T: 76.5 ± 0.1 %"))
     A\_T: 76.5 $\pm$ 0.1 \%
     """
-    return "".join(_LATEX.get(c, c) for c in printable(foreign, 4000))
+    shown = printable(foreign, 4000)
+    return "".join(_LATEX.get(c, c if c.isascii() or "À" <= c <= "ÿ" else "?") for c in shown)
 
 
 def _latex_row(cells: Iterable[str]) -> str:

@@ -156,4 +156,5 @@ def _where(case: tuple[Setting, float | None], found: Sequence[Group]) -> str:
     classes = len(found[0].first.classes)
     uneven = "uneven split" if beta is not None and beta < 1 else "split"
     skew = "" if beta is None else f", {uneven} with β = {beta:g}"
-    return f"{title}: {classes} classes in {setting.tasks} tasks, {setting.clients} clients{skew}"
+    tasks, clients = setting.frame.split(", ")[:2]
+    return f"{title}: {classes} classes in {tasks}, {clients}{skew}"

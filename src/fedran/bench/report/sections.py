@@ -252,5 +252,5 @@ TERMS = {
     "β": "concentration of the Dirichlet distribution that divides the rows of each class among "
     "the clients. A smaller β gives a more skewed split.",
     "printed": "copied from the paper, which used another backbone. Not measured here.",
-    "computed": "derived from measured figures by the calculation in the note of the table.",
+    "computed": "derived from measured figures. The note says how.",
 }

@@ -58,7 +58,9 @@ class Setting:
         '5 tasks, 10 clients, dirichlet split, 20 % labelled'
         """
         labels = "" if self.label_rate >= 1 else f", {100 * self.label_rate:g} % labelled"
-        return f"{self.tasks} tasks, {self.clients} clients, {self.partitioner} split{labels}"
+        tasks = f"{self.tasks} task{'' if self.tasks == 1 else 's'}"
+        clients = f"{self.clients} client{'' if self.clients == 1 else 's'}"
+        return f"{tasks}, {clients}, {self.partitioner} split{labels}"
 
     @property
     def title(self) -> str:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 INK, SOFT, MUTED, GRID = "#1c1e21", "#646b73", "#9aa0a7", "#dcdee0"
 ACCENT = "#d9480f"
-COLOURS = ("#2b7fd4", "#2f9e44", "#ae3ec9", "#b08900", "#d6417e", "#0c9aa8", "#8d6e63")
+COLOURS = ("#2b7fd4", "#2f9e44", "#ae3ec9", "#b08900", "#d6417e", "#0c9aa8", "#a47764")
 MARKERS = "osD^vPX<>p"
 NARROW = 3.85
 """Inches of the drawings for narrow windows."""

@@ -49,16 +49,17 @@ def task_charts(results: Sequence[Result]) -> list[Chart]:
         beta, styles = main_beta(members), method_styles(members)
         found = [g for g in members if g.beta == beta]
         height = 3.2
-        names = [*styles, GREY]
+        names, two = [*styles, GREY], bool(_steady(found, styles))
+        width = 10.4 if two else 6.6
         charts.append(
             Chart(
                 slug("tasks", setting.dataset, setting.frame),
                 f"Accuracy after each task: {setting_title(setting, beta)}",
-                (10.4, height + fit_legend(10.4, names)[1]),
+                (width, height + fit_legend(width, names)[1]),
                 partial(_draw_tasks, found, styles),
-                "First: all methods; the best of each kind has a colour. Second: these minus "
-                f"{next(iter(styles), found[0].name)}.",
-                narrow_height=2 * height + fit_legend(NARROW, names)[1],
+                "The best method of each kind has a colour."
+                f"{f' Second: these minus {next(iter(styles))}.' if two else ''}",
+                narrow_height=(2 if two else 1) * height + fit_legend(NARROW, names)[1],
             )
         )
     return unique(charts)
@@ -72,7 +73,8 @@ def _one_size(results: Sequence[Result]) -> list[Result]:
 
 
 def _draw_tasks(found: Sequence[Group], styles: dict[str, Style], figure: Figure) -> None:
-    left, right = panels(figure, 2)
+    axes = panels(figure, 2 if _steady(found, styles) else 1)
+    left, right = axes[0], axes[-1]
     order = {name: i for i, name in enumerate(styles)}
     curves = {g.name: np.mean([r.A for r in g.results], axis=0) for g in found}
     x, grey = range(1, found[0].setting.tasks + 1), GREY
@@ -82,18 +84,24 @@ def _draw_tasks(found: Sequence[Group], styles: dict[str, Style], figure: Figure
         grey = "_nolegend_" if label == grey else grey
         look = styles.get(name, OTHER).line
         left.plot(x, curves[name], **look, label=label)
-        if name in styles:
+        if name in styles and right is not left:
             right.plot(x, curves[name] - base, **look)
-    steady = [g.name for g in found if g.name in styles and not is_trained(g.first)]
-    gaps = np.concatenate([base - base, *(curves[name] - base for name in steady)])
-    space = 0.15 * max(1.0, float(np.ptp(gaps)))
-    right.set_ylim(gaps.min() - space, gaps.max() + space)
-    for ax in (left, right):
+    left.set_ylabel("accuracy over classes seen, %")
+    if right is not left:
+        gaps = np.concatenate([curves[name] - base for name in _steady(found, styles)])
+        space = 0.15 * max(1.0, float(np.ptp(gaps)))
+        right.set_ylim(gaps.min() - space, gaps.max() + space)
+        right.set_ylabel("difference, points")
+    for ax in axes:
         ax.set_xticks(x[:: max(1, len(x) // 10)])
         ax.set_xlabel("task")
-    left.set_ylabel("accuracy over classes seen, %")
-    right.set_ylabel("difference, points")
     legend_below(figure, [left])
+
+
+def _steady(found: Sequence[Group], styles: dict[str, Style]) -> list[str]:
+    """The coloured methods without training, whose differences are drawn; none if there is one."""
+    names = [g.name for g in found if g.name in styles and not is_trained(g.first)]
+    return names if len(names) > 1 else []
 
 
 def cumulative_upload(result: Result) -> tuple[list[int], list[float]]:
