@@ -22,7 +22,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.ops.flower import CONNECTION, flwr, free_port, is_listening
+from fedran.federation.ops.flower import CONNECTION, _executable, flwr, free_port, is_listening
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.server.store import Store
@@ -71,7 +71,7 @@ def test_a_server_killed_during_a_task_reaches_the_same_state_as_an_undisturbed_
             port = fed.server.settings().address.rpartition(":")[2]
             for process in psutil.process_iter(["cmdline"]):
                 command = " ".join(process.info["cmdline"] or ())
-                if "flwr-serverapp" in command and port in command:
+                if "server.executor" in command and port in command:
                     process.kill()
 
         for task, kill in (("task-1", kill_link), ("task-2", kill_app)):
@@ -269,3 +269,42 @@ def post(address, ca):
     request = urllib.request.Request(address, data=b"", method="POST")
     with urllib.request.urlopen(request, context=context, timeout=10) as answer:
         return answer.status
+
+
+EVIL = """\
+from pathlib import Path
+from flwr.serverapp import ServerApp
+
+Path({marker!r}).write_text("imported")
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    Path({marker!r}).write_text("run")
+"""
+
+
+def test_a_run_of_another_app_executes_no_code_and_raises_an_alarm(tmp_path):
+    """Any user of the server's machine can submit one, because Flower's port is open to them."""
+    with federation(tmp_path / "t", sites=1, catch_up=10) as fed:
+        marker, app = tmp_path / "code-was-run", tmp_path / "evil"
+        app.mkdir()
+        ours = (fed.server.flower / "app" / "pyproject.toml").read_text()
+        named = ours.replace("fedran.federation.server.app:app", "evil:app")
+        (app / "pyproject.toml").write_text(named)
+        (app / "evil.py").write_text(EVIL.format(marker=str(marker)))
+        done = subprocess.run(
+            [_executable("flwr"), "run", ".", CONNECTION, "--format", "json"],
+            cwd=app,
+            env={**os.environ, "FLWR_HOME": str(fed.server.flower)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert '"success": true' in done.stdout, done.stdout + done.stderr
+        log = fed.server.folder / "log" / "fedran.log"
+        wait_for(lambda: "ALARM: a run brought an app that is not" in log.read_text(), "an alarm")
+        wait_for(lambda: "ALARM: run" in fed.command("status", fed.folder)[1], "it in the status")
+        assert not marker.exists()
+        assert fed.task("task-1").state == "complete"
+        assert fed.head("site-1") is not None

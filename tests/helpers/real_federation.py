@@ -113,7 +113,7 @@ class Federation:
     def kill(self, name, number=signal.SIGKILL):
         """Send a signal to a program of Flower and all it started: ``server`` or a site."""
         place = self.server.folder if name == "server" else self.site(name).folder
-        for program in ("superlink",) if name == "server" else ("supernode", "executor"):
+        for program in ("superlink" if name == "server" else "supernode", "executor"):
             mark = place / "log" / f"{program}.pid"
             text = wait_for(lambda mark=mark: mark.is_file() and mark.read_text(), mark)
             os.killpg(int(text.split()[0]), number)

@@ -100,12 +100,20 @@ def test_addresses_of_both_kinds_are_reached(tmp_path, monkeypatch):
 def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path, monkeypatch):
     paths = make_server(tmp_path / "s", ServerSettings("trial", 4, address="[::1]:9443"))
     monkeypatch.setattr(flower, "_executable", lambda name: name)
-    command, environment = flower.superlink(paths, insecure=False)
+    command, _ = flower.superlink(paths, insecure=False)
     assert command[command.index("--host") + 1 : command.index("--host") + 4] == [
         "::1",
         "--port",
         "9443",
     ]
     assert 'address = "[::1]:9443"' in (paths.flower / "config.toml").read_text()
-    assert environment[WITHOUT_KEYS] == "0"
-    assert flower.superlink(paths, insecure=True)[1][WITHOUT_KEYS] == "1"
+    assert command[command.index("--isolation") + 1] == "process"
+    secret = paths.runtime / "secret"
+    assert command[command.index("--superexec-auth-secret-file") + 1] == str(secret)
+    assert secret.stat().st_mode & 0o077 == 0
+    for insecure in (False, True):
+        program, given = flower.server_executor(paths, insecure=insecure)
+        assert given[WITHOUT_KEYS] == str(int(insecure))
+        assert given["FEDRAN_SERVER"] == str(paths.settings_file)
+        assert (str(paths.tls / "ca.crt") in program) != insecure
+        assert secret.read_bytes().hex() not in " ".join(program)  # other users see the command

@@ -17,8 +17,9 @@ from fedran.core.errors import Refused
 from fedran.federation.ops import flower
 from fedran.federation.ops.keys import make_certificates
 from fedran.federation.ops.scaffold import make_site
+from fedran.federation.protocol.executor import CLAIM, end_with
 from fedran.federation.site import executor
-from fedran.federation.site.executor import check_app, note_alarm
+from fedran.federation.site.executor import note_alarm
 from fedran.federation.site.report import ALARMS
 from fedran.federation.site.settings import SitePaths
 
@@ -32,29 +33,6 @@ def paths(tmp_path):
     ca = tmp_path / "tls" / "ca.crt"
     make_site(tmp_path / "site", federation="trial", client="site-1", server="127.0.0.1:9", ca=ca)
     return SitePaths(tmp_path / "site")
-
-
-def test_our_own_app_is_accepted():
-    check_app(build_fab_from_files({"pyproject.toml": OURS})[0])
-
-
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        ({"pyproject.toml": OURS.replace(b"site.app:app", b"site.app:other")}, "site.app:other"),
-        ({"pyproject.toml": OURS, "fedran/federation/site/app.py": b"boom = 1"}, "app.py"),
-        ({"pyproject.toml": OURS.replace(b"fedran.federation.server", b"evil")}, "evil"),
-    ],
-)
-def test_any_other_app_is_refused(files, words):
-    with pytest.raises(Refused, match=f"an app that only names the apps of fedran, got .*{words}"):
-        check_app(build_fab_from_files(files)[0])
-
-
-@pytest.mark.parametrize("fab", [b"", b"PK", b"\0" * 1000])
-def test_an_app_that_cannot_be_read_is_refused(fab):
-    with pytest.raises(Refused, match="an app that only names the apps of fedran"):
-        check_app(fab)
 
 
 def test_a_foreign_app_raises_an_alarm_that_is_kept(paths, caplog):
@@ -131,7 +109,7 @@ def claims(paths, port, secret):
     if secret is not None:
         known = (paths.runtime / "secret").read_bytes() if secret is True else secret
         interceptors.append(
-            SuperExecAuthHttpInterceptor(master_secret=known, protected_methods={executor.CLAIM})
+            SuperExecAuthHttpInterceptor(master_secret=known, protected_methods={CLAIM})
         )
     client = RuntimeHttpClient.from_server_address(
         f"127.0.0.1:{port}",
@@ -167,8 +145,8 @@ def test_the_app_of_a_run_is_checked_and_never_loaded(ours, paths, monkeypatch):
     for name in ("install_from_fab", "get_load_client_app_fn"):
         monkeypatch.setattr(task, name, getattr(task, name))
     monkeypatch.setattr(task, "run_clientapp", run)
-    monkeypatch.setattr(executor.os, "_exit", lambda code: steps.append(code))
-    executor.run_message(paths, "127.0.0.1:1", "token", b"")
+    monkeypatch.setattr("os._exit", lambda code: steps.append(code))
+    end_with(lambda: executor.answer_message(paths, "127.0.0.1:1", "token", b""))
     assert steps[0] == (False, {"runtime_dependency_install": False})
     assert steps[1:] == [executor.app if ours else "refused", 0]
     assert (paths.folder / "state" / ALARMS).is_file() != ours
@@ -177,4 +155,4 @@ def test_the_app_of_a_run_is_checked_and_never_loaded(ours, paths, monkeypatch):
 def test_a_version_of_flower_without_these_steps_answers_nothing(paths, monkeypatch):
     monkeypatch.delattr(executor.flower_task, "install_from_fab")
     with pytest.raises(NotImplementedError, match="foreign apps could not be refused"):
-        executor.run_message(paths, "127.0.0.1:1", "token", b"")
+        executor.answer_message(paths, "127.0.0.1:1", "token", b"")

@@ -76,8 +76,9 @@ def superlink(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[st
     command = [_executable("flower-superlink"), "--host", host, "--port", str(port)]
     command += ["--database", str(paths.flower / "state.db")]
     command += ["--disable-runtime-dependency-installation"]
-    environment = _environment(FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file)
-    environment[WITHOUT_KEYS] = "1" if insecure else "0"
+    command += ["--isolation", "process"]
+    command += ["--superexec-auth-secret-file", str(_new_secret(paths.runtime))]
+    environment = _environment(FLWR_HOME=paths.flower)
     if insecure:
         command += ["--insecure"]
     else:
@@ -86,6 +87,16 @@ def superlink(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[st
         command += ["--ssl-keyfile", str(paths.tls / "server.key")]
         command += ["--ssl-ca-certfile", str(paths.tls / "ca.crt"), "--enable-supernode-auth"]
     return command, environment
+
+
+def server_executor(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of the program that runs the server's app for its SuperLink."""
+    command = [sys.executable, "-P", "-m", "fedran.federation.server.executor"]
+    command += [str(paths.settings_file), _reachable(paths.settings().address)]
+    command += [str(paths.runtime / "secret")]
+    command += [] if insecure else [str(paths.tls / "ca.crt")]
+    environment = _environment(FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file)
+    return command, {**environment, WITHOUT_KEYS: "1" if insecure else "0"}
 
 
 def simulator(paths: ServerPaths, sites: Path, port: int) -> tuple[list[str], dict[str, str]]:
@@ -110,8 +121,7 @@ def supernode(paths: SitePaths, port: int, *, insecure: bool) -> tuple[list[str]
     if not (runtime / "server.crt").is_file() or days_left(runtime / "server.crt") < 30:
         shutil.rmtree(runtime)
         make_certificates(runtime)
-    (runtime / "secret").unlink(missing_ok=True)
-    write_private(runtime / "secret", secrets.token_bytes(32))
+    _new_secret(runtime)
     command = [_executable("flower-supernode"), "--superlink", settings.server]
     command += ["--host", "127.0.0.1", "--port", str(port), "--isolation", "process"]
     command += ["--superexec-auth-secret-file", str(runtime / "secret")]
@@ -195,6 +205,15 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _new_secret(folder: Path) -> Path:
+    """A file with a new secret that only its owner can read."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / "secret"
+    path.unlink(missing_ok=True)
+    write_private(path, secrets.token_bytes(32))
+    return path
 
 
 def _reachable(address: str) -> str:

@@ -57,11 +57,19 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
                 f"{settings.address} is in use by another program, maybe another server; change "
                 "`address` in server.toml"
             )
+        executor = partial(flower.server_executor, paths, insecure=insecure)
+        app = SupervisedProcess("app", executor, paths.folder / "log" / "executor.log")
+        app.end_leftover()
         registry = NodeRegistry(paths, authenticated=not insecure)
         next_update, update, next_expiry = 0.0, threading.Thread(), 0.0
         try:
             while not stopping.wait(0.5):
+                before = link.started
                 link.check()
+                if link.started != before:  # with another secret
+                    app.stop()
+                if link.running and flower.is_listening(settings.address):
+                    app.check()
                 if time.monotonic() >= next_expiry and not insecure:
                     next_expiry = time.monotonic() + EXPIRY_SECONDS
                     warn_of_expiry(paths.tls / "server.crt", "`fedran federation renew` renews it")
@@ -72,6 +80,7 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
                     update.start()
                     next_update = time.monotonic() + (settings.catch_up or 3600.0)
         finally:
+            app.stop()
             link.stop()
 
 

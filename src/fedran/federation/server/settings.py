@@ -266,6 +266,11 @@ class ServerPaths:
         return self.folder / self.settings().state
 
     @property
+    def runtime(self) -> Path:
+        """The folder of the secret that is shared by the SuperLink and the server's app."""
+        return self.flower / "runtime"
+
+    @property
     def flower(self) -> Path:
         """The folder of Flower's own files: its database, its connection and our thin app."""
         return self.folder / self.flower_name
