@@ -25,7 +25,7 @@ class Accounts:
     eps_G_fro: float = 0.0
     """The same in the Frobenius norm. Adds."""
     eps_quant: float = 0.0
-    """The part of ``eps_G`` that is due to quantisation. Adds."""
+    """The part of ``eps_G`` that is due to quantisation, or to noise that was added. Adds."""
     eps_B: float = 0.0
     """Bound on the Frobenius error of the class sums (quantisation). Adds."""
     eta_loc: float = 0.0

@@ -364,7 +364,7 @@ def row_energy_range(fingerprint: Fingerprint) -> tuple[float, float] | None:
     if phi.kind == "relu":
         return None
     if not phi.projected:
-        return 1 - UNIT_SLACK, 1 + UNIT_SLACK
+        return 0.0, 1 + UNIT_SLACK
     M, spread = phi.out_features, GELU_VARIANCE * NEVER * phi.out_features
     low = GELU_ENERGY * M - math.sqrt(2 * spread)
     return max(0.0, low), GELU_ENERGY * M + 2 * math.sqrt(spread) + 2 * NEVER

@@ -18,8 +18,10 @@ from fedran.core.labels import Label
 from fedran.core.ridge import Ridge
 from fedran.core.summary import Summary
 
-RIDGE = 0.06
-"""lambda per mean eigenvalue of the Gram, chosen on held-out training rows."""
+RIDGE = 0.3
+"""lambda per ``spread`` of a release's noise, chosen on held-out training rows."""
+LEAST_RIDGE = 0.003
+"""The least lambda per mean eigenvalue of the Gram, where there is hardly any noise."""
 LEAST_COUNT = 4.0
 """Classes with fewer rows than this many standard deviations of the noise are left out."""
 BLOCK = 256
@@ -66,13 +68,13 @@ class Release:
         sums = sums * np.minimum(1.0, longest)
         between = float(np.sum(sums**2 / counts))
         sums = sums * min(1.0, math.sqrt(energy / max(between, 1e-300)))
-        noise = 2.2 * spread + float(np.max(np.abs(E - noisy)))
+        change = float(np.max(np.abs(E - noisy)))
         accounts = Accounts(
             n_rows=n_rows,
             energy=energy,
-            eps_G=noise,
-            eps_G_fro=math.sqrt(d) * noise,
-            eps_quant=noise,
+            eps_G=2 * spread + change,
+            eps_G_fro=math.sqrt(d) * (2 * spread + change),
+            eps_quant=2 * spread,
             eps_B=math.sqrt(sums.size * self.sums_variance),
             parts=1,
         )
@@ -88,8 +90,12 @@ def mean_row(sums: ClassSums) -> Float64[NDArray[Any], " d"]:
 
 
 def noisy_ridge(accounts: Accounts, out_features: int, share: float = RIDGE) -> Ridge:
-    """The ridge parameter for summaries of noisy sums: a share of the mean eigenvalue."""
-    return Ridge.absolute(share * accounts.energy / out_features or 1.0)
+    """The ridge parameter for summaries of noisy sums: a share of the noise of one of them.
+
+    ``accounts.eps_quant`` adds up the norms of their noise, 2 ``spread`` each.
+    """
+    spread = accounts.eps_quant / (2 * max(1, accounts.parts))
+    return Ridge.absolute(share * spread + LEAST_RIDGE * accounts.energy / out_features or 1.0)
 
 
 def corrected(noisy: Float64[NDArray[Any], " d"], spread: float) -> Float64[NDArray[Any], " d"]:

@@ -41,6 +41,7 @@ def whole(tmp_path_factory):
     store.database.set_served("sent-now", ["7"])
     store.database.set_run("1", "may", "finished", 5, 6)
     store.database.set_seen("site-1")
+    store.database.add_charge("may", 1, 3.0, 1e-5, ["site-1", "site-2"])
     store.close()
     return (folder / "store.db").read_bytes()
 

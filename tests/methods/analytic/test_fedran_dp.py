@@ -51,7 +51,7 @@ def test_noise_of_all_clients_adds_up_to_what_the_honest_ones_must_give():
 
 def test_with_hardly_any_noise_it_separates_the_classes():
     toy = make_toy(1, "mixed", rows=60)
-    method = FedRANDP(epsilon=1e5, ridge=1e-3)
+    method = FedRANDP(epsilon=1e5)
     state = toy.play(method)
     X, y = toy.pooled()
     assert np.mean(method.predict(state, X.astype(np.float32)) == np.array(y, dtype=object)) > 0.9

@@ -36,7 +36,7 @@ MAX_GROUP_SIZE = 10**6
 ENVELOPE = "envelope"
 MessageKind = Literal["summary", "mixture"]
 """What sites send."""
-Privacy = Literal["none", "secure"]
+Privacy = Literal["none", "secure", "dp"]
 """``secure``: sites send only masked vectors, of which the server learns nothing but the sum."""
 FeatureSource = str | dict[str, str]
 """What made the features: a name, or a table such as backbone, weights, preprocessing."""
@@ -111,9 +111,14 @@ class Offer:
         return {**asdict(self), **lists}
 
     def features(self) -> RandomFeatures:
-        """The feature map."""
+        """The feature map. Under differential privacy there are no random features."""
         return RandomFeatures(
-            self.in_features, self.out_features, self.kind, self.seed, source=self.source
+            self.in_features,
+            self.out_features,
+            self.kind,
+            self.seed,
+            source=self.source,
+            projected=self.privacy != "dp",
         )
 
     @property

@@ -8,13 +8,14 @@ lists or resolutions cannot add up anything.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedran.core.dp import Mechanism
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
@@ -29,14 +30,13 @@ from fedran.core.totals import (
 )
 from fedran.federation.protocol.messages import MAX_WIDTH, read_labels
 from fedran.federation.secure.attempt import MAX_SITES, canonical_json, check_digest
+from fedran.federation.secure.noise import Noise, decode_center
 from fedran.wire.container import pack, unpack
 from fedran.wire.fixed_point import FixedPoint, row_bounds, totals_fixed_point, totals_rounding
 from fedran.wire.validation import DEFAULT_LIMITS, Header
 
 MAX_ROWS = 10**9
 OMEGA = "omega"
-Noise = Callable[[int], NDArray[np.int64]]
-"""A function that draws this many whole numbers, which a site adds to its contribution."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,9 @@ class Content:
     """The most sites of the sum. Every contribution leaves room for as many."""
     max_rows: int
     """The most rows of one site. The resolution of the numbers follows from it."""
+    noise: Noise | None = None
+    """Differential privacy: what each site adds to its numbers. ``omega`` is then the digest of the
+    released mean from which rows are measured; empty: rows are not centred."""
 
     @classmethod
     def read(cls, fields: object) -> Content:
@@ -69,6 +72,7 @@ class Content:
             header.integer("seed", 0, 2**32 - 1),
             header.integer("sites", 1, MAX_SITES),
             header.integer("max_rows", 1, MAX_ROWS),
+            Noise.read(fields.get("noise")),
         )
 
     def fields(self) -> dict[str, Any]:
@@ -84,6 +88,20 @@ class Content:
     def width(self) -> int | None:
         """Columns of the sketch; None for the Gram matrix itself."""
         return self.sketch or None
+
+    def length(self, fingerprint: Fingerprint) -> int:
+        """How many numbers every site sends."""
+        if self.noise is None:
+            return self.fixed_point(fingerprint).size
+        width = int(str(fingerprint.fields["M"]))
+        return self.noise.mechanism(width, self.max_rows * self.sites, None).size(len(self.classes))
+
+    def mechanism(self, fingerprint: Fingerprint, encoded_center: bytes) -> Mechanism:
+        """The mechanism of a sum with noise."""
+        assert self.noise is not None
+        width = int(str(fingerprint.fields["M"]))
+        center = decode_center(encoded_center, self.omega, width)
+        return self.noise.mechanism(width, self.max_rows * self.sites, center)
 
     def fixed_point(self, fingerprint: Fingerprint) -> FixedPoint:
         """The scales of the numbers. They follow from public values only."""
@@ -125,23 +143,20 @@ def encode_aware_omega(previous: Summary, columns: int, seed: int) -> bytes:
 
 
 def encode_contribution(
-    found: Totals, content: Content, fingerprint: Fingerprint, noise: Noise | None = None
+    found: Totals, content: Content, fingerprint: Fingerprint
 ) -> NDArray[np.uint32]:
     """A site's totals as integers modulo 2^32, ready to be masked.
 
     Refused if there are more rows than agreed, or if a number is so large that the sum over all
-    sites could overflow. ``noise`` is added to the integers.
+    sites could overflow.
     """
     rows = sum(found.sums.counts)
     if rows > content.max_rows:
         raise Refused("rows", f"at most {content.max_rows}, the server's `max_rows`", rows)
     try:
-        codes = content.fixed_point(fingerprint).encode(found.vector(), content.sites)
+        return content.fixed_point(fingerprint).encode(found.vector(), content.sites)
     except ValueError as reason:
         raise Refused("rows", "numbers that a secure sum can hold", str(reason)) from None
-    if noise is not None:
-        codes = codes + noise(len(codes)).astype(np.uint32)
-    return codes
 
 
 def sum_to_summary(
@@ -154,8 +169,14 @@ def sum_to_summary(
 ) -> Summary:
     """The summary of all rows of the sites whose contributions were summed.
 
-    A sum that cannot describe rows is refused: a site added other numbers than its totals.
+    A sum that cannot describe rows is refused: a site added other numbers than its totals. Noise
+    makes such sums anyway, so with noise they are corrected instead.
     """
+    if content.noise is not None:
+        mechanism = content.mechanism(fingerprint, encoded_omega)
+        vector = total.view(np.int32).astype(np.int64)
+        summary = mechanism.release(vector, content.classes, n_sites).summary(fingerprint)
+        return replace(summary, route=f"private sum of {n_sites} sites").validate()
     fixed = content.fixed_point(fingerprint)
     found = Totals.from_vector(fixed.decode(total), content.classes, out_features, content.width)
     omega = content.test_matrix(out_features, encoded_omega)

@@ -18,7 +18,15 @@ from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import COHORT, SUM, Statement, UploadId, is_cohort
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.server.entries import Run, SolvedHead, Task, Tombstone, Upload, Waiting
+from fedran.federation.server.entries import (
+    Charge,
+    Run,
+    SolvedHead,
+    Task,
+    Tombstone,
+    Upload,
+    Waiting,
+)
 from fedran.federation.server.sqlite_file import SqliteFile, StoreDamaged
 from fedran.wire.validation import FILE_LIMITS
 
@@ -75,6 +83,13 @@ MIGRATIONS = (
     CREATE TABLE rejected (
         client TEXT NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL, at REAL NOT NULL,
         reason TEXT NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (client, task, digest)
+    )
+    """,
+    """
+    CREATE TABLE ledger (
+        number INTEGER PRIMARY KEY, at REAL NOT NULL, task TEXT NOT NULL,
+        attempt INTEGER NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
+        sites TEXT NOT NULL, crc INTEGER NOT NULL, UNIQUE (task, attempt)
     )
     """,
 )
@@ -238,6 +253,32 @@ class Database(SqliteFile):
         """Client, task and digest of rejected uploads -> the reason, oldest first."""
         rows = self.rows("rejected", "ORDER BY at, client, task")
         return {(client, task, digest): reason for client, task, digest, _, reason in rows}
+
+    def add_charge(
+        self, task: str, attempt: int, epsilon: float, delta: float, sites: Sequence[str]
+    ) -> None:
+        """Note what a sum spends, once per attempt."""
+        with self.transaction():
+            if not self.rows("ledger", "WHERE task = ? AND attempt = ?", [task, attempt]):
+                self.put(
+                    "ledger",
+                    number=self.next("ledger"),
+                    at=time.time(),
+                    task=task,
+                    attempt=attempt,
+                    epsilon=epsilon,
+                    delta=delta,
+                    sites=_json(sites),
+                )
+
+    def ledger(self) -> list[Charge]:
+        """What the private sums have spent, oldest first."""
+        found = []
+        for *row, sites in self.rows("ledger", "ORDER BY number"):
+            number, at, task, attempt, epsilon, delta = row
+            members = tuple(json.loads(sites))
+            found.append(Charge(number, at, task, attempt, epsilon, delta, members))
+        return found
 
     def set_task(
         self,

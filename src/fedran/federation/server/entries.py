@@ -65,6 +65,19 @@ class Tombstone:
 
 
 @dataclass(frozen=True)
+class Charge:
+    """What the rows of a private sum have spent. It is written before the sum is revealed."""
+
+    number: int
+    at: float
+    task: str
+    attempt: int
+    epsilon: float
+    delta: float
+    sites: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SolvedHead:
     """A head that was solved, tested and sent."""
 

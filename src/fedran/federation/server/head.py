@@ -28,14 +28,14 @@ def update_head(
     """Solve and encode the head over everything in the store; its bytes and their SHA-256.
 
     A head that differs from the one in service is tested, written to ``head.fedran`` and recorded
-    in the database. Before the first upload, bytes and digest are empty.
+    in the database. Before the first upload with a class, bytes and digest are empty.
 
     With ``margin`` and validation rows, a head that is worse on earlier classes is held back: it
     is written to ``held.fedran``, and the one in service stays. Without ``margin`` the new head
     goes into service whatever its accuracy. After a rollback, the head in service stays until
     then.
     """
-    if not store.aggregator.absorbed:
+    if not store.aggregator.classes:
         return b"", ""
     path = store.folder / HEAD
     in_service = path.read_bytes() if path.is_file() else b""

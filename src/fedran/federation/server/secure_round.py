@@ -20,6 +20,7 @@ from typing import Any
 from flwr.app import Message, MessageType
 
 from fedran.core.errors import Refused
+from fedran.core.release import mean_row
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import (
     COHORT,
@@ -35,7 +36,9 @@ from fedran.federation.protocol.transport import message_content
 from fedran.federation.secure.attempt import MAX_SITES, Attempt, Stage, roster_digest
 from fedran.federation.secure.contribution import Content, encode_aware_omega, sum_to_summary
 from fedran.federation.secure.coordinator import FOLDER, Coordinator, FinishedSum
+from fedran.federation.secure.noise import encode_center
 from fedran.federation.server import round as rounds
+from fedran.federation.server.ledger import over_budget
 from fedran.federation.server.round import Quorum, Round, Verdict
 from fedran.wire.codec import decode, encode
 from fedran.wire.validation import FILE_LIMITS
@@ -169,6 +172,11 @@ class SecureRound(Round):
         self.started.add(task)
         if not self._may_open(task):
             return
+        if reason := self._over_budget(task):
+            self.attempts[task] = MAX_ATTEMPTS
+            log.error("task %s: no sum: %s", task, reason)
+            self.store.events.write("sum", name=task, state="over budget", reason=reason)
+            return
         if self.attempts.get(task):  # everyone has to answer the first stage again
             limit = max(limit, now + self.settings.exchange_seconds)
         self.attempts[task] = self.attempts.get(task, 0) + 1
@@ -176,6 +184,23 @@ class SecureRound(Round):
         digest = hashlib.sha256(omega).hexdigest() if omega else ""
         attempt, content = self._terms(task, self._next_number(task), digest)
         self.sums.open(attempt, content, omega, limit)
+
+    def _over_budget(self, task: str) -> str:
+        """Why the sum of a task must not be revealed; empty: it may, or there is no budget."""
+        settings = self.settings
+        if settings.noise is None:
+            return ""
+        ledger, asked = self.store.database.ledger(), sorted(self._missing(task))
+        return over_budget(ledger, task, asked, settings.noise.budget, settings.total_epsilon)
+
+    def _charge(self) -> None:
+        """Note what is spent by sums that are about to be revealed."""
+        for opened in self.sums.sums.values():
+            noise = opened.content.noise
+            if noise is not None and opened.state.stage in (Stage.REVEAL, None):
+                task, number = opened.attempt.task, opened.attempt.number
+                sites = opened.state.survivors
+                self.store.database.add_charge(task, number, noise.epsilon, noise.delta, sites)
 
     def _terms(self, task: str, number: int, omega: str) -> tuple[Attempt, Content]:
         """What the sites of an attempt must agree on, as the settings say now."""
@@ -188,6 +213,7 @@ class SecureRound(Round):
             zlib.crc32(f"{settings.federation} {task}".encode()),
             min(len(roster), MAX_SITES),
             settings.max_rows,
+            settings.noise,
         )
         fingerprint = self.store.rules.fingerprint
         attempt = Attempt(
@@ -210,8 +236,14 @@ class SecureRound(Round):
         return int(numbers[task])
 
     def _omega(self, task: str) -> bytes:
-        """The encoded test matrix of a sketch that is aware of the task before; empty: blind."""
+        """The encoded test matrix of a sketch that is aware of the task before; empty: blind.
+
+        With noise, the mean of all rows released before.
+        """
         settings = self.settings
+        if settings.noise is not None:
+            held = self.store.aggregator.class_sums
+            return encode_center(mean_row(held)) if held else b""
         earlier = [u for u in self.store.database.uploads() if base_task(u.task) != task]
         if not (settings.sketch_columns and earlier):
             return b""
@@ -221,6 +253,7 @@ class SecureRound(Round):
 
     def _ask(self, offer: dict[str, Any], limit: float) -> None:
         """Send every node what it is asked now. Nodes with nothing new are left alone."""
+        self._charge()
         owners = {} if self.owners is None else self.owners()
         for node, client in self.clients.items():
             if self.sums.pending(client) - self.asked.get(node, set()):

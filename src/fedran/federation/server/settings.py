@@ -24,6 +24,7 @@ from fedran.federation.protocol.messages import (
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
 from fedran.federation.secure.attempt import MAX_SITES
 from fedran.federation.secure.contribution import MAX_ROWS
+from fedran.federation.secure.noise import Noise
 from fedran.federation.server.quarantine import NewClasses, Thresholds
 from fedran.settings import Settings, between
 
@@ -110,7 +111,9 @@ class ServerSettings(Settings):
     is lower by more than this many points."""
     privacy: Privacy = "none"
     """`secure`: the server learns the sum over at least `min_sites` sites, and nothing about one
-    site. Needs `classes`. See the how-to about secure sums."""
+    site. Needs `classes`. See the how-to about secure sums. `dp`: the sum has noise too, so that it
+    is differentially private for every row. Needs `epsilon`. See the how-to about differential
+    privacy."""
     min_sites: Annotated[int, between(2, MAX_SITES)] = 3
     """The fewest sites of a secure sum. Sites have a limit of their own too."""
     sketch: Annotated[int, between(0, MAX_WIDTH)] = 512
@@ -122,6 +125,16 @@ class ServerSettings(Settings):
     max_rows: Annotated[int, between(1, MAX_ROWS)] = 10_000
     """The most rows of one site per task in a secure sum. Numbers are rounded to a resolution that
     follows from it. A site with more rows sends nothing."""
+    epsilon: Annotated[float | None, between(0.001, 1000)] = None
+    """With privacy = "dp": the epsilon of every row. A row must be in one task only."""
+    delta: Annotated[float, between(1e-15, 0.01)] = 1e-5
+    """With privacy = "dp": the delta of every row, less than 1 / (number of rows)."""
+    honest_sites: Annotated[int | None, between(1, MAX_SITES)] = None
+    """With privacy = "dp": sites on whose noise the guarantee counts. The others of a sum may tell
+    the server theirs. Without it, `min_sites`."""
+    total_epsilon: Annotated[float | None, between(0.001, 1000)] = None
+    """With privacy = "dp": the budget of a person with rows in every task. A task that would exceed
+    it is refused. Without it, every person has rows in one task only."""
     exchange_seconds: Annotated[float, between(1, 86400)] = 120.0
     """Seconds that each exchange of a secure sum waits for a site, after the first one, which waits
     for `deadline`."""
@@ -173,6 +186,31 @@ class ServerSettings(Settings):
             raise ValueError(
                 f'privacy = "{self.privacy}" needs message = "summary", because mixtures do not add'
             )
+        if self.privacy == "dp":
+            self._check_budget()
+
+    def _check_budget(self) -> None:
+        """A budget must be stated, and noise is added to features without a projection."""
+        if self.epsilon is None:
+            raise ValueError('privacy = "dp" needs `epsilon`, the budget of every row')
+        if self.out_features != self.in_features:
+            raise ValueError(
+                'privacy = "dp" uses the features without a projection, because noise grows with '
+                f"the width: set out_features = {self.in_features}, got {self.out_features}"
+            )
+        if (self.honest_sites or 1) > self.min_sites:
+            raise ValueError(
+                f"honest_sites must be at most min_sites = {self.min_sites}, because a sum may "
+                f"have no more sites, got {self.honest_sites}"
+            )
+
+    @property
+    def noise(self) -> Noise | None:
+        """The noise of every sum; None: there is none."""
+        if self.privacy != "dp":
+            return None
+        assert self.epsilon is not None
+        return Noise(self.epsilon, self.delta, self.honest_sites or self.min_sites)
 
     @property
     def sketch_columns(self) -> int:

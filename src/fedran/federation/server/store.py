@@ -17,6 +17,7 @@ from fedran.core.ids import check_id
 from fedran.core.labels import Label, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.nystrom import sketch_ridge
+from fedran.core.release import noisy_ridge
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import SUM, SiteKey, Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
@@ -145,7 +146,11 @@ class Store:
 
     def solve(self) -> Head:
         """The head over everything absorbed."""
-        ridge = None if self.key is None else sketch_ridge(self.aggregator.out_features)
+        ridge, M = None, self.aggregator.out_features
+        if self.rules.fingerprint.fields.get("projected") is False:
+            ridge = noisy_ridge(self.aggregator.accounts, M)
+        elif self.key is not None:
+            ridge = sketch_ridge(M)
         return self.aggregator.solve(ridge)
 
     def close(self) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedran.core.dp import Mechanism
 from fedran.core.errors import Refused
+from fedran.core.labels import Label
 from fedran.core.summarize import Summarizer
 from fedran.core.totals import totals
 from fedran.federation.protocol.messages import Offer
@@ -36,6 +39,17 @@ def make_contribution(
     data = site.source(offer.task)
     check_labels(data.y, offer)
     phi, features = offer.features(), site.extractor(data, offer)
+    if content.noise is not None:
+        labelled = np.flatnonzero([label is not None for label in data.y])
+        if len(labelled) > content.max_rows:
+            raise Refused("rows", f"at most {content.max_rows}, the server's `max_rows`", "more")
+        return private_contribution(
+            content.mechanism(phi.fingerprint, encoded_omega),
+            lambda rows: np.asarray(phi(features(data.X[rows]))),
+            data.y,
+            labelled,
+            content.classes,
+        )
 
     def H(rows: NDArray[np.int64]) -> NDArray[Any]:
         return np.asarray(phi(features(data.X[rows])))
@@ -49,3 +63,22 @@ def make_contribution(
     assert not isinstance(found, int)  # there is at least one row
     log.info("task %s: totals of %d rows for a secure sum", offer.task, len(kept))
     return encode_contribution(found, content, phi.fingerprint)
+
+
+def private_contribution(
+    mechanism: Mechanism,
+    H: Callable[[NDArray[np.int64]], NDArray[Any]],
+    y: list[Any],
+    labelled: NDArray[np.int64],
+    classes: tuple[Label, ...],
+) -> NDArray[np.uint32]:
+    """The sums of all labelled rows and this site's share of the noise, modulo 2^32.
+
+    No class is withheld and no pseudo-label is given: both would let one row decide about others,
+    and the noise only covers its own contribution.
+    """
+    vector = mechanism.noise(len(classes))
+    for i in range(0, len(labelled), BATCH_ROWS):
+        rows = labelled[i : i + BATCH_ROWS]
+        vector += mechanism.sums(H(rows), [y[k] for k in rows], classes)
+    return vector.astype(np.uint32)

@@ -28,6 +28,7 @@ from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Sta
 from fedran.federation.secure.contribution import Content
 from fedran.federation.secure.masking import SiteState
 from fedran.federation.secure.pinning import PinnedRoster, read_clients
+from fedran.federation.site.settings import SiteSettings
 from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
@@ -129,12 +130,12 @@ class Participant:
 
     identity: SiteIdentity
     files: SumFiles
-    min_sites: int
+    limits: SiteSettings
     make_vector: MakeVector
 
     @classmethod
     def load(
-        cls, folder: Path, settings: Any, shown: object, make_vector: MakeVector
+        cls, folder: Path, settings: SiteSettings, shown: object, make_vector: MakeVector
     ) -> Participant:
         """The site in ``folder``, after the roster that the server shows was compared."""
         state = folder / settings.state
@@ -143,7 +144,7 @@ class Participant:
         identity = SiteIdentity(
             settings.client, SiteKey.load(folder / settings.key), pinned.clients
         )
-        return cls(identity, SumFiles(state), settings.min_sites, make_vector)
+        return cls(identity, SumFiles(state), settings, make_vector)
 
     def answer(self, offer: Offer, request: bytes, content: object, omega: bytes) -> bytes:
         """The answer to one request. It is on disk before it is returned."""
@@ -156,7 +157,7 @@ class Participant:
                 request,
                 self.identity,
                 state,
-                min_sites=self.min_sites,
+                min_sites=self.limits.min_sites,
                 repeat=files.may_repeat(task),
             )
             files.save(state)
@@ -199,6 +200,7 @@ class Participant:
         for name, value in expected.items():
             if getattr(attempt, name) != value:
                 raise Refused(f"{name} of the attempt", str(value), getattr(attempt, name))
+        self._check_noise(offer, content)
         task, files = offer.task, self.files
         state = files.state(task)
         if state is not None and state.attempt == attempt:
@@ -218,6 +220,25 @@ class Participant:
         if content.omega:
             write_atomically(files.path(task, "omega"), omega)
         self.make_vector(offer, content)
+
+    def _check_noise(self, offer: Offer, content: Content) -> None:
+        """Refuse a sum with less noise than this site's settings demand.
+
+        The sum has at least ``min_sites`` members, so the noise may count on that many sites.
+        """
+        noise, limits = content.noise, self.limits
+        if (noise is not None) != (offer.privacy == "dp"):
+            expected = "noise" if offer.privacy == "dp" else "no noise"
+            raise Refused("content", f"{expected}, as the offer says", noise)
+        if noise is None:
+            return
+        for name, given, most in (
+            ("epsilon", noise.epsilon, limits.max_epsilon),
+            ("delta", noise.delta, limits.max_delta),
+            ("honest sites", noise.honest, limits.min_sites),
+        ):
+            if given > most:
+                raise Refused(name, f"at most {most}, as this site's settings demand", given)
 
 
 def requests_of(

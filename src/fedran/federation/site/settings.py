@@ -60,6 +60,11 @@ class SiteSettings(Settings):
     validation: str | None = None
     """A file with rows as of a task, which are in no upload. The site counts how many of them a new
     classifier labels correctly, and tells the server, if the server's `site_validation` asks."""
+    max_epsilon: Annotated[float, between(0.001, 1000)] = 8.0
+    """The largest epsilon of a task's rows. With privacy = "dp", a server that asks for less noise
+    gets nothing. The noise counts on at most `min_sites` honest sites."""
+    max_delta: Annotated[float, between(0, 0.01)] = 1e-5
+    """The largest delta of a task's rows."""
     pseudo_labels: Literal["margin", "none"] = "margin"
     """Whether rows without a label get a pseudo-label, or are left out."""
     seconds: Annotated[float, between(1, 7 * 86400)] = 600.0

@@ -73,7 +73,7 @@ class FedRANDP(OneRound):
     gram_share: Positive = Shares().gram
     """Share of the squared sensitivity that the Gram gets."""
     ridge: Positive = RIDGE
-    """lambda per mean eigenvalue of the Gram."""
+    """lambda per spread of the noise of a task's Gram."""
     most_rows: Width = 16384
     """The most rows of one task at all clients together. It fixes the resolution of the integers.
     """

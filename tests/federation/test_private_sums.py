@@ -1,0 +1,193 @@
+"""Sums with noise in a federation: sites add and demand it, and a ledger limits what is spent."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+import fedran
+from fedran.core.dp import Budget, composed, gaussian_epsilon
+from fedran.federation.server import secure_round
+from fedran.federation.server.entries import Charge
+from fedran.federation.server.ledger import over_budget, spent
+from fedran.federation.server.settings import ServerSettings
+from fedran.federation.site import contribution
+from helpers.secure_federation import CLASSES, D, SecureFederation, rows
+
+PHI = fedran.RandomFeatures(D, D, "cosine", source="test", projected=False)
+
+
+class PrivateFederation(SecureFederation):
+    """Sites that accept any epsilon, so that few rows suffice for a classifier."""
+
+    def __init__(self, folder, monkeypatch, **options):
+        super().__init__(folder, monkeypatch, **options)
+        for name in self.names:
+            self.set_site(name, max_epsilon=1000.0)
+
+    def set_site(self, name, privacy="dp", **limits):
+        lines = [f"{key} = {value}" for key, value in limits.items()]
+        text = [
+            'federation = "trial"',
+            f'client = "{name}"',
+            'folder = "data"',
+            "own_process = false",
+            f'privacy = "{privacy}"',
+            *lines,
+        ]
+        (self.folder / "sites" / name / "site.toml").write_text("\n".join(text) + "\n")
+
+    def settings(self, deadline=0.3, **changes):
+        changes = {"epsilon": 1000.0, "max_rows": 200, **changes}
+        found = ServerSettings(
+            "trial", D, D, "cosine", source="test", classes=CLASSES, privacy="dp", **changes
+        )
+        object.__setattr__(found, "deadline", deadline)
+        object.__setattr__(found, "exchange_seconds", 0.3)
+        return found
+
+    def learned(self, **changes):
+        with self.store(**changes) as store:
+            return store.aggregator.counts, store.database.ledger(), store.database.uploads()
+
+
+@pytest.fixture
+def trial(tmp_path, monkeypatch):
+    return PrivateFederation(tmp_path, monkeypatch)
+
+
+def test_two_tasks_give_a_head_of_unit_rows_and_are_in_the_ledger(trial):
+    assert trial.run("may") == "complete"
+    assert trial.run("june") == "complete"
+    counts, ledger, uploads = trial.learned()
+    truth = np.concatenate([y for _, y in trial.data.values()])
+    assert [abs(counts[c] - (truth == c).sum()) < 8 for c in CLASSES] == [True] * 3
+    assert [(c.task, c.attempt, c.epsilon, c.sites) for c in ledger] == [
+        ("may", 1, 1000.0, tuple(trial.names)),
+        ("june", 1, 1000.0, tuple(trial.names)),
+    ]
+    assert [u.client for u in uploads] == ["cohort-1", "cohort-1"]
+    with trial.store() as store:
+        head = store.solve()
+    X, y = rows(7, 200)
+    assert head.fingerprint == PHI.fingerprint
+    assert np.mean(head.predict(PHI(X)) == y) > 0.8
+
+
+def test_every_site_adds_its_share_of_the_noise(trial, monkeypatch):
+    made = []
+    original = contribution.private_contribution
+
+    def recorded(mechanism, *arguments):
+        made.append((mechanism, original(mechanism, *arguments)))
+        return made[-1][1]
+
+    monkeypatch.setattr(contribution, "private_contribution", recorded)
+    trial.run("may", epsilon=1.0)
+    assert len(made) == 3
+    for (mechanism, vector), name in zip(made, trial.names, strict=True):
+        X, y = trial.data[name, "may"]
+        noise = vector.view(np.int32) - mechanism.sums(PHI(X), y, CLASSES)
+        assert mechanism.honest == 3
+        assert mechanism.budget == Budget(1.0, 1e-5)
+        _, _, sums, _ = mechanism.site_variances
+        scaled = noise[21:-3] / math.sqrt(sums)
+        assert 0.3 < scaled.var() < 2.5  # 18 values
+
+
+def test_a_site_refuses_too_little_noise_and_noise_that_counts_on_too_many_sites(trial):
+    """The others are then too few for a sum."""
+    for settings, demand in (
+        ({"epsilon": 1000.0}, {"max_epsilon": 3.0}),
+        ({"delta": 1e-3}, {"max_epsilon": 1000.0}),
+        ({"min_sites": 3, "honest_sites": 3}, {"max_epsilon": 1000.0, "min_sites": 2}),
+    ):
+        trial.set_site("site-2", **demand)
+        trial.run("may", **settings)
+        counts, ledger, _ = trial.learned()
+        assert (counts, ledger) == ({}, [])
+
+
+def test_a_site_that_demands_noise_gets_a_secure_sum_without_it_refused(trial, monkeypatch):
+    original = secure_round.SecureRound._terms
+
+    def without_noise(self, *arguments):
+        attempt, content = original(self, *arguments)
+        content = replace(content, noise=None)
+        length = content.length(self.store.rules.fingerprint)
+        return replace(attempt, content=content.digest, length=length), content
+
+    monkeypatch.setattr(secure_round.SecureRound, "_terms", without_noise)
+    trial.run("may")
+    assert trial.learned()[0] == {}
+
+
+def test_a_task_that_would_exceed_the_budget_of_a_person_is_refused(trial):
+    one = Budget(500.0, 1e-5).mu
+    both = gaussian_epsilon(composed([one, one]), 1e-5)
+    assert trial.run("may", epsilon=500.0, total_epsilon=both - 1) == "complete"
+    assert trial.run("june", epsilon=500.0, total_epsilon=both - 1) == "short"
+    _, ledger, uploads = trial.learned()
+    assert len(ledger) == len(uploads) == 1
+    with trial.store() as store:
+        assert "total_epsilon is" in str(list(store.database.events()))
+    assert trial.run("june", epsilon=500.0, total_epsilon=both) == "complete"
+
+
+def test_rows_that_have_spent_their_budget_are_in_no_second_sum(trial):
+    """The sum was revealed and then lost, as when an old backup of the uploads is restored."""
+    trial.run("may")
+    with trial.store() as store:
+        store.database.sql.execute("DELETE FROM uploads")
+    for path in (trial.server / "state").glob("snapshot-*"):
+        path.unlink()
+    trial.run("may")
+    counts, ledger, _ = trial.learned()
+    assert (counts, len(ledger)) == ({}, 1)
+
+
+def test_no_class_is_withheld_and_no_pseudo_label_given(trial):
+    """Both would let one row decide about others."""
+    for name in trial.names:
+        X, y = rows(5)
+        y = y.astype(float)
+        y[20:] = np.nan
+        trial.put(name, "may", X, y)
+    trial.run("may")
+    counts, _, _ = trial.learned()
+    assert abs(sum(counts.values()) - 60) < 8
+
+
+def test_what_a_row_and_a_person_have_spent():
+    charges = [
+        Charge(1, 0.0, "a", 1, 1.0, 1e-5, ("x", "y")),
+        Charge(2, 0.0, "b", 1, 2.0, 1e-5, ("x",)),
+    ]
+    found = spent(charges, 1e-5)
+    mus = [Budget(1.0, 1e-5).mu, Budget(2.0, 1e-5).mu]
+    assert found.row == pytest.approx(2.0)
+    assert found.person == pytest.approx(gaussian_epsilon(composed(mus), 1e-5))
+    again = [*charges, Charge(3, 0.0, "b", 2, 2.0, 1e-5, ("x", "z"))]
+    assert spent(again, 1e-5).row == pytest.approx(gaussian_epsilon(composed([mus[1]] * 2), 1e-5))
+    assert spent([], 1e-5).person == 0
+    assert "rows of x" in over_budget(charges, "b", ("x", "z"), Budget(1.0), None)
+    assert over_budget(charges, "b", ("z",), Budget(1.0), None) == ""
+    assert "total_epsilon is 2" in over_budget(charges, "c", ("z",), Budget(1.0), 2.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": None}, "needs `epsilon`"),
+        ({"out_features": 8}, "set out_features = 6, got 8"),
+        ({"honest_sites": 4}, "honest_sites must be at most min_sites = 3"),
+        ({"kind": "relu"}, "bounded norm"),
+    ],
+)
+def test_settings_without_a_guarantee_are_an_error(changes, message):
+    given = {"in_features": 6, "out_features": 6, "classes": CLASSES, "epsilon": 1.0, **changes}
+    with pytest.raises(ValueError, match=message):
+        ServerSettings("trial", privacy="dp", **given)
