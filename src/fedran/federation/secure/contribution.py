@@ -116,10 +116,6 @@ class Content:
             n_sites=self.sites,
         )
 
-    def length(self, fingerprint: Fingerprint) -> int:
-        """How many numbers a site sends."""
-        return self.fixed_point(fingerprint).size
-
     def test_matrix(self, out_features: int, encoded: bytes) -> NDArray[np.float32] | None:
         """Omega (M, s), decoded or drawn; None where the Gram matrix itself is summed.
 
