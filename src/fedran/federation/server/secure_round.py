@@ -190,7 +190,8 @@ class SecureRound(Round):
         settings = self.settings
         if settings.noise is None:
             return ""
-        ledger, asked = self.store.database.ledger(), sorted(self._missing(task))
+        asked = sorted(self.store.roster.clients.keys() - self.decided[task].keys())
+        ledger = self.store.database.ledger()
         return over_budget(ledger, task, asked, settings.noise.budget, settings.total_epsilon)
 
     def _charge(self) -> None:

@@ -121,7 +121,8 @@ class ServerSettings(Settings):
     0, or at least half of `out_features`: the Gram matrix itself, which is exact."""
     aware: bool = True
     """Whether the sketch of a secure sum uses directions of the task before. They are sent to the
-    sites. Otherwise directions are random."""
+    sites. Otherwise directions are random. With privacy = "dp": whether rows are measured from the
+    mean of the rows released before, which needs less noise."""
     max_rows: Annotated[int, between(1, MAX_ROWS)] = 10_000
     """The most rows of one site per task in a secure sum. Numbers are rounded to a resolution that
     follows from it. A site with more rows sends nothing."""
