@@ -25,7 +25,7 @@ from fedran.core.totals import blind_omega, totals
 from fedran.data.catalogue import load_dataset
 from fedran.data.partition import dirichlet
 from fedran.leakage import Leakage, measure
-from fedran.leakage.membership import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
+from fedran.leakage.attacks import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
 from fedran.wire.sizes import human_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -232,6 +232,8 @@ def main() -> None:
     )
     for dataset, title in DATASETS.items():
         own = [d for d in done if d["dataset"] == dataset]
+        if not own:
+            continue
         order = [name for name, _, _ in kinds(None)]  # type: ignore[arg-type]
         own.sort(key=lambda d: order.index(d["name"]))
         site = f"The site has {own[0]['members']:,} rows."

@@ -6,20 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedran
-from fedran.leakage.evidence import read
-from fedran.leakage.membership import (
+from fedran.leakage.attacks import (
     FLOORS,
     MEAN,
     SCATTER,
     Population,
     Rows,
     ShadowHead,
+    sample_site,
+    score,
+)
+from fedran.leakage.evidence import read
+from fedran.leakage.membership import (
     _standardised,
     auc,
     auc_error,
     halves,
-    sample_site,
-    score,
     true_positive_rate,
 )
 from helpers.leaky_sites import summary, world

@@ -8,7 +8,7 @@ import pytest
 import fedran
 from fedran.core.dp import Budget, Mechanism
 from fedran.leakage import Tolerance, measure
-from fedran.leakage.membership import GAP, MEAN, SPAN
+from fedran.leakage.attacks import GAP, MEAN, SPAN
 from helpers.leaky_sites import summary, world
 
 

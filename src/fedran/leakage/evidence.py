@@ -18,7 +18,7 @@ from fedran.core.mixture import Mixture, condense
 from fedran.core.release import Release, noisy_ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
-from fedran.leakage.membership import Evidence, Groups, Imitate, Rows, ShadowHead
+from fedran.leakage.attacks import Evidence, Groups, Imitate, Rows, ShadowHead
 
 Message = Summary | Mixture | Release
 LIFTED = 2048

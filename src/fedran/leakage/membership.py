@@ -1,278 +1,37 @@
-"""Membership attacks: which rows does a message describe, and which not?
+"""Membership: members and other rows are scored alike, compared within classes, and combined.
 
-The attacker holds the message, candidate rows with their labels, and reference rows of the same
-kind that are not members. Every attack gives each candidate a score; a larger one means "rather a
-member". Scores are compared within a class only, so that a class which is common at the site gives
-nothing away by itself.
-
-The reference is halved. What the attacker knows about the population comes from one half, and the
-other half is tested beside the members. Otherwise rows that helped to estimate the population would
-look different from members for that reason alone.
+Scores are compared within a class only, so that a class which is common at the site gives nothing
+away by itself. The reference is halved. What the attacker knows about the population comes from one
+half, and the other half is tested beside the members. Otherwise rows that helped to estimate the
+population would look different from members for that reason alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.stats import rankdata
 
-from fedran.core._linalg.arrays import Float32, Float64, Int64
-from fedran.core.class_sums import ClassSums
-from fedran.core.ridge import Ridge
-from fedran.core.summarize import summarize
-from fedran.core.summary import Summary
+from fedran.core._linalg.arrays import Int64
+from fedran.leakage.attacks import (
+    Evidence,
+    Imitate,
+    Population,
+    Rows,
+    Scores,
+    sample_site,
+    score,
+)
 
 FALSE_POSITIVES = 0.001
 LEAST_FOR_TPR = 10_000
 """The rate is stated above this number of reference rows: fewer than ten decide about it below."""
 LEAST_PER_CLASS = 8
 """Fewest reference rows of a class, so that scores of the class can be compared."""
-DIRECTIONS = 1024
-"""Most directions of the population in which candidates are compared."""
-POPULATION_ROWS = 2500
-"""Rows that these directions are computed from."""
-SHADOW_HEADS = 2
-"""Heads of imitated sites per half of the reference."""
-SHADOW_RANK = 256
-FLOORS = {"Mahalanobis distance": 0.03, "Mahalanobis distance, damped": 1.0}
-"""What is added to every variance in the sample, as a share of the population's."""
-SPAN, NEAREST, GAP = "distance to the span", "nearest group mean", "gap to the next group"
-MEAN, SCATTER, HEADS = "class mean", "scatter", "shadow heads"
 TOGETHER = "all together"
-
-Scores = dict[str, NDArray[np.float64]]
-"""One score per candidate by the name of the attack."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Candidates as a message describes them, their random features, and their class numbers."""
-
-    X: Float32[NDArray[Any], "n m"]
-    """Random features for a summary, prepared features for a mixture."""
-    H: Float32[NDArray[Any], "n M"]
-    """Random features. The head works on them."""
-    codes: Int64[NDArray[Any], " n"]
-
-    def __getitem__(self, rows: NDArray[Any]) -> Rows:
-        H = self.H[rows]
-        return Rows(H if self.X is self.H else self.X[rows], H, self.codes[rows])
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-
-class Groups(NamedTuple):
-    """Group means of a mixture and the class number of each."""
-
-    means: Float32[NDArray[Any], "g m"]
-    codes: Int64[NDArray[Any], " g"]
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """What a message tells about rows X (n, m): means, counts and scatter of its classes."""
-
-    means: Float32[NDArray[Any], "C m"]
-    counts: Float64[NDArray[Any], " C"]
-    factor: Float32[NDArray[Any], "m r"]
-    """Columns whose Gram is the scatter of the rows about their class means."""
-    surplus: Float32[NDArray[Any], "m s"]
-    """Columns whose Gram has to be subtracted from it."""
-    weights: Float32[NDArray[Any], "M C"]
-    """The head that a server would solve from this message alone."""
-    groups: Groups | None = None
-
-    @cached_property
-    def basis(self) -> Float32[NDArray[Any], "m r"]:
-        """Orthonormal columns with the span of the factor."""
-        return np.linalg.qr(self.factor.astype(np.float64))[0].astype(np.float32)
-
-    def residual(self, rows: Rows) -> Float32[NDArray[Any], "n m"]:
-        """Each row minus the mean that the message states for its class."""
-        return rows.X - self.means[rows.codes]
-
-    def outside(self, rows: Rows) -> NDArray[np.float64]:
-        """The squared distance of each row's residual from the span of the factor."""
-        left = self.residual(rows)
-        left -= (left @ self.basis) @ self.basis.T
-        return np.sum(left**2, axis=1, dtype=np.float64)
-
-    def share(self, rows: Rows) -> float:
-        """The share of the squared residuals of all rows that lies in the span of the factor."""
-        total = np.sum(self.residual(rows) ** 2, dtype=np.float64)
-        return float(1 - np.sum(self.outside(rows)) / total) if total > 0 else 1.0
-
-
-Imitate = Callable[[Rows], Evidence]
-"""The evidence of the same kind of message about other rows."""
-
-
-@dataclass(frozen=True, eq=False)
-class ShadowHead:
-    """A head of an imitated site, and the columns F and ridge of its Gram."""
-
-    weights: Float32[NDArray[Any], "M C"]
-    columns: Float32[NDArray[Any], "M w"]
-    ridge: float
-
-    @classmethod
-    def of(cls, summary: Summary, rule: Ridge | None = None) -> ShadowHead:
-        """The head that a server would solve from one summary."""
-        columns = np.asarray(summary.gram_factor(), dtype=np.float32)
-        ridge = (rule or Ridge()).value(summary.accounts)
-        B = np.asarray(summary.class_sums)
-        solved = cho_solve(_cholesky(columns, ridge), columns.T @ B)
-        return cls(((B - columns @ solved) / ridge).astype(np.float32), columns, ridge)
-
-    def leverage(self, rows: Rows) -> NDArray[np.float64]:
-        """h' (FF' + ridge I)^-1 h: how much its own row would count in a score."""
-        triangle, _ = _cholesky(self.columns, self.ridge)
-        inner = (rows.H @ self.columns).T
-        solved = solve_triangular(triangle, inner, lower=True, check_finite=False)
-        squares = np.sum(rows.H**2, axis=1, dtype=np.float64)
-        return np.maximum(squares - np.sum(solved**2, axis=0), 0.0) / self.ridge
-
-
-def _cholesky(columns: Float32[NDArray[Any], "M w"], ridge: float) -> tuple[NDArray[Any], bool]:
-    small = (columns.T @ columns).astype(np.float64)
-    small[np.diag_indices_from(small)] += ridge
-    triangle, lower = cho_factor(small, lower=True)
-    return triangle, lower
-
-
-@dataclass(frozen=True, eq=False)
-class Population:
-    """What the attacker knows from one half of the reference."""
-
-    means: Float32[NDArray[Any], "C m"]
-    whitening: Float32[NDArray[Any], "m q"]
-    """Maps residuals to uncorrelated values of variance 1."""
-    heads: tuple[ShadowHead, ...]
-
-    @classmethod
-    def of(cls, rows: Rows, evidence: Evidence, rng: np.random.Generator) -> Population:
-        """Class means of all rows, leading directions of some, and heads of imitated sites."""
-        n_classes = len(evidence.counts)
-        sums = ClassSums.from_codes(rows.X, tuple(range(n_classes)), rows.codes)
-        some = rows[np.sort(rng.permutation(len(rows))[:POPULATION_ROWS])]
-        free = max(2, len(some) - n_classes)
-        found = summarize(some.X, some.codes, min(DIRECTIONS, free // 2, rows.X.shape[1]))
-        variances = found.sigma**2 / free
-        scale = found.sigma * np.sqrt(variances + 1e-3 * variances.sum() / max(1, len(variances)))
-        heads = []
-        for _ in range(SHADOW_HEADS):
-            site = rows[sample_site(rows.codes, evidence.counts, rng)]
-            heads.append(ShadowHead.of(_labelled(site, n_classes)))
-        whitening = np.asarray(found.factor / scale, dtype=np.float32)
-        return cls(np.asarray(sums.means.T, dtype=np.float32), whitening, tuple(heads))
-
-
-def _labelled(site: Rows, n_classes: int) -> Summary:
-    """A summary of random features whose sums cover all class numbers."""
-    found = summarize(site.H, site.codes, min(SHADOW_RANK, max(1, len(site))))
-    whole = ClassSums.from_codes(site.H, tuple(range(n_classes)), site.codes)
-    return Summary(found.factor, whole, found.accounts)
-
-
-def sample_site(
-    codes: Int64[NDArray[Any], " n"], counts: NDArray[np.float64], rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Rows of an imitated site: as many of each class as counted, at most half of those there."""
-    chosen = []
-    for c, count in enumerate(counts):
-        of_class = rng.permutation(np.flatnonzero(codes == c))
-        chosen.append(of_class[: min(int(count), max(1, len(of_class) // 2))])
-    return np.concatenate(chosen)
-
-
-def score(evidence: Evidence, population: Population, *candidates: Rows) -> list[Scores]:
-    """The scores of all attacks but the combined one, for each set of candidates."""
-    columns = population.whitening.T @ np.concatenate([evidence.factor, evidence.surplus], axis=1)
-    signs = np.repeat([1.0, -1.0], [evidence.factor.shape[1], evidence.surplus.shape[1]])
-    scatter = (columns * signs.astype(np.float32)) @ columns.T
-    variances, axes = np.linalg.eigh(scatter.astype(np.float64) / max(1.0, evidence.counts.sum()))
-    return [
-        _score(evidence, population, rows, variances, axes.astype(np.float32))
-        for rows in candidates
-    ]
-
-
-def _score(
-    evidence: Evidence,
-    population: Population,
-    rows: Rows,
-    variances: Float64[NDArray[Any], " q"],
-    axes: Float32[NDArray[Any], "q q"],
-) -> Scores:
-    """``variances`` along ``axes`` are those of the message's scatter; the population's are 1."""
-    found: Scores = {}
-    centre, own = population.means[rows.codes], evidence.means[rows.codes]
-    from_centre = rows.X - centre
-    u = from_centre @ population.whitening
-    if evidence.groups is not None:
-        found[NEAREST], found[GAP] = _nearest(evidence.groups, population, rows, u)
-    elif 0 < evidence.factor.shape[1] < rows.X.shape[1]:
-        whole = np.sum(from_centre**2, axis=1, dtype=np.float64)
-        found[SPAN] = -np.log(evidence.outside(rows) / np.maximum(whole, 1e-30) + 1e-12)
-    # The log-likelihood ratio of the class mean with and without the row, for normal rows.
-    shift = (own - centre) @ population.whitening
-    along = (u @ axes).astype(np.float64) ** 2
-    squares = np.maximum(np.sum(along, axis=1), 1e-30)
-    found[MEAN] = np.sum(u * shift, axis=1) - squares / (2 * evidence.counts[rows.codes])
-    # A member adds (u'u)^2 to u'Su, whose spread over other rows is proportional to u'u. Directions
-    # in which the sample varies less than the population are those that members avoid.
-    found[SCATTER] = along @ variances / squares
-    for name, floor in FLOORS.items():
-        found[name] = -(along @ (1 / (np.maximum(variances, 0.0) + floor))) / squares
-    found[HEADS] = _likelihood_ratio(evidence, population, rows)
-    return found
-
-
-def _likelihood_ratio(
-    evidence: Evidence, population: Population, rows: Rows
-) -> NDArray[np.float64]:
-    """The log-likelihood ratio of the head's score for a row's own class, up to a factor.
-
-    Shadow heads without the row give the score to expect, s. With the row they would give
-    (s + l) / (1 + l) where l is its leverage (Sherman-Morrison), so none has to be solved again.
-    """
-    each = np.arange(len(rows))
-    own = np.float64((rows.H @ evidence.weights)[each, rows.codes])
-    without, change = np.zeros(len(rows)), np.zeros(len(rows))
-    for head in population.heads:
-        s = np.float64((rows.H @ head.weights)[each, rows.codes])
-        leverage = head.leverage(rows)
-        without += s / len(population.heads)
-        change += leverage * (1 - s) / (1 + leverage) / len(population.heads)
-    return change * (own - without - change / 2)
-
-
-def _nearest(
-    groups: Groups, population: Population, rows: Rows, u: Float32[NDArray[Any], "n q"]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Distance to the nearest group mean of the class, and how much farther the next one is.
-
-    Distances are those of the population's uncorrelated values. The first is relative to the
-    row's distance from the centre of its class.
-    """
-    nearest, gap = np.zeros(len(rows)), np.zeros(len(rows))
-    for c in np.unique(rows.codes):
-        of_class, mine = np.flatnonzero(rows.codes == c), groups.codes == c
-        v = (groups.means[mine] - population.means[c]) @ population.whitening
-        squares = np.einsum("ij,ij->i", u[of_class], u[of_class], dtype=np.float64)[:, None]
-        distance = squares - 2.0 * (u[of_class] @ v.T) + np.sum(v**2, axis=1)
-        distance = np.sort(np.maximum(distance, 1e-9 * squares + 1e-30), axis=1)
-        nearest[of_class] = -np.log(distance[:, 0] / np.maximum(squares[:, 0], 1e-30))
-        if len(v) > 1:
-            gap[of_class] = np.log(distance[:, 1] / distance[:, 0])
-    return nearest, gap
 
 
 class Tested(NamedTuple):

@@ -15,12 +15,12 @@ from fedran.core.labels import MISSING, Label, encode_labels, recode
 from fedran.core.mixture import Mixture
 from fedran.core.release import Release
 from fedran.core.summary import Summary
+from fedran.leakage.attacks import Rows
 from fedran.leakage.evidence import Message, class_means, feature_map, read
 from fedran.leakage.inversion import recover_means, recover_rows
 from fedran.leakage.membership import (
     LEAST_FOR_TPR,
     LEAST_PER_CLASS,
-    Rows,
     attack,
     auc,
     auc_error,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedran.core.labels import Label
-from fedran.leakage.membership import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
+from fedran.leakage.attacks import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
 
 
 @dataclass(frozen=True, slots=True)
