@@ -93,7 +93,11 @@ def test_a_mixture_has_no_factor(made, cli):
         ("upload.fedran", "none.npz", "no such file; expected rows with labels"),
         ("upload.fedran", "bare.npz", "expected arrays features and labels or test and test_la"),
         ("upload.fedran", "rows.npy", "expected arrays features and labels"),
-        ("upload.fedran", "other.npz", "Z: expected 1 rows of class 0, as the message says"),
+        (
+            "upload.fedran",
+            "other.npz",
+            "other.npz: expected 1 rows of class 0, as the message says",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_one_line_and_exit_code_2(message, rows, words, made, cli):

@@ -98,6 +98,12 @@ def test_rates_are_stated_only_with_enough_reference_rows(monkeypatch):
     assert leak_of(summary(w), w).tpr is None
 
 
+def test_members_in_the_reference_are_left_out():
+    w = world()
+    mixed = np.concatenate([w.Z, w.other]), np.concatenate([w.y, w.other_y])
+    assert measure(summary(w, 5), w.Z, w.y, *mixed) == leak_of(summary(w, 5), w)
+
+
 def test_the_same_seed_gives_the_same_figures():
     w = world()
     assert leak_of(summary(w, 5), w) == leak_of(summary(w, 5), w)

@@ -69,8 +69,12 @@ def leak(
     content = _read_message(message)
     Z, y = read_labelled(rows)
     others, labels = read_labelled(reference)
-    with Console(stderr=True).status("Attacking the message ..."):
-        found = measure(content, Z, y, others, labels, partial=partial)
+    try:
+        with Console(stderr=True).status("Attacking the message ..."):
+            found = measure(content, Z, y, others, labels, partial=partial)
+    except Refused as reason:
+        field = {"Z": str(rows), "reference": str(reference)}.get(reason.field, reason.field)
+        raise Refused(field, reason.expected, reason.got, reason.hint) from None
     limits = Tolerance(max_rows, small_class, max_cosine, max_share, max_auc, max_tpr)
     if as_json:
         typer.echo(json.dumps(as_fields(found, limits), indent=2))

@@ -1,4 +1,4 @@
-"""Inversion attacks: features of rows and classes from the class sums and the factor of a summary.
+"""Inversion attacks: features of single rows and of classes from a message.
 
 The projection P is public. A class sum over one row is phi(x), and M equations determine the d
 values of x. A class mean gives the mean feature in the same way. A factor with as many columns as
@@ -8,7 +8,7 @@ rows gives single rows: they are the points where phi(x) minus the class mean li
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,98 @@ from scipy.special import ndtr
 
 from fedran.core._linalg.arrays import Float32, Float64
 from fedran.core.features import RandomFeatures
+from fedran.core.labels import MISSING
+from fedran.core.mixture import Mixture
+from fedran.core.summary import Summary
+from fedran.leakage.evidence import class_means
 
 STEPS, INNER_STEPS = 10, 8
 """Gauss-Newton steps, and steps of conjugate gradients in each."""
 DAMPING = 1e-2
+MAX_TRIES, TRIES = 64, 2
+"""Attempts to find single rows in the span of the factor, in all and per class."""
 
 Matrix: TypeAlias = NDArray[np.float32]
 """Points (k, d), one row per class or try. P has float32 too, and a copy would take long."""
 Values: TypeAlias = NDArray[np.float32]
 """Random features of such points, (k, M)."""
+
+
+class Guesses(NamedTuple):
+    """What inversion gives: mean features, and points that may be single rows."""
+
+    means: NDArray[Any]
+    single: NDArray[Any]
+    searched: NDArray[Any]
+    codes: list[int]
+    """The class number of every point, of ``single`` first."""
+
+
+def invert_summary(
+    message: Summary,
+    phi: RandomFeatures,
+    basis: NDArray[np.float32],
+    codes: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> Guesses:
+    """Invert the class means; search for rows in the span of the factor, small classes first."""
+    means = class_means(message).astype(np.float32)
+    counts = message.sums.totals
+    found = means
+    if phi.projected:
+        found = recover_means(phi, means, counts, message.accounts.mean_row_energy)
+    single = np.flatnonzero(counts == 1)
+    searched = [
+        c for c in np.argsort(counts, kind="stable") if counts[c] > 1 and np.any(codes == c)
+    ]
+    tries = np.repeat(searched[: MAX_TRIES // TRIES], TRIES).astype(int)
+    if not message.rank or message.rank + found.shape[1] >= message.out_features:
+        tries = tries[:0]  # then every point is in the span, or too many are
+    noise = rng.standard_normal((len(tries), found.shape[1])).astype(np.float32)
+    length = np.linalg.norm(found[tries], axis=1, keepdims=True)
+    spread = length if phi.kind == "relu" else np.sqrt(np.maximum(1 - length**2, 0.01))
+    start = found[tries] + noise * spread / np.sqrt(np.float32(found.shape[1]))
+    rows = recover_rows(phi, means[tries], basis, start) if len(tries) else start
+    return Guesses(found, found[single], rows, [*single.tolist(), *tries.tolist()])
+
+
+def single_groups(message: Mixture) -> Guesses:
+    """The means of groups with one row: such a mean is the row itself."""
+    position = {c: i for i, c in enumerate(message.classes)}
+    rows = [
+        (position[part.classes[part.codes[g]]], part.means[g])
+        for part in message.parts
+        for g in np.flatnonzero(part.counts == 1)
+    ]
+    points = np.array([mean for _, mean in rows]).reshape(len(rows), message.in_features)
+    return Guesses(class_means(message), points, points[:0], [c for c, _ in rows])
+
+
+class Judge:
+    """Decides which row a recovered point identifies.
+
+    A point identifies a row if it is less than half as far from it as any other row is.
+    """
+
+    def __init__(self, X: NDArray[np.float32], others: NDArray[np.float32]) -> None:
+        self.members = len(X)
+        self.all = np.concatenate([X, others])
+        self.squares: NDArray[np.float64] = np.einsum("ij,ij->i", self.all, self.all, dtype=float)
+
+    def row(self, point: NDArray[Any]) -> int:
+        """The position of the member, or MISSING if the point identifies none."""
+        near = self._distances(point)
+        row = int(np.argmin(near[: self.members]))
+        between = self._distances(self.all[row])
+        between[row] = np.inf
+        # A copy of the row elsewhere does not make the point a worse guess.
+        between[between <= 1e-6 * self.squares[row]] = np.inf
+        return row if 4 * near[row] < between.min() else MISSING
+
+    def _distances(self, point: NDArray[Any]) -> NDArray[np.float64]:
+        """Squared distances of a point from all rows."""
+        inner = (self.all @ point.astype(np.float32)).astype(np.float64)
+        return np.maximum(self.squares - 2 * inner + float(np.sum(np.float64(point) ** 2)), 0.0)
 
 
 def recover_means(

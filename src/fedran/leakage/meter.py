@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from fedran.core.release import Release
 from fedran.core.summary import Summary
 from fedran.leakage.attacks import Rows
 from fedran.leakage.evidence import Message, class_means, feature_map, read
-from fedran.leakage.inversion import recover_means, recover_rows
+from fedran.leakage.inversion import Guesses, Judge, invert_summary, single_groups
 from fedran.leakage.membership import (
     LEAST_FOR_TPR,
     LEAST_PER_CLASS,
@@ -31,8 +31,6 @@ from fedran.leakage.report import Attack, ClassLeakage, Leakage, Tries
 
 MAX_ROWS = 20_000
 """Most members and most reference rows that are tested; more are sampled."""
-MAX_TRIES, TRIES = 64, 2
-"""Attempts to find single rows in the span of the factor, in all and per class."""
 MIXTURE_TOLERANCE = 0.2
 """Relative error of a class mean in a mixture, from rounding, that is still the same class mean."""
 
@@ -61,7 +59,8 @@ def measure(
         classes that the message withholds, are left out.
     reference, reference_labels:
         Rows of the same kind that the message does not describe. Only classes of the message
-        count, and a class needs at least 8 of them to be tested.
+        count, and a class needs at least 8 of them to be tested. Rows that equal one of Z are left
+        out.
     partial:
         Z holds only some of the rows that the message describes, for instance one site's rows in a
         sum over sites. Without it, rows that do not match the message are refused.
@@ -85,8 +84,11 @@ def measure(
     classes = message.classes
     members, codes = _rows(Z, y, classes, phi, "Z")
     others, other_codes = _rows(reference, reference_labels, classes, phi, "reference")
-    known = np.bincount(other_codes, minlength=len(classes))
     X, X_other = to_numpy(phi.prepare(members)), to_numpy(phi.prepare(others))
+    same = {row.tobytes() for row in X}  # members in the reference would make members look alike
+    fresh = np.array([row.tobytes() not in same for row in X_other], dtype=bool)
+    X_other, other_codes = X_other[fresh], other_codes[fresh]
+    known = np.bincount(other_codes, minlength=len(classes))
     H = _mapped(message, phi, X)
     _check_match(message, H if isinstance(message, Summary) else X, codes, partial)
     enough_known = known >= LEAST_PER_CLASS
@@ -117,13 +119,13 @@ def measure(
     if isinstance(message, Summary):
         if message.rank:
             share = evidence.share(inside), evidence.share(outside)
-        guesses = _invert(message, phi, evidence.basis, codes, rng)
+        guesses = invert_summary(message, phi, evidence.basis, codes, rng)
     elif isinstance(message, Mixture):
-        guesses = _single_groups(message)
+        guesses = single_groups(message)
     else:
         none = np.zeros((0, X.shape[1]))
-        guesses = _Guesses(class_means(message), none, none, [])
-    judge = _Judge(X, X_other)
+        guesses = Guesses(class_means(message), none, none, [])
+    judge = Judge(X, X_other)
     per_label: dict[int, set[int]] = {c: set() for c in range(len(classes))}
     single = [judge.row(x) for x in guesses.single]
     searched = [judge.row(x) for x in guesses.searched]
@@ -151,83 +153,6 @@ def measure(
         Tries(sum(row != MISSING for row in searched), len(searched)),
         share,
     )
-
-
-class _Guesses(NamedTuple):
-    """What inversion gives: mean features, and points that may be single rows."""
-
-    means: NDArray[Any]
-    single: NDArray[Any]
-    searched: NDArray[Any]
-    codes: list[int]
-    """The class number of every point, of ``single`` first."""
-
-
-def _invert(
-    message: Summary,
-    phi: RandomFeatures,
-    basis: NDArray[np.float32],
-    codes: NDArray[np.int64],
-    rng: np.random.Generator,
-) -> _Guesses:
-    """Invert the class means; search for rows in the span of the factor, small classes first."""
-    means = class_means(message).astype(np.float32)
-    counts = message.sums.totals
-    found = means
-    if phi.projected:
-        found = recover_means(phi, means, counts, message.accounts.mean_row_energy)
-    single = np.flatnonzero(counts == 1)
-    searched = [
-        c for c in np.argsort(counts, kind="stable") if counts[c] > 1 and np.any(codes == c)
-    ]
-    tries = np.repeat(searched[: MAX_TRIES // TRIES], TRIES).astype(int)
-    if not message.rank or message.rank + found.shape[1] >= message.out_features:
-        tries = tries[:0]  # then every point is in the span, or too many are
-    noise = rng.standard_normal((len(tries), found.shape[1])).astype(np.float32)
-    length = np.linalg.norm(found[tries], axis=1, keepdims=True)
-    spread = length if phi.kind == "relu" else np.sqrt(np.maximum(1 - length**2, 0.01))
-    start = found[tries] + noise * spread / np.sqrt(np.float32(found.shape[1]))
-    rows = recover_rows(phi, means[tries], basis, start) if len(tries) else start
-    return _Guesses(found, found[single], rows, [*single.tolist(), *tries.tolist()])
-
-
-def _single_groups(message: Mixture) -> _Guesses:
-    """The means of groups with one row: such a mean is the row itself."""
-    position = {c: i for i, c in enumerate(message.classes)}
-    rows = [
-        (position[part.classes[part.codes[g]]], part.means[g])
-        for part in message.parts
-        for g in np.flatnonzero(part.counts == 1)
-    ]
-    points = np.array([mean for _, mean in rows]).reshape(len(rows), message.in_features)
-    return _Guesses(class_means(message), points, points[:0], [c for c, _ in rows])
-
-
-class _Judge:
-    """Decides which row a recovered point identifies.
-
-    A point identifies a row if it is less than half as far from it as any other row is.
-    """
-
-    def __init__(self, X: NDArray[np.float32], others: NDArray[np.float32]) -> None:
-        self.members = len(X)
-        self.all = np.concatenate([X, others])
-        self.squares: NDArray[np.float64] = np.einsum("ij,ij->i", self.all, self.all, dtype=float)
-
-    def row(self, point: NDArray[Any]) -> int:
-        """The position of the member, or MISSING if the point identifies none."""
-        near = self._distances(point)
-        row = int(np.argmin(near[: self.members]))
-        between = self._distances(self.all[row])
-        between[row] = np.inf
-        # A copy of the row elsewhere does not make the point a worse guess.
-        between[between <= 1e-6 * self.squares[row]] = np.inf
-        return row if 4 * near[row] < between.min() else MISSING
-
-    def _distances(self, point: NDArray[Any]) -> NDArray[np.float64]:
-        """Squared distances of a point from all rows."""
-        inner = (self.all @ point.astype(np.float32)).astype(np.float64)
-        return np.maximum(self.squares - 2 * inner + float(np.sum(np.float64(point) ** 2)), 0.0)
 
 
 def _cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
