@@ -7,6 +7,8 @@ import pytest
 
 import fedran
 from fedran.core.features import KINDS
+from fedran.core.nystrom import totals_to_summary
+from fedran.core.totals import blind_omega, totals
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -69,3 +71,15 @@ def test_a_mixture_is_lifted_on_the_gpu_as_in_numpy(rows):
         weights.append(agg.solve().to(None).weights)
     assert np.abs(weights[0] - weights[1]).max() < 1e-3 * np.abs(weights[0]).max()
     assert np.array_equal(weights[1], weights[2])
+
+
+def test_a_sum_of_totals_on_the_gpu_gives_the_summary_of_numpy(rows):
+    Z, y = rows
+    phi = fedran.RandomFeatures(40, 256)
+    omega = blind_omega(256, 32, 0)
+    grams = []
+    for device in (None, "cuda"):
+        X = Z if device is None else torch.asarray(Z, device=device)
+        total = sum(totals(phi(X[k::3]), y[k::3], range(4), omega) for k in range(3))
+        grams.append(totals_to_summary(total, omega, device=device).to(None).gram())
+    assert np.linalg.norm(grams[0] - grams[1]) < 1e-4 * np.linalg.norm(grams[0])
