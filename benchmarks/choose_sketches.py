@@ -4,7 +4,7 @@
     python benchmarks/choose_sketches.py fit
 
 A fifth of the training rows of every class is held out, and the streams are made of the rest. Test
-rows are never read. ``measure`` sums the totals of five clients per task, rebuilds a summary, and
+rows are never read. ``measure`` sums the totals of all clients per task, rebuilds a summary, and
 writes the accuracy on up to 6,000 held-out rows for each ridge of a grid to
 results/sketches.ndjson. ``fit`` compares rules by their regret: how much accuracy a rule loses
 against the best ridge of the grid, averaged over tasks and cases.
@@ -41,12 +41,12 @@ from fedran.wire.fixed_point import row_bounds, totals_fixed_point, totals_round
 
 RESULTS = Path(__file__).parent.parent / "results"
 RHOS = (0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.5, 3.0, 6.0)
-CLIENTS, HELD_OUT = 5, 6000
+HELD_OUT = 6000
 
 
 @dataclass(frozen=True)
 class Case:
-    """One federation of five clients with beta 0.1, and the sketch that is summed."""
+    """One federation with beta 0.1, and the sketch that is summed."""
 
     dataset: str
     kind: str
@@ -58,9 +58,14 @@ class Case:
     """Fixed-point numbers; otherwise the totals are added in float64."""
     seed: int = 101
     """Of stream and projection; none of those of the reported streams."""
+    clients: int = 5
+    most_rows: int = 16384
+    """Rows of one client for which the scales leave room."""
 
     def __str__(self) -> str:
         form = "" if self.rounded else ", not rounded"
+        if self.clients != 5:
+            form += f", {self.clients} clients, room for {self.most_rows} rows each"
         return f"{self.dataset}, M={self.out_features}, s={self.width}, {self.omega}{form}"
 
 
@@ -72,6 +77,7 @@ def cases() -> list[Case]:
         Case(cnn, "hellinger", 5, 2048, 128, omega, rounded)
         for omega, rounded in itertools.product(("aware", "blind"), (True, False))
     ]
+    made += [Case(cnn, "hellinger", 5, 2048, 128, clients=100, most_rows=n) for n in (2048, 16384)]
     made += [Case(cnn, "hellinger", 5, 2048, 512), Case(vit, "cosine", 10, 2048, 128)]
     made += [Case(cnn, "hellinger", 5, 8192, 512, seed=202)]
     made += [Case(cnn, "hellinger", 5, 8192, 1024), Case(vit, "cosine", 10, 8192, 512)]
@@ -84,7 +90,7 @@ def measure(case: Case) -> dict:
     train, held_out = split(y_all, 0.2)
     held_out = np.random.default_rng(1).permutation(held_out)[:HELD_OUT]
     X, y = X_all[train], y_all[train]
-    stream = make_stream(y, n_tasks=case.n_tasks, n_clients=CLIENTS, beta=0.1, seed=case.seed)
+    stream = make_stream(y, n_tasks=case.n_tasks, n_clients=case.clients, beta=0.1, seed=case.seed)
     M = case.out_features
     phi = fedran.RandomFeatures(X.shape[1], M, kind=case.kind, seed=case.seed)
     H_test, truth = phi(X_all[held_out]), y_all[held_out]
@@ -92,7 +98,7 @@ def measure(case: Case) -> dict:
     factor, gram = np.zeros((M, 0), np.float32), np.zeros((0, 0))
     accounts, sums, tasks, start = Accounts(), ClassSums.empty(M), [], time.perf_counter()
     for t, task in enumerate(stream.tasks):
-        summary = summed(task, X, y, omega, phi, case.rounded)
+        summary = summed(task, X, y, omega, phi, case)
         again = (case.width, (case.seed, t + 1))
         omega = (
             blind_omega(M, *again) if case.omega == "blind" else aware_omega(summary.factor, *again)
@@ -123,24 +129,24 @@ def summed(
     y: np.ndarray,
     omega: np.ndarray,
     phi: fedran.RandomFeatures,
-    rounded: bool,
+    case: Case,
 ) -> fedran.Summary:
     """The summary of one task from the sum of the clients' totals."""
     parts = [totals(phi(X[rows]), y[rows], task.classes, omega) for rows in task.rows]
-    if not rounded:
+    if not case.rounded:
         return totals_to_summary(sum(parts), omega, phi.fingerprint)
-    norm, entry = row_bounds(phi.fingerprint)
+    K, (norm, entry) = case.clients, row_bounds(phi.fingerprint)
     fixed = totals_fixed_point(
         len(task.classes),
         *omega.shape,
         row_norm=norm,
         entry=entry,
-        most_rows=16384,
-        n_sites=CLIENTS,
+        most_rows=case.most_rows,
+        n_sites=K,
     )
-    codes = np.sum([fixed.encode(p.vector(), CLIENTS) for p in parts], axis=0, dtype=np.uint32)
+    codes = np.sum([fixed.encode(p.vector(), K) for p in parts], axis=0, dtype=np.uint32)
     total = Totals.from_vector(fixed.decode(codes), task.classes, *omega.shape)
-    rounding = totals_rounding(fixed, CLIENTS)
+    rounding = totals_rounding(fixed, K)
     return totals_to_summary(total, omega, phi.fingerprint, rounding=rounding)
 
 
@@ -178,7 +184,7 @@ def regret(run: dict, rule: Rule) -> float:
 
 def fit(runs: list[dict]) -> str:
     """The report as Markdown."""
-    chosen = [r for r in runs if r["rounded"]]
+    chosen = [r for r in runs if r["rounded"] and r["clients"] == 5]
     scored = []
     for name, rule in rules().items():
         lost = [regret(r, rule) for r in chosen]
@@ -192,7 +198,7 @@ def fit(runs: list[dict]) -> str:
         "",
         f"Written by `python benchmarks/choose_sketches.py fit` on {datetime.date.today()} from",
         "results/sketches.ndjson. A fifth of the training rows of each class is held out; no test",
-        f"row is read. {CLIENTS} clients, beta 0.1. f is the share of the energy that the sketches",
+        "row is read. 5 clients unless said, beta 0.1. f is the share of the energy that sketches",
         "miss and n the mean number of rows of one sum. The regret of a rule is what it loses",
         "against the best ridge of every task, in points of accuracy. The first table shows the",
         f"five best rules, the best of each family, and the rule in use, {IN_USE}.",
