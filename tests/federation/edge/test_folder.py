@@ -15,6 +15,7 @@ from fedran.federation.protocol.lockfile import AlreadyRunning, locked
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.answers import not_here
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SitePaths
 from helpers.made_edge import MEMBERS, outcomes, uploads
@@ -116,7 +117,7 @@ def test_a_running_edge_answers_the_servers_request_for_a_revised_sum(
     answer_requests(paths, said.append)
     assert said == []
     server.forget("site-2", "may", "me", lambda _: "")
-    for receipt in server.not_here("edge", outbox.settled()):
+    for receipt in not_here(server, "edge", outbox.settled()):
         outbox.settle(receipt)
     for _ in range(2):
         answer_requests(paths, said.append)

@@ -9,6 +9,7 @@ from fedran.federation.edge.folder import revise_sums
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code
+from fedran.federation.server.answers import not_here
 from fedran.federation.server.store import Store
 from helpers.made_edge import outcomes, uploads
 from helpers.made_federation import RULES, same_state, upload
@@ -24,7 +25,7 @@ def forget(server, edge, *members):
     """Remove members at the server, and bring its requests to the edge."""
     for member in members:
         server.forget(member, "may", "me", lambda _: "")
-    for receipt in server.not_here("edge", edge.outbox.settled()):
+    for receipt in not_here(server, "edge", edge.outbox.settled()):
         edge.outbox.settle(receipt)
 
 
@@ -122,6 +123,25 @@ def test_forgetting_a_member_of_an_inner_edge_reaches_the_outer_sum(sites, opene
     edge = opened()
     assert edge.receive(again.to_bytes()).code == Code.ACCEPTED
     assert edge.forward("may").statement.task == "may.sum-2"
+    assert send(edge, server) == [Code.ACCEPTED]
+
+
+def test_a_lost_sum_of_other_members_is_sent_again_as_it_is(sites, opened, server):
+    """The server cannot know which of the edge's sums contained the forgotten member."""
+    edge = opened()
+    forwarded(edge, server, *uploads(sites, "site-1"))
+    late = sites.envelope("site-2", "may", upload(3, classes=(1, 2)))
+    forwarded(edge, server, late)
+    server.database.sql.execute("DELETE FROM uploads WHERE task = 'may.sum-1'")
+    server.state = server._rebuild()
+    forget(server, edge, "site-2")
+    assert {r.task: r.code for r in edge.outbox.to_revise()} == {
+        "may.sum-1": Code.REVISE,
+        "may.sum-2": Code.REVISE,
+    }
+    revise_sums(edge, None, print)
+    assert edge.outbox.to_revise() == []
+    assert edge.outbox.pending() == ["may.sum-1"]
     assert send(edge, server) == [Code.ACCEPTED]
 
 

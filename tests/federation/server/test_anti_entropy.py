@@ -12,6 +12,7 @@ import fedran
 from fedran.federation.protocol.messages import Offer, open_envelope, read_settled
 from fedran.federation.protocol.receipts import Code, receipts_from_json
 from fedran.federation.protocol.transport import fields_of, message_content
+from fedran.federation.server.answers import not_here
 from fedran.federation.site.outbox import Outbox
 from helpers.fleet import NAMES, Site, offers, served
 
@@ -74,8 +75,8 @@ def test_a_forgotten_upload_is_not_asked_for_again(server, nodes):
 def test_a_site_can_only_ask_about_its_own_uploads(server, nodes):
     server("may", nodes)
     digest = open_envelope(nodes[11].outbox.envelope("may")).statement.digest
-    assert server.store.not_here("site-1", [("may", digest)]) == []
-    (receipt,) = server.store.not_here("stranger", [("may", digest)])
+    assert not_here(server.store, "site-1", [("may", digest)]) == []
+    (receipt,) = not_here(server.store, "stranger", [("may", digest)])
     assert (receipt.code, receipt.client) == (Code.LOST, "stranger")
 
 

@@ -12,6 +12,7 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.rows import Rows
+from fedran.federation.server.answers import decided, not_here
 from helpers.made_federation import PHI, Sites, same_state, upload
 from helpers.made_site import OFFER, rows, site_of
 
@@ -92,8 +93,8 @@ def test_an_unusual_revision_waits_and_the_old_upload_stays_until_it_is_accepted
     before = store.aggregator.absorbed["site-1", "may"]
     digest = open_envelope(loud).statement.digest
     assert before != digest
-    assert store.not_here("site-1", [("may", digest)]) == []
-    assert store.decided("site-1", ["may"]) == []
+    assert not_here(store, "site-1", [("may", digest)]) == []
+    assert decided(store, "site-1", ["may"]) == []
     assert store.accept("site-1", "may").code == Code.ACCEPTED
     assert store.aggregator.absorbed["site-1", "may"] == digest
     assert store.database.count() == 6
@@ -102,7 +103,7 @@ def test_an_unusual_revision_waits_and_the_old_upload_stays_until_it_is_accepted
 def test_a_revision_that_a_backup_does_not_contain_is_asked_for_again(sites, store):
     fill(store, sites)
     digest = "ab" * 32
-    (receipt,) = store.not_here("site-1", [("may", digest)])
+    (receipt,) = not_here(store, "site-1", [("may", digest)])
     assert receipt.code == Code.LOST
 
 

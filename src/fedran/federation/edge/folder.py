@@ -14,6 +14,7 @@ from fedran.federation.edge.edge import Edge, EdgeRules
 from fedran.federation.protocol.identity import SiteKey, base_task
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, Offer
+from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SitePaths
@@ -118,6 +119,8 @@ def revise_sums(edge: Edge, budget: int | None, say: Callable[[str], None]) -> N
             edge.forget(member, base_task(receipt.task))
     for envelope in edge.revise(budget):
         say(f"{_describe(envelope)} replaces the earlier one")
+    for receipt in edge.outbox.to_revise():  # a sum without these members: the server lost it
+        edge.outbox.settle(replace(receipt, code=Code.LOST, without=()))
 
 
 def _describe(total: Envelope) -> str:

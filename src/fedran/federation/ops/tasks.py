@@ -27,7 +27,7 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.head import held_digest, update_head
 from fedran.federation.server.influence import InfluenceTable, measure_influence
-from fedran.federation.server.round import Quorum
+from fedran.federation.server.quorum import Quorum
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation_set import ValidationSet

@@ -10,8 +10,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -30,9 +30,11 @@ from fedran.federation.protocol.messages import (
 )
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
+from fedran.federation.server.answers import decided, known_answers, not_here
 from fedran.federation.server.gate import Validation
 from fedran.federation.server.head import update_head
 from fedran.federation.server.messenger import Messenger
+from fedran.federation.server.quorum import Quorum, Verdict
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.site_validation import SiteValidation
 from fedran.federation.server.store import Store
@@ -51,74 +53,6 @@ CORRECTION_SECONDS = 60.0
 HAND_BACK_SECONDS = 90.0
 """How long nodes have to take receipts and head."""
 log = logging.getLogger(__name__)
-Verdict = Literal["wait", "complete", "quorum", "short"]
-
-
-@dataclass
-class Quorum:
-    """Who was asked for the open task, who answered, and whether that is enough.
-
-    ``complete``: everyone asked has answered. ``quorum``: the deadline has passed with enough
-    uploads. ``short``: there are too few. Uploads that arrived are kept in any case, and late ones
-    are accepted whenever they arrive.
-    """
-
-    asked: frozenset[str]
-    min_clients: int
-    deadline: float
-    """Seconds after the start."""
-    answers: dict[str, Receipt] = field(default_factory=dict)
-    declined: set[str] = field(default_factory=set)
-    """Clients that said they have nothing to send."""
-
-    def __post_init__(self) -> None:
-        if self.min_clients > len(self.asked):
-            who = f"{len(self.asked)} sites" if self.asked else "none"
-            raise ValueError(
-                f"min_clients is {self.min_clients}, but the roster has {who}; "
-                "`fedran federation add` adds a site"
-            )
-
-    def answer(self, receipt: Receipt) -> None:
-        """Count a receipt. A refused upload does not replace an accepted one."""
-        before = self.answers.get(receipt.client)
-        if before is None or receipt.settled or not before.settled:
-            self.answers[receipt.client] = receipt
-
-    def decline(self, client: str) -> None:
-        """Do not wait for a client that has nothing to send. This answer is not signed."""
-        self.declined.add(client)
-
-    @property
-    def accepted(self) -> int:
-        """Number of clients whose upload was accepted."""
-        accepted = (Code.ACCEPTED, Code.DUPLICATE)
-        return sum(r.code in accepted for client, r in self.answers.items() if client in self.asked)
-
-    @property
-    def correctable(self) -> bool:
-        """Whether a client may replace its upload, which was not accepted."""
-        return any(r.correctable for c, r in self.answers.items() if c in self.asked)
-
-    @property
-    def missing(self) -> list[str]:
-        """Clients that were asked and have not answered."""
-        return sorted(self.asked - self.answers.keys() - self.declined)
-
-    def verdict(self, seconds: float) -> Verdict:
-        """The state of the task, this many seconds after its start.
-
-        >>> q = Quorum(frozenset({"a", "b"}), 1, 60.0)
-        >>> q.answer(Receipt(Code.ACCEPTED, "a", "may", "d"))
-        >>> q.verdict(10), q.verdict(60)
-        ('wait', 'quorum')
-        """
-        enough = self.accepted >= self.min_clients
-        if not self.missing:
-            return "complete" if enough else "short"
-        if seconds < self.deadline:
-            return "wait"
-        return "quorum" if enough else "short"
 
 
 class Round:
@@ -156,7 +90,7 @@ class Round:
         if task:
             clients = frozenset(self.store.roster.clients)
             quorum = Quorum(clients, self.settings.min_clients, self.settings.deadline)
-            for receipt in self.store.known_answers(task):
+            for receipt in known_answers(self.store, task):
                 quorum.answer(receipt)
         else:
             quorum = Quorum(frozenset(), 0, CATCH_UP_SECONDS)
@@ -257,8 +191,8 @@ class Round:
             why = UploadRefused(Code.TOO_LARGE, "upload", f"at most {limit} bytes", size, hint)
             receipts.append(Receipt(why.code, client, name, "?", str(why)))
         self._note_more(node, receipts, fields.get("more") is True)
-        decided = self.store.decided(client, waiting) + self.store.not_here(client, settled)
-        self.receipts.setdefault(node, []).extend(receipts + decided)
+        earlier = decided(self.store, client, waiting) + not_here(self.store, client, settled)
+        self.receipts.setdefault(node, []).extend(receipts + earlier)
         self.held_heads[node] = str(fields.get("head", ""))
         if validated:
             self.validated[node] = client, validated

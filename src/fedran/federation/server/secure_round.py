@@ -39,7 +39,8 @@ from fedran.federation.secure.coordinator import FOLDER, Coordinator, FinishedSu
 from fedran.federation.secure.noise import encode_center
 from fedran.federation.server import round as rounds
 from fedran.federation.server.ledger import over_budget
-from fedran.federation.server.round import Quorum, Round, Verdict
+from fedran.federation.server.quorum import Quorum, Verdict
+from fedran.federation.server.round import Round
 from fedran.wire.codec import decode, encode
 from fedran.wire.validation import FILE_LIMITS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from fedran.core.mixture import Mixture
 from fedran.core.nystrom import sketch_ridge
 from fedran.core.release import noisy_ridge
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import SUM, SiteKey, Statement, UploadId, base_task
+from fedran.federation.protocol.identity import SiteKey, Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.protocol.roster import Roster
@@ -259,65 +259,6 @@ class Store:
                 self.events.write_or_raise("upload", **arrival.event(receipt))
             self.rejected[*key, waiting.digest] = told
             return receipt
-
-    def decided(self, client: str, waiting: Sequence[str]) -> list[Receipt]:
-        """Receipts for uploads that a site believes to be in quarantine, and that were accepted."""
-        accepted, still_waiting = self.aggregator.absorbed, self.database.quarantine()
-        keys = [(client, task) for task in waiting]
-        digests = {key: accepted.get(self.state.covered.get(key, key)) for key in keys}
-        known = {k: d for k, d in digests.items() if d is not None and k not in still_waiting}
-        return [Receipt(Code.ACCEPTED, *key, digest) for key, digest in known.items()]
-
-    def known_answers(self, task: str) -> list[Receipt]:
-        """What was decided in earlier runs about uploads for a task, the newest decision last."""
-        found = [
-            *(Receipt(Code.REJECTED, *key, reason) for key, reason in self.rejected.items()),
-            *(Receipt(Code.FORGOTTEN, *key, "?") for key in self.forgotten),
-            *(
-                Receipt(Code.QUARANTINED, *key, waiting.digest, waiting.reason)
-                for key, waiting in self.database.quarantine().items()
-            ),
-            *(
-                Receipt(Code.DUPLICATE, *k, digest)
-                for k, digest in self.aggregator.absorbed.items()
-            ),
-        ]
-        return [receipt for receipt in found if base_task(receipt.task) == task]
-
-    def not_here(self, client: str, settled: Sequence[tuple[str, str]]) -> list[Receipt]:
-        """Receipts for uploads that a site believes to be settled, and that are not here.
-
-        ``settled`` are tasks and digests. Uploads that are lost, for example because an older
-        backup was restored, are asked for again. Forgotten ones are not, and an edge is asked for
-        its sum without forgotten members.
-        """
-        with self.lock:
-            accepted, waiting = self.aggregator.absorbed, self.database.quarantine()
-            found = []
-            for task, digest in settled:
-                key = client, task
-                if (*key, digest) in self.rejected:
-                    found.append(Receipt(Code.REJECTED, *key, digest, self.rejected[*key, digest]))
-                elif (client, base_task(task)) in self.forgotten:
-                    reason = "the server's owner removed this upload"
-                    found.append(Receipt(Code.FORGOTTEN, *key, digest, reason))
-                elif key in self.state.covered or accepted.get(key) == digest:
-                    continue
-                elif removed := self._removed_members(client, task):
-                    reason = f"the server asks for this sum without {', '.join(removed[:5])}"
-                    found.append(Receipt(Code.REVISE, *key, digest, reason, removed))
-                elif key not in waiting or waiting[key].digest != digest:
-                    reason = "the server no longer has this upload and asks for it again"
-                    found.append(Receipt(Code.LOST, *key, digest, reason))
-            for receipt in found:
-                log.info("%s, %s: %s", client, receipt.task, receipt.reason)
-                self.events.write(receipt.code.value, client=client, task=receipt.task)
-            return found
-
-    def _removed_members(self, edge: str, task: str) -> tuple[str, ...]:
-        """For a sum: the members of its edge whose uploads were removed."""
-        members = self.roster.edges.get(edge, ()) if SUM in task else ()
-        return tuple(sorted(m for m in members if (m, base_task(task)) in self.forgotten))
 
     def forget(
         self, client: str, task: str | None, who: str, sign: Callable[[Forgotten], str]

@@ -1,0 +1,67 @@
+"""What a site is told about uploads that it sent in earlier runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from fedran.federation.protocol.identity import SUM, base_task
+from fedran.federation.protocol.receipts import Code, Receipt
+from fedran.federation.server.store import Store
+
+log = logging.getLogger(__name__)
+
+
+def decided(store: Store, client: str, waiting: Sequence[str]) -> list[Receipt]:
+    """Receipts for uploads that a site believes to be in quarantine, and that were accepted."""
+    accepted, still_waiting = store.aggregator.absorbed, store.database.quarantine()
+    keys = [(client, task) for task in waiting]
+    digests = {key: accepted.get(store.state.covered.get(key, key)) for key in keys}
+    known = {k: d for k, d in digests.items() if d is not None and k not in still_waiting}
+    return [Receipt(Code.ACCEPTED, *key, digest) for key, digest in known.items()]
+
+
+def known_answers(store: Store, task: str) -> list[Receipt]:
+    """What was decided in earlier runs about uploads for a task, the newest decision last."""
+    found = [Receipt(Code.REJECTED, *key, reason) for key, reason in store.rejected.items()]
+    found += [Receipt(Code.FORGOTTEN, *key, "?") for key in store.forgotten]
+    found += [
+        Receipt(Code.QUARANTINED, *key, waiting.digest, waiting.reason)
+        for key, waiting in store.database.quarantine().items()
+    ]
+    found += [Receipt(Code.DUPLICATE, *k, d) for k, d in store.aggregator.absorbed.items()]
+    return [receipt for receipt in found if base_task(receipt.task) == task]
+
+
+def not_here(store: Store, client: str, settled: Sequence[tuple[str, str]]) -> list[Receipt]:
+    """Receipts for uploads that a site believes to be settled, and that are not here.
+
+    ``settled`` are tasks and digests. Uploads that are lost, for example because an older backup
+    was restored, are asked for again. Forgotten ones are not, and an edge is asked for its sum
+    without forgotten members.
+    """
+    with store.lock:
+        accepted, waiting = store.aggregator.absorbed, store.database.quarantine()
+        found = []
+        for task, digest in settled:
+            key, base = (client, task), base_task(task)
+            if key in store.state.covered or accepted.get(key) == digest:
+                continue
+            if key in waiting and waiting[key].digest == digest:
+                continue
+            code, reason = Code.LOST, "the server no longer has this upload and asks for it again"
+            members = store.roster.edges.get(client, ()) if SUM in task else ()
+            removed = tuple(sorted(m for m in members if (m, base) in store.forgotten))
+            if (*key, digest) in store.rejected:
+                code, reason = Code.REJECTED, store.rejected[*key, digest]
+            elif (client, base) in store.forgotten:
+                code, reason = Code.FORGOTTEN, "the server's owner removed this upload"
+            elif removed:
+                reason = f"the server asks for this sum without {', '.join(removed[:5])}"
+                found.append(Receipt(Code.REVISE, *key, digest, reason, removed))
+                continue
+            found.append(Receipt(code, *key, digest, reason))
+        for receipt in found:
+            log.info("%s, %s: %s", client, receipt.task, receipt.reason)
+            store.events.write(receipt.code.value, client=client, task=receipt.task)
+        return found
