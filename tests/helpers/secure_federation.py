@@ -9,11 +9,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Context, Message, Metadata, RecordDict
+from flwr.app import Context, Message, MessageType, Metadata, RecordDict
 
 import fedran
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.protocol.transport import blobs_of
+from fedran.federation.secure.attempt import Request
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.server.secure_round import SecureRound
 from fedran.federation.server.settings import ServerSettings
@@ -104,8 +106,8 @@ class SecureFederation:
             PinnedRoster(self.state(name)).pin(keys, roster_fingerprint(keys))
 
     def settings(self, deadline=1.0, **changes):
-        fields = {"source": "test", "classes": CLASSES, "privacy": "secure", **changes}
-        found = ServerSettings("trial", D, M, "cosine", **fields)
+        fields = {"out_features": M, "kind": "cosine", "source": "test", "classes": CLASSES}
+        found = ServerSettings("trial", D, **{**fields, "privacy": "secure", **changes})
         object.__setattr__(found, "deadline", deadline)
         if "exchange_seconds" not in changes:
             object.__setattr__(found, "exchange_seconds", 1.0)
@@ -149,3 +151,21 @@ class SecureFederation:
         parts = [self.data[n, task] for n in names or self.names]
         X, y = (np.concatenate([p[i] for p in parts]) for i in (0, 1))
         return fedran.summarize(PHI(X), y, rank=None, fingerprint=PHI.fingerprint)
+
+
+def requests_in(message):
+    """The requests of secure sums in a message."""
+    if message.metadata.message_type != MessageType.TRAIN:
+        return []
+    blobs = blobs_of(message, 10**9)
+    return [Request.read(blob) for name, blob in blobs.items() if not name.endswith(".omega")]
+
+
+def deaf(stage, attempt=1):
+    """A site that never answers one stage of one attempt."""
+
+    def tamper(message, answer):
+        found = [(r.stage, r.attempt.number) for r in requests_in(message)]
+        return None if (stage, attempt) in found else answer()
+
+    return tamper

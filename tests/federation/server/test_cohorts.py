@@ -11,11 +11,12 @@ pytest.importorskip("flwr")
 import fedran
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.transport import blobs_of
+from fedran.federation.secure.attempt import Stage
 from fedran.federation.secure.contribution import Content
 from fedran.federation.server.round import Round
 from fedran.federation.site.secure import SumFiles
 from helpers.fleet import Fleet
-from helpers.secure_federation import SecureFederation
+from helpers.secure_federation import SecureFederation, deaf
 
 
 def made(tmp_path, monkeypatch, n, **options):
@@ -157,6 +158,20 @@ def test_a_site_that_missed_its_receipt_gets_it_later(three):
     assert (files.settled(), files.waiting()) == ([], ["may"])
     three.run("")
     assert ([task for task, _ in files.settled()], files.waiting()) == (["may"], [])
+
+
+def test_a_site_that_is_in_a_sum_is_in_no_other_one(tmp_path, monkeypatch):
+    """Not even one that dropped out after its vector had arrived, and so has revealed nothing."""
+    federation = made(tmp_path, monkeypatch, 7)
+    names = federation.names
+    nodes = {i: federation.node(name) for i, name in enumerate(names[:5])}
+    nodes[5] = federation.node("site-6", deaf(Stage.CONFIRM))
+    assert federation.run("may", nodes=nodes, min_clients=3) == "quorum"
+    assert cohorts(federation, "may") == {"cohort-1": names[:6]}
+    assert federation.run("", names) == "complete"
+    assert cohorts(federation, "may") == {"cohort-1": names[:6]}
+    (waiting,) = (federation.server / "state" / "sums").glob("may.*.json")
+    assert json.loads(waiting.read_text())["answered"] == ["site-7"]
 
 
 def test_an_unusual_sum_waits_for_a_person(three):

@@ -5,13 +5,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import MessageType
-
 import fedran
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.protocol.transport import blobs_of
-from fedran.federation.secure.attempt import Request, Stage
-from helpers.secure_federation import SecureFederation
+from fedran.federation.secure.attempt import Stage
+from helpers.secure_federation import SecureFederation, deaf, requests_in
 
 
 @pytest.fixture
@@ -45,24 +42,6 @@ def test_three_sites_give_one_sum_that_equals_that_of_all_rows(federation):
     for name in federation.names:
         assert (federation.state(name) / "head.fedran").is_file()
         assert [task for task, _ in federation.files(name).settled()] == ["may"]
-
-
-def requests_in(message):
-    """The requests of secure sums in a message."""
-    if message.metadata.message_type != MessageType.TRAIN:
-        return []
-    blobs = blobs_of(message, 10**9)
-    return [Request.read(blob) for name, blob in blobs.items() if not name.endswith(".omega")]
-
-
-def deaf(stage, attempt=1):
-    """A site that never answers one stage of one attempt."""
-
-    def tamper(message, answer):
-        found = [(r.stage, r.attempt.number) for r in requests_in(message)]
-        return None if (stage, attempt) in found else answer()
-
-    return tamper
 
 
 def nodes(federation, **tampered):
@@ -138,3 +117,20 @@ def test_a_server_that_is_killed_in_any_stage_continues_with_the_same_attempt(fe
         assert not sum_events(store, "failed")
     assert (key, found.counts) == (("cohort-1", "may.sum-1"), federation.exact("may").counts)
     assert not list((federation.server / "state" / "sums").iterdir())
+
+
+@pytest.mark.faults
+def test_hundred_sites_of_which_some_drop_out_of_every_stage(tmp_path, monkeypatch):
+    federation = SecureFederation(tmp_path, monkeypatch, n=100, tasks=("may",))
+    faults = {f"site_{10 + i}": deaf(stage) for i, stage in enumerate(Stage)}
+    faults |= {f"site_{50 + i}": deaf(stage) for i, stage in enumerate(Stage)}
+    settings = {"min_clients": 67, "out_features": 1024, "sketch": 64}
+    assert federation.run("may", nodes=nodes(federation, **faults), **settings) == "complete"
+    late = sorted(f"site-{first + i}" for first in (10, 50) for i in range(3))
+    others = sorted(set(federation.names) - set(late))
+    with federation.store(**settings) as store:
+        found = [
+            ([client for client, _ in members], s.counts) for _, members, s in summaries(store)
+        ]
+    expected = [(names, federation.exact("may", names).counts) for names in (others, late)]
+    assert found == expected, "those whose vectors came too late have a sum of their own"

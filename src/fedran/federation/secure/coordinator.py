@@ -45,11 +45,18 @@ class OpenSum:
     """Whether this run waits no longer for it: a later run continues."""
     refused: dict[str, str] = field(default_factory=dict)
     """Sites that refused the present stage, and why."""
+    left_out: frozenset[str] = frozenset()
+    """Sites whose rows are in another sum already. They are not asked."""
 
     @property
     def attempt(self) -> Attempt:
         """What the sites agree on."""
         return self.state.attempt
+
+    @property
+    def waiting_for(self) -> set[str]:
+        """The sites whose answer to the present stage is missing."""
+        return set(self.state.waiting_for) - self.refused.keys() - self.left_out
 
     @property
     def name(self) -> str:
@@ -124,7 +131,7 @@ class Coordinator:
         return {
             (opened.name, str(opened.state.stage))
             for opened in self.sums.values()
-            if client not in opened.refused and client in opened.state.waiting_for
+            if client in opened.waiting_for
         }
 
     def questions(self, client: str) -> list[Question]:
@@ -147,9 +154,7 @@ class Coordinator:
     def receive(self, client: str, name: str, answer: bytes) -> None:
         """Take a site's answer. A wrong one is refused, one that comes too late is ignored."""
         opened = self._named(name)
-        if opened is None or opened.state.stage is None:
-            return
-        if client not in opened.state.waiting_for:
+        if opened is None or client not in opened.waiting_for:
             return
         state = unmasking.collect(opened.state, client, answer)
         if state is not opened.state:
@@ -198,7 +203,7 @@ class Coordinator:
         """
         state = opened.state
         assert state.stage is not None
-        waiting = set(state.waiting_for) - opened.refused.keys()
+        waiting = opened.waiting_for
         answered = set(state.answered(state.stage))
         if state.stage is Stage.ADVERTISE:
             waiting &= set(expected)
@@ -256,7 +261,7 @@ def describe(opened: OpenSum) -> dict[str, Any]:
         "number": opened.attempt.number,
         "stage": None if state.stage is None else str(state.stage),
         "answered": list(state.answered(state.stage)) if state.stage else [],
-        "waiting": list(state.waiting_for) if state.stage else [],
+        "waiting": sorted(opened.waiting_for),
         "needed": state.needed if state.stage else 0,
         "idle": opened.idle,
     }

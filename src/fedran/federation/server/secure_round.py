@@ -118,7 +118,7 @@ class SecureRound(Round):
             elif now >= next_progress:
                 next_progress = now + rounds.PROGRESS_SECONDS
                 for opened in busy:
-                    waiting = ", ".join(opened.state.waiting_for[:10])
+                    waiting = ", ".join(sorted(opened.waiting_for)[:10])
                     log.info("%s, %s: waiting for %s", opened.name, opened.state.stage, waiting)
             time.sleep(rounds.POLL_SECONDS)
 
@@ -164,22 +164,30 @@ class SecureRound(Round):
 
         ``limit`` is when the first stage ends without sites that have not answered.
         """
-        opened, now = self.sums.sums.get(task), time.monotonic()
+        opened, left_out = self.sums.sums.get(task), frozenset(self.decided[task])
         if task not in self.started and opened is not None:
             opened.until = max(limit, opened.until)
+            first = opened.state.stage is Stage.ADVERTISE
             terms = self._terms(task, opened.attempt.number, opened.content.omega)
-            if opened.state.stage is Stage.ADVERTISE and (opened.attempt, opened.content) != terms:
+            if first and (opened.attempt, opened.content) != terms:
                 self.sums.fail(task, "the server's settings have changed")
+            elif not first and left_out & set(opened.state.answered(Stage.ADVERTISE)):
+                self.sums.fail(task, "the rows of a member were forgotten, or are in another sum")
         self.started.add(task)
-        if not self._may_open(task):
-            return
+        if self._may_open(task):
+            self._begin(task, limit, aware)
+        if task in self.sums.sums:
+            self.sums.sums[task].left_out = left_out
+
+    def _begin(self, task: str, limit: float, aware: bool) -> None:
+        """Open an attempt, unless its sum would exceed the privacy budget."""
         if reason := self._over_budget(task):
             self.attempts[task] = MAX_ATTEMPTS
             log.error("task %s: no sum: %s", task, reason)
             self.store.events.write("sum", name=task, state="over budget", reason=reason)
             return
         if self.attempts.get(task):  # everyone has to answer the first stage again
-            limit = max(limit, now + self.settings.exchange_seconds)
+            limit = max(limit, time.monotonic() + self.settings.exchange_seconds)
         self.attempts[task] = self.attempts.get(task, 0) + 1
         omega = self._omega(task) if aware else b""
         digest = hashlib.sha256(omega).hexdigest() if omega else ""

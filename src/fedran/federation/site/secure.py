@@ -161,7 +161,9 @@ class Participant:
                 repeat=files.may_repeat(task),
             )
             files.save(state)
-            files.path(task, "repeat").unlink(missing_ok=True)
+            if files.may_repeat(task):
+                files.set_note(task, code="pending")
+                files.path(task, "repeat").unlink()
             return answer
         if state is None:
             raise Refused("attempt", "one in which this site takes part", found.attempt.number)
@@ -206,13 +208,14 @@ class Participant:
         if state is not None and state.attempt == attempt:
             return
         revealed = state is not None and (state.summed or Stage.REVEAL in state.answers)
-        if revealed and not files.may_repeat(task):
+        known = task in (name for name, _ in files.settled())
+        if (revealed or known) and not files.may_repeat(task):
             same = files.note(task).get("content") == content.digest
             if same and files.path(task, "vector").is_file():
                 return
             raise Refused(
                 "sum",
-                "a task whose sum this site has not revealed yet",
+                "a task whose sum the server does not have yet",
                 task,
                 hint="two sums differ by what has changed at one site; `fedran federation repeat` "
                 "at this site agrees to that",
