@@ -112,15 +112,15 @@ def test_a_site_refuses_too_little_noise_and_noise_that_counts_on_too_many_sites
 
 
 def test_a_site_that_demands_noise_gets_a_secure_sum_without_it_refused(trial, monkeypatch):
-    original = secure_round.SecureRound._terms
+    original = secure_round.make_terms
 
-    def without_noise(self, *arguments):
-        attempt, content = original(self, *arguments)
+    def without_noise(settings, store, *arguments):
+        attempt, content = original(settings, store, *arguments)
         content = replace(content, noise=None)
-        length = content.length(self.store.rules.fingerprint)
+        length = content.length(store.rules.fingerprint)
         return replace(attempt, content=content.digest, length=length), content
 
-    monkeypatch.setattr(secure_round.SecureRound, "_terms", without_noise)
+    monkeypatch.setattr(secure_round, "make_terms", without_noise)
     trial.run("may")
     assert trial.learned()[0] == {}
 

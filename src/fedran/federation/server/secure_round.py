@@ -1,18 +1,15 @@
 """One task at a server with secure sums: several exchanges, then one upload per cohort of sites.
 
 ``secure/coordinator.py`` says what each site is asked and when a stage ends. This module sends it
-over Flower, and puts a finished sum into the store as the upload of a cohort, so that everything
-the store promises holds for it too.
+over Flower. ``cohorts.py`` puts a finished sum into the store.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import math
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -20,29 +17,21 @@ from typing import Any
 from flwr.app import Message, MessageType
 
 from fedran.core.errors import Refused
-from fedran.core.release import mean_row
-from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import (
-    COHORT,
-    SUM,
-    Statement,
-    UploadId,
-    base_task,
-    is_cohort,
-)
-from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
 from fedran.federation.protocol.transport import message_content
-from fedran.federation.secure.attempt import MAX_SITES, Attempt, Stage, roster_digest
-from fedran.federation.secure.contribution import Content, encode_aware_omega, sum_to_summary
+from fedran.federation.secure.attempt import Stage
 from fedran.federation.secure.coordinator import FOLDER, Coordinator, FinishedSum
-from fedran.federation.secure.noise import encode_center
 from fedran.federation.server import round as rounds
+from fedran.federation.server.cohorts import (
+    make_terms,
+    members_in_quarantine,
+    next_number,
+    receive_sum,
+    task_before,
+)
 from fedran.federation.server.ledger import over_budget
 from fedran.federation.server.quorum import Quorum, Verdict
 from fedran.federation.server.round import Round
-from fedran.wire.codec import decode, encode
-from fedran.wire.validation import FILE_LIMITS
 
 log = logging.getLogger(__name__)
 OMEGA = ".omega"
@@ -75,7 +64,7 @@ class SecureRound(Round):
         """Node -> sums and stages about which it was asked."""
         self.attempts: dict[str, int] = {}
         """Task -> attempts that were opened in this run."""
-        self.in_quarantine = self._members_in_quarantine()
+        self.in_quarantine = members_in_quarantine(self.store)
         self.decided = self._decisions()
         self.started: set[str] = set()
         """Tasks whose open attempt has a limit of time in this run."""
@@ -138,13 +127,6 @@ class SecureRound(Round):
                 found[task][client] = code
         return found
 
-    def _members_in_quarantine(self) -> set[UploadId]:
-        """Members of sums that wait for a person."""
-        database = self.store.database
-        waiting = (w for key, w in database.quarantine().items() if is_cohort(key[0]))
-        envelopes = (open_envelope(database.envelope(w), FILE_LIMITS) for w in waiting)
-        return {member for envelope in envelopes for member in envelope.statement.members}
-
     def _may_open(self, task: str) -> bool:
         """Whether an attempt at the sum of a task should begin.
 
@@ -167,8 +149,8 @@ class SecureRound(Round):
         opened, left_out = self.sums.sums.get(task), frozenset(self.decided[task])
         if task not in self.started and opened is not None:
             opened.until = max(limit, opened.until)
-            first = opened.state.stage is Stage.ADVERTISE
-            terms = self._terms(task, opened.attempt.number, opened.content.omega)
+            first, number = opened.state.stage is Stage.ADVERTISE, opened.attempt.number
+            terms = make_terms(self.settings, self.store, task, number, opened.content.omega)
             if first and (opened.attempt, opened.content) != terms:
                 self.sums.fail(task, "the server's settings have changed")
             elif not first and left_out & set(opened.state.answered(Stage.ADVERTISE)):
@@ -189,10 +171,11 @@ class SecureRound(Round):
         if self.attempts.get(task):  # everyone has to answer the first stage again
             limit = max(limit, time.monotonic() + self.settings.exchange_seconds)
         self.attempts[task] = self.attempts.get(task, 0) + 1
-        omega = self._omega(task) if aware else b""
+        omega = task_before(self.settings, self.store, task) if aware else b""
         digest = hashlib.sha256(omega).hexdigest() if omega else ""
-        attempt, content = self._terms(task, self._next_number(task), digest)
-        self.sums.open(attempt, content, omega, limit)
+        number = next_number(self.store, task)
+        terms = make_terms(self.settings, self.store, task, number, digest)
+        self.sums.open(*terms, omega, limit)
 
     def _over_budget(self, task: str) -> str:
         """Why the sum of a task must not be revealed; empty: it may, or there is no budget."""
@@ -211,55 +194,6 @@ class SecureRound(Round):
                 task, number = opened.attempt.task, opened.attempt.number
                 sites = opened.state.survivors
                 self.store.database.add_charge(task, number, noise.epsilon, noise.delta, sites)
-
-    def _terms(self, task: str, number: int, omega: str) -> tuple[Attempt, Content]:
-        """What the sites of an attempt must agree on, as the settings say now."""
-        settings, roster = self.settings, self.store.roster.clients
-        assert settings.labels is not None
-        content = Content(
-            settings.labels,
-            settings.sketch_columns,
-            omega,
-            zlib.crc32(f"{settings.federation} {task}".encode()),
-            min(len(roster), MAX_SITES),
-            settings.max_rows,
-            settings.noise,
-        )
-        fingerprint = self.store.rules.fingerprint
-        attempt = Attempt(
-            settings.federation,
-            task,
-            number,
-            fingerprint.hash,
-            content.digest,
-            content.length(fingerprint),
-            roster_digest(roster),
-            settings.min_sites,
-        )
-        return attempt, content
-
-    def _next_number(self, task: str, at_least: int = 1) -> int:
-        """A number that no attempt at this sum had. It is on disk before it is used."""
-        numbers = json.loads(self.store.database.fact("attempts") or "{}")
-        numbers[task] = max(numbers.get(task, 0) + 1, at_least)
-        self.store.database.set_fact("attempts", json.dumps(numbers))
-        return int(numbers[task])
-
-    def _omega(self, task: str) -> bytes:
-        """The encoded test matrix of a sketch that is aware of the task before; empty: blind.
-
-        With noise, the mean of all rows released before.
-        """
-        settings = self.settings
-        if settings.noise is not None:
-            held = self.store.aggregator.class_sums
-            return encode_center(mean_row(held)) if held else b""
-        earlier = [u for u in self.store.database.uploads() if base_task(u.task) != task]
-        if not (settings.sketch_columns and earlier):
-            return b""
-        envelope = open_envelope(self.store.database.envelope(earlier[-1]), FILE_LIMITS)
-        summary = decode(envelope.upload, Summary, limits=FILE_LIMITS)
-        return encode_aware_omega(summary, settings.sketch_columns, zlib.crc32(task.encode()))
 
     def _ask(self, offer: dict[str, Any], limit: float) -> None:
         """Send every node what it is asked now. Nodes with nothing new are left alone."""
@@ -319,20 +253,13 @@ class SecureRound(Round):
         ahead, known = last - opened.attempt.number, (client, task)
         if 0 < ahead <= MAX_AHEAD and known not in self.corrected:
             self.corrected.add(known)
-            self._next_number(task, last)
+            next_number(self.store, task, last)
             self.attempts[task] = max(0, self.attempts.get(task, 0) - 1)
             self.sums.fail(task, f"{client} knows attempt {last}")
 
     def _commit(self, finished: FinishedSum, task: str, quorum: Quorum) -> None:
         """Put a sum into the store as the upload of a cohort, and tell its members."""
-        attempt, store = finished.attempt, self.store
-        key = f"{COHORT}{attempt.number}", f"{attempt.task}{SUM}{attempt.number}"
-        known = store.aggregator.absorbed.get(key)
-        if known is not None:  # the server was killed after the store had it
-            receipt = Receipt(Code.DUPLICATE, *key, known)
-        else:
-            receipt = self._store_sum(finished, *key)
-        log.info("%s, %s: %s %s", *key, receipt.outcome, receipt.reason)
+        attempt, receipt = finished.attempt, receive_sum(self.store, finished)
         self.sums.forget(attempt.task)
         if receipt.code == Code.QUARANTINED:
             self.in_quarantine |= {(member, attempt.task) for member in finished.members}
@@ -346,27 +273,3 @@ class SecureRound(Round):
         if attempt.task == task:
             for client in finished.members:
                 quorum.answer(Receipt(receipt.code, client, task, receipt.digest, receipt.reason))
-
-    def _store_sum(self, finished: FinishedSum, client: str, task: str) -> Receipt:
-        """The store's decision about a sum. One that describes no rows is refused."""
-        attempt, store, fingerprint = finished.attempt, self.store, self.store.rules.fingerprint
-        assert store.key is not None
-        try:
-            summary = sum_to_summary(
-                finished.total,
-                finished.content,
-                fingerprint,
-                self.settings.out_features,
-                len(finished.members),
-                finished.omega,
-            )
-        except Refused as reason:
-            told = f"the sum describes no rows ({reason}); a site has added other numbers"
-            fields = {"client": client, "task": task, "outcome": "refused", "reason": told}
-            store.events.write("upload", **fields, verified=True, bytes=0, members=0)
-            return Receipt(Code.INVALID, client, task, "?", told)
-        upload = encode(summary, "float32")
-        members = tuple((member, attempt.task) for member in finished.members)
-        digest = hashlib.sha256(upload).hexdigest()
-        said = Statement(attempt.federation, client, task, fingerprint.hash, digest, members)
-        return store.receive(Envelope(said, store.key.sign(said), upload).to_bytes())

@@ -1,0 +1,127 @@
+"""A secure sum at the server: what its sites agree on before, and its place in the store after.
+
+The sum of a cohort of sites is stored as one upload with its members, signed by the server. So
+everything that the store promises holds for it too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import zlib
+
+from fedran.core.errors import Refused
+from fedran.core.release import mean_row
+from fedran.core.summary import Summary
+from fedran.federation.protocol.identity import (
+    COHORT,
+    SUM,
+    Statement,
+    UploadId,
+    base_task,
+    is_cohort,
+)
+from fedran.federation.protocol.messages import Envelope, open_envelope
+from fedran.federation.protocol.receipts import Code, Receipt
+from fedran.federation.secure.attempt import MAX_SITES, Attempt, roster_digest
+from fedran.federation.secure.contribution import Content, encode_aware_omega, sum_to_summary
+from fedran.federation.secure.coordinator import FinishedSum
+from fedran.federation.secure.noise import encode_center
+from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.store import Store
+from fedran.wire.codec import decode, encode
+from fedran.wire.validation import FILE_LIMITS
+
+log = logging.getLogger(__name__)
+
+
+def make_terms(
+    settings: ServerSettings, store: Store, task: str, number: int, omega: str
+) -> tuple[Attempt, Content]:
+    """What the sites of an attempt must agree on, as the settings say now."""
+    roster, fingerprint = store.roster.clients, store.rules.fingerprint
+    assert settings.labels is not None
+    content = Content(
+        settings.labels,
+        settings.sketch_columns,
+        omega,
+        zlib.crc32(f"{settings.federation} {task}".encode()),
+        min(len(roster), MAX_SITES),
+        settings.max_rows,
+        settings.noise,
+    )
+    attempt = Attempt(
+        settings.federation,
+        task,
+        number,
+        fingerprint.hash,
+        content.digest,
+        content.length(fingerprint),
+        roster_digest(roster),
+        settings.min_sites,
+    )
+    return attempt, content
+
+
+def next_number(store: Store, task: str, at_least: int = 1) -> int:
+    """A number that no attempt at this sum had. It is on disk before it is used."""
+    numbers = json.loads(store.database.fact("attempts") or "{}")
+    numbers[task] = max(numbers.get(task, 0) + 1, at_least)
+    store.database.set_fact("attempts", json.dumps(numbers))
+    return int(numbers[task])
+
+
+def task_before(settings: ServerSettings, store: Store, task: str) -> bytes:
+    """The encoded test matrix of a sketch that is aware of the task before; empty: blind.
+
+    With noise, the mean of all rows released before.
+    """
+    if settings.noise is not None:
+        held = store.aggregator.class_sums
+        return encode_center(mean_row(held)) if held else b""
+    earlier = [u for u in store.database.uploads() if base_task(u.task) != task]
+    if not (settings.sketch_columns and earlier):
+        return b""
+    envelope = open_envelope(store.database.envelope(earlier[-1]), FILE_LIMITS)
+    summary = decode(envelope.upload, Summary, limits=FILE_LIMITS)
+    return encode_aware_omega(summary, settings.sketch_columns, zlib.crc32(task.encode()))
+
+
+def members_in_quarantine(store: Store) -> set[UploadId]:
+    """Members of sums that wait for a person."""
+    waiting = (w for key, w in store.database.quarantine().items() if is_cohort(key[0]))
+    envelopes = (open_envelope(store.database.envelope(w), FILE_LIMITS) for w in waiting)
+    return {member for envelope in envelopes for member in envelope.statement.members}
+
+
+def receive_sum(store: Store, finished: FinishedSum) -> Receipt:
+    """The store's decision about a sum. One that describes no rows is refused."""
+    attempt, fingerprint = finished.attempt, store.rules.fingerprint
+    client, task = f"{COHORT}{attempt.number}", f"{attempt.task}{SUM}{attempt.number}"
+    known = store.aggregator.absorbed.get((client, task))
+    if known is not None:  # the server was killed after the store had it
+        return Receipt(Code.DUPLICATE, client, task, known)
+    assert store.key is not None
+    try:
+        summary = sum_to_summary(
+            finished.total,
+            finished.content,
+            fingerprint,
+            store.rules.out_features,
+            len(finished.members),
+            finished.omega,
+        )
+    except Refused as reason:
+        told = f"the sum describes no rows ({reason}); a site has added other numbers"
+        fields = {"client": client, "task": task, "outcome": "refused", "reason": told}
+        store.events.write("upload", **fields, verified=True, bytes=0, members=0)
+        receipt = Receipt(Code.INVALID, client, task, "?", told)
+    else:
+        upload = encode(summary, "float32")
+        members = tuple((member, attempt.task) for member in finished.members)
+        digest = hashlib.sha256(upload).hexdigest()
+        said = Statement(attempt.federation, client, task, fingerprint.hash, digest, members)
+        receipt = store.receive(Envelope(said, store.key.sign(said), upload).to_bytes())
+    log.info("%s, %s: %s %s", client, task, receipt.outcome, receipt.reason)
+    return receipt
