@@ -34,7 +34,11 @@ def test_without_the_extra_there_are_tables_and_a_hint_but_no_page(cli, absent, 
 def test_text_alone_writes_nothing(cli, tmp_path):
     code, out, _ = cli("report", "runs", "--text")
     assert code == 0
-    assert len([x for x in out.splitlines() if x.startswith(("fedran ", "afl "))]) == 2
+    title, where, _, *lines = out.splitlines()
+    assert title == "accuracy: accuracy and bytes of 2 methods"
+    assert where.startswith("CIFAR-100: 10 classes in 5 tasks, 5 clients")
+    assert lines[0].startswith("1. fedran classifies ")
+    assert len([x for x in lines if x.startswith(("fedran ", "afl "))]) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["runs"]
     assert [p.name for p in (tmp_path / "runs").iterdir()] == ["a.jsonl"]
 

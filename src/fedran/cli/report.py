@@ -10,8 +10,8 @@ import typer
 
 from fedran.bench.report.build import load_results, make_report
 from fedran.bench.report.export import export_tables, overview_tables, text_table
-from fedran.bench.report.pages import experiment_name
-from fedran.core.errors import MissingExtra
+from fedran.bench.report.pages import experiment_name, overview_page
+from fedran.core.errors import MissingExtra, printable
 
 
 def report(
@@ -49,12 +49,18 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Print the accuracies of all results in a folder, and write tables and figures as pages.
+    """Print a verdict and the accuracies of all results in a folder, and write them as pages.
 
     The pages are HTML and open offline: an overview, one per dataset, and one per further study.
     They need the extra 'report'; the printed tables and --export do not.
     """
     results = load_results(folder)
+    name = name or experiment_name(results, folder.resolve().name)
+    first = overview_page(results, name)
+    typer.echo(f"{first.title}\n{first.where}\n")
+    for i, line in enumerate(first.verdict, 1):
+        typer.echo(f"{i}. {printable(line, 400)}")
+    typer.echo()
     for table in overview_tables(results):
         typer.echo(f"{text_table(table)}\n")
     if export is not None:
@@ -62,7 +68,7 @@ def report(
     if text:
         return
     try:
-        result = make_report(results, name or experiment_name(results, folder.resolve().name))
+        result = make_report(results, name)
     except MissingExtra as reason:
         typer.echo(f"No pages were written. {reason}")
         return

@@ -78,5 +78,7 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
     assert str(tmp_path / "out" / "index.html") in output.replace("\n", "")
     assert "2 pages, 1 figures as SVG and PNG" in output
     page = (tmp_path / "out" / "index.html").read_text()
-    assert "<h1>accuracy: FedRAN and 0 other methods</h1>" in page, "the name of the configuration"
+    assert "<h1>accuracy: accuracy and bytes of 1 method</h1>" in page, (
+        "the name of the configuration"
+    )
     assert (tmp_path / "out" / "cifar100.html").is_file()

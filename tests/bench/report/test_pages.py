@@ -13,7 +13,7 @@ def test_the_overview_comes_first_then_datasets_then_studies():
         *("index", "cifar100", "vtab50-vit-s14", "runtime", "labels", "rank", "components")
     ]
     first = pages[0]
-    assert first.title.startswith("mine: FedRAN and ")
+    assert first.title.startswith("mine: accuracy and bytes of ")
     assert 3 <= len(first.verdict) <= 5
     (section,) = first.sections
     assert [c.slug.split("-")[0] for c in section.charts] == ["bytes"]

@@ -111,7 +111,7 @@ def make_pages(results: Sequence[Result], name: str) -> list[Page]:
         sections = study_sections(study, own)
         pages.append(Page(study, title, STUDIES[study], _study_lines(study, own), sections))
     pages = _distinct([page for page in pages if page.sections])
-    return [_overview(results, name), *pages]
+    return [overview_page(results, name), *pages]
 
 
 def _study_lines(study: str, results: Sequence[Result]) -> list[str]:
@@ -133,7 +133,8 @@ def _distinct(pages: Sequence[Page]) -> list[Page]:
     return kept
 
 
-def _overview(results: Sequence[Result], name: str) -> Page:
+def overview_page(results: Sequence[Result], name: str) -> Page:
+    """The first page: the verdict on the first setting and on all comparisons."""
     shown = [r for r in results if r.study in COMPARISONS] or results
     first = main_case(shown)
     if first is None:
@@ -143,10 +144,10 @@ def _overview(results: Sequence[Result], name: str) -> Page:
     tables = [comparison_table(shown)]
     section = Section("bytes", "Accuracy against bytes", [], tables, figure)
     titles = {dataset: title for dataset, (_, title, _) in DATASETS.items()}
-    keys = {r.key for r in results}
-    what = f"FedRAN and {len(keys) - 1} other methods" if "fedran" in keys else "results"
+    n = len({r.key for r in results})
+    title = f"{name}: accuracy and bytes of {n} method{'' if n == 1 else 's'}"
     lines = overall_verdict(shown, titles)
-    return Page("index", f"{name}: {what}", WHAT, lines, [section], _where(*first))
+    return Page("index", title, WHAT, lines, [section], _where(*first))
 
 
 def _where(case: tuple[Setting, float | None], found: Sequence[Group]) -> str:

@@ -84,7 +84,7 @@ def leaders(found: Iterable[Group]) -> dict[str, Group]:
         kind = role(g)
         if kind and (kind not in best or _strength(g) > _strength(best[kind])):
             best[kind] = g
-    return {kind: best[kind] for kind in ROLES if kind in best}
+    return {kind: best[kind] for kind in [k for k in ROLES if k in best][:HIGHLIGHTED]}
 
 
 def _strength(g: Group) -> tuple[bool, float]:

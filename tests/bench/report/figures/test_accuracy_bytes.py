@@ -9,15 +9,13 @@ import pytest
 
 from fedran.bench.report.build import load_results
 from fedran.bench.report.figures.accuracy_bytes import (
-    KINDS,
     NARROW_HEIGHT,
     WIDE,
     accuracy_bytes_charts,
-    find_dots,
     overview_svg,
-    pareto_front,
 )
 from fedran.bench.report.figures.chart import MUTED, NARROW, render
+from fedran.bench.report.figures.dots import KINDS, find_dots, pareto_front
 from fedran.bench.report.figures.label_layout import Box, along, place
 from fedran.bench.report.verdict import MIXTURE, OURS
 from fedran.bench.results.grouping import groups

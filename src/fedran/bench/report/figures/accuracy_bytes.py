@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from fedran.bench.report.figures.chart import (
     INK,
-    MUTED,
     SOFT,
     STYLES,
     Chart,
-    Style,
     is_narrow,
     log_ticks,
     render,
@@ -24,76 +21,26 @@ from fedran.bench.report.figures.chart import (
     slug,
     unique,
 )
+from fedran.bench.report.figures.dots import KINDS, OVERVIEW, Dot, find_dots, front_of
 from fedran.bench.report.figures.label_layout import FAR, Box, Point, along, place
-from fedran.bench.report.tables.communication import largest_upload
-from fedran.bench.report.tables.table import MIB
-from fedran.bench.report.verdict import (
-    HIGHLIGHTED,
-    MIXTURE,
-    OURS,
-    PAPER,
-    TUNED,
-    final,
-    leaders,
-    main_beta,
-    main_case,
-    role,
-)
+from fedran.bench.report.verdict import MIXTURE, OURS, TUNED, main_beta, main_case
 from fedran.bench.results.grouping import (
-    Group,
-    as_text,
     by_setting,
     by_setting_and_beta,
     comparisons,
     groups,
-    setting_phrase,
     setting_title,
 )
-from fedran.bench.results.metrics import is_prompted, is_trained
 from fedran.bench.results.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIZES = {
-    "fedran": ("rank",),
-    "fedran-mixture": ("group_size", "min_group"),
-    "fedpft": ("components", "covariance"),
-}
-"""Methods with messages of several sizes, and the settings that change the size."""
-GAUSSIAN = frozenset({"fedcgs", "gh-ofl-lda", "gh-ofl-fishermix", "fedpft"})
-"""Methods that send Gaussian statistics. Their sizes are not one curve."""
-GREY, GREY_POOLED = "other methods", "others, all rows in one place"
-KINDS = STYLES | {GREY: Style(MUTED, "o"), GREY_POOLED: Style(MUTED, "o", dashed=True)}
-"""Colour and marker of each kind of dot."""
-OVERVIEW = (
-    *("fedran-paper", "fedran-mixture", "fedran", "stsa", "afl", "fedcgs", "gh-ofl-lda"),
-    *("fedpft", "fedncm", "loranpac", "ranpac", "send-features-8bit", "send-images"),
-)
-"""The methods of the overview. In every figure they are labelled before the others."""
 WIDE, NARROW_HEIGHT, OVERVIEW_SIZE = (11.4, 5.0), 4.8, (8.0, 4.6)
 """Inches of a figure in wide windows, in narrow ones, and in the documentation."""
 NEAR = 4.0
 """Points that are closer than this many 1/72 inch share one label."""
-
-
-@dataclass(frozen=True)
-class Dot:
-    """A method at one size of its message. Dots with the same line are connected."""
-
-    name: str
-    size: float
-    """MiB."""
-    accuracy: float
-    kind: str
-    """Its role, or grey."""
-    competes: bool
-    trained: bool = False
-    """Whether its accuracy may be too low for the axis."""
-    line: str = ""
-    width: object = None
-    """The number M of random features, of a method that has it."""
 
 
 def accuracy_bytes_charts(results: Sequence[Result]) -> list[Chart]:
@@ -119,7 +66,7 @@ def accuracy_bytes_charts(results: Sequence[Result]) -> list[Chart]:
 def _note(dots: Sequence[Dot]) -> str:
     """How to read the figure; only what is in it."""
     parts = ["Up and to the left is better: more accurate with a smaller message."]
-    if _front(dots):
+    if front_of(dots):
         parts.append(
             "Methods in the shaded area are beaten in both by another federated method (Pareto "
             "front)."
@@ -145,7 +92,7 @@ def overview_chart(results: Sequence[Result]) -> Chart:
         raise ValueError("the results hold no comparison of methods")
     (setting, beta), found = case
     dots = find_dots([g for g in found if g.key in OVERVIEW])
-    front, lines = _front(dots), Counter(d.line for d in dots)
+    front, lines = front_of(dots), Counter(d.line for d in dots)
     dots = [d for d in dots if not d.line or lines[d.line] > 1 or (d.size, d.accuracy) in front]
     draw = partial(_draw, dots, title=setting_title(setting, beta))
     return Chart("accuracy_bytes", "Accuracy against bytes", OVERVIEW_SIZE, draw)
@@ -156,81 +103,9 @@ def overview_svg(results: Sequence[Result]) -> str:
     return render(overview_chart(results), background="white", png=False)[0]
 
 
-def pareto_front(points: Iterable[Point]) -> list[Point]:
-    """The (bytes, accuracy) points for which no other is as cheap and as accurate.
-
-    >>> pareto_front([(1, 50), (2, 40), (3, 60), (3, 55)])
-    [(1, 50), (3, 60)]
-    """
-    kept: list[Point] = []
-    for size, accuracy in sorted(points, key=lambda p: (p[0], -p[1])):
-        if not kept or accuracy > kept[-1][1]:
-            kept.append((size, accuracy))
-    return kept
-
-
-def _front(dots: Iterable[Dot]) -> list[Point]:
-    return pareto_front((d.size, d.accuracy) for d in dots if d.competes)
-
-
-def find_dots(found: Sequence[Group]) -> list[Dot]:
-    """The methods that send something. Leaders come first, then the overview, then by accuracy."""
-    lead = leaders(found)
-    first = {id(g): i for i, g in enumerate(list(lead.values())[:HIGHLIGHTED])}
-    order = {key: i for i, key in enumerate(OVERVIEW)}
-    members = sorted(
-        found,
-        key=lambda g: (first.get(id(g), len(first)), order.get(g.key, len(order)), -final(g)),
-    )
-    return [
-        Dot(
-            g.name if id(g) in first else _short_name(g, [o for o in members if o.key == g.key]),
-            largest_upload(g) / MIB,
-            final(g),
-            _kind(g, id(g) in first),
-            g.competes,
-            is_trained(g.first) and not is_prompted(g.first),
-            _line(g),
-            g.params.get("out_features"),
-        )
-        for g in members
-        if largest_upload(g) > 0
-    ]
-
-
-def _kind(g: Group, leads: bool) -> str:
-    """The role of a leader and of all sizes of our messages; otherwise grey."""
-    kind = role(g)
-    if leads or kind in (OURS, MIXTURE):
-        return kind
-    return GREY if g.competes else GREY_POOLED
-
-
-def _line(g: Group) -> str:
-    """Equal for the groups that differ only in the size of their message."""
-    if g.key in GAUSSIAN or g.key not in SIZES:
-        return ""
-    return as_text({"key": g.key} | {k: v for k, v in g.params.items() if k not in SIZES[g.key]})
-
-
-def _short_name(g: Group, peers: Sequence[Group]) -> str:
-    """The size of a message, and its settings that are not the usual ones; else the name."""
-    if g.key == "fedran-paper":
-        return PAPER
-    step = SIZES.get(g.key, ("",))[0]
-    if step not in g.params or len(peers) == 1:
-        return g.name
-    words = [*([g.first.label] if g.key in GAUSSIAN else []), setting_phrase(step, g.params[step])]
-    for k, v in g.params.items():
-        usual = Counter(as_text({"": p.params.get(k)}) for p in peers).most_common(1)[0][0]
-        if k == "task0" or (k not in SIZES[g.key] and as_text({"": v}) != usual):
-            words.append(setting_phrase(k, v))
-    return ", ".join(words)
-
-
 def _draw(dots: Sequence[Dot], figure: Figure, title: str = "") -> None:
     ax = figure.subplots()
-    front = _front(dots)
+    front = front_of(dots)
     floor, ceiling = _limits(dots)
     lines: dict[str, list[Dot]] = {}
     for d in sorted(dots, key=lambda d: d.size):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from fedran.bench.report.verdict import (
     ANALYTIC,
     HEAD,
-    HIGHLIGHTED,
     MIXTURE,
     NETWORK,
     OURS,
@@ -190,7 +189,7 @@ def method_styles(members: Sequence[Group]) -> dict[str, Style]:
     """The styles of at most eight methods of one setting by name. All others are grey."""
     beta = main_beta(members)
     found = leaders(g for g in members if g.beta == beta)
-    return {g.name: STYLES[kind] for kind, g in list(found.items())[:HIGHLIGHTED]}
+    return {g.name: STYLES[kind] for kind, g in found.items()}
 
 
 def numbered_styles(names: Iterable[str]) -> dict[str, Style]:
