@@ -36,11 +36,11 @@ def test_an_unknown_dataset_and_an_unknown_method_have_a_place():
 
 
 def test_a_new_study_gets_a_page_of_its_own_and_stays_out_of_the_others(monkeypatch):
-    monkeypatch.setitem(result.STUDIES, "privacy", "Adds noise.")
-    runs = [made_up(k, study=s) for k in ("fedran", "afl") for s in ("accuracy", "privacy")]
-    runs[1] = made_up("fedran", study="privacy", params={"epsilon": 1.0})
+    monkeypatch.setitem(result.STUDIES, "noise", "Adds noise.")
+    runs = [made_up(k, study=s) for k in ("fedran", "afl") for s in ("accuracy", "noise")]
+    runs[1] = made_up("fedran", study="noise", params={"epsilon": 1.0})
     index, dataset, page = make_pages(runs, "x")
-    assert (page.slug, page.title, page.about) == ("privacy", "Privacy", "Adds noise.")
+    assert (page.slug, page.title, page.about) == ("noise", "Noise", "Adds noise.")
     assert page.verdict
     assert page.sections[0].tables
     names = [
@@ -51,6 +51,16 @@ def test_a_new_study_gets_a_page_of_its_own_and_stays_out_of_the_others(monkeypa
         for row in t.rows
     ]
     assert not any("epsilon" in name for name in names)
+
+
+def test_a_study_without_sections_of_its_own_is_shown_even_if_comparisons_leave_it_out():
+    runs = [made_up("fedran", study="privacy", params={"epsilon": e}) for e in (1.0, 8.0)]
+    _, page = make_pages([*runs, made_up("afl")], "x")[1:]
+    assert page.slug == "privacy"
+    assert [row[0].text for row in page.sections[0].tables[0].rows] == [
+        "fedran, epsilon=1.0",
+        "fedran, epsilon=8.0",
+    ]
 
 
 def test_runtime_and_speed_up_share_a_page():

@@ -17,7 +17,7 @@ from fedran.bench.report.verdict import (
     verdict,
 )
 from fedran.bench.results.grouping import Group, Setting
-from fedran.bench.results.result import STUDIES, Result
+from fedran.bench.results.result import DEFAULT_STUDY, STUDIES, Result
 
 COMPARISONS = frozenset({"accuracy", "communication", "training"})
 """Studies that are shown on the pages of the datasets."""
@@ -107,6 +107,8 @@ def make_pages(results: Sequence[Result], name: str) -> list[Page]:
     studies = (SAME_PAGE.get(s, s) for s in dict.fromkeys(r.study for r in results))
     for study in dict.fromkeys(s for s in studies if s not in COMPARISONS):
         own = [r for r in results if SAME_PAGE.get(r.study, r.study) == study]
+        if study not in STUDY_TITLES:  # without sections of its own, it compares methods
+            own = [replace(r, study=DEFAULT_STUDY) for r in own]
         title = STUDY_TITLES.get(study, study.replace("_", " ").capitalize())
         sections = study_sections(study, own)
         pages.append(Page(study, title, STUDIES[study], _study_lines(study, own), sections))
