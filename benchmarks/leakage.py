@@ -1,4 +1,4 @@
-"""What each kind of message reveals on CIFAR-100: writes results/leakage.md.
+"""What each kind of message reveals on CIFAR-100: results/leakage.md, and a table of the docs.
 
 One of ten sites sends its rows of one task. Non-members are the rows of ten other sites of the same
 task and the test rows of its classes. Takes about ten minutes on one quiet core. Messages that are
@@ -37,6 +37,7 @@ STREAM, CLASSES, SITES, COHORT, BETA = 1993, 50, 20, 10, 0.5
 M, SKETCH = 4096, 512
 REFERENCE = 10_500
 """Non-members that are tested: enough for a rate at 0.1 % false positives."""
+FIRST_MARK, LAST_MARK = "<!-- made by benchmarks/leakage.py -->", "<!-- end -->"
 Message = fedran.Summary | fedran.Mixture | Release
 
 
@@ -60,8 +61,8 @@ class World:
         other = np.concatenate([data.X_train[rest], data.X_test[test]])
         other_y = np.concatenate([data.y_train[rest], data.y_test[test]])
         held = np.isin(other_y, self.y)
-        some = rng.permutation(np.flatnonzero(held))[:REFERENCE]
-        self.other, self.other_y = other[some], other_y[some]
+        shuffled = rng.permutation(np.flatnonzero(held))
+        self.other, self.other_y = other[shuffled], other_y[shuffled]
 
     @cached_property
     def H(self) -> np.ndarray:
@@ -107,7 +108,7 @@ def kinds(w: World) -> Iterator[tuple[str, Callable[[], tuple[Message, int]], bo
     yield "mixture, min_group 1", lambda: w.mixture(5, 1), False
     yield "mixture, min_group 5 (default)", lambda: w.mixture(6, 5), False
     yield "mixture, min_group 10", lambda: w.mixture(15, 10), False
-    yield f"secure sum of {COHORT} sites", w.secure_sum, True
+    yield f"secure sum of {COHORT} sites", lambda: w.secure_sum(), True
     for epsilon in (8.0, 3.0, 1.0):
         yield f"DP sum of {COHORT} sites, ε = {epsilon:g}", lambda e=epsilon: w.noisy_sum(e), True
 
@@ -116,7 +117,8 @@ def figures(name: str, w: World, message: Message, size: int, whole: bool) -> di
     """All figures of one message."""
     started = time.perf_counter()
     phi = w.phi if isinstance(message, Release) else None
-    found = measure(message, w.Z, w.y, w.other, w.other_y, partial=whole, phi=phi)
+    some = np.flatnonzero(np.isin(w.other_y, message.classes))[:REFERENCE]
+    found = measure(message, w.Z, w.y, w.other[some], w.other_y[some], partial=whole, phi=phi)
     line = _fields(found)
     if isinstance(message, fedran.Summary) and whole:  # which site does a row come from?
         elsewhere = [s for i, s in enumerate(w.cohort) if i != w.site]
@@ -160,7 +162,7 @@ def table(lines: list[dict[str, object]]) -> list[str]:
             _tries(line["found"]),
             _number(line["cosine"]),
             f"**{line['auc']:.3f}**",
-            "-" if line["tpr"] is None else f"{100 * line['tpr']:.2f} %",
+            _rate(line["tpr"]),
             *(_number(max((attacks[k] for k in p if k in attacks), default=None)) for p in parts),
             _number(line.get("site")),
         ]
@@ -168,8 +170,58 @@ def table(lines: list[dict[str, object]]) -> list[str]:
     return rows
 
 
+def short_table(done: list[dict[str, object]]) -> str:
+    """Members that are found, for the page about privacy: both backbones side by side."""
+    measured = [d for d in DATASETS if any(line["dataset"] == d for line in done)]
+    titles = [DATASETS[d].partition(",")[0] for d in measured]
+    columns = [f"{t}: {what}" for t in titles for what in ("AUC", "TPR at 0.1 %", "head alone")]
+    rows = [f"| message | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
+    for name, _, _ in kinds(None):  # type: ignore[arg-type]
+        cells = [name]
+        for dataset in measured:
+            found = [d for d in done if (d["dataset"], d["name"]) == (dataset, name)]
+            if found:
+                cells += [_number(found[0]["auc"]), _rate(found[0]["tpr"])]
+                cells += [_number(found[0]["attacks"][HEADS])]
+            else:
+                cells += ["-"] * 3
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def write_pages(done: list[dict[str, object]]) -> None:
+    """Write results/leakage.md, and the short table between the marks of the privacy page."""
+    text = ABOUT.format(
+        date=max(d["date"] for d in done),
+        stream=STREAM,
+        classes=CLASSES,
+        sites=SITES,
+        beta=BETA,
+        reference=max(d["reference"] for d in done),
+        M=M,
+        sketch=SKETCH,
+        error=max(d["error"] for d in done),
+    )
+    order = [name for name, _, _ in kinds(None)]  # type: ignore[arg-type]
+    for dataset, title in DATASETS.items():
+        own = [d for d in done if d["dataset"] == dataset]
+        own.sort(key=lambda d: order.index(d["name"]))
+        if own:
+            site = f"The site has {own[0]['members']:,} rows."
+            text += "\n".join(["", f"## {title}", "", site, "", *table(own), ""])
+    (ROOT / "results" / "leakage.md").write_text(text)
+    page = ROOT / "docs" / "explanation" / "privacy.md"
+    before, _, rest = page.read_text().partition(FIRST_MARK)
+    _, _, after = rest.partition(LAST_MARK)
+    page.write_text(f"{before}{FIRST_MARK}\n\n{short_table(done)}\n\n{LAST_MARK}{after}")
+
+
 def _tries(pair: list[int]) -> str:
     return f"{pair[0]} of {pair[1]}" if pair[1] else "-"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f} %"
 
 
 def _number(value: float | None) -> str:
@@ -214,31 +266,16 @@ def main() -> None:
             if any((d["dataset"], d["name"]) == (dataset, name) for d in done):
                 continue
             message, size = make()
-            line = {"dataset": dataset, **figures(name, w, message, size, whole)}
+            line = {
+                "dataset": dataset,
+                "date": str(datetime.date.today()),
+                **figures(name, w, message, size, whole),
+            }
             done.append(line)
             with arguments.lines.open("a") as file:
                 file.write(json.dumps(line) + "\n")
             print(table([line])[-1], line["seconds"], "s", flush=True)
-    text = ABOUT.format(
-        date=datetime.date.today(),
-        stream=STREAM,
-        classes=CLASSES,
-        sites=SITES,
-        beta=BETA,
-        reference=max(d["reference"] for d in done),
-        M=M,
-        sketch=SKETCH,
-        error=max(d["error"] for d in done),
-    )
-    for dataset, title in DATASETS.items():
-        own = [d for d in done if d["dataset"] == dataset]
-        if not own:
-            continue
-        order = [name for name, _, _ in kinds(None)]  # type: ignore[arg-type]
-        own.sort(key=lambda d: order.index(d["name"]))
-        site = f"The site has {own[0]['members']:,} rows."
-        text += "\n".join(["", f"## {title}", "", site, "", *table(own), ""])
-    (ROOT / "results" / "leakage.md").write_text(text)
+    write_pages(done)
 
 
 def _lines(path: Path) -> list[str]:

@@ -36,6 +36,15 @@ def test_the_results_pages_are_generated_from_the_results():
     assert json.loads(output) == written
 
 
+def test_the_privacy_page_shows_the_measured_leakage():
+    lines = (ROOT / "results/leakage.ndjson").read_text().splitlines()
+    pages = [(ROOT / p).read_text() for p in ("docs/explanation/privacy.md", "results/leakage.md")]
+    for line in map(json.loads, lines):
+        for page in pages:
+            rows = [row for row in page.splitlines() if row.startswith(f"| {line['name']} |")]
+            assert any(f"{line['auc']:.3f}" in row for row in rows), line["name"]
+
+
 def names_command_and_date(text):
     return re.search(r"20\d\d-\d\d-\d\d", text) and re.search(
         r"fedran run|make bench|python benchmarks/", text
