@@ -711,7 +711,7 @@ def backup(
     from fedran.federation.server.settings import ServerPaths
 
     back_up(ServerPaths.find(folder), destination)
-    typer.echo(f"{destination}: verified copy; private keys (tls/, record.key) are not in it")
+    typer.echo(f"{destination}: verified copy; private keys (tls/, *.key) are not in it")
 
 
 @app.command(rich_help_panel=STORE)

@@ -273,7 +273,9 @@ class Aggregator:
                 seen = seen_directions(self._sum.gram(), novelty, head.diagnosis.lam)
             return replace(head, calibration=self._calibration, seen=seen)
 
-    def solve_without(self, messages: Iterable[Summary | Mixture]) -> Head | None:
+    def solve_without(
+        self, messages: Iterable[Summary | Mixture], ridge: Ridge | float | None = None
+    ) -> Head | None:
         """The head without some of the absorbed messages; None if no class is left.
 
         Their part is subtracted from a copy of the sum, so that the head equals that of an
@@ -291,7 +293,7 @@ class Aggregator:
             parts.append(part)
         with self.lock:
             rest = self._sum.without(parts)
-        return rest.solve(None, self.fingerprint) if rest.class_sums.classes else None
+        return rest.solve(ridge, self.fingerprint) if rest.class_sums.classes else None
 
     def gram(self) -> Float[Array, "M M"]:
         """The sum of the Grams of everything absorbed, an (M, M) copy, for inspection."""

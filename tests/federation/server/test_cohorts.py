@@ -10,12 +10,15 @@ pytest.importorskip("flwr")
 
 import fedran
 from fedran.federation.protocol.messages import open_envelope
+from fedran.federation.protocol.rows import Rows
 from fedran.federation.protocol.transport import blobs_of
 from fedran.federation.secure.attempt import Stage
+from fedran.federation.server.influence import measure_influence
 from fedran.federation.server.round import Round
+from fedran.federation.server.validation_set import ValidationSet
 from fedran.federation.site.secure import SumFiles
 from helpers.fleet import Fleet
-from helpers.secure_federation import SecureFederation, deaf
+from helpers.secure_federation import PHI, SecureFederation, deaf, rows
 
 
 def made(tmp_path, monkeypatch, n, **options):
@@ -171,6 +174,22 @@ def test_a_site_that_is_in_a_sum_is_in_no_other_one(tmp_path, monkeypatch):
     assert cohorts(federation, "may") == {"cohort-1": names[:6]}
     (waiting,) = (federation.server / "state" / "sums").glob("may.*.json")
     assert json.loads(waiting.read_text())["answered"] == ["site-7"]
+
+
+def test_influence_is_measured_per_cohort_with_the_ridge_of_sketches(three):
+    for task in ("may", "june"):
+        three.run(task, sketch=16)
+    X, y = rows(7, 200)
+    with three.store(sketch=16) as store:
+        validation = ValidationSet(Rows(X, y.tolist()), PHI)
+        table = measure_influence(store, validation, by_upload=True, replay_all=True)
+        alone = store.aggregator.solve_without([], store.ridge)
+        assert alone.diagnosis.lam == pytest.approx(store.solve().diagnosis.lam)
+    assert {(line.client, line.task) for line in table.lines} == {
+        ("cohort-1", "may.sum-1"),
+        ("cohort-1", "june.sum-1"),
+    }
+    assert all(line.without == pytest.approx(line.replayed, abs=0.02) for line in table.lines)
 
 
 def test_an_unusual_sum_waits_for_a_person(three):

@@ -159,7 +159,7 @@ def _leave_out(
     def heads() -> Iterator[Head]:
         yield new
         for upload in uploads:
-            rest = store.aggregator.solve_without(messages_of(store, [upload]))
+            rest = store.aggregator.solve_without(messages_of(store, [upload]), store.ridge)
             if rest is not None:
                 left_out.append(upload)
                 yield rest

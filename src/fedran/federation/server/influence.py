@@ -77,7 +77,8 @@ def measure_influence(
     total, lines = accuracy(full), []
     for (client, task), left_out in groups.items():
         say(f"without {client}{', ' + task if task else ''}")
-        without = accuracy(store.aggregator.solve_without(messages_of(store, left_out)))
+        rest = store.aggregator.solve_without(messages_of(store, left_out), store.ridge)
+        without = accuracy(rest)
         rows = sum(upload.rows for upload in left_out)
         lines.append(Influence(client, task, rows, without, 100 * (without - total)))
     lines.sort(key=lambda line: (-line.gain, line.client, line.task))
@@ -102,4 +103,4 @@ def replay(store: Store, left_out: Collection[Upload]) -> Head | None:
     total = Aggregator(store.rules.out_features, fingerprint=store.rules.fingerprint)
     for upload, message in zip(kept, messages_of(store, kept), strict=True):
         total.absorb(message, client=upload.client, task=upload.task)
-    return total.solve() if total.classes else None
+    return total.solve(store.ridge) if total.classes else None

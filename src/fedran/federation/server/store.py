@@ -18,6 +18,7 @@ from fedran.core.labels import Label, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.nystrom import sketch_ridge
 from fedran.core.release import noisy_ridge
+from fedran.core.ridge import Ridge
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import SiteKey, Statement, UploadId, base_task
 from fedran.federation.protocol.messages import Envelope, open_envelope
@@ -146,12 +147,15 @@ class Store:
 
     def solve(self) -> Head:
         """The head over everything absorbed."""
-        ridge, M = None, self.aggregator.out_features
+        return self.aggregator.solve(self.ridge)
+
+    @property
+    def ridge(self) -> Ridge | None:
+        """The rule for the ridge that fits what sites send; None: the default one."""
+        M = self.aggregator.out_features
         if self.rules.fingerprint.fields.get("projected") is False:
-            ridge = noisy_ridge(self.aggregator.accounts, M)
-        elif self.key is not None:
-            ridge = sketch_ridge(M)
-        return self.aggregator.solve(ridge)
+            return noisy_ridge(self.aggregator.accounts, M)
+        return None if self.key is None else sketch_ridge(M)
 
     def close(self) -> None:
         """Close the database. Nothing is lost without it."""
