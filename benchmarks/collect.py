@@ -25,6 +25,7 @@ BENCHMARKS = {
     "calibration": 'Probabilities, "don\'t know" and novelty on held-out rows, beside MAPIE.',
     "peers": "How constants of other methods were chosen on held-out training rows.",
     "sketches": "How the ridge of secure sums was chosen on held-out training rows.",
+    "dp_constants": "How shares, norm and ridge of differential privacy were chosen.",
     "constants": "How ridge, bits and group sizes were chosen on held-out training rows.",
 }
 """What the tables show that scripts in benchmarks/ write to results/*.md. Others have no text."""

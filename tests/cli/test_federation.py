@@ -3,6 +3,8 @@
 import os
 import re
 import socket
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -327,6 +329,16 @@ def test_a_roster_is_compared_at_the_server_and_pinned_at_the_site(call, tmp_pat
     assert (code, out.splitlines()[-1]) == (0, "this site has pinned it")
     refused(call("repeat", "s/sites/site-2", "task-1"), "a task with a secure sum")
     refused(call("init", "x", "--privacy", "secure", "--in-features", "6"), "`classes`")
+
+
+def test_a_federation_with_differential_privacy_needs_a_budget(call):
+    refused(call("init", "x", "--privacy", "dp"), "needs `epsilon`")
+    code, _, err = call("init", "s", "--privacy", "dp", "--epsilon", "3")
+    assert (code, err) == (0, "")
+    settings = tomllib.loads(Path("s/server/server.toml").read_text())
+    assert (settings["privacy"], settings["epsilon"]) == ("dp", 3.0)
+    assert settings["out_features"] == settings["in_features"] == 64
+    assert tomllib.loads(Path("s/sites/site-1/site.toml").read_text())["privacy"] == "dp"
 
 
 HELP = {

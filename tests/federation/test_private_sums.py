@@ -1,5 +1,6 @@
 """Sums with noise in a federation: sites add and demand it, and a ledger limits what is spent."""
 
+import io
 import math
 from dataclasses import replace
 
@@ -8,6 +9,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from rich.console import Console
+
 import fedran
 from fedran.core.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.server import secure_round
@@ -15,6 +18,9 @@ from fedran.federation.server.entries import Charge
 from fedran.federation.server.ledger import over_budget, spent
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.site import contribution
+from fedran.federation.status.reader import Reader
+from fedran.federation.status.terminal import print_status
+from fedran.federation.status.web import render_sections
 from helpers.secure_federation import CLASSES, D, SecureFederation, rows
 
 PHI = fedran.RandomFeatures(D, D, "cosine", source="test", projected=False)
@@ -72,6 +78,18 @@ def test_two_tasks_give_a_head_of_unit_rows_and_are_in_the_ledger(trial):
     assert [u.client for u in uploads] == ["cohort-1", "cohort-1"]
     with trial.store() as store:
         head = store.solve()
+    path = trial.server / "server.toml"
+    path.write_text(
+        f'federation = "trial"\nin_features = {D}\nout_features = {D}\nclasses = {CLASSES}\n'
+        'source = "test"\nprivacy = "dp"\nepsilon = 1000.0\ntotal_epsilon = 1000.0\n'
+    )
+    status = Reader(trial.server).read()
+    assert status.budget.startswith("At delta 1e-05, a row has spent at most epsilon 1e+03.")
+    assert "rows in all 2 sums has spent epsilon 1.9e+03 of at most 1000" in status.budget
+    console = Console(file=io.StringIO(), width=200)
+    print_status(status, console)
+    assert status.budget in " ".join(console.file.getvalue().split())
+    assert status.budget in " ".join(render_sections(status).decode().split())
     X, y = rows(7, 200)
     assert head.fingerprint == PHI.fingerprint
     assert np.mean(head.predict(PHI(X)) == y) > 0.8

@@ -15,7 +15,7 @@ from fedran.core.features import Kind
 from fedran.wire.sizes import human_bytes, parse_bytes
 
 MessageKind = Literal["summary", "mixture"]
-Privacy = Literal["none", "secure"]
+Privacy = Literal["none", "secure", "dp"]
 SUMMARY = "Create, run and watch a federation of sites on Flower."
 SETUP, RUN, WATCH, EDGE = "Create a federation", "Run it", "Watch it", "Edges"
 STORE, SITE = "Keep its data", "At a site"
@@ -108,13 +108,20 @@ def init(
         ),
     ] = None,
     privacy: Annotated[
-        Privacy, typer.Option(help="secure: the server learns only sums over three or more sites.")
+        Privacy,
+        typer.Option(
+            help="secure: the server learns only sums over three or more sites. dp: these sums are "
+            "differentially private too."
+        ),
     ] = "none",
+    epsilon: Annotated[
+        float | None, typer.Option(help="The budget of every row. Needed for --privacy dp.")
+    ] = None,
     classes: Annotated[
         str | None,
         typer.Option(
             help="Labels that may occur, separated by commas; whole numbers are numbers. "
-            "Needed for --privacy secure, except with sample data or --features."
+            "Needed for --privacy secure or dp, except with sample data or --features."
         ),
     ] = None,
 ) -> None:
@@ -156,6 +163,7 @@ def init(
         offline_ca,
         privacy,
         labels,
+        epsilon,
     )
     made = make_federation(folder, options)
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
@@ -186,7 +194,11 @@ def join(
     server: Annotated[str, typer.Option(help="Address of the server, as host:port.")],
     ca: Annotated[Path, typer.Option(help="The server's ca.crt, from a source you trust.")],
     privacy: Annotated[
-        Privacy, typer.Option(help="secure: take part only in secure sums, send nothing else.")
+        Privacy,
+        typer.Option(
+            help="secure: take part only in secure sums, send nothing else. dp: only in sums that "
+            "are differentially private."
+        ),
     ] = "none",
 ) -> None:
     """Create a site: configuration, keys, and an enrolment file for the server's owner."""

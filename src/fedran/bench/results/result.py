@@ -36,7 +36,7 @@ STUDIES = {
     "speedup": "Measures seconds of FedRAN and of trained methods, which may train for few rounds.",
 }
 """Every study that a configuration may name, and what its runs are for."""
-ABLATIONS = frozenset({"labels", "rank", "components", "privacy"})
+ABLATIONS = frozenset({"labels", "rank", "components"})
 """Studies that vary one setting. Their runs stay out of the comparisons of methods."""
 
 

@@ -39,7 +39,7 @@ _SERVER_COMMENTS = {
     "min_clients": "a task with fewer uploads at its deadline is reported as short",
     "deadline": "seconds that a task waits for missing sites",
     "validation": "rows on which every new classifier is tested",
-    "privacy": "none; or secure: the server learns only sums over several sites",
+    "privacy": "none; secure: the server learns only sums over several sites; dp: with noise",
 }
 """Settings that are always written, with a comment. Others are written if not the default."""
 _SITE_TEMPLATE = """\
@@ -53,7 +53,7 @@ folder = "data"  # TASK.npz with arrays features (or images) and labels; or inst
 min_class_count = 5  # classes with fewer rows are withheld
 seconds = 600  # time limit for the work on one task
 memory_mib = 4096  # memory limit for the work on one task
-privacy = {privacy}  # the least that this site demands: none, or secure
+privacy = {privacy}  # the least that this site demands: none, secure or dp
 """
 
 
@@ -103,6 +103,8 @@ class FederationOptions:
     """``secure``: the server learns only sums over at least three sites."""
     classes: tuple[Label, ...] = ()
     """The labels that may occur; empty: any. Secure sums need them, except for sample data."""
+    epsilon: float | None = None
+    """The budget of every row under differential privacy."""
 
 
 def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]:
@@ -122,6 +124,8 @@ def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]
     out_features = options.out_features
     if out_features is None:
         out_features = 1024 if sample else ServerSettings.out_features
+        if options.privacy == "dp":  # noise grows with the width
+            out_features = features.in_features
     settings = ServerSettings(
         options.federation,
         features.in_features,
@@ -136,6 +140,7 @@ def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]
         address=options.address,
         privacy=options.privacy,
         classes=classes or None,
+        epsilon=options.epsilon,
     )
     server = make_server(
         folder / "server", settings, hosts=options.hosts, offline_ca=options.offline_ca

@@ -219,6 +219,8 @@ class Status:
     """Secure sums that the server has, oldest first."""
     sums: list[SumStatus] = field(default_factory=list)
     """Secure sums that are under way or wait for sites."""
+    budget: str = ""
+    """What differential privacy has spent, in two sentences; empty where there is none."""
 
     @property
     def open_tasks(self) -> list[TaskStatus]:

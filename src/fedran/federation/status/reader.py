@@ -25,8 +25,9 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.coordinator import FOLDER as SUMS
 from fedran.federation.secure.pinning import roster_fingerprint
 from fedran.federation.server.database import Database
-from fedran.federation.server.entries import Run, SolvedHead, Task, Waiting
+from fedran.federation.server.entries import Charge, Run, SolvedHead, Task, Waiting
 from fedran.federation.server.events import read_events
+from fedran.federation.server.ledger import spent
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.status.counts import Counts, Event, SiteCounts, TaskCounts
 from fedran.federation.status.model import (
@@ -111,6 +112,7 @@ class Reader:
                 for cohort, task, rows, members in stored.cohorts
             ],
             sums=self._sums(),
+            budget=self._budget(stored.ledger),
         )
 
     def _roster_fingerprint(self) -> str:
@@ -120,6 +122,17 @@ class Reader:
             return roster_fingerprint(Roster.load(self.folder / self.settings.roster).clients)
         except (ValueError, OSError):  # the list of sites says so
             return ""
+
+    def _budget(self, ledger: list[Charge]) -> str:
+        """What differential privacy has spent; empty where there is none."""
+        if self.settings.noise is None and not ledger:
+            return ""
+        found, limit = spent(ledger, self.settings.delta), self.settings.total_epsilon
+        most = "" if limit is None else f" of at most {limit:g}"
+        return (
+            f"At delta {found.delta:g}, a row has spent at most epsilon {found.row:.3g}. A person "
+            f"with rows in all {found.sums} sums has spent epsilon {found.person:.3g}{most}."
+        )
 
     def _sums(self) -> list[SumStatus]:
         """Secure sums that are under way, as the server noted them. They change meanwhile."""
@@ -158,6 +171,7 @@ class Reader:
                 found.tasks, found.records = database.tasks(), database.count()
                 found.counts.add_uploads(database.upload_sizes(), database.upload_lists())
                 found.cohorts = database.cohorts()
+                found.ledger = database.ledger()
                 found.counts.add_cohorts(found.cohorts)
                 for event in read_events(database, without="accepted"):
                     found.counts.add_event(event)
@@ -215,6 +229,7 @@ class Stored:
     quarantine: list[Waiting] = field(default_factory=list)
     seen: dict[str, float] = field(default_factory=dict)
     cohorts: list[tuple[str, str, int, list[str]]] = field(default_factory=list)
+    ledger: list[Charge] = field(default_factory=list)
     flower: str = ""
     held: str = ""
     influence: str = ""

@@ -164,6 +164,8 @@ def _print_sums(status: Status, console: Console) -> None:
         return
     console.print("\n[bold]Secure sums[/]")
     console.print(f"  roster {status.roster}")
+    if status.budget:
+        _print_indented(status.budget, console)
     for opened in status.sums:
         line = f"task {opened.task}, attempt {opened.number}: {opened.text}"
         _print_indented(escape(line), console)
