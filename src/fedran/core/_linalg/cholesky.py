@@ -54,7 +54,7 @@ def _solve(
     H: Float[Array, "n w"] | None,
     lam: float,
     fallbacks: bool,
-) -> tuple[Any, Any, str]:
+) -> tuple[Float64[Array, "w C"], Float64[Array, " n"] | None, str]:
     tried: list[str] = []
     single = eps(K) > 1e-10 and lam < FLOAT32_LAMBDA
     for dtype in dict.fromkeys(("float32" if single else "float64", "float64")):
