@@ -27,6 +27,12 @@ def test_only_the_settings_are_unfolded_and_each_has_a_section():
     ]
 
 
+def test_settings_of_several_datasets_are_named_with_their_dataset():
+    first, second, *_ = comparison_sections([made_up(dataset=d) for d in ("a", "b")])
+    assert first.title == "a: 5 tasks, 5 clients, dirichlet split"
+    assert first.slug != second.slug
+
+
 def test_an_unknown_study_is_shown_as_a_comparison():
     runs = [made_up(k, study="communication") for k in ("a", "b")]
     assert [s.slug for s in study_sections("new", runs)] == slugs(runs)

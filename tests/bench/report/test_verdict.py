@@ -95,6 +95,13 @@ def test_a_verdict_has_one_to_five_lines(runs):
     assert 1 <= len(verdict(groups(runs))) <= LINES
 
 
+def test_variants_of_one_method_are_listed():
+    runs = [made_up("fedran-dp", f"DP {e}", level=0.5 + e / 50, upload=2**20) for e in (1, 3, 8)]
+    best, *others = verdict(groups(runs))
+    assert best.startswith("DP 8 classifies ")
+    assert others == [f"{r.label}: {r.A_T:.1f} % with 1 MiB." for r in runs[:2]]
+
+
 def test_all_rows_in_one_place_are_never_called_the_best_method():
     runs = [made_up("joint", "Joint", level=0.99, family="reference"), made_up("x", "X", level=0.5)]
     first, last = verdict(groups(runs))

@@ -57,7 +57,14 @@ class Section:
 def comparison_sections(results: Results) -> list[Section]:
     """Each setting with figures and its accuracies, then the details of all settings, folded."""
     settings = dict.fromkeys(Setting.of(r) for r in comparisons(results))
-    parts = [_setting([r for r in results if Setting.of(r) == setting]) for setting in settings]
+    one = len({setting.dataset for setting in settings}) == 1
+    parts = [
+        _setting(
+            setting.frame if one else setting.title,
+            [r for r in results if Setting.of(r) == setting],
+        )
+        for setting in settings
+    ]
     details = (_vit, _communication, _runtime, _forgetting, _drift, _training)
     return _with_content([*parts, *(make(results) for make in details), _provenance(results)])
 
@@ -99,7 +106,7 @@ def terms(text: str) -> dict[str, str]:
     }
 
 
-def _setting(results: Results) -> Section:
+def _setting(title: str, results: Results) -> Section:
     """One setting: accuracy against bytes, accuracy after each task, all accuracies."""
     shown = comparisons(results)
     intro = []
@@ -125,9 +132,8 @@ def _setting(results: Results) -> Section:
             "task 0. Bytes and seconds of that stage count."
         )
     charts = accuracy_bytes_charts(results) + task_charts(results)
-    frame = Setting.of(results[0]).frame
     text = [" ".join(intro)] if intro else []
-    return Section(slug("setting", frame), frame, text, accuracy_tables(results), charts)
+    return Section(slug("setting", title), title, text, accuracy_tables(results), charts)
 
 
 def _vit(results: Results) -> Section:

@@ -129,6 +129,9 @@ def verdict(found: Sequence[Group]) -> list[str]:
             g = lead[kind]
             lines.append(f"{g.name}, {what}: {final(g):.1f} % with {_size(g)}.")
     rivals = [g for g in found if g.competes and not is_ours(g) and g is not base]
+    if ours is None and not rivals:  # variants of one method
+        others = (g for g in found if g.competes and g is not base)
+        lines += [f"{g.name}: {final(g):.1f} % with {_size(g)}." for g in others]
     best = max(rivals, key=final, default=None)
     if best is not None:
         # A method on a fine-tuned network is compared with ours on such a network.
