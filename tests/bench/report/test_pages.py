@@ -1,5 +1,6 @@
 """Which pages a report has: an overview, datasets, studies; new ones without a change of code."""
 
+from fedran.bench.report.export import overview_tables
 from fedran.bench.report.pages import experiment_name, make_pages
 from fedran.bench.results import result
 from helpers.made_up import comparison, made_up, studies
@@ -61,6 +62,14 @@ def test_a_study_without_sections_of_its_own_is_shown_even_if_comparisons_leave_
         "fedran, epsilon=1.0",
         "fedran, epsilon=8.0",
     ]
+
+
+def test_a_folder_with_one_study_alone_has_a_verdict_and_a_printed_table():
+    for study in ("rank", "labels", "components"):
+        runs = [r for r in studies(seeds=(1,)) if r.study == study]
+        assert [p.slug for p in make_pages(runs, "x")] == ["index", study]
+        assert make_pages(runs, "x")[0].verdict
+        assert overview_tables(runs)[0].rows
 
 
 def test_runtime_and_speed_up_share_a_page():

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedran.bench.report.figures.chart import slug
-from fedran.bench.report.pages import make_pages
+from fedran.bench.report.pages import as_comparison, make_pages
 from fedran.bench.report.tables.table import Cell, Table, beta_text, number_columns, text_columns
 from fedran.bench.results.grouping import by_setting, comparisons, groups, mean_of, row_order
 from fedran.bench.results.metrics import task_seconds
@@ -30,10 +30,11 @@ _LATEX = {
 _LATEX_MARKS = {"": "{}", "best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
 
 
-def overview_tables(results: Iterable[Result]) -> list[Table]:
+def overview_tables(results: Sequence[Result]) -> list[Table]:
     """One table per setting: accuracies, largest upload and seconds of every method."""
     tables = []
-    for setting, members in by_setting(groups(comparisons(results))).items():
+    shown = comparisons(results) or as_comparison(results)  # a study alone is shown as well
+    for setting, members in by_setting(groups(shown)).items():
         rows = [
             [
                 Cell(g.name),

@@ -92,6 +92,11 @@ def experiment_name(results: Sequence[Result], folder: str) -> str:
     return names.pop() if len(names) == 1 and "" not in names else folder
 
 
+def as_comparison(results: Sequence[Result]) -> list[Result]:
+    """Results of any study as if they had been made to compare methods."""
+    return [replace(r, study=DEFAULT_STUDY) for r in results]
+
+
 def make_pages(results: Sequence[Result], name: str) -> list[Page]:
     """The overview first, then datasets and studies in the order of the results."""
     pages = []
@@ -107,8 +112,8 @@ def make_pages(results: Sequence[Result], name: str) -> list[Page]:
     studies = (SAME_PAGE.get(s, s) for s in dict.fromkeys(r.study for r in results))
     for study in dict.fromkeys(s for s in studies if s not in COMPARISONS):
         own = [r for r in results if SAME_PAGE.get(r.study, r.study) == study]
-        if study not in STUDY_TITLES:  # without sections of its own, it compares methods
-            own = [replace(r, study=DEFAULT_STUDY) for r in own]
+        if study not in STUDY_TITLES:  # it has no sections of its own
+            own = as_comparison(own)
         title = STUDY_TITLES.get(study, study.replace("_", " ").capitalize())
         sections = study_sections(study, own)
         pages.append(Page(study, title, STUDIES[study], _study_lines(study, own), sections))
@@ -137,10 +142,9 @@ def _distinct(pages: Sequence[Page]) -> list[Page]:
 
 def overview_page(results: Sequence[Result], name: str) -> Page:
     """The first page: the verdict on the first setting and on all comparisons."""
-    shown = [r for r in results if r.study in COMPARISONS] or results
+    shown = [r for r in results if r.study in COMPARISONS] or as_comparison(results)
     first = main_case(shown)
-    if first is None:
-        return Page("index", name, WHAT, [], [])
+    assert first is not None, "there are results, and all of them compare methods here"
     charts = accuracy_bytes_charts([r for r in shown if Setting.of(r) == first[0][0]])
     figure = [c for c in charts if not c.collapsed]
     tables = [comparison_table(shown)]
