@@ -1,8 +1,9 @@
 """The server's secure sums: which attempts are open, what each site is asked, when a stage ends.
 
-There is at most one open attempt per task. Its state is written to a file before an answer counts,
-so a server that was killed continues where it was, with the same requests. A file holds masked
-vectors, encrypted shares and public keys, and is deleted when the sum is known.
+There is at most one open attempt per task. Its state is written to a file before the next stage is
+asked for, so a server that was killed continues with the same requests. Sites repeat answers that
+it lost. A file holds public keys, encrypted shares and the sum of masked vectors, and is deleted
+when the sum is known.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from fedran.federation.secure.unmasking import ServerState
 from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
+OMEGA = ".omega"
+"""Ends the name of the test matrix beside a request, in messages and files."""
 FOLDER = "sums"
 """Folder of open attempts in the server's state folder."""
 Report = Callable[..., None]
@@ -45,6 +48,8 @@ class OpenSum:
     """Whether this run waits no longer for it: a later run continues."""
     refused: dict[str, str] = field(default_factory=dict)
     """Sites that refused the present stage, and why."""
+    unsaved: bool = False
+    """Whether answers came since the state was written."""
     left_out: frozenset[str] = frozenset()
     """Sites whose rows are in another sum already. They are not asked."""
 
@@ -156,10 +161,8 @@ class Coordinator:
         opened = self._named(name)
         if opened is None or client not in opened.waiting_for:
             return
-        state = unmasking.collect(opened.state, client, answer)
-        if state is not opened.state:
-            opened.state = state
-            self._save(opened)
+        opened.state = unmasking.collect(opened.state, client, answer)
+        opened.unsaved = True
 
     def refuse(self, client: str, name: str, reason: str) -> None:
         """Note that a site does not take part in the present stage, so nobody waits for it."""
@@ -183,6 +186,8 @@ class Coordinator:
                     if opened.state.stage is Stage.ADVERTISE:
                         opened.state = _only(opened.state, live)
                     self._close(opened, now)
+                if opened.unsaved:
+                    self._save(opened)
                 if opened.state.stage is not None:
                     continue
                 total = unmasking.unmask(opened.state)
@@ -244,6 +249,7 @@ class Coordinator:
 
     def _save(self, opened: OpenSum) -> None:
         """Write the state, and beside it what people may want to know."""
+        opened.unsaved = False
         note = {"content": opened.content.fields(), **describe(opened)}
         write_atomically(self.folder / f"{opened.name}.json", json.dumps(note).encode())
         write_atomically(self.folder / f"{opened.name}.state", opened.state.to_bytes())

@@ -20,7 +20,7 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
 from fedran.federation.protocol.transport import message_content
 from fedran.federation.secure.attempt import Stage
-from fedran.federation.secure.coordinator import FOLDER, Coordinator, FinishedSum
+from fedran.federation.secure.coordinator import FOLDER, OMEGA, Coordinator, FinishedSum
 from fedran.federation.server import round as rounds
 from fedran.federation.server.cohorts import (
     make_terms,
@@ -34,8 +34,6 @@ from fedran.federation.server.quorum import Quorum, Verdict
 from fedran.federation.server.round import Round
 
 log = logging.getLogger(__name__)
-OMEGA = ".omega"
-"""Ends the name of a blob with the test matrix of a sketch."""
 MAX_ATTEMPTS = 3
 """Attempts at the sum of one task within one run."""
 MAX_AHEAD = 100

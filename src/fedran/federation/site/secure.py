@@ -26,6 +26,7 @@ from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure import masking
 from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Stage
 from fedran.federation.secure.contribution import Content
+from fedran.federation.secure.coordinator import OMEGA
 from fedran.federation.secure.masking import SiteState
 from fedran.federation.secure.pinning import PinnedRoster, read_clients
 from fedran.federation.site.settings import SiteSettings
@@ -33,8 +34,6 @@ from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
 FOLDER = "sums"
-OMEGA = ".omega"
-"""Ends the name of a blob with the test matrix of a sketch."""
 MakeVector = Callable[[Offer, Content], None]
 """Writes the contribution of a task to its file, in a process of its own."""
 
