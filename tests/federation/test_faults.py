@@ -273,38 +273,82 @@ def post(address, ca):
 
 EVIL = """\
 from pathlib import Path
+from flwr.app import Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-Path({marker!r}).write_text("imported")
 app = ServerApp()
+site = ClientApp()
 
 @app.main()
 def main(grid, context):
-    Path({marker!r}).write_text("run")
+    Path({marker!r}).touch()
+    messages = [
+        Message(RecordDict(), dst_node_id=node, message_type=MessageType.TRAIN)
+        for node in grid.get_node_ids()
+    ]
+    list(grid.send_and_receive(messages, timeout=60))
+
+@site.train()
+def train(message, context):
+    Path({marker!r} + "-at-site").touch()
+    return Message(RecordDict(), reply_to=message)
 """
 
 
+def submit_evil_app(fed, folder, marker):
+    """What any user of the server's machine can do, because Flower's port is open to them."""
+    folder.mkdir(exist_ok=True)
+    named = (fed.server.flower / "app" / "pyproject.toml").read_text()
+    for ours, evil in (("server.app:app", "app"), ("site.app:app", "site")):
+        named = named.replace(f"fedran.federation.{ours}", f"evil:{evil}")
+    (folder / "pyproject.toml").write_text(named)
+    (folder / "evil.py").write_text(EVIL.format(marker=str(marker)))
+    done = subprocess.run(
+        [_executable("flwr"), "run", ".", CONNECTION, "--format", "json"],
+        cwd=folder,
+        env={**os.environ, "FLWR_HOME": str(fed.server.flower)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert '"success": true' in done.stdout, done.stdout + done.stderr
+
+
+@contextmanager
+def flowers_own_launcher(fed, home):
+    """Flower's launcher in the place of ours, as an intruder at the server may start it."""
+    ours = int((fed.server.folder / "log" / "executor.pid").read_text().split()[0])
+    os.killpg(ours, signal.SIGSTOP)
+    command = [_executable("flower-superexec"), "--runtime-api-address"]
+    command += [fed.server.settings().address, "--root-certificates"]
+    command += [str(fed.server.tls / "ca.crt"), "--superexec-auth-secret-file"]
+    command += [str(fed.server.runtime / "secret")]
+    path = f"{Path(command[0]).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "FLWR_HOME": str(home), "PATH": path}
+    launcher = subprocess.Popen(command, env=environment)
+    try:
+        yield
+    finally:
+        launcher.terminate()
+        launcher.wait(60)
+        os.killpg(ours, signal.SIGCONT)
+
+
 def test_a_run_of_another_app_executes_no_code_and_raises_an_alarm(tmp_path):
-    """Any user of the server's machine can submit one, because Flower's port is open to them."""
+    alarm = "ALARM: a run brought an app that is not"
     with federation(tmp_path / "t", sites=1, catch_up=10) as fed:
-        marker, app = tmp_path / "code-was-run", tmp_path / "evil"
-        app.mkdir()
-        ours = (fed.server.flower / "app" / "pyproject.toml").read_text()
-        named = ours.replace("fedran.federation.server.app:app", "evil:app")
-        (app / "pyproject.toml").write_text(named)
-        (app / "evil.py").write_text(EVIL.format(marker=str(marker)))
-        done = subprocess.run(
-            [_executable("flwr"), "run", ".", CONNECTION, "--format", "json"],
-            cwd=app,
-            env={**os.environ, "FLWR_HOME": str(fed.server.flower)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert '"success": true' in done.stdout, done.stdout + done.stderr
+        marker = tmp_path / "code-was-run"
+        submit_evil_app(fed, tmp_path / "evil", marker)
         log = fed.server.folder / "log" / "fedran.log"
-        wait_for(lambda: "ALARM: a run brought an app that is not" in log.read_text(), "an alarm")
+        wait_for(lambda: alarm in log.read_text(), "an alarm at the server")
         wait_for(lambda: "ALARM: run" in fed.command("status", fed.folder)[1], "it in the status")
         assert not marker.exists()
+        with flowers_own_launcher(fed, tmp_path / "home"):
+            submit_evil_app(fed, tmp_path / "evil", marker)
+            wait_for(marker.exists, "code at a server that an intruder controls")
+            log = fed.site("site-1").folder / "log" / "fedran.log"
+            wait_for(lambda: alarm in log.read_text(), "an alarm at the site")
+        assert not marker.with_name("code-was-run-at-site").exists()
         assert fed.task("task-1").state == "complete"
         assert fed.head("site-1") is not None

@@ -71,7 +71,7 @@ class Reader:
         if connections.foreign_runs:
             notes.append(
                 f"ALARM: run {', '.join(connections.foreign_runs[:5])} has an app that is not "
-                "fedran's. Sites refuse it, but somebody else can start runs at this server."
+                "fedran's. Server and sites refuse it, but somebody else can start runs here."
             )
         expires = certificate_expiry(self.folder / "tls" / "server.crt")
         if expires is not None and expires - now < 86400 * WARN_DAYS:
