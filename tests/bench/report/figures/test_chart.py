@@ -110,7 +110,7 @@ def test_a_legend_with_long_names_has_fewer_columns_and_is_higher():
 def test_the_ablations_are_drawn():
     pages = make_pages(studies(seeds=(1, 2)), "x")
     drawn = [c for page in pages for s in page.sections for c in s.charts]
-    assert {c.slug.split("-")[0] for c in drawn} == {"labels", "rank", "components"}
+    assert {c.slug.split("-")[0] for c in drawn} == {"bytes", "labels", "rank", "components"}
     for c in drawn:
         assert len(render(c)[1]) > 5000
 

@@ -186,10 +186,14 @@ def short(name: str, limit: int = 40) -> str:
 
 
 def method_styles(members: Sequence[Group]) -> dict[str, Style]:
-    """The styles of at most eight methods of one setting by name. All others are grey."""
+    """The styles of at most eight methods of one setting by name. All others are grey.
+
+    Where no kind has a leader, the first methods have colours.
+    """
     beta = main_beta(members)
-    found = leaders(g for g in members if g.beta == beta)
-    return {g.name: STYLES[kind] for kind, g in found.items()}
+    found = [g for g in members if g.beta == beta]
+    styles = {g.name: STYLES[kind] for kind, g in leaders(found).items()}
+    return styles or numbered_styles(g.name for g in found)
 
 
 def numbered_styles(names: Iterable[str]) -> dict[str, Style]:
