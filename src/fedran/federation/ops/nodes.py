@@ -125,7 +125,7 @@ class NodeRegistry:
         foreign = [run_id for run_id, app in found.items() if app not in apps]
         for run_id in set(foreign) - self.alarmed:
             log.error(
-                "ALARM: run %s has an app that is not fedran's. Sites refuse it, but whoever "
+                "ALARM: run %s has an app that is not fedran's. It was refused, but whoever "
                 "started it reached the owner's interface of the SuperLink.",
                 run_id,
             )
