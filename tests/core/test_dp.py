@@ -192,14 +192,14 @@ def audited_epsilon(mechanism, delta):
 @pytest.mark.parametrize("honest", [1, 2])
 def test_an_audit_with_a_canary_finds_no_more_than_epsilon(honest):
     mechanism = Mechanism(2, Budget(1.0, 1e-5), levels=64, honest=honest)
-    assert 0.3 < audited_epsilon(mechanism, 1e-5) <= 1.0
+    assert 0.2 < audited_epsilon(mechanism, 1e-5) <= 1.0
 
 
 def test_an_audit_with_a_canary_finds_noise_that_is_too_small():
-    """Half of the noise for this epsilon, as when two sites of four keep theirs back."""
-    weak = Mechanism(2, Budget(2.2, 1e-5), levels=64)
-    assert weak.budget.mu == pytest.approx(2 * Budget(1.0, 1e-5).mu, rel=0.05)
-    assert audited_epsilon(weak, 1e-5) > 1.0
+    """Less than half of the noise for epsilon 1, as when three of five sites keep theirs back."""
+    weak = Mechanism(2, Budget(2.6, 1e-5), levels=64)
+    assert 2 < weak.budget.mu / Budget(1.0, 1e-5).mu < 2.5
+    assert audited_epsilon(weak, 1e-5) > 1.2
 
 
 def test_a_release_without_noise_is_the_sum_of_the_rows():
