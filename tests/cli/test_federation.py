@@ -327,7 +327,7 @@ def test_a_roster_is_compared_at_the_server_and_pinned_at_the_site(call, tmp_pat
     refused(call("roster", "s/sites/site-2", *file, "--trust", fingerprint), "fingerprint", new)
     code, out, _ = call("roster", "s/sites/site-2", *file, "--trust", new)
     assert (code, out.splitlines()[-1]) == (0, "this site has pinned it")
-    refused(call("repeat", "s/sites/site-2", "task-1"), "a task with a secure sum")
+    refused(call("repeat", "s/sites/site-2", "task-1"), "no secure sum of this task")
     refused(call("init", "x", "--privacy", "secure", "--in-features", "6"), "`classes`")
 
 

@@ -78,7 +78,7 @@ def test_a_new_site_has_no_roster_until_it_is_shown_one(made, tmp_path):
 
 
 def test_only_a_task_with_a_sum_can_be_repeated(made):
-    with pytest.raises(Refused, match="with a secure sum"):
+    with pytest.raises(FileNotFoundError, match="no secure sum"):
         allow_repeat(SitePaths(made / "sites" / "site-1"), "may")
 
 

@@ -192,6 +192,21 @@ def test_influence_is_measured_per_cohort_with_the_ridge_of_sketches(three):
     assert all(line.without == pytest.approx(line.replayed, abs=0.02) for line in table.lines)
 
 
+def test_a_site_whose_file_is_damaged_refuses_that_task_and_no_other(three):
+    three.run("may")
+    path = three.files("site-2").path("may", "state")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with three.store() as store:
+        store.forget("cohort-1", "may", "me", lambda found: "record")
+    for name in ("site-1", "site-3"):
+        three.files(name).allow_repeat("may")
+    assert three.run("may") == "short"
+    assert "may.state: expected what this site has written" in declined(three, "may")["site-2"]
+    assert three.run("june") == "complete"
+    three.files("site-2").allow_repeat("may")
+    assert three.run("may") == "complete"
+
+
 def test_an_unusual_sum_waits_for_a_person(three):
     assert three.run("may", first_rows=10) == "short"
     assert cohorts(three, "may") == {}

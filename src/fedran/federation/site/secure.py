@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,18 @@ class SumFiles:
         return self.folder / f"{check_id(task, 'task')}.{kind}"
 
     def state(self, task: str) -> SiteState | None:
-        """The newest attempt of a task; None before the first one."""
+        """The newest attempt of a task; None before the first one.
+
+        A damaged file is refused: it may have said that this site has revealed a sum.
+        """
         path = self.path(task, "state")
-        return SiteState.from_bytes(path.read_bytes()) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return SiteState.from_bytes(path.read_bytes())
+        except Refused as reason:
+            hint = "`fedran federation repeat` at this site begins anew"
+            raise Refused(path.name, "what this site has written", reason.got, hint) from None
 
     def save(self, state: SiteState) -> None:
         """Write the newest attempt of a task."""
@@ -92,8 +102,11 @@ class SumFiles:
 
     def allow_repeat(self, task: str) -> None:
         """Take part in another sum of a task, also with other sites or rows, once."""
-        if self.state(task) is None:
-            raise Refused("task", "a task with a secure sum at this site", task)
+        try:
+            if self.state(task) is None:
+                raise FileNotFoundError(f"{task}: no secure sum of this task at this site")
+        except Refused:  # it is damaged, and of no use
+            self.path(task, "state").unlink()
         write_atomically(self.path(task, "repeat"), b"")
 
     def settle(self, receipt: Receipt) -> None:
@@ -112,9 +125,13 @@ class SumFiles:
 
     def waiting(self) -> list[str]:
         """Tasks whose sum this site has revealed, without knowing that the server has it."""
-        states = ((path.stem, self.state(path.stem)) for path in self.folder.glob("*.state"))
-        revealed = {t for t, state in states if state is not None and Stage.REVEAL in state.answers}
-        return sorted(revealed - {task for task, _ in self.settled()})
+        found, settled = [], {task for task, _ in self.settled()}
+        for task in sorted({path.stem for path in self.folder.glob("*.state")} - settled):
+            with suppress(Refused):  # damaged: its next request is refused
+                state = self.state(task)
+                if state is not None and Stage.REVEAL in state.answers:
+                    found.append(task)
+        return found
 
     def settled(self) -> list[tuple[str, str]]:
         """Tasks and digests of the sums that the server has, as far as this site knows."""
