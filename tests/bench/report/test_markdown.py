@@ -40,7 +40,11 @@ def test_the_verdict_comes_first_and_terms_where_they_are_first_used():
     shown = markdown_page(page)
     assert shown.startswith("**Verdict** for Digits: ")
     assert shown.count("\n- A_T: ") == shown.count("\n- β: ") == 1
-    assert shown.index("\n- A_T: ") < shown.index(": A_T |") < shown.index("## Communication")
+    assert (
+        shown.index("\n- A_T: ")
+        < shown.index(": A_T |")
+        < shown.index("<summary>Communication</summary>")
+    )
 
 
 def test_tables_for_the_export_are_left_out():

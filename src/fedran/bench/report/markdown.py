@@ -15,18 +15,25 @@ _MARKS = {"": "{}", "best": "**{}**", "second": "<u>{}</u>"}
 
 
 def markdown_page(page: Page) -> str:
-    """Verdict and sections of level 2, without title and figures. Terms come at their first use."""
+    """Verdict and sections, without title and figures. Terms come at their first use.
+
+    Folded sections are folded here too: MkDocs and GitHub show the element ``details``.
+    """
     parts = []
     if page.verdict:
         where = f" for {text(page.where)}" if page.where else ""
         lines = [f"{i}. {text(line)}" for i, line in enumerate(page.verdict, 1)]
         parts.append("\n".join([f"**Verdict**{where}:", "", *lines]))
     for section, terms in first_terms(page.sections):
-        parts += [f"## {text(section.title)}"] if section.title else []
+        if section.folded:
+            parts.append(f'<details markdown="1"><summary>{text(section.title)}</summary>')
+        elif section.title:
+            parts.append(f"## {text(section.title)}")
         parts += map(text, section.intro)
         if terms:
             parts.append("\n".join(f"- {term}: {text(meaning)}" for term, meaning in terms.items()))
         parts += map(markdown_table, section.shown)
+        parts += ["</details>"] if section.folded else []
     return "\n\n".join(parts)
 
 
