@@ -126,3 +126,23 @@ def test_server_and_site_settings_check_their_address():
         ServerSettings("trial", 6, address="nowhere")
     with pytest.raises(ValueError, match=r"server must be host:port, such as .*, got 'nowhere:'"):
         SiteSettings("trial", "site-1", server="nowhere:", folder="data")
+
+
+@pytest.mark.parametrize(("sketch", "columns"), [(0, 0), (511, 511), (512, 0), (2000, 0)])
+def test_a_sketch_that_is_not_smaller_than_the_gram_matrix_is_replaced_by_it(sketch, columns):
+    settings = ServerSettings("t", 6, 1024, classes=[0, 1], privacy="secure", sketch=sketch)
+    assert settings.sketch_columns == columns
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"classes": None}, "needs `classes`"),
+        ({"message": "mixture"}, "mixtures do not add"),
+        ({"kind": "relu"}, "bounded norm"),
+        ({"out_features": 8192, "sketch": 0}, "largest_upload must be at least"),
+    ],
+)
+def test_settings_that_do_not_fit_secure_sums_are_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        ServerSettings("t", 6, **{"classes": [0, 1], "privacy": "secure", **changes})

@@ -216,7 +216,7 @@ class ServerSettings(Settings):
     @property
     def sketch_columns(self) -> int:
         """Columns of the sketch; 0 where the packed Gram matrix is not larger."""
-        return self.sketch if 2 * self.sketch <= self.out_features else 0
+        return self.sketch if 2 * self.sketch < self.out_features else 0
 
     @property
     def labels(self) -> tuple[Label, ...] | None:
