@@ -143,7 +143,7 @@ def _vit(results: Results) -> Section:
         "another backbone and are not ranked. Cells without a run say so."
     )
     tables = cost_tables(results) + printed_vit_tables(results)
-    return Section("vit", "Methods that train on the same ViT", [intro], tables)
+    return Section("vit", "Methods that train on the same ViT", [intro], tables, folded=True)
 
 
 def _communication(results: Results) -> Section:
