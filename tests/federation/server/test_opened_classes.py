@@ -57,7 +57,7 @@ def test_sites_are_told_which_classes_are_open(server, sites):
     server("first", {})
     server.store.database.open_classes("may", [0, 1])
     server.store.rules = replace(RULES, thresholds=PER_TASK)
-    server("may", honest(sites))
+    server("may", honest(sites), new_classes="task")
     assert offers(server)[0]["classes"] == [0, 1]
     assert server.store.database.count() == 3
 
