@@ -8,6 +8,7 @@ lists or resolutions cannot add up anything.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -35,6 +36,7 @@ from fedran.wire.container import pack, unpack
 from fedran.wire.fixed_point import FixedPoint, row_bounds, totals_fixed_point, totals_rounding
 from fedran.wire.validation import DEFAULT_LIMITS, Header
 
+log = logging.getLogger(__name__)
 MAX_ROWS = 10**9
 OMEGA = "omega"
 
@@ -144,15 +146,17 @@ def encode_contribution(
     """A site's totals as integers modulo 2^32, ready to be masked.
 
     Refused if there are more rows than agreed, or if a number is so large that the sum over all
-    sites could overflow.
+    sites could overflow. The reason goes to the server, so it names no number of this site.
     """
-    rows = sum(found.sums.counts)
+    rows, hint = sum(found.sums.counts), "the site's log says more"
     if rows > content.max_rows:
-        raise Refused("rows", f"at most {content.max_rows}, the server's `max_rows`", rows)
+        log.warning("%d rows, and the server's max_rows is %d", rows, content.max_rows)
+        raise Refused("rows", f"at most {content.max_rows} (`max_rows`)", "more", hint)
     try:
         return content.fixed_point(fingerprint).encode(found.vector(), content.sites)
     except ValueError as reason:
-        raise Refused("rows", "numbers that a secure sum can hold", str(reason)) from None
+        log.warning("%s", reason)
+        raise Refused("rows", "numbers that a secure sum can hold", "larger ones", hint) from None
 
 
 def sum_to_summary(
