@@ -62,7 +62,8 @@ def measure(dataset: str, kind: Kind, seed: int, done: set[str], out: Path) -> N
             continue
         random = np.random.default_rng(seed).bytes
         shares = Shares(share, 0.99 - share, 0.01)
-        first = Mechanism(H.shape[1], Budget(epsilon), levels=levels_for(10_000), shares=shares)
+        levels = levels_for(10_000, Budget(epsilon))
+        first = Mechanism(H.shape[1], Budget(epsilon), levels=levels, shares=shares)
         server = Aggregator(H.shape[1], dtype="float64")
         tasks = []
         for t, task in enumerate(stream.tasks):

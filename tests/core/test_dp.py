@@ -231,10 +231,18 @@ def test_centred_rows_need_less_noise():
 
 
 def test_sums_fit_into_32_bits_at_the_resolution_for_their_rows():
-    levels = levels_for(3000)
+    levels = levels_for(3000, Budget(0.5))
     rows = np.tile([[1.0, 0.0]], (3000, 1))
     vector = Mechanism(2, Budget(0.5), levels=levels).sums(rows, [0] * 3000, [0])
     assert 0.9 * 2**30 < vector.max() <= 2**30
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0])
+def test_noise_fits_into_32_bits_however_few_rows_there_are(epsilon):
+    levels = levels_for(3, Budget(epsilon), excess=2.0)
+    _, diagonal, sums, counts = Mechanism(2, Budget(epsilon), 2, levels).site_variances
+    assert 2**29 < 8 * math.sqrt(4 * diagonal) < 1.01 * 2**30
+    assert 8 * math.sqrt(4 * max(sums, counts)) < 2**30
 
 
 def test_rows_without_a_label_are_left_out():

@@ -33,8 +33,9 @@ relative error of 2 exp(-50 pi^2) per coordinate, which is below 1e-213.
 CENTRED_NORM = 0.8
 """The norm to which rows are shortened that are measured from a released mean."""
 SUM_RANGE = 2**30
-"""Largest sum of squares of integer rows, where sums are added modulo 2^32: the rest is for noise.
-"""
+"""Largest sum of squares of integer rows, and largest noise, where sums are modulo 2^32."""
+DEVIATIONS = 8.0
+"""Standard deviations within which all noise lies: one value of 10^15 is outside."""
 
 
 @dataclass(frozen=True)
@@ -307,10 +308,13 @@ class Mechanism:
         return self.release(self.sums(H, y, listed) + self.noise(len(listed), random), listed)
 
 
-def levels_for(max_rows: int) -> int:
-    """The finest resolution at which sums over ``max_rows`` rows can be added modulo 2^32.
+def levels_for(max_rows: int, budget: Budget, excess: float = 1.0) -> int:
+    """The finest resolution at which noisy sums over ``max_rows`` rows can be added modulo 2^32.
 
-    >>> levels_for(10_000)
-    327
+    ``excess`` is the number of sites per honest one: how much more noise there may be.
+
+    >>> levels_for(10_000, Budget(1.0)), levels_for(10, Budget(1.0))
+    (327, 4613)
     """
-    return math.isqrt(SUM_RANGE // positive_integer(max_rows, "max_rows"))
+    noise = DEVIATIONS * math.sqrt(excess / Shares().gram) / budget.mu
+    return math.isqrt(int(SUM_RANGE / max(positive_integer(max_rows, "max_rows"), noise)))

@@ -27,11 +27,13 @@ def noise_of(method, toy, t=0):
     state = method.init(toy.spec, 0)
     found = integers(answers(toy, method, state, t))
     classes = toy.spec.task_classes[t]
+    honest, sites = method.honest or len(toy.tasks[t]), len(toy.tasks[t])
+    budget = Budget(method.epsilon, method.delta)
     mechanism = Mechanism(
         toy.width,
-        Budget(method.epsilon, method.delta),
-        honest=method.honest or len(toy.tasks[t]),
-        levels=levels_for(method.most_rows),
+        budget,
+        honest,
+        levels=levels_for(method.most_rows, budget, sites / honest),
         shares=Shares(method.gram_share, 0.99 - method.gram_share, 0.01),
     )
     phi = RandomFeatures(toy.width, 1)

@@ -96,14 +96,15 @@ class Content:
         if self.noise is None:
             return self.fixed_point(fingerprint).size
         width = int(str(fingerprint.fields["M"]))
-        return self.noise.mechanism(width, self.max_rows * self.sites, None).size(len(self.classes))
+        rows = self.max_rows * self.sites
+        return self.noise.mechanism(width, rows, self.sites, None).size(len(self.classes))
 
     def mechanism(self, fingerprint: Fingerprint, encoded_center: bytes) -> Mechanism:
         """The mechanism of a sum with noise."""
         assert self.noise is not None
         width = int(str(fingerprint.fields["M"]))
         center = decode_center(encoded_center, self.omega, width)
-        return self.noise.mechanism(width, self.max_rows * self.sites, center)
+        return self.noise.mechanism(width, self.max_rows * self.sites, self.sites, center)
 
     def fixed_point(self, fingerprint: Fingerprint) -> FixedPoint:
         """The scales of the numbers. They follow from public values only."""

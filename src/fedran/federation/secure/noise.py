@@ -51,10 +51,10 @@ class Noise:
         return Budget(self.epsilon, self.delta)
 
     def mechanism(
-        self, in_features: int, rows: int, center: NDArray[np.float64] | None
+        self, in_features: int, rows: int, sites: int, center: NDArray[np.float64] | None
     ) -> Mechanism:
-        """The integers and the noise, for at most this many rows of all sites together."""
-        levels = levels_for(rows)
+        """The integers and the noise, for at most this many sites, and rows of all together."""
+        levels = levels_for(rows, self.budget, max(1.0, sites / self.honest))
         try:
             found = Mechanism(in_features, self.budget, self.honest, levels)
         except ValueError as reason:

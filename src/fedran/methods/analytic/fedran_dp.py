@@ -182,12 +182,13 @@ class FedRANDP(OneRound):
         return replace(state, head=state.aggregator.solve(ridge))
 
     def _mechanism(self, d: int, n_sites: int, center: NDArray[np.float64] | None) -> Mechanism:
-        counts = Shares().counts
+        counts, budget = Shares().counts, Budget(self.epsilon, self.delta)
+        honest = n_sites if self.honest is None else min(self.honest, n_sites)
         mechanism = Mechanism(
             d,
-            Budget(self.epsilon, self.delta),
-            honest=n_sites if self.honest is None else min(self.honest, n_sites),
-            levels=levels_for(self.most_rows),
+            budget,
+            honest,
+            levels=levels_for(self.most_rows, budget, n_sites / honest),
             shares=Shares(self.gram_share, 1 - counts - self.gram_share, counts),
         )
         return mechanism if center is None else mechanism.centred(center)
