@@ -17,7 +17,7 @@ test: .venv/dev  ## lint, types, import contract, docs, wheel, tests, doctests, 
 	@$(MAKE) --no-print-directory -j 2 -O wheel docs lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist=worksteal --cov --cov-report=term --cov-fail-under=95 --doctest-modules src tests
 
-test-faults: .venv/dev  ## faults of a federation with real processes: about 10 minutes
+test-faults: .venv/dev  ## faults of a federation with real processes: about 20 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m faults tests/federation
 
 lint: .venv/dev
@@ -29,7 +29,7 @@ lint: .venv/dev
 docs: .venv/docs  ## build the documentation site into site/; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-wheel: .venv/pip  ## build the wheel and try it in a clean environment
+wheel: .venv/pip  ## build sdist and wheel, and try the wheel in clean environments
 	$(BIN)/python tests/try_wheel.py
 
 bench: .venv/dev  ## speed and memory beside other libraries; writes results/speed.md

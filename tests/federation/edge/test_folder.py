@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.cli.federation import forward as command
+from fedran.cli.federation.edge import forward as command
 from fedran.federation.edge import edge as module
 from fedran.federation.edge.edge import EdgeRules
 from fedran.federation.edge.folder import answer_requests

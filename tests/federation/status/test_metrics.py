@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.cli.federation import metrics as command
+from fedran.cli.federation.watch import metrics as command
 from fedran.federation.status.metrics import render_metrics
 from fedran.federation.status.model import TaskStatus
 from fedran.federation.status.reader import Reader

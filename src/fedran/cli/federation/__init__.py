@@ -1,0 +1,53 @@
+"""``fedran federation``: create, run and watch a federation. The work is in fedran.federation."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import typer
+
+from fedran.cli.federation import create, edge, run, site, store, watch
+from fedran.core.errors import MissingExtra
+
+SUMMARY = "Create, run and watch a federation of sites on Flower."
+COMMANDS = {
+    "Create a federation": (
+        create.init,
+        create.join,
+        create.add,
+        create.roster,
+        create.remove,
+        create.renew,
+    ),
+    "At a site": (site.repeat, site.rekey, site.check, site.revise, site.doctor),
+    "Run it": (run.server, run.client, run.up, run.down, run.task, run.simulate, run.rebuild),
+    "Watch it": (
+        watch.status,
+        watch.metrics,
+        watch.accept,
+        watch.reject,
+        watch.rollback,
+        watch.release,
+        watch.influence,
+    ),
+    "Keep its data": (store.forget, store.backup, store.restore, store.verify, store.repair),
+    "Edges": (edge.offer, edge.prepare, edge.forward),
+}
+"""The commands in the groups of the help page."""
+
+app = typer.Typer(name="federation", help=SUMMARY, no_args_is_help=True, add_completion=False)
+
+
+@app.callback()
+def _require_flower() -> None:
+    try:
+        found = find_spec("flwr") is not None
+    except ValueError:  # sys.modules holds a module without __spec__
+        found = False
+    if not found:
+        raise MissingExtra("a federation needs Flower", "flower")
+
+
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)

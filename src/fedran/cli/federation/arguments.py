@@ -1,0 +1,25 @@
+"""Arguments that several commands of ``fedran federation`` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+MessageKind = Literal["summary", "mixture"]
+Privacy = Literal["none", "secure", "dp"]
+NewFolder = Annotated[Path, typer.Argument(help="A new folder.", show_default=False)]
+FederationFolder = Annotated[
+    Path, typer.Argument(help="Folder of a federation, as created by `init`.", show_default=False)
+]
+ServerFolder = Annotated[
+    Path, typer.Argument(help="Folder of the server or of the federation.", show_default=False)
+]
+SiteFolder = Annotated[Path, typer.Argument(help="Folder of the site.", show_default=False)]
+Client = Annotated[str, typer.Argument(help="Id of the site.", show_default=False)]
+Task = Annotated[str, typer.Argument(help="Id of the task.", show_default=False)]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="No encryption, no authentication. Never in production."),
+]

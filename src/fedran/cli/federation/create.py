@@ -1,0 +1,288 @@
+"""Commands that create a federation and say who belongs to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedran.cli.federation.arguments import Client, MessageKind, NewFolder, Privacy, ServerFolder
+from fedran.core.features import Kind
+
+
+def init(
+    folder: NewFolder,
+    sites: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of sites on this machine; 0 creates a server alone. Default: 2, or 3 "
+            "with --privacy secure."
+        ),
+    ] = None,
+    federation: Annotated[str, typer.Option(help="Id of the federation.")] = "trial",
+    address: Annotated[
+        str, typer.Option(help="Address on which the server listens.")
+    ] = "127.0.0.1:9443",
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name or address by which sites reach the server, for its certificate. "
+            "May be repeated."
+        ),
+    ] = None,
+    in_features: Annotated[
+        int | None,
+        typer.Option(
+            help="Columns of the sites' features. Without it, the sites get sample data: "
+            "handwritten digits."
+        ),
+    ] = None,
+    out_features: Annotated[
+        int | None,
+        typer.Option(help="Number of random features. Default: 8192; 1024 for the sample data."),
+    ] = None,
+    tasks: Annotated[int, typer.Option(help="Number of tasks in the sample data.")] = 2,
+    features: Annotated[
+        Path | None,
+        typer.Option(help="A feature file of `fedran features`, instead of --in-features."),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(help="A backbone as in `fedran features`, instead of --in-features."),
+    ] = None,
+    kind: Annotated[
+        Kind | None,
+        typer.Option(
+            help="Random features: hellinger if no feature is ever negative, cosine for any "
+            "sign, relu as in the paper. Default: what file or backbone declare, else cosine."
+        ),
+    ] = None,
+    message: Annotated[
+        MessageKind,
+        typer.Option(help="What sites send: summary, or mixture (small, for any width)."),
+    ] = "summary",
+    offline_ca: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the key of the certificate authority, for example on a removable "
+            "medium. The server does not need it."
+        ),
+    ] = None,
+    privacy: Annotated[
+        Privacy,
+        typer.Option(
+            help="secure: the server learns only sums over three or more sites. dp: these sums are "
+            "differentially private too."
+        ),
+    ] = "none",
+    epsilon: Annotated[
+        float | None, typer.Option(help="The budget of every row. Needed for --privacy dp.")
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            help="Labels that may occur, separated by commas; whole numbers are numbers. "
+            "Needed for --privacy secure or dp, except with sample data or --features."
+        ),
+    ] = None,
+) -> None:
+    """Create a server, and sites to try it: configuration, keys, certificates."""
+    from fedran.federation.ops.scaffold import (
+        DeclaredFeatures,
+        FederationOptions,
+        labels_of_file,
+        make_federation,
+        parse_labels,
+    )
+
+    given = [value for value in (in_features, features, backbone) if value is not None]
+    if len(given) > 1:
+        raise ValueError("expected one of --in-features, --features and --backbone, got several")
+    declared = None
+    if in_features is not None:
+        declared = DeclaredFeatures(in_features)
+    elif features is not None:
+        declared = DeclaredFeatures.of_file(features)
+    elif backbone is not None:
+        declared = DeclaredFeatures.of_backbone(backbone)
+    if kind is not None:
+        if declared is None:
+            raise ValueError("--kind is for the sites' own features: name them with --in-features")
+        declared = replace(declared, kind=kind)
+    labels = parse_labels(classes) if classes else ()
+    if features is not None and not labels and privacy != "none":
+        labels = labels_of_file(features)
+    options = FederationOptions(
+        federation,
+        (2 if privacy == "none" else 3) if sites is None else sites,
+        address,
+        declared,
+        out_features,
+        tasks,
+        tuple(host or ()),
+        message,
+        offline_ca,
+        privacy,
+        labels,
+        epsilon,
+    )
+    made = make_federation(folder, options)
+    lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
+    if made:
+        lines += [f"{folder}/sites/...     {len(made)} sites: site.toml, keys, data/"]
+    if in_features is not None:
+        lines += ["Set `source` in server.toml to what computes the features. Sites with other"]
+        lines += ["features are then refused."]
+    lines += ["", "next:"]
+    if made:
+        task = "TASK" if given else "task-1"
+        lines += [f"  fedran federation up {folder}          # server and sites in the background"]
+        lines += [f"  fedran federation task {folder} {task} # one task: uploads, then a new head"]
+        lines += [f"  fedran federation status {folder} --web"]
+        lines += [f"  fedran federation down {folder}"]
+    else:
+        lines += [f"  fedran federation server {folder}      # in the foreground, or as a service"]
+        lines += ["  fedran federation join ...  # at each site, with tls/ca.crt"]
+        lines += [f"  fedran federation add {folder} FILE    # with the site's enrolment.toml"]
+    typer.echo("\n".join(lines))
+
+
+def join(
+    folder: NewFolder,
+    federation: Annotated[str, typer.Option(help="Id of the federation.")],
+    client: Annotated[str, typer.Option(help="Id of this site.")],
+    server: Annotated[str, typer.Option(help="Address of the server, as host:port.")],
+    ca: Annotated[Path, typer.Option(help="The server's ca.crt, from a source you trust.")],
+    privacy: Annotated[
+        Privacy,
+        typer.Option(
+            help="secure: take part only in secure sums, send nothing else. dp: only in sums that "
+            "are differentially private."
+        ),
+    ] = "none",
+) -> None:
+    """Create a site: configuration, keys, and an enrolment file for the server's owner."""
+    from fedran.federation.ops.enrolment import ENROLMENT_FILE
+    from fedran.federation.ops.scaffold import make_site
+
+    make_site(folder, federation=federation, client=client, server=server, ca=ca, privacy=privacy)
+    typer.echo(f"{folder}: site.toml, keys, data/ (put TASK.npz there)")
+    typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner; it contains no secret")
+    if privacy != "none":
+        typer.echo(f"when all sites are added: fedran federation roster {folder} --file ROSTER")
+    typer.echo(f"then: fedran federation client {folder}")
+
+
+def add(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of the server, or of an edge.", show_default=False)
+    ],
+    enrolment: Annotated[
+        Path, typer.Argument(help="enrolment.toml of the site.", show_default=False)
+    ],
+    replace_keys: Annotated[
+        bool, typer.Option("--replace", help="Replace the keys of a known site.")
+    ] = False,
+    edge: Annotated[
+        str | None,
+        typer.Option(help="At the server: the edge of which the site is a member."),
+    ] = None,
+) -> None:
+    """Admit a site to the server, or a member to an edge. No restart is needed."""
+    from fedran.federation.edge.folder import add_member
+    from fedran.federation.ops.enrolment import Enrolment, add_edge_member, add_site
+    from fedran.federation.ops.trust import show_roster
+    from fedran.federation.server.settings import ServerPaths
+    from fedran.federation.site.settings import SitePaths
+
+    site = Enrolment.load(enrolment)
+    if (folder / "site.toml").is_file():
+        place = SitePaths.find(folder)
+        add_member(place, site.federation, site.client, site.key, replace_key=replace_keys)
+        typer.echo(f"{site.client} is in members.toml; copy its uploads to {folder / 'inbox'}")
+        return
+    if edge is not None:
+        add_edge_member(ServerPaths.find(folder), site, edge, replace_key=replace_keys)
+        typer.echo(f"{site.client} is a member of {edge}, which may forward its uploads")
+        return
+    paths = ServerPaths.find(folder)
+    add_site(paths, site, replace_keys=replace_keys)
+    typer.echo(f"{site.client} is in the roster; its node may connect within a minute")
+    if paths.settings().privacy != "none":
+        typer.echo(f"roster {show_roster(folder).fingerprint}")
+        typer.echo("every site must compare and pin it: `fedran federation roster SITE --trust`")
+
+
+def roster(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a server, federation or site.", show_default=False)
+    ],
+    trust: Annotated[
+        str | None,
+        typer.Option(
+            help="At a site: pin the roster with this fingerprint, which the server's owner read "
+            "to you."
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="At a site: the server's roster.toml. Default: what the server showed."),
+    ] = None,
+) -> None:
+    """Show the roster of a federation with secure sums, and its fingerprint.
+
+    The owner of the server and each site compare the fingerprint by
+    telephone. A site takes part only with the roster that it has pinned. The
+    exit code is 1 at a site that has not pinned the roster.
+    """
+    from fedran.federation.ops.trust import show_roster, trust_roster
+
+    found = trust_roster(folder, trust, file) if trust else show_roster(folder, file)
+    for client, key in sorted(found.clients.items()):
+        mark = "  CHANGED" if found.pinned is False and client in found.changed else ""
+        typer.echo(f"{client:20} {key}{mark}")
+    for client in sorted(set(found.changed) - found.clients.keys()):
+        typer.echo(f"{client:20} REMOVED")
+    typer.echo(f"fingerprint {found.fingerprint}")
+    if found.pinned:
+        typer.echo("this site has pinned it")
+    elif found.pinned is False:
+        typer.echo(
+            "this site has NOT pinned it: call the server's owner, compare the fingerprint, then\n"
+            f'  fedran federation roster {folder} --trust "FINGERPRINT"'
+        )
+        raise typer.Exit(1)
+
+
+def remove(folder: ServerFolder, client: Client) -> None:
+    """End a site's membership. Its earlier uploads stay in the classifier: see `forget`."""
+    from fedran.federation.ops.enrolment import remove_site
+    from fedran.federation.server.settings import ServerPaths
+
+    remove_site(ServerPaths.find(folder), client)
+    typer.echo(
+        f"{client} is removed from the roster. Its earlier uploads stay in the classifier; "
+        f"`fedran federation forget {folder} {client}` removes them"
+    )
+
+
+def renew(
+    folder: ServerFolder,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name in the certificate. May be repeated. Default: the old names."),
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(help="Folder that holds ca.key, if `init --offline-ca` put it elsewhere."),
+    ] = None,
+) -> None:
+    """Renew the server's certificate. Restart the server afterwards; sites need nothing new."""
+    from fedran.federation.ops.keys import days_left, renew_server
+    from fedran.federation.server.settings import ServerPaths
+
+    tls = ServerPaths.find(folder).tls
+    renew_server(tls, host, ca)
+    typer.echo(f"{tls / 'server.crt'}: valid for {days_left(tls / 'server.crt'):.0f} days")

@@ -1,0 +1,121 @@
+"""Commands that run a federation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedran.cli.federation.arguments import (
+    FederationFolder,
+    Insecure,
+    ServerFolder,
+    SiteFolder,
+    Task,
+)
+
+
+def server(folder: ServerFolder, insecure: Insecure = False) -> None:
+    """Run a server in the foreground until Ctrl-C."""
+    from fedran.federation.ops.services import run_server
+    from fedran.federation.server.settings import ServerPaths
+
+    run_server(ServerPaths.find(folder), insecure=insecure, say=typer.echo)
+
+
+def client(folder: SiteFolder, insecure: Insecure = False) -> None:
+    """Run a site in the foreground until Ctrl-C."""
+    from fedran.federation.ops.services import run_site
+    from fedran.federation.site.settings import SitePaths
+
+    run_site(SitePaths.find(folder), insecure=insecure, say=typer.echo)
+
+
+def up(folder: FederationFolder, insecure: Insecure = False) -> None:
+    """Start a server and its sites on this machine in the background."""
+    from fedran.federation.ops.background import start_federation
+
+    start_federation(folder, insecure=insecure, say=typer.echo)
+
+
+def down(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a federation, server or site.", show_default=False)
+    ],
+) -> None:
+    """Stop the server and the sites that run in a folder."""
+    from fedran.federation.ops.background import stop_federation
+
+    if not stop_federation(folder, say=typer.echo):
+        typer.echo("nothing is running here")
+
+
+def task(
+    folder: ServerFolder,
+    task: Task,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class",
+            help="A class that uploads may contain from this task on, with new_classes = 'task'. "
+            "A number is an integer label, '\"1\"' is text. May be repeated.",
+        ),
+    ] = None,
+) -> None:
+    """Run a task: collect uploads, solve the classifier, send it to the sites.
+
+    The exit code is 1 if fewer than `min_clients` sites took part.
+    """
+    from fedran.federation.ops.tasks import run_task
+    from fedran.federation.server.settings import ServerPaths
+
+    labels = [parse_label(text) for text in classes or ()]
+    if not run_task(ServerPaths.find(folder), task, classes=labels, say=typer.echo).successful:
+        raise typer.Exit(1)
+
+
+def parse_label(text: str) -> str | int:
+    """A label of the command line: an integer, a text in double quotes, or any other text.
+
+    >>> parse_label("3"), parse_label('"3"'), parse_label("cat")
+    (3, '3', 'cat')
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return found if type(found) is int or isinstance(found, str) else text
+
+
+def simulate(
+    folder: FederationFolder,
+    tasks: Annotated[
+        list[str], typer.Argument(help="Ids of the tasks, in order.", show_default=False)
+    ],
+    cpus: Annotated[float, typer.Option(min=0.1, help="Cores per site.")] = 1.0,
+) -> None:
+    """Run tasks over all sites of a folder in Flower's simulation (Ray).
+
+    The exit code is 1 if fewer than `min_clients` sites took part in a task.
+    """
+    from fedran.federation.ops.tasks import simulate as run
+
+    if not all(result.successful for result in run(folder, tasks, cpus=cpus, say=typer.echo)):
+        raise typer.Exit(1)
+
+
+def rebuild(
+    folder: ServerFolder,
+    out_features: Annotated[int, typer.Option(help="The new number of random features.")],
+) -> None:
+    """Rebuild the classifier at another width from stored mixtures, without asking the sites."""
+    from fedran.federation.ops.rebuild import rebuild as run
+    from fedran.federation.server.settings import ServerPaths
+
+    count = run(ServerPaths.find(folder), out_features)
+    typer.echo(
+        f"{count} mixtures lifted to {out_features} random features; "
+        "a running server will send the new classifier"
+    )

@@ -1,0 +1,98 @@
+"""Commands at a site."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedran.cli.federation.arguments import Insecure, SiteFolder, Task
+from fedran.wire.sizes import human_bytes
+
+
+def repeat(folder: SiteFolder, task: Task) -> None:
+    """Agree to another secure sum of a task whose sum this site has revealed.
+
+    Needed after another site was forgotten, or after this site corrected its
+    rows. Whoever has seen both sums knows the difference between them.
+    """
+    from fedran.federation.ops.trust import allow_repeat
+    from fedran.federation.site.settings import SitePaths
+
+    allow_repeat(SitePaths.find(folder), task)
+    typer.echo(f"this site takes part in one more sum of {task}")
+
+
+def rekey(folder: SiteFolder) -> None:
+    """Make new keys for a site whose keys were lost or stolen.
+
+    The site must not run. The server's owner then runs `add --replace`.
+    """
+    from fedran.federation.ops.enrolment import ENROLMENT_FILE, make_new_keys
+    from fedran.federation.site.settings import SitePaths
+
+    make_new_keys(SitePaths.find(folder))
+    typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner, who runs:")
+    typer.echo("  fedran federation add SERVER enrolment.toml --replace")
+
+
+def check(
+    folder: SiteFolder,
+    task: Task,
+    offer: Annotated[
+        Path | None,
+        typer.Option(help="The server's offer as a file. Default: the last one that came."),
+    ] = None,
+) -> None:
+    """Check a task's rows before they are sent: width, type, NaN, sign, scale, class names.
+
+    The exit code is 1 if the site or the server would refuse the rows.
+    """
+    from fedran.federation.edge.folder import read_offer
+    from fedran.federation.site.check import check_task
+    from fedran.federation.site.settings import SitePaths
+
+    given = None if offer is None else read_offer(offer)
+    findings = check_task(SitePaths.find(folder), task, given)
+    for finding in findings:
+        typer.echo(f"{finding.level}: {finding.text}")
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+def revise(folder: SiteFolder, task: Task) -> None:
+    """Replace the upload of a task by one of its present rows, to withdraw rows or a class.
+
+    The site sends it with the next contact. The server rebuilds its state without the old one.
+    """
+    from fedran.federation.edge.folder import read_offer
+    from fedran.federation.protocol.lockfile import locked
+    from fedran.federation.site.settings import SitePaths
+    from fedran.federation.site.upload import Site
+
+    paths = SitePaths.find(folder)
+    settings = paths.settings()
+    state = paths.folder / settings.state
+    offer = replace(read_offer(state / "offer.json"), task=task, earlier=())
+    with locked(state / "outbox", settings.seconds):
+        blob = Site.load(paths.settings_file).revise(offer)
+    typer.echo(f"the revised upload for {task} ({human_bytes(len(blob))}) is sent at next contact")
+
+
+def doctor(folder: SiteFolder, insecure: Insecure = False) -> None:
+    """Examine a site: keys, data, disk, DNS, TLS, clock. Every problem has a remedy.
+
+    The exit code is 1 if there is a problem.
+    """
+    from fedran.federation.site.doctor import examine
+    from fedran.federation.site.settings import SitePaths
+
+    checks = examine(SitePaths.find(folder), insecure=insecure)
+    for found in checks:
+        typer.echo(f"{'ok' if found.ok else 'PROBLEM':8}{found.name}: {found.text}")
+        if found.remedy:
+            typer.echo(f"        {found.remedy}")
+    if not all(found.ok for found in checks):
+        raise typer.Exit(1)

@@ -1,0 +1,98 @@
+"""Commands that keep the server's data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedran.cli.federation.arguments import Client, ServerFolder
+
+
+def forget(
+    folder: ServerFolder,
+    client: Client,
+    task: Annotated[str | None, typer.Option(help="Only this task. Default: all tasks.")] = None,
+) -> None:
+    """Remove a site's uploads from the classifier, and rebuild it from the others.
+
+    The site stays a member: `remove` ends that. A signed record says what was removed.
+    """
+    from fedran.federation.ops.forget import forget as run
+    from fedran.federation.server.settings import ServerPaths
+
+    found, record = run(ServerPaths.find(folder), client, task)
+    for gone in found.tombstones:
+        typer.echo(f"removed: {gone.client}, {gone.task} {gone.digest[:12]}")
+    for total in found.sums:
+        typer.echo(
+            f"removed: {total.task} of {total.client}, which contained it; the edge is asked for "
+            "the sum without it"
+        )
+    typer.echo(
+        f"{len(found.heads)} earlier classifiers were made with them; record: {record}\n"
+        "a running server will send a new classifier"
+    )
+    if ServerPaths.find(folder).settings().privacy != "none":
+        typer.echo(
+            "the sums of its cohorts are deleted, with the rows of all their members; ask the "
+            "other members to run `fedran federation repeat`, then run the task again"
+        )
+
+
+def backup(
+    folder: ServerFolder,
+    destination: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
+) -> None:
+    """Copy the database, settings, roster and nodes to a folder, also while the server runs."""
+    from fedran.federation.ops.maintenance import back_up
+    from fedran.federation.server.settings import ServerPaths
+
+    back_up(ServerPaths.find(folder), destination)
+    typer.echo(f"{destination}: verified copy; private keys (tls/, *.key) are not in it")
+
+
+def restore(
+    folder: ServerFolder,
+    backup: Annotated[Path, typer.Argument(help="Folder of the backup.", show_default=False)],
+    record: Annotated[
+        list[Path] | None,
+        typer.Option(help="A signed record of `forget`, newer than the backup. May be repeated."),
+    ] = None,
+) -> None:
+    """Replace the database by that of a backup. What was forgotten since stays forgotten."""
+    from fedran.federation.ops.maintenance import restore as run
+    from fedran.federation.server.settings import ServerPaths
+
+    again = run(ServerPaths.find(folder), backup, record or [])
+    for gone in again:
+        typer.echo(f"forgotten again: {gone.client}, {gone.task}")
+    typer.echo("restored; sites will send again what the backup does not contain")
+
+
+def verify(folder: ServerFolder) -> None:
+    """Check every byte of the database against its checksums. The exit code is 1 for damage."""
+    from fedran.federation.ops.maintenance import verify_store
+    from fedran.federation.server.settings import ServerPaths
+
+    found = verify_store(ServerPaths.find(folder))
+    for problem in found:
+        typer.echo(problem)
+    if found:
+        raise typer.Exit(1)
+    typer.echo("the database is what was written")
+
+
+def repair(folder: ServerFolder) -> None:
+    """Save what is intact of a damaged database, and say what is lost."""
+    from fedran.federation.ops.maintenance import repair as run
+    from fedran.federation.server.settings import ServerPaths
+
+    lost = run(ServerPaths.find(folder))
+    if lost is None:
+        typer.echo("nothing is damaged; nothing was changed")
+        return
+    for loss in lost:
+        typer.echo(f"lost: {loss}")
+    typer.echo("the rest is saved; sites will send again what they still have")
