@@ -55,7 +55,7 @@ class History:
     >>> for site, rows in (("a", 10), ("b", 20), ("c", 90)):
     ...     history.add((site, "may"), Figures(rows, 2.0 * rows, 0.0, 1, ("cat",)))
     >>> history.usual(), history.usual("a").rows
-    (Usual(rows=20, row_energy=2.0, cut_share=0.0), 55.0)
+    (Usual(rows=20.0, row_energy=2.0, cut_share=0.0), 55.0)
     """
 
     def __init__(self) -> None:

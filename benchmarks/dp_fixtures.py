@@ -1,9 +1,10 @@
-"""Write fixtures/dp_accounting.json, the answers of Google's accountant that ours must give.
+"""Write tests/helpers/fixtures/dp_accounting.json: answers that our accountant must give too.
 
-It pins attrs below 24, so it cannot be installed beside our other tools. Run it elsewhere:
+They are those of Google's dp-accounting. It pins attrs below 24, so it cannot be installed beside
+our other tools. Run it elsewhere:
 
     python -m venv /tmp/v && /tmp/v/bin/pip install dp-accounting==0.6.0
-    /tmp/v/bin/python tests/helpers/make_dp_fixtures.py
+    /tmp/v/bin/python benchmarks/dp_fixtures.py
 """
 
 import json
@@ -38,7 +39,7 @@ def composed(accountant, sigmas, delta):
 
 
 table = {
-    "made_by": f"dp-accounting {version('dp-accounting')}, tests/helpers/make_dp_fixtures.py",
+    "made_by": f"dp-accounting {version('dp-accounting')}, benchmarks/dp_fixtures.py",
     "gaussian_delta": [
         [s, e, GaussianPrivacyLoss(s).get_delta_for_epsilon(e)] for s in SIGMAS for e in EPSILONS
     ],
@@ -63,5 +64,6 @@ table = {
         for d in (1e-6, 1e-4)
     ],
 }
-path = Path(__file__).parent / "fixtures" / "dp_accounting.json"
+folder = Path(__file__).parent.parent / "tests" / "helpers" / "fixtures"
+path = folder / "dp_accounting.json"
 path.write_text(json.dumps(table, indent=1) + "\n")
