@@ -116,7 +116,7 @@ def test_every_site_adds_its_share_of_the_noise(trial, monkeypatch):
         variances[: D * (D + 1) // 2] = off
         variances[np.cumsum([0, *range(D, 1, -1)])] = diagonal
         scaled.append(noise[: -len(CLASSES)] / np.sqrt(variances))
-    # 117 values leave these limits with a probability below 1e-8; with three times the noise they do.
+    # 117 values: chance leaves these limits with a probability below 1e-8.
     assert 0.4 < np.square(scaled).mean() < 2.0
 
 
