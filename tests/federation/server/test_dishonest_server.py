@@ -16,6 +16,8 @@ from flwr.app import Message, MessageType
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.secure.attempt import Request, Stage
+from fedran.federation.secure.contribution import Content
+from fedran.federation.server import secure_round
 from fedran.federation.site.secure import SumFiles
 from helpers.secure_federation import SecureFederation
 
@@ -178,3 +180,52 @@ def test_a_receipt_cannot_arrive_while_a_request_is_answered(four, monkeypatch):
     four.run("may")
     assert len(held) >= 4
     assert all(held)
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_contribution_of_another_resolution_than_agreed_is_not_sent(four, monkeypatch, later):
+    """Those of all sites but one would be rounded away, and the sum be that one's vector.
+
+    The request for it is refused, because of its number or its ``min_sites``. Until then the site
+    has made the contribution.
+    """
+    contents, tried, finished = {}, set(), []
+    original = secure_round.receive_sum
+
+    def receive_sum(store, found):
+        finished.append(found)
+        return original(store, found)
+
+    monkeypatch.setattr(secure_round, "receive_sum", receive_sum)
+
+    def node(name):
+        answer = four.node(name)
+
+        def altered(message):
+            if message.metadata.message_type != MessageType.TRAIN:
+                return answer(message)
+            fields = fields_of(message)
+            contents.update(fields["sums"]["contents"])
+            for key, blob in blobs_of(message, 10**9).items():
+                found = Request.read(blob)
+                if found.stage is not Stage.SHARE or name == "site-1":
+                    continue
+                coarse = replace(Content.read(contents[key]), max_rows=10**9)
+                attempt = replace(
+                    found.attempt,
+                    number=found.attempt.number + later,
+                    content=coarse.digest,
+                    min_sites=3 - later,
+                )
+                sums = {**fields["sums"], "contents": {key: coarse.fields()}}
+                forged = Request(attempt, Stage.ADVERTISE).to_bytes()
+                content = message_content({**fields, "sums": sums}, {key: forged})
+                answer(Message(content=content, metadata=message.metadata))
+                tried.add(name)
+            return answer(message)
+
+        return altered
+
+    four.run("may", nodes={10 + i: node(name) for i, name in enumerate(four.names)})
+    assert tried == set(four.names[1:])
+    assert finished == []

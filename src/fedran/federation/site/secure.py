@@ -96,6 +96,17 @@ class SumFiles:
         write_atomically(self.path(task, "vector"), vector.astype("<u4", copy=False).tobytes())
         self.set_note(task, content=content.digest)
 
+    def require_made_for(self, attempt: Attempt) -> None:
+        """Refuse to send a contribution of another layout, resolution, noise or feature map.
+
+        A request that is refused later may have replaced the one of the attempt under way.
+        """
+        note = self.note(attempt.task)
+        made_for = note.get("content"), note.get("fingerprint")
+        if made_for != (attempt.content, attempt.fingerprint):
+            hint = "another attempt makes it anew"
+            raise Refused("contribution", "the one that was made for this attempt", "another", hint)
+
     def may_repeat(self, task: str) -> bool:
         """Whether this site's operator agreed to another sum of the task."""
         return self.path(task, "repeat").is_file()
@@ -184,6 +195,7 @@ class Participant:
         if state is None:
             raise Refused("attempt", "one in which this site takes part", found.attempt.number)
         if found.stage is Stage.MASK:
+            files.require_made_for(state.attempt)
             state, answer = masking.mask(state, request, self.identity, files.vector(task))
         else:
             steps = {
@@ -238,7 +250,9 @@ class Participant:
             )
         if content.omega:
             write_atomically(files.path(task, "omega"), omega)
+        files.set_note(task, content="", fingerprint="")  # until it is complete, it is not sent
         self.make_vector(offer, content)
+        files.set_note(task, fingerprint=attempt.fingerprint)
 
     def _check_noise(self, offer: Offer, content: Content) -> None:
         """Refuse a sum with less noise than this site's settings demand.
