@@ -159,6 +159,22 @@ def test_a_task_that_would_exceed_the_budget_of_a_person_is_refused(trial):
     assert trial.run("june", epsilon=500.0, total_epsilon=both) == "complete"
 
 
+def test_a_sum_of_late_sites_that_was_opened_before_others_spent_the_budget(tmp_path, monkeypatch):
+    """It fitted when it was opened, together with the one of the next task."""
+    federation = PrivateFederation(tmp_path, monkeypatch, n=6)
+    one = Budget(500.0, 1e-5).mu
+    two = gaussian_epsilon(composed([one, one]), 1e-5)
+    budget, names = {"epsilon": 500.0, "total_epsilon": two}, federation.names
+    assert federation.run("may", names[:3], min_clients=3, **budget) == "quorum"
+    assert federation.run("june", names[:5], min_clients=3, **budget) == "quorum"
+    assert list((federation.server / "state" / "sums").glob("may.*.state")), "it waits"
+    federation.run("", names, **budget)
+    _, ledger, uploads = federation.learned()
+    assert [charge.task for charge in ledger] == ["may", "june"]
+    assert len(uploads) == 2
+    assert spent(ledger, 1e-5).person <= two * (1 + 1e-9)
+
+
 def test_rows_that_have_spent_their_budget_are_in_no_second_sum(trial):
     """The sum was revealed and then lost, as when an old backup of the uploads is restored."""
     trial.run("may")

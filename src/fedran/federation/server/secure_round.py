@@ -185,12 +185,22 @@ class SecureRound(Round):
         return over_budget(ledger, task, asked, settings.noise.budget, settings.total_epsilon)
 
     def _charge(self) -> None:
-        """Note what is spent by sums that are about to be revealed."""
-        for opened in self.sums.sums.values():
-            noise = opened.content.noise
-            if noise is not None and opened.state.stage in (Stage.REVEAL, None):
-                task, number = opened.attempt.task, opened.attempt.number
-                sites = opened.state.survivors
+        """Note what is spent by sums that are about to be revealed.
+
+        One that no longer fits the budget is given up: others were revealed since it was opened.
+        """
+        for task, opened in list(self.sums.sums.items()):
+            noise, number = opened.content.noise, opened.attempt.number
+            if noise is None or opened.state.stage not in (Stage.REVEAL, None):
+                continue
+            ledger, sites = self.store.database.ledger(), opened.state.survivors
+            if (task, number) in {(charge.task, charge.attempt) for charge in ledger}:
+                continue
+            total = self.settings.total_epsilon
+            if reason := over_budget(ledger, task, sites, noise.budget, total):
+                self.attempts[task] = MAX_ATTEMPTS
+                self.sums.fail(task, reason)
+            else:
                 self.store.database.add_charge(task, number, noise.epsilon, noise.delta, sites)
 
     def _ask(self, offer: dict[str, Any], limit: float) -> None:
