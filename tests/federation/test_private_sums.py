@@ -199,6 +199,18 @@ def test_no_class_is_withheld_and_no_pseudo_label_given(trial):
     assert abs(sum(counts.values()) - 60) < 8
 
 
+def test_no_row_makes_a_site_refuse(trial, caplog):
+    """The server could ask with one class list or ``max_rows`` after the other and see."""
+    X, y = rows(5)
+    trial.put("site-1", "may", np.concatenate([X, X[:1]]), np.append(y, 7))
+    assert trial.run("may", max_rows=40) == "complete"
+    counts, _, _ = trial.learned(max_rows=40)
+    assert abs(sum(counts.values()) - 120) < 12
+    assert "1 rows are left out" in caplog.text
+    assert trial.run("june", max_rows=30) == "complete"
+    assert "40 rows, and the server's max_rows is 30" in caplog.text
+
+
 def test_what_a_row_and_a_person_have_spent():
     charges = [
         Charge(1, 0.0, "a", 1, 1.0, 1e-5, ("x", "y")),

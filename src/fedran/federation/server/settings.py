@@ -125,7 +125,8 @@ class ServerSettings(Settings):
     mean of the rows released before, which needs less noise."""
     max_rows: Annotated[int, between(1, MAX_ROWS)] = 10_000
     """The most rows of one site per task in a secure sum. Numbers are rounded to a resolution that
-    follows from it. A site with more rows sends nothing."""
+    follows from it. A site with more rows sends nothing. With privacy = "dp" it does not refuse,
+    because that would reveal its number of rows, but the sum may become useless."""
     epsilon: Annotated[float | None, between(0.001, 1000)] = None
     """With privacy = "dp": the epsilon of every row. A row must be in one task only."""
     delta: Annotated[float, between(1e-15, 0.01)] = 1e-5

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedran.core.dp import Mechanism
 from fedran.core.errors import Refused
-from fedran.core.labels import Label
+from fedran.core.labels import Label, encode_labels
 from fedran.core.summarize import Summarizer
 from fedran.core.totals import totals
 from fedran.federation.protocol.messages import Offer
@@ -37,12 +37,11 @@ def make_contribution(
         raise Refused("out_features", expected, offer.out_features)
     offer = replace(offer, classes=content.classes)
     data = site.source(offer.task)
-    check_labels(data.y, offer)
+    if content.noise is None:
+        check_labels(data.y, offer)
     phi, features = offer.features(), site.extractor(data, offer)
     if content.noise is not None:
-        labelled = np.flatnonzero([label is not None for label in data.y])
-        if len(labelled) > content.max_rows:
-            raise Refused("rows", f"at most {content.max_rows}, the server's `max_rows`", "more")
+        labelled = rows_with_noise(data.y, content)
         return private_contribution(
             content.mechanism(phi.fingerprint, encoded_omega),
             lambda rows: np.asarray(phi(features(data.X[rows]))),
@@ -63,6 +62,23 @@ def make_contribution(
     assert not isinstance(found, int)  # there is at least one row
     log.info("task %s: totals of %d rows for a secure sum", offer.task, len(kept))
     return encode_contribution(found, content, phi.fingerprint)
+
+
+def rows_with_noise(y: list[Any], content: Content) -> NDArray[np.int64]:
+    """The rows of the listed classes, which a sum with noise adds. Nothing is refused here.
+
+    A refusal that depends on single rows would tell the server about them without any noise, and
+    it could ask with one class list or ``max_rows`` after the other. The site's log tells instead.
+    Too many rows make the sum useless, not less private: it is modulo 2^32.
+    """
+    found, codes = encode_labels(y, len(y))
+    listed = np.array([label in content.classes for label in found] + [False])
+    rows = np.flatnonzero(listed[codes])  # the last entry is for rows without a label
+    if strange := int(np.sum(codes >= 0)) - len(rows):
+        log.warning("%d rows are left out: the server does not list their labels", strange)
+    if len(rows) > content.max_rows:
+        log.warning("%d rows, and the server's max_rows is %d", len(rows), content.max_rows)
+    return rows
 
 
 def private_contribution(
