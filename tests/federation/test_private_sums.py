@@ -12,6 +12,8 @@ from rich.console import Console
 
 import fedran
 from fedran.core.dp import Budget, composed, gaussian_epsilon
+from fedran.federation.protocol.receipts import Code, Receipt
+from fedran.federation.secure.attempt import Stage
 from fedran.federation.server import secure_round
 from fedran.federation.server.entries import Charge
 from fedran.federation.server.ledger import over_budget, spent
@@ -20,7 +22,7 @@ from fedran.federation.site import contribution
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_status
 from fedran.federation.status.web import render_sections
-from helpers.secure_federation import CLASSES, D, SecureFederation, rows
+from helpers.secure_federation import CLASSES, D, SecureFederation, deaf, rows
 
 PHI = fedran.RandomFeatures(D, D, "cosine", source="test", projected=False)
 
@@ -197,6 +199,25 @@ def test_no_class_is_withheld_and_no_pseudo_label_given(trial):
     trial.run("may")
     counts, _, _ = trial.learned()
     assert abs(sum(counts.values()) - 60) < 8
+
+
+def test_a_site_that_was_not_asked_to_reveal_repeats_its_noise(tmp_path, monkeypatch):
+    """A server that repeats the sum would otherwise average the noise of this site out."""
+    federation = PrivateFederation(tmp_path, monkeypatch, n=4)
+    totals = []
+
+    def lose(store, found):
+        totals.append((found.members, found.total.tolist()))
+        return Receipt(Code.INVALID, "cohort-1", "may.sum-1", "?", "lost")
+
+    monkeypatch.setattr(secure_round, "receive_sum", lose)
+    monkeypatch.setattr(secure_round, "over_budget", lambda *_: "")
+    nodes = {i: federation.node(name) for i, name in enumerate(federation.names)}
+    nodes[3] = federation.node("site-4", deaf(Stage.REVEAL))
+    for _ in range(2):
+        federation.run("may", nodes=nodes, epsilon=1.0)
+    assert [list(members) for members, _ in totals] == [federation.names] * 2
+    assert totals[0] == totals[1]
 
 
 def test_no_row_makes_a_site_refuse(trial, caplog):

@@ -189,7 +189,7 @@ class Participant:
             )
             files.save(state)
             if files.may_repeat(task):
-                files.set_note(task, code="pending")
+                files.set_note(task, code="pending", sent=[])
                 files.path(task, "repeat").unlink()
             return answer
         if state is None:
@@ -197,6 +197,8 @@ class Participant:
         if found.stage is Stage.MASK:
             files.require_made_for(state.attempt)
             state, answer = masking.mask(state, request, self.identity, files.vector(task))
+            sent = {*files.note(task).get("sent", ()), state.attempt.content}
+            files.set_note(task, sent=sorted(sent))
         else:
             steps = {
                 Stage.SHARE: masking.share,
@@ -237,7 +239,9 @@ class Participant:
             return
         revealed = state is not None and (state.summed or Stage.REVEAL in state.answers)
         known = task in (name for name, _ in files.settled())
-        if (revealed or known) and not files.may_repeat(task):
+        # Others may have revealed a sum with this site's noise: new noise could be averaged out.
+        sent = content.noise is not None and content.digest in files.note(task).get("sent", ())
+        if (revealed or known or sent) and not files.may_repeat(task):
             same = files.note(task).get("content") == content.digest
             if same and files.path(task, "vector").is_file():
                 return
