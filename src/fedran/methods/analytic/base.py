@@ -76,18 +76,22 @@ class HasHead(Protocol):
         ...
 
 
-class HeadMethod(OneRound):
-    """The server broadcasts its newest head and predicts with it."""
-
-    def broadcast(self, state: HasHead, task: int, round_: int) -> bytes:
-        """The newest head, empty before the first task."""
-        return b"" if state.head is None else encode(state.head)
+class PredictsByHead(OneRound):
+    """The server predicts with its newest head."""
 
     def predict(self, state: HasHead, X: NDArray[Any]) -> NDArray[Any]:
         """The labels that the head predicts."""
         if state.head is None:
             raise ValueError("nothing to predict with: no task was aggregated yet")
         return state.head.predict(state.phi(to_device(X, self.device)))
+
+
+class HeadMethod(PredictsByHead):
+    """The server also broadcasts its newest head, and nothing else."""
+
+    def broadcast(self, state: HasHead, task: int, round_: int) -> bytes:
+        """The newest head, empty before the first task."""
+        return b"" if state.head is None else encode(state.head)
 
 
 def labelled_rows(data: ClientData) -> tuple[NDArray[Any], tuple[Label, ...], NDArray[np.int64]]:

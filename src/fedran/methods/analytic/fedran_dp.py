@@ -19,9 +19,9 @@ from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
 from fedran.core.release import RIDGE, mean_row, noisy_ridge
 from fedran.methods.analytic.base import (
-    OneRound,
     OptionalKind,
     Positive,
+    PredictsByHead,
     Width,
     labelled_rows,
 )
@@ -52,7 +52,7 @@ class DPState:
 
 
 @dataclass(frozen=True)
-class FedRANDP(OneRound):
+class FedRANDP(PredictsByHead):
     """Every client adds its share of the noise to integer sums of its rows of unit norm.
 
     This is the content of a secure sum without its masks, which cancel: the server adds the
@@ -150,12 +150,6 @@ class FedRANDP(OneRound):
         summary = release.summary(state.phi.fingerprint)
         state.aggregator.absorb(summary, client="sum", task=str(task))
         return self._solved(state)
-
-    def predict(self, state: DPState, X: NDArray[Any]) -> NDArray[Any]:
-        """The labels that the head predicts."""
-        if state.head is None:
-            raise ValueError("nothing to predict with: no task was aggregated yet")
-        return state.head.predict(state.phi(X))
 
     def gram(self, state: DPState) -> tuple[Callable[[Any], Any], Any]:
         """The Gram as well as it is known."""

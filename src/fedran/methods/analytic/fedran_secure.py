@@ -28,9 +28,9 @@ from fedran.core.totals import (
     totals,
 )
 from fedran.methods.analytic.base import (
-    OneRound,
     OptionalKind,
     OptionalPositive,
+    PredictsByHead,
     Width,
     random_features,
 )
@@ -91,7 +91,7 @@ class SecureState:
 
 
 @dataclass(frozen=True)
-class FedRANSecure(OneRound):
+class FedRANSecure(PredictsByHead):
     """Class sums, counts, energy and a sketch of the Gram are added in 32-bit integers.
 
     This is the content of a secure sum without its masks, which cancel: the server adds the
@@ -146,8 +146,8 @@ class FedRANSecure(OneRound):
         if task >= len(state.spec.task_classes):
             return head
         fields, tensors = self._offer(state, task)
-        tensors["head"] = np.frombuffer(head, dtype=np.uint8)
-        return pack(OFFER, {**fields, "offer": self._digest(state, task)}, tensors)
+        fields["offer"] = _digest(fields, tensors)
+        return pack(OFFER, fields, {**tensors, "head": np.frombuffer(head, dtype=np.uint8)})
 
     def client(
         self,
@@ -191,7 +191,8 @@ class FedRANSecure(OneRound):
         n_sites = len(state.spec.clients)
         if len(uploads) > n_sites:
             raise Refused("uploads", f"at most {n_sites}, as the scales allow", len(uploads))
-        fixed, digest = self._fixed_point(state.phi, classes, n_sites), self._digest(state, task)
+        fixed = self._fixed_point(state.phi, classes, n_sites)
+        digest = _digest(*self._offer(state, task))
         codes = np.zeros(fixed.size, dtype=np.uint32)
         for blob in uploads.values():
             codes += self._codes(blob, fixed.size, digest)
@@ -211,12 +212,6 @@ class FedRANSecure(OneRound):
             if self.omega == "aware":
                 sketch = Sketch(None, *omega_codes(aware_omega(summary.factor, self.width, seed)))
         return self._solved(replace(state, sketch=sketch))
-
-    def predict(self, state: SecureState, X: NDArray[Any]) -> NDArray[Any]:
-        """The labels that the head predicts."""
-        if state.head is None:
-            raise ValueError("nothing to predict with: no task was aggregated yet")
-        return state.head.predict(state.phi(to_device(X, self.device)))
 
     def gram(self, state: SecureState) -> tuple[Callable[[Any], Any], Any]:
         """What the rebuilt summaries add up to."""
@@ -256,10 +251,6 @@ class FedRANSecure(OneRound):
         }
         return offer, tensors
 
-    def _digest(self, state: SecureState, task: int) -> str:
-        """What an upload names, so that answers to another offer are refused."""
-        return hashlib.sha256(pack(OFFER, *self._offer(state, task))).hexdigest()
-
     def _fixed_point(
         self, phi: RandomFeatures, classes: tuple[Label, ...], n_sites: int
     ) -> FixedPoint:
@@ -281,3 +272,8 @@ class FedRANSecure(OneRound):
         if message.header.text("offer", 64) != digest:
             raise Refused("offer", "an answer to the offer of this task", "one to another offer")
         return message.tensor("vector", "U8", (4 * size,)).view("<u4")
+
+
+def _digest(fields: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> str:
+    """What an upload names, so that answers to another offer are refused."""
+    return hashlib.sha256(pack(OFFER, fields, tensors)).hexdigest()
