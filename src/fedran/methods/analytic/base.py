@@ -23,6 +23,7 @@ from fedran.methods.base import BaseMethod
 from fedran.methods.protocol import ClientData
 from fedran.settings import at_least, positive
 from fedran.wire.codec import encode
+from fedran.wire.container import Container, pack
 
 LARGEST_GRAM = 1e30
 """Larger entries of a Gram would overflow float32 once some clients are added."""
@@ -100,6 +101,26 @@ def labelled_rows(data: ClientData) -> tuple[NDArray[Any], tuple[Label, ...], ND
     classes, codes = encode_labels(data.y, len(X))
     require_finite(X, "X")
     return X[codes >= 0], classes, codes[codes >= 0]
+
+
+def require_few_rows(data: ClientData, rows: int, most_rows: int) -> None:
+    """ValueError if a client has more rows in a task than the setting ``most_rows`` allows."""
+    if rows > most_rows:
+        raise ValueError(
+            f"client {data.client} has {rows} rows in this task, and most_rows allows "
+            f"{most_rows}; raise most_rows at all clients"
+        )
+
+
+def pack_integers(kind: str, fields: dict[str, Any], integers: NDArray[np.uint32]) -> bytes:
+    """A message with a vector of integers modulo 2^32, which the server adds."""
+    return pack(kind, fields, {"vector": integers.astype("<u4").view(np.uint8)})
+
+
+def read_integers(message: Container, size: int) -> NDArray[np.uint32]:
+    """The vector of a message from ``pack_integers``."""
+    message.only("vector")
+    return message.tensor("vector", "U8", (4 * size,)).view("<u4")
 
 
 def require_range(values: Array, name: str, largest: float) -> None:

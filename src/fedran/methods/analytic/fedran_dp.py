@@ -24,6 +24,9 @@ from fedran.methods.analytic.base import (
     PredictsByHead,
     Width,
     labelled_rows,
+    pack_integers,
+    read_integers,
+    require_few_rows,
 )
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.settings import at_least
@@ -115,11 +118,7 @@ class FedRANDP(PredictsByHead):
         offer = unpack(message, FILE_LIMITS).of_kind(OFFER)
         classes = offer.header.labels("classes", FILE_LIMITS)
         X, found, codes = labelled_rows(data)
-        if len(X) > self.most_rows:
-            raise ValueError(
-                f"client {data.client} has {len(X)} rows in this task, and most_rows allows "
-                f"{self.most_rows}; raise most_rows at all clients"
-            )
+        require_few_rows(data, len(X), self.most_rows)
         phi = self._features(data.X.shape[1])
         d = phi.in_features
         center = offer.tensor("center", "F64", (d,)) if "center" in offer.tensors else None
@@ -127,8 +126,7 @@ class FedRANDP(PredictsByHead):
         vector = mechanism.sums(phi(X), [found[i] for i in codes], classes)
         random = _seeded(seed, data.client, data.task, classes)
         vector += mechanism.noise(len(classes), random)
-        integers = vector.astype(np.uint32)
-        return None, pack(UPLOAD, {}, {"vector": integers.astype("<u4").view(np.uint8)})
+        return None, pack_integers(UPLOAD, {}, vector.astype(np.uint32))
 
     def aggregate(
         self, state: DPState, task: int, round_: int, uploads: dict[str, bytes]
@@ -142,9 +140,7 @@ class FedRANDP(PredictsByHead):
             raise Refused("uploads", expected, len(uploads))
         total = np.zeros(mechanism.size(len(classes)), dtype=np.uint32)
         for blob in uploads.values():
-            message = unpack(blob, FILE_LIMITS).of_kind(UPLOAD)
-            message.only("vector")
-            total += message.tensor("vector", "U8", (4 * len(total),)).view("<u4")
+            total += read_integers(unpack(blob, FILE_LIMITS).of_kind(UPLOAD), len(total))
         vector = total.view(np.int32).astype(np.int64)
         release = mechanism.release(vector, classes, sites=len(uploads))
         summary = release.summary(state.phi.fingerprint)

@@ -32,7 +32,10 @@ from fedran.methods.analytic.base import (
     OptionalPositive,
     PredictsByHead,
     Width,
+    pack_integers,
     random_features,
+    read_integers,
+    require_few_rows,
 )
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.wire.codec import decode, encode
@@ -169,15 +172,10 @@ class FedRANSecure(PredictsByHead):
             self.out_features, self.width, self.device
         )
         total = totals(H, data.y, classes, omega)
-        rows = sum(total.sums.counts)
-        if rows > self.most_rows:
-            raise ValueError(
-                f"client {data.client} has {rows} rows in this task, and most_rows allows "
-                f"{self.most_rows}; raise most_rows at all clients"
-            )
+        require_few_rows(data, sum(total.sums.counts), self.most_rows)
         codes = self._fixed_point(phi, classes, n_sites).encode(total.vector(), n_sites)
         fields = {"offer": offer.header.text("offer", 64)}
-        return phi, pack(UPLOAD, fields, {"vector": codes.astype("<u4").view(np.uint8)})
+        return phi, pack_integers(UPLOAD, fields, codes)
 
     def aggregate(
         self,
@@ -268,10 +266,9 @@ class FedRANSecure(PredictsByHead):
     @staticmethod
     def _codes(blob: bytes, size: int, digest: str) -> NDArray[np.uint32]:
         message = unpack(blob, FILE_LIMITS).of_kind(UPLOAD)
-        message.only("vector")
         if message.header.text("offer", 64) != digest:
             raise Refused("offer", "an answer to the offer of this task", "one to another offer")
-        return message.tensor("vector", "U8", (4 * size,)).view("<u4")
+        return read_integers(message, size)
 
 
 def _digest(fields: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> str:
