@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 
 
@@ -67,6 +67,16 @@ def printable(value: object, limit: int = 600) -> str:
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[:limit]
     )
     return safe if len(safe) <= limit and len(text) <= limit else safe[: limit - 3] + "..."
+
+
+def shortened(names: Sequence[str], most: int) -> str:
+    """The first ``most`` names, and how many more there are.
+
+    >>> shortened(["a", "b", "c", "d"], 2)
+    'a, b and 2 more'
+    """
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def positive_integer(value: object, name: str, or_none: str = "") -> int:

@@ -10,7 +10,7 @@ from fedran.core.accounts import Accounts
 from fedran.core.aggregator import Aggregator
 from fedran.core.bounds import gram_bounds
 from fedran.core.calibration import Calibration
-from fedran.core.errors import printable
+from fedran.core.errors import printable, shortened
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
@@ -210,9 +210,5 @@ def _safe(value: Any) -> Any:
 
 
 def _listed(items: dict[Label, int] | dict[str, None] | dict[Label, None]) -> str:
-    names = [
-        printable(str(k), 40) + (f" ({v})" if v is not None else "")
-        for k, v in list(items.items())[:SHOWN]
-    ]
-    more = f", and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
-    return f"{len(items)}: " + ", ".join(names) + more if items else "none"
+    names = [printable(str(k), 40) + (f" ({v})" if v is not None else "") for k, v in items.items()]
+    return f"{len(items)}: {shortened(names, SHOWN)}" if items else "none"

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedran.core.aggregator import Aggregator
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, shortened
 from fedran.federation.ops.forget import check_record, record_key
 from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.server.database import FILE, SNAPSHOTS, Database
@@ -119,9 +119,7 @@ def _require_intact(folder: Path) -> None:
     with closing(Database(folder, read_only=True)) as database:
         found = verify(database)
     if found:
-        raise StoreDamaged(
-            f"{folder / FILE}: {found[0]}" + (f" and {len(found) - 1} more" if found[1:] else "")
-        )
+        raise StoreDamaged(f"{folder / FILE}: {shortened(found, 1)}")
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from fedran.core.errors import printable
+from fedran.core.errors import printable, shortened
 from fedran.core.labels import Label
 
 MAX_NAMED = 5
@@ -55,10 +55,9 @@ def describe_unknown(unknown: Mapping[Label, Label | None]) -> str:
     """
     named = [
         printable(repr(label)) + ("" if meant is None else f" (did you mean {meant!r}?)")
-        for label, meant in list(unknown.items())[:MAX_NAMED]
+        for label, meant in unknown.items()
     ]
-    more = len(unknown) - len(named)
-    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+    return shortened(named, MAX_NAMED)
 
 
 def class_warnings(by_site: Mapping[str, Collection[Label]]) -> list[str]:
@@ -78,9 +77,7 @@ def class_warnings(by_site: Mapping[str, Collection[Label]]) -> list[str]:
         origin = ", ".join(sites[rarest][:3])
         rare = printable(repr(rarest))
         found.append(f"{names} may be meant as one class; {rare} comes from {origin}.")
-    alone = [(label, who[0]) for label, who in sites.items() if len(who) == 1]
+    alone = [f"{printable(repr(c))} ({who[0]})" for c, who in sites.items() if len(who) == 1]
     if len(by_site) > 1 and alone:
-        named = ", ".join(f"{printable(repr(c))} ({site})" for c, site in alone[:MAX_NAMED])
-        more = f" and {len(alone) - MAX_NAMED} more" if len(alone) > MAX_NAMED else ""
-        found.append(f"Only one site has: {named}{more}.")
+        found.append(f"Only one site has: {shortened(alone, MAX_NAMED)}.")
     return found

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import MissingExtra, Refused
+from fedran.core.errors import MissingExtra, Refused, shortened
 from fedran.core.labels import encode_labels
 
 log = logging.getLogger(__name__)
@@ -151,8 +151,8 @@ def _read_parquet(path: Path) -> Rows:
 def _label_column(path: Path, names: list[str]) -> int:
     """The position of the column of labels."""
     if names.count(LABEL) != 1 or len(names) < 2:
-        shown = ", ".join(names[:6]) + (", ..." if names[6:] else "")
-        raise Refused(path.name, "one column label beside columns of features", shown or "nothing")
+        found = shortened(names, 6) or "nothing"
+        raise Refused(path.name, "one column label beside columns of features", found)
     return names.index(LABEL)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, shortened
 from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import check_public
 from fedran.federation.secure.attempt import roster_digest
@@ -67,11 +67,11 @@ class PinnedRoster:
         if shown == pinned:
             return
         changed = sorted(c for c in {*pinned, *shown} if pinned.get(c) != shown.get(c))
-        names = ", ".join(changed[:5]) + (", ..." if changed[5:] else "")
+        differs = f"one that differs in {shortened(changed, 5)}"
         raise Refused(
             "roster",
             "the one that this site has pinned" if pinned else "one that this site has pinned",
-            f"one that differs in {names}" if pinned else "one that nobody compared yet",
+            differs if pinned else "one that nobody compared yet",
             hint="compare its fingerprint with the server's owner, then run `fedran federation "
             "roster` at this site",
         )

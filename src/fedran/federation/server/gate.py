@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from fedran.core.errors import shortened
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
@@ -69,10 +70,6 @@ class Blame:
     """Points of accuracy over all validation rows."""
 
 
-def _some(sites: tuple[str, ...]) -> str:
-    return ", ".join(sites[:5]) + (f" and {len(sites) - 5} others" if sites[5:] else "")
-
-
 @dataclass(frozen=True)
 class Held:
     """Why a new head is held back."""
@@ -85,7 +82,7 @@ class Held:
         """One sentence for the operator."""
         parts = [
             f"accuracy on the classes of task {f.task} falls from {100 * f.before:.1f} % to "
-            f"{100 * f.after:.1f} %" + (f", as {_some(f.sites)} report" if f.sites else "")
+            f"{100 * f.after:.1f} %" + (f", as {shortened(f.sites, 5)} report" if f.sites else "")
             for f in self.falls[:3]
         ]
         parts += [

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fedran.core.errors import shortened
 from fedran.core.features import row_energy_range
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
@@ -100,7 +101,7 @@ def why_unusual(
     if thresholds.new_classes == "wait":
         new = [c for c in found.classes if c not in known]
         if new:
-            return f"new classes {', '.join(map(repr, new[:5]))}" + (", ..." if new[5:] else "")
+            return f"new classes {shortened([repr(c) for c in new], 5)}"
     others = history.usual(client)
     limit = cap
     if limit is None and others is None:

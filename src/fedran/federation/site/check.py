@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused, printable
+from fedran.core.errors import Refused, printable, shortened
 from fedran.core.head import Head
 from fedran.core.labels import Label, canonical
 from fedran.federation.protocol.class_names import unknown_labels, variants
@@ -178,8 +178,7 @@ def check_labels(
 
 
 def _names(labels: Collection[Label]) -> str:
-    shown = [printable(repr(label), 60) for label in list(labels)[:8]]
-    return ", ".join(shown) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
+    return shortened([printable(repr(label), 60) for label in labels], 8)
 
 
 def _describe(data: Rows, task: str) -> Finding:

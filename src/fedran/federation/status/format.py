@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedran.core.errors import shortened
 from fedran.federation.status.model import TaskStatus
 from fedran.wire.sizes import human_bytes
 
@@ -69,6 +70,5 @@ def format_uploads(task: TaskStatus) -> str:
     if len(task.declined) > len(task.failed):
         parts.append(f"{len(task.declined) - len(task.failed)} had nothing to send")
     if task.missing:
-        more = " and more" if len(task.missing) > 5 else ""
-        parts.append(f"missing {', '.join(task.missing[:5])}{more}")
+        parts.append(f"missing {shortened(task.missing, 5)}")
     return ", ".join(parts)

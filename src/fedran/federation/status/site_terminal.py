@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.markup import escape
 
+from fedran.core.errors import shortened
 from fedran.federation.site.report import SiteReport
 from fedran.federation.status.format import format_age, format_bytes, format_label
 
@@ -55,17 +56,13 @@ def print_site(report: SiteReport, console: Console) -> None:
         return
     console.print("\n[bold]Uploads[/]" if report.tasks else "\nno upload was made yet")
     for task in report.tasks:
-        shown = ", ".join(f"{format_label(c)} ({n:,})" for c, n in task.classes[:MAX_CLASSES])
-        rest = len(task.classes) - MAX_CLASSES
-        more = f" and {rest} more" if rest > 0 else ""
         console.print(
             f"  [bold]{escape(task.task)}[/]: {escape(task.code)}, {format_bytes(task.bytes)}, "
             f"made {format_age(report.at - task.made)}"
         )
-        if shown:
-            console.print(f"    sent: {escape(shown + more)}")
-        if task.withheld:
-            kept = ", ".join(f"{format_label(c)} ({n:,})" for c, n in task.withheld[:MAX_CLASSES])
-            console.print(f"    withheld: {escape(kept)}")
+        for what, classes in (("sent", task.classes), ("withheld", task.withheld)):
+            if classes:
+                shown = shortened([f"{format_label(c)} ({n:,})" for c, n in classes], MAX_CLASSES)
+                console.print(f"    {what}: {escape(shown)}")
         if task.reason:
             console.print(f"    {escape(task.reason)}", soft_wrap=True)

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from fedran.core.errors import shortened
 from fedran.federation.protocol.identity import is_cohort
 from fedran.federation.server.influence import InfluenceTable
 from fedran.federation.status.format import (
@@ -198,10 +199,8 @@ def _print_sites(sites: list[SiteStatus], now: float, console: Console) -> None:
         console.print("\n[bold]Classes by site[/] (rows per class)")
     for site in sites:
         if site.classes:
-            shown = ", ".join(f"{format_label(c)} ({n:,})" for c, n in site.classes[:MAX_SHOWN])
-            rest = len(site.classes) - MAX_SHOWN
-            more = f" and {rest} more" if rest > 0 else ""
-            _print_indented(f"[bold]{escape(site.client)}[/]: {escape(shown + more)}", console)
+            shown = shortened([f"{format_label(c)} ({n:,})" for c, n in site.classes], MAX_SHOWN)
+            _print_indented(f"[bold]{escape(site.client)}[/]: {escape(shown)}", console)
 
 
 def _outside(client: str) -> str:
