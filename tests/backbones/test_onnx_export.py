@@ -84,3 +84,20 @@ def test_heads_that_cannot_be_exported_say_why(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ImportError, match=r"install fedran's extra 'onnx'"):
         fedran.to_onnx(head)
+
+
+def test_the_scaler_of_a_head_becomes_part_of_the_models():
+    torch = pytest.importorskip("torch")
+    X, y, _, head = solved()
+    X = X * np.float32(50) + np.float32(7)
+    clf = fedran.FedRANClassifier(64, scaler=fedran.FederatedScaler()).fit(X, y)
+    label, scores = run(fedran.to_onnx(clf.head_, scaler=clf.scaler_), X, "label", "scores")
+    assert label.tolist() == clf.predict(X).tolist()
+    np.testing.assert_allclose(scores, clf.decision_function(X), atol=1e-4)
+    module = fedran.to_torch(clf.head_, scaler=clf.scaler_)
+    np.testing.assert_allclose(module(torch.asarray(X)).numpy(), scores, atol=1e-4)
+    for export in (fedran.to_onnx, fedran.to_torch):
+        with pytest.raises(fedran.Refused, match="scaled with, got none"):
+            export(clf.head_)
+        with pytest.raises(fedran.Refused, match="expected no scaler"):
+            export(head, scaler=clf.scaler_)

@@ -181,3 +181,26 @@ def test_parquet_files_are_read_or_the_extra_is_named(made, cli, monkeypatch):
     parquet.write_table(pyarrow.table(columns), path)
     code, out, _ = cli("predict", str(folder / "head.fedran"), str(path))
     assert (code, out.splitlines()) == (0, labels)
+
+
+def test_a_head_of_scaled_rows_needs_its_scaler(tmp_path, cli):
+    rng = np.random.default_rng(0)
+    y = np.repeat(["cat", "dog"], 30)
+    X = rng.normal(size=(60, 3)) * [1, 100, 1] + 5 * (y == "dog")[:, None] + 40
+    clf = fedran.FedRANClassifier(64, scaler=fedran.FederatedScaler()).fit(X, y)
+    fedran.save(clf.head_, tmp_path / "head.fedran")
+    np.save(tmp_path / "rows.npy", X)
+    (tmp_path / "own.json").write_text(clf.scaler_.to_json())
+    (tmp_path / "other.json").write_text(fedran.FederatedScaler().fit(X[:9]).to_json())
+    files = (str(tmp_path / "head.fedran"), str(tmp_path / "rows.npy"))
+    code, out, err = cli("predict", *files, "--scaler", str(tmp_path / "own.json"))
+    assert (code, err) == (0, "")
+    assert out.splitlines() == clf.predict(X).tolist()
+    for more, words in [
+        ((), "expected the FederatedScaler that its rows were scaled with, got none; name the file"),
+        (("--scaler", str(tmp_path / "other.json")), "expected that of the head"),
+        (("--scaler", str(tmp_path / "none.json")), "no such file"),
+        (("--scaler", files[1]), "expected the text of FederatedScaler.to_json"),
+    ]:
+        code, out, err = cli("predict", *files, *more)
+        assert (code, out, words in err, err.count("\n")) == (2, "", True, 1), err

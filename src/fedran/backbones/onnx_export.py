@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,14 +12,20 @@ from fedran.backbones.torch_export import map_of
 from fedran.core._linalg.arrays import to_numpy
 from fedran.core.errors import MissingExtra
 from fedran.core.features import RandomFeatures
+from fedran.core.fingerprint import require_scaler
 from fedran.core.head import Head
+
+if TYPE_CHECKING:
+    from fedran.scaler import FederatedScaler
 
 OPSET, IR_VERSION = 18, 9
 MAX_BYTES = 2**31 - 2**20
 """A protocol buffer holds less than 2 GiB."""
 
 
-def to_onnx(head: Head, phi: RandomFeatures | None = None) -> bytes:
+def to_onnx(
+    head: Head, phi: RandomFeatures | None = None, scaler: FederatedScaler | None = None
+) -> bytes:
     """An ONNX model as bytes: backbone features (n, d) in, labels and scores out.
 
     The feature map, the weights and the labels are inside, so the file needs nothing of fedran.
@@ -30,6 +36,9 @@ def to_onnx(head: Head, phi: RandomFeatures | None = None) -> bytes:
         The head.
     phi:
         Its feature map. By default the one that the head's fingerprint describes.
+    scaler:
+        The scaler of its rows, which a head of ``FedRANClassifier(scaler=...)`` needs. The model
+        then takes rows that are not scaled.
 
     Returns
     -------
@@ -58,6 +67,7 @@ def to_onnx(head: Head, phi: RandomFeatures | None = None) -> bytes:
     except ImportError:
         raise MissingExtra("to_onnx needs the package onnx", "onnx") from None
     phi = map_of(head, phi)
+    require_scaler(head.fingerprint, scaler.fingerprint_ if scaler is not None else None)
     size = 4 * head.out_features * (phi.in_features + len(head.classes))
     if size > MAX_BYTES:
         raise ValueError(f"the model would have {size} bytes; ONNX files hold less than 2 GiB")
@@ -73,6 +83,10 @@ def to_onnx(head: Head, phi: RandomFeatures | None = None) -> bytes:
         return name
 
     rows = "features"
+    if scaler is not None:
+        mean = constant("mean", scaler.mean_.astype(np.float32))
+        rows = node("Sub", [rows, mean], "from_mean")
+        rows = node("Div", [rows, constant("scale", scaler.scale_.astype(np.float32))], "scaled")
     if phi.kind == "hellinger":
         rows = node("Sqrt", [rows], "roots")
     if phi.bias:
@@ -95,7 +109,7 @@ def to_onnx(head: Head, phi: RandomFeatures | None = None) -> bytes:
     if phi.projected and phi.kind == "relu":
         H = node("Relu", [H], "random_features")
     elif phi.projected:  # GELU(x) = x (1 + erf(x / sqrt 2)) / 2
-        scaled = node("Mul", [H, constant("root_of_half", np.float32(math.sqrt(0.5)))], "scaled")
+        scaled = node("Mul", [H, constant("root_of_half", np.float32(math.sqrt(0.5)))], "by_root_of_two")
         plus_one = node("Add", [node("Erf", [scaled], "erf"), "one"], "erf_plus_one")
         normal = node("Mul", [plus_one, constant("half", np.float32(0.5))], "normal_cdf")
         H = node("Mul", [H, normal], "random_features")

@@ -10,30 +10,38 @@ from numpy.typing import NDArray
 from fedran.core._linalg.arrays import to_numpy
 from fedran.core.errors import MissingExtra
 from fedran.core.features import RandomFeatures
-from fedran.core.fingerprint import require_same
+from fedran.core.fingerprint import require_same, require_scaler
 from fedran.core.head import Head
 
 if TYPE_CHECKING:
     import torch
 
+    from fedran.scaler import FederatedScaler
 
-def to_torch(head: Head, phi: RandomFeatures | None = None) -> torch.nn.Module:
+
+def to_torch(
+    head: Head, phi: RandomFeatures | None = None, scaler: FederatedScaler | None = None
+) -> torch.nn.Module:
     """A frozen ``torch.nn.Sequential``: backbone features Z (n, d) in, scores (n, C) out.
 
     Column j of the output scores ``module.classes[j]``. It holds P and W as parameters that do
     not require gradients, so it can be put behind a backbone, moved and exported. ``phi`` is by
-    default the feature map that the head's fingerprint describes.
+    default the feature map that the head's fingerprint describes. A head that was fitted on scaled
+    rows needs its ``scaler``, which becomes the first step of the module.
     """
     try:
         import torch
     except ImportError:
         raise MissingExtra("to_torch needs PyTorch", "torch") from None
     phi = map_of(head, phi)
+    require_scaler(head.fingerprint, scaler.fingerprint_ if scaler is not None else None)
     activation = torch.nn.ReLU() if phi.kind == "relu" else torch.nn.GELU()
     projection = [_linear(phi.projection), activation] if phi.projected else []
     layers = [*projection, _linear(to_numpy(head.weights))]
     if phi.kind != "relu" or phi.bias:
         layers.insert(0, _prepare(phi))
+    if scaler is not None:
+        layers.insert(0, _scale(scaler))
     module = torch.nn.Sequential(*layers).requires_grad_(False)
     module.classes = head.classes
     return module
@@ -77,6 +85,22 @@ def _prepare(phi: RandomFeatures) -> torch.nn.Module:
             return Z
 
     return Prepare()
+
+
+def _scale(scaler: FederatedScaler) -> torch.nn.Module:
+    """``scaler.transform`` as a layer."""
+    import torch
+
+    class Scale(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.asarray(scaler.mean_, dtype=torch.float32))
+            self.register_buffer("scale", torch.asarray(scaler.scale_, dtype=torch.float32))
+
+        def forward(self, X: torch.Tensor) -> torch.Tensor:
+            return (X - self.mean) / self.scale
+
+    return Scale()
 
 
 def _linear(matrix: NDArray[Any]) -> torch.nn.Linear:

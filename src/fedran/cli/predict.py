@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import fedran
 from fedran.core.errors import MissingExtra, Refused, printable
+from fedran.core.fingerprint import require_scaler
 from fedran.core.labels import label_array
 from fedran.wire.files import require_file
 
@@ -22,6 +23,7 @@ ARRAYS = ("features", "test", "X")
 LABEL = "label"
 """A column of this name in a table, as files for sites have, is no feature and is left out."""
 READABLE = "features (.npy, .npz, .csv or .parquet)"
+SCALER = "name the file of the scaler's to_json with --scaler"
 
 
 def predict(
@@ -39,11 +41,18 @@ def predict(
     ] = None,
     reject: Annotated[
         float | None,
-        typer.Option(help="Leave the label empty where the head does not know: a share of wrong."),
+        typer.Option(
+            help="Leave the label empty where the head does not know, so that at most about this "
+            "share of all rows gets a wrong label."
+        ),
     ] = None,
     id_column: Annotated[
         str | None,
         typer.Option("--id", help="A column of the CSV or Parquet file to copy, not a feature."),
+    ] = None,
+    scaler: Annotated[
+        Path | None,
+        typer.Option(help="The text of FederatedScaler.to_json, for a head of scaled rows."),
     ] = None,
 ) -> None:
     """Predict the labels of rows of features with a saved head.
@@ -55,7 +64,13 @@ def predict(
     if found.fingerprint is None:
         raise Refused(str(head), "a head that identifies its features", "no fingerprint")
     phi = fedran.RandomFeatures.from_fingerprint(found.fingerprint)
+    scale = None if scaler is None else read_scaler(scaler)
+    try:
+        require_scaler(found.fingerprint, scale.fingerprint_ if scale is not None else None)
+    except Refused as reason:
+        raise Refused(f"{head}: {reason.field}", reason.expected, reason.got, SCALER) from None
     Z, ids = read_rows(rows, id_column)
+    Z = Z if scale is None else scale.transform(Z)
     blocks = [(found.predict(H, reject), found.scores(H)) for _, H in phi.blocks(Z)]
     labels = [label for part, _ in blocks for label in part.tolist()]
     table = bool(scores or top or id_column or (out is not None and out.suffix == ".csv"))
@@ -71,6 +86,17 @@ def predict(
     unknown = sum(label is None for label in labels)
     note = f", {unknown} of them unknown" if reject is not None else ""
     typer.echo(f"{len(labels)} labels in {out}{note}")
+
+
+def read_scaler(path: Path) -> fedran.FederatedScaler:
+    """The scaler whose ``to_json`` is the text of a file."""
+    try:
+        text = require_file(path, "the text of FederatedScaler.to_json").read_text("utf-8")
+    except UnicodeDecodeError as reason:
+        raise Refused(str(path), "the text of FederatedScaler.to_json", str(reason)) from None
+    scaler = fedran.FederatedScaler.from_json(text)
+    vars(scaler).pop("feature_names_in_", None)  # or scikit-learn warns that arrays have no names
+    return scaler
 
 
 def _shown(label: object) -> str:

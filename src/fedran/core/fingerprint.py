@@ -89,6 +89,18 @@ def _json(fields: Mapping[str, Field], name: str) -> str | None:
     return json.dumps(fields[name]) if name in fields else None
 
 
+def require_scaler(head: Fingerprint | None, scaler: str | None) -> None:
+    """Refuse a head of scaled rows without the fingerprint of its scaler, or with another one."""
+    needed = head.fields.get("scaler") if head else None
+    if needed == scaler:
+        return
+    if scaler is None:
+        raise Refused("head", "the FederatedScaler that its rows were scaled with", "none")
+    if needed is None:
+        raise Refused("head", "no scaler, because it was fitted without one", "a scaler")
+    raise Refused("scaler", f"that of the head, {str(needed)[:12]}", scaler[:12])
+
+
 def _check_field(name: object, value: object) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Refused("fingerprint", "field names of 1 to 64 letters, digits, '_', '.', '-'", name)
