@@ -85,8 +85,8 @@ def to_onnx(
     rows = "features"
     if scaler is not None:
         mean = constant("mean", scaler.mean_.astype(np.float32))
-        rows = node("Sub", [rows, mean], "from_mean")
-        rows = node("Div", [rows, constant("scale", scaler.scale_.astype(np.float32))], "scaled")
+        rows = node("Sub", [rows, mean], "minus_mean")
+        rows = node("Div", [rows, constant("scale", scaler.scale_.astype(np.float32))], "standard")
     if phi.kind == "hellinger":
         rows = node("Sqrt", [rows], "roots")
     if phi.bias:
@@ -109,7 +109,7 @@ def to_onnx(
     if phi.projected and phi.kind == "relu":
         H = node("Relu", [H], "random_features")
     elif phi.projected:  # GELU(x) = x (1 + erf(x / sqrt 2)) / 2
-        scaled = node("Mul", [H, constant("root_of_half", np.float32(math.sqrt(0.5)))], "by_root_of_two")
+        scaled = node("Mul", [H, constant("root_of_half", np.float32(math.sqrt(0.5)))], "scaled")
         plus_one = node("Add", [node("Erf", [scaled], "erf"), "one"], "erf_plus_one")
         normal = node("Mul", [plus_one, constant("half", np.float32(0.5))], "normal_cdf")
         H = node("Mul", [H, normal], "random_features")

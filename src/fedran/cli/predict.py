@@ -95,7 +95,8 @@ def read_scaler(path: Path) -> fedran.FederatedScaler:
     except UnicodeDecodeError as reason:
         raise Refused(str(path), "the text of FederatedScaler.to_json", str(reason)) from None
     scaler = fedran.FederatedScaler.from_json(text)
-    vars(scaler).pop("feature_names_in_", None)  # or scikit-learn warns that arrays have no names
+    if hasattr(scaler, "feature_names_in_"):  # scikit-learn would warn that arrays have no names
+        del scaler.feature_names_in_
     return scaler
 
 
