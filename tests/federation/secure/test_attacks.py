@@ -304,6 +304,48 @@ class TestAttempts:
         for site in np.eye(5):
             assert np.linalg.matrix_rank(np.vstack([known, site])) == rank + 1
 
+    @pytest.mark.parametrize("helpers", [0, 1])
+    def test_participants_are_refused_exactly_if_two_sums_could_be_opened(self, helpers):
+        """Compared with all ways in which sites can reveal one sum and confirm the other."""
+        groups = [c for n in (3, 4, 5) for c in itertools.combinations("abcdef", n)]
+        for then, now in itertools.product(groups[::3], groups):
+            both = {
+                len({*first} & {*second})
+                for first in itertools.combinations(then, threshold(len(then)))
+                for second in itertools.combinations(now, threshold(len(now)))
+            }
+            sent = masking.SentVector("c" * 64, then, ())
+            if min(both) <= helpers:  # nobody but helpers need break a rule
+                with pytest.raises(Refused, match="participants: expected most of"):
+                    masking._check_overlap(sent, now, helpers)
+            else:
+                masking._check_overlap(sent, now, helpers)
+
+    @pytest.mark.parametrize("revealed", [False, True])
+    def test_a_site_that_was_declared_dead_or_alive_is_in_no_sum_with_other_sites(self, revealed):
+        """Sums over sites 0-6 and over 6-9 would give 0-5 minus 7-9, and so on to single sites."""
+        absent = {Stage.ADVERTISE: ["s07", "s08", "s09"], Stage.CONFIRM: ["s06"]}
+        first = made_cohort(10).run({**absent, Stage.CONFIRM: []} if revealed else absent)
+        assert (Stage.REVEAL in first.states["s06"].answers) is revealed
+        second = first.another_attempt()
+        second.run({Stage.ADVERTISE: [f"s0{i}" for i in range(6)]}, until=Stage.SHARE)
+        with pytest.raises(Refused, match=r"most of s00, s01, .*, got s06, s07, s08, s09"):
+            second.ask("s06")
+
+    def test_a_failed_attempt_that_nobody_can_open_is_repeated_with_other_sites(self):
+        """Three sites need all three shares, so a site knows that nothing was opened without it."""
+        first = made_cohort(5).run({Stage.ADVERTISE: ["s03", "s04"]}, until=Stage.REVEAL)
+        assert set(first.states["s00"].answers) == set(STAGES[:4])
+        second = first.another_attempt().run({Stage.ADVERTISE: ["s01", "s02"]})
+        assert second.server.survivors == ("s00", "s03", "s04")
+
+    @pytest.mark.parametrize("n_sites", [4, 5, 7, 10])
+    def test_a_failed_attempt_is_repeated_without_the_sites_that_dropped_out(self, n_sites):
+        first = made_cohort(n_sites, length=1).run(until=Stage.CONFIRM)
+        gone = first.server.asked[threshold(n_sites) :]
+        second = first.another_attempt().run({Stage.ADVERTISE: gone})
+        assert second.server.survivors == first.server.asked[: threshold(n_sites)]
+
     def test_a_sum_that_was_lost_can_be_made_again_over_the_same_sites(self):
         first = made_cohort(6).run({Stage.MASK: ["s02"]})
         second = first.another_attempt().run({Stage.MASK: ["s02"]})

@@ -7,6 +7,7 @@ dishonest server would send. At the end, a dishonest site.
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -14,12 +15,13 @@ pytest.importorskip("flwr")
 from flwr.app import Message, MessageType
 
 from fedran.federation.protocol.lockfile import lock_holder
+from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.secure.attempt import Request, Stage
 from fedran.federation.secure.contribution import Content
 from fedran.federation.server import secure_round
 from fedran.federation.site.secure import SumFiles
-from helpers.secure_federation import SecureFederation
+from helpers.secure_federation import SecureFederation, deaf
 
 
 @pytest.fixture
@@ -180,6 +182,28 @@ def test_a_receipt_cannot_arrive_while_a_request_is_answered(four, monkeypatch):
     four.run("may")
     assert len(held) >= 4
     assert all(held)
+
+
+def test_rows_that_changed_after_a_vector_was_sent_are_not_in_a_second_sum(four, monkeypatch):
+    """Site 4 was not asked to reveal, but its vector is in the sum that the server asks for again.
+
+    The difference of the two sums would be the row that was added.
+    """
+    totals = []
+
+    def keep(store, found):
+        totals.append((found.members, found.total.tolist()))
+        return Receipt(Code.INVALID, "cohort-1", "may.sum-1", "?", "lost")
+
+    monkeypatch.setattr(secure_round, "receive_sum", keep)
+    nodes = {10 + i: four.node(name) for i, name in enumerate(four.names)}
+    nodes[13] = four.node("site-4", deaf(Stage.REVEAL))
+    four.run("may", nodes=nodes)
+    X, y = four.data["site-4", "may"]
+    four.put("site-4", "may", np.concatenate([X, X[:1]]), np.append(y, y[:1]))
+    four.run("may", nodes=nodes)
+    assert [list(members) for members, _ in totals] == [four.names] * 2
+    assert totals[0] == totals[1]
 
 
 @pytest.mark.parametrize("later", [0, 1])

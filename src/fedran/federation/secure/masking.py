@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,16 @@ OTHER_LIST = "the server has shown it another list of survivors, or altered its 
 
 
 @dataclass(frozen=True)
+class SentVector:
+    """An attempt that may have been opened, with the masked vector of this site in its sum."""
+
+    content: str
+    participants: tuple[str, ...]
+    survivors: tuple[str, ...]
+    """The list for which this site revealed shares; empty if it revealed none."""
+
+
+@dataclass(frozen=True)
 class SiteState:
     """What a site must remember of its newest attempt at the sum of one task. It holds secrets."""
 
@@ -83,8 +93,8 @@ class SiteState:
     and deletes both."""
     survivors: tuple[str, ...] = ()
     """The list that this site confirmed."""
-    summed: tuple[tuple[str, ...], ...] = ()
-    """Lists of survivors for which this site revealed shares in earlier attempts."""
+    earlier: tuple[SentVector, ...] = ()
+    """The ledger of earlier attempts at this sum. Only ``repeat`` empties it."""
     requests: dict[Stage, str] = field(default_factory=dict)
     """SHA-256 of the request that was answered in each stage."""
     answers: dict[Stage, bytes] = field(default_factory=dict, repr=False)
@@ -94,13 +104,24 @@ class SiteState:
         """The stage that this site answers next; None after the last."""
         return next((stage for stage in STAGES if stage not in self.answers), None)
 
+    @property
+    def sent(self) -> tuple[SentVector, ...]:
+        """The ledger with this attempt. Without this site's shares, no sum is opened where all
+        participants are needed.
+        """
+        sites, revealed = tuple(sorted(self.participants)), Stage.REVEAL in self.answers
+        if not revealed and (Stage.MASK not in self.answers or threshold(len(sites)) == len(sites)):
+            return self.earlier
+        mine = SentVector(self.attempt.content, sites, self.survivors if revealed else ())
+        return self.earlier if mine in self.earlier else (*self.earlier, mine)
+
     def to_bytes(self) -> bytes:
         """The state for a file that only its owner can read."""
         fields = {
             "attempt": self.attempt.fields,
             "client": self.client,
             "survivors": self.survivors,
-            "summed": self.summed,
+            "earlier": [astuple(sent) for sent in self.earlier],
             "requests": self.requests,
         }
         parts = {f"answer:{stage}": answer for stage, answer in self.answers.items()}
@@ -125,7 +146,10 @@ class SiteState:
                 {client: unpack_keys(keys) for client, keys in named("keys:")},
                 {c: (both[:SHARE_BYTES], both[SHARE_BYTES:]) for c, both in named("held:")},
                 tuple(header.get("survivors")),
-                tuple(tuple(names) for names in header.get("summed")),
+                tuple(
+                    SentVector(check_digest(content, "content"), tuple(sites), tuple(survivors))
+                    for content, sites, survivors in header.get("earlier")
+                ),
                 {Stage(s): check_digest(d, s) for s, d in header.get("requests").items()},
                 {Stage(stage): answer for stage, answer in named("answer:")},
             )
@@ -146,10 +170,11 @@ def advertise(
 
     Compare federation, task, fingerprint, content and length of ``Request.read(request).attempt``
     with the task's offer before. ``previous`` is the state of the same task, if there is one; the
-    new state replaces it, so the old attempt can no longer be answered. A site that has revealed
-    its shares in an earlier attempt takes part again, but confirms only the same list of survivors
-    (two sums over different sites would differ by one site's vector); give the same vector again.
-    ``repeat`` lifts that rule: the site's operator agreed to another sum, for instance without a
+    new state replaces it, so the old attempt can no longer be answered. The vector of a site must
+    be in one sum only, because sums over different sites give the vector of one site. So a site
+    that has sent its vector takes part again, but only with most of the same sites (``share``), and
+    if it has revealed shares it confirms only the same survivors; give the same vector again.
+    ``repeat`` lifts these rules: the site's operator agreed to another sum, for instance without a
     site that left.
     """
     found = Request.read(request)
@@ -160,7 +185,7 @@ def advertise(
         expected = f"at least {min_sites}, as configured at this site"
         raise Refused("min_sites of the attempt", expected, attempt.min_sites)
     identity.require_roster(attempt)
-    summed: tuple[tuple[str, ...], ...] = ()
+    earlier: tuple[SentVector, ...] = ()
     if previous is not None:
         same = (previous.attempt.federation, previous.attempt.task, previous.client)
         if same != (attempt.federation, attempt.task, identity.client):
@@ -168,12 +193,10 @@ def advertise(
         if attempt.number <= previous.attempt.number:
             _open(previous, request, identity, Stage.ADVERTISE)
             return previous, previous.answers[Stage.ADVERTISE]
-        summed = previous.summed
-        if Stage.REVEAL in previous.answers:
-            summed = (*summed, previous.survivors)
+        earlier = () if repeat else previous.sent
     secrets = {name: random(KEY_BYTES) for name in ADVERTISED}
     public = advertised_keys(attempt, identity.client, secrets)
-    state = SiteState(attempt, identity.client, secrets, summed=() if repeat else summed)
+    state = SiteState(attempt, identity.client, secrets, earlier=earlier)
     return _answer(state, found, request, identity, public)
 
 
@@ -183,7 +206,8 @@ def share(
     """Send every peer an encrypted share of this site's mask key and of its self-mask seed.
 
     The request holds the advertisements of all sites. A site refuses sites that are not in its
-    roster, wrong signatures, another key under its own name, and too few sites.
+    roster, wrong signatures, another key under its own name, and too few sites. It also refuses
+    other sites than those with whom it has sent its vector before, if both sums could be opened.
     """
     found = _open(state, request, identity, Stage.SHARE)
     if found.stage in state.answers:
@@ -200,6 +224,8 @@ def share(
     participants = check_advertisements(answers)
     if participants.get(own) != advertised_keys(attempt, own, state.secrets):
         raise Refused(f"advertisement of {own}", "the one that this site sent", "another, or none")
+    for sent in state.earlier:
+        _check_overlap(sent, participants, helpers=attempt.min_sites // 3)
     peers, channel = sorted(participants), private_key(state.secrets["channel"])
     shares = [
         split(state.secrets[name], len(peers), threshold(len(peers)), random)
@@ -271,13 +297,14 @@ def confirm(state: SiteState, request: bytes, identity: SiteIdentity) -> tuple[S
     _check_list("survivors", survivors, state.held, needed)
     if state.client not in survivors:
         raise Refused("survivors", f"a list with {state.client}, this site", ", ".join(survivors))
-    if any(survivors != earlier for earlier in state.summed):
-        raise Refused(
-            "survivors",
-            f"the sites of the earlier sum of this task ({', '.join(state.summed[-1])})",
-            ", ".join(survivors),
-            hint="two sums over different sites would reveal the vector of one site",
-        )
+    for sent in state.earlier:
+        if sent.survivors not in ((), survivors):
+            raise Refused(
+                "survivors",
+                f"the sites of the earlier sum of this task ({', '.join(sent.survivors)})",
+                ", ".join(survivors),
+                hint="two sums over different sites would reveal the vector of one site",
+            )
     text = survivors_text(state.participants, state.held, survivors)
     state = replace(state, survivors=survivors)
     return _answer(state, found, request, identity, {"survivors": text})
@@ -337,6 +364,25 @@ def _answer(
     blob = Answer.sign(state.attempt, stage, state.client, parts, identity.key).to_bytes()
     requests = {**state.requests, stage: hashlib.sha256(request).hexdigest()}
     return replace(state, requests=requests, answers={**state.answers, stage: blob}), blob
+
+
+def _check_overlap(sent: SentVector, participants: Collection[str], helpers: int) -> None:
+    """Refuse participants with whom a second sum could be opened beside that of an earlier attempt.
+
+    A threshold of the sites revealed the earlier sum, if it is known, and a threshold of these
+    participants would confirm this one. If more than ``helpers`` sites must be in both, one of
+    them follows the rules and confirms no other survivors than before.
+    """
+    then, now = sent.participants, participants
+    common = threshold(len(then)) + threshold(len(now)) - len({*then, *now})
+    if common <= helpers:
+        raise Refused(
+            "participants",
+            f"most of {', '.join(then)}, with whom this site has sent its vector before",
+            ", ".join(sorted(now)),
+            hint="both sums could be opened, and their difference tells about single sites; "
+            "`fedran federation repeat` at this site agrees to that",
+        )
 
 
 def _check_list(what: str, sites: Collection[str], known: Collection[str], least: int) -> None:

@@ -132,7 +132,7 @@ class SumFiles:
             self.path(task, "vector").unlink(missing_ok=True)
             self.path(task, "omega").unlink(missing_ok=True)
             empty = dict.fromkeys(state.answers, b"")
-            self.save(replace(state, secrets={}, held={}, participants={}, answers=empty))
+            self.save(replace(state, secrets={}, held={}, answers=empty))
 
     def waiting(self) -> list[str]:
         """Tasks whose sum this site has revealed, without knowing that the server has it."""
@@ -189,7 +189,7 @@ class Participant:
             )
             files.save(state)
             if files.may_repeat(task):
-                files.set_note(task, code="pending", sent=[])
+                files.set_note(task, code="pending")
                 files.path(task, "repeat").unlink()
             return answer
         if state is None:
@@ -197,8 +197,6 @@ class Participant:
         if found.stage is Stage.MASK:
             files.require_made_for(state.attempt)
             state, answer = masking.mask(state, request, self.identity, files.vector(task))
-            sent = {*files.note(task).get("sent", ()), state.attempt.content}
-            files.set_note(task, sent=sorted(sent))
         else:
             steps = {
                 Stage.SHARE: masking.share,
@@ -237,11 +235,12 @@ class Participant:
         state = files.state(task)
         if state is not None and state.attempt == attempt:
             return
-        revealed = state is not None and (state.summed or Stage.REVEAL in state.answers)
         known = task in (name for name, _ in files.settled())
-        # Others may have revealed a sum with this site's noise: new noise could be averaged out.
-        sent = content.noise is not None and content.digest in files.note(task).get("sent", ())
-        if (revealed or known or sent) and not files.may_repeat(task):
+        # Others may have revealed a sum with this site's vector. Sent again, it must be the same:
+        # the difference would tell what changed, and new noise could be averaged out.
+        sent = () if state is None else state.sent
+        fixed = known or any(s.survivors or s.content == content.digest for s in sent)
+        if fixed and not files.may_repeat(task):
             same = files.note(task).get("content") == content.digest
             if same and files.path(task, "vector").is_file():
                 return
