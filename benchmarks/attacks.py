@@ -61,13 +61,7 @@ class World:
 
     def __init__(self, kind: str, message: str) -> None:
         self.settings = ServerSettings(
-            "attacks",
-            64,
-            M,
-            kind,
-            source="pixels",
-            message=message,
-            budget_bytes=BUDGET,
+            "attacks", 64, M, kind, source="pixels", message=message, budget_bytes=BUDGET
         )
         self.phi = self.settings.features()
         data = digits()

@@ -30,12 +30,7 @@ from choose_constants import split, training_rows
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
 from fedran.core.nystrom import SKETCH_BASE, SKETCH_SLOPE, totals_to_summary
-from fedran.core.totals import (
-    Totals,
-    aware_omega,
-    blind_omega,
-    totals,
-)
+from fedran.core.totals import Totals, aware_omega, blind_omega, totals
 from fedran.data.stream import Task, make_stream
 from fedran.wire.fixed_point import row_bounds, totals_fixed_point, totals_rounding
 

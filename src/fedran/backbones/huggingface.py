@@ -30,13 +30,7 @@ if TYPE_CHECKING:
 
 _TOKENS = ("cls_token", "class_embedding")
 _FILTERS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
-_UNSUPPORTED = (
-    "do_pad",
-    "do_flip_channel_order",
-    "rescale_offset",
-    "include_top",
-    "do_thumbnail",
-)
+_UNSUPPORTED = ("do_pad", "do_flip_channel_order", "rescale_offset", "include_top", "do_thumbnail")
 _AFTER_RELU = ("resnet", "regnet")
 """Model types whose pooled output is a mean of their last activation."""
 _UNCROPPED_FROM = 384

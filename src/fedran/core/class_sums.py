@@ -214,10 +214,7 @@ class ClassSums:
 
 
 def sum_by_code(
-    H: Float[Array, "n M"],
-    codes: Int64[NDArray[Any], " n"],
-    n_codes: int,
-    block: int | None = None,
+    H: Float[Array, "n M"], codes: Int64[NDArray[Any], " n"], n_codes: int, block: int | None = None
 ) -> Float64[Array, "M {n_codes}"]:
     """H'Y, (M, n_codes) float64: the sums of the rows with code 0, 1, ...; others are left out.
 

@@ -324,10 +324,7 @@ def require_nonnegative(Z: Float[Array, "n d"], name: str, why: str, hint: str =
     if bool(xp.any(bad)):
         row = int(np.argmax(to_numpy(bad)))
         raise Refused(
-            name,
-            f"values of at least 0, {why}",
-            f"{float(xp.min(Z[row, :]))} in row {row}",
-            hint,
+            name, f"values of at least 0, {why}", f"{float(xp.min(Z[row, :]))} in row {row}", hint
         )
 
 

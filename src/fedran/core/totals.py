@@ -138,10 +138,7 @@ def section_sizes(n_classes: int, out_features: int, width: int | None) -> tuple
 def split_vector(
     vector: Float64[NDArray[Any], " k"], n_classes: int, out_features: int, width: int | None
 ) -> tuple[
-    Float64[NDArray[Any], " C"],
-    float,
-    Float64[NDArray[Any], "C M"],
-    Float64[NDArray[Any], ...],
+    Float64[NDArray[Any], " C"], float, Float64[NDArray[Any], "C M"], Float64[NDArray[Any], ...]
 ]:
     """Counts (C,), energy, class sums (C, M) and sketch of a vector, without any check of values.
 
@@ -157,10 +154,7 @@ def split_vector(
 
 
 def totals(
-    H: ArrayLike | Array,
-    y: Any,
-    classes: Sequence[Label],
-    omega: Float[Array, "M s"] | None = None,
+    H: ArrayLike | Array, y: Any, classes: Sequence[Label], omega: Float[Array, "M s"] | None = None
 ) -> Totals:
     r"""The totals of rows H (n, M) with labels y; rows without a label are left out.
 

@@ -123,11 +123,7 @@ def make_stream(
 
 
 def _partitioner(
-    name: str,
-    n_clients: int | None,
-    beta: float | None,
-    groups: NDArray[Any] | None,
-    n_rows: int,
+    name: str, n_clients: int | None, beta: float | None, groups: NDArray[Any] | None, n_rows: int
 ) -> Partitioner:
     if name == "natural":
         if groups is None or len(groups) != n_rows:

@@ -75,12 +75,7 @@ def load_results(folder: Path) -> list[Result]:
     # Of equal runs the last one counts, and that must not be the one made to measure seconds.
     return sorted(
         results,
-        key=lambda r: (
-            place(r),
-            order.get(r.key, len(order)),
-            r.study != "runtime",
-            -r.max_upload,
-        ),
+        key=lambda r: (place(r), order.get(r.key, len(order)), r.study != "runtime", -r.max_upload),
     )
 
 

@@ -59,11 +59,7 @@ DATASETS = {
         "Motion sensors of 8 people (UCI, Daily and Sports Activities). Each person is a client. "
         "The last quarter of the segments of each person is the test set.",
     ),
-    "digits": (
-        "digits",
-        "Digits",
-        "The small set of handwritten digits of scikit-learn.",
-    ),
+    "digits": ("digits", "Digits", "The small set of handwritten digits of scikit-learn."),
 }
 """File name, title and description of datasets. Other datasets appear under their own name."""
 WHAT = (

@@ -151,7 +151,7 @@ def _communication(results: Results) -> Section:
         "Bytes that one client sends and receives in one task, in MiB (2^20 bytes). The largest "
         "upload is the length of the longest encoded message over all clients, tasks and seeds. "
         "Totals add up all clients and tasks, and are means over seeds. The formula is the "
-        "largest upload as the paper of the method counts it.",
+        "largest upload as the paper of the method counts it."
     ]
     tables = communication_tables(results)
     return Section("communication", "Communication", intro, tables, folded=True)

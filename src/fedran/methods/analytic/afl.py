@@ -94,11 +94,7 @@ class AFL(HeadMethod):
         return AflState(Raw(spec.in_features))
 
     def client(
-        self,
-        cstate: None,
-        message: bytes,
-        data: ClientData,
-        seed: int,
+        self, cstate: None, message: bytes, data: ClientData, seed: int
     ) -> tuple[None, bytes]:
         """The local ridge over the classes that the client holds."""
         X, classes, codes = labelled_rows(data)
@@ -114,11 +110,7 @@ class AFL(HeadMethod):
         return cstate, pack("afl", fields, {"gram": packed, "weights": np.ascontiguousarray(W.T)})
 
     def aggregate(
-        self,
-        state: AflState,
-        task: int,
-        round_: int,
-        uploads: dict[str, bytes],
+        self, state: AflState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> AflState:
         """Join client after client, then solve for the head."""
         for blob in uploads.values():

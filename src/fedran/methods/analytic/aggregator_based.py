@@ -13,12 +13,7 @@ from fedran.core.head import Head
 from fedran.core.mixture import Mixture
 from fedran.core.ridge import Ridge
 from fedran.core.summary import Summary
-from fedran.methods.analytic.base import (
-    HeadMethod,
-    OptionalKind,
-    OptionalPositive,
-    random_features,
-)
+from fedran.methods.analytic.base import HeadMethod, OptionalKind, OptionalPositive, random_features
 from fedran.methods.protocol import Spec
 from fedran.wire.codec import decode, encode
 
@@ -58,11 +53,7 @@ class AggregatorMethod(HeadMethod, ABC):
         return ServerState(phi, self.new_aggregator(phi))
 
     def aggregate(
-        self,
-        state: ServerState,
-        task: int,
-        round_: int,
-        uploads: dict[str, bytes],
+        self, state: ServerState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> ServerState:
         """Decode and check every upload, then absorb all, then solve."""
         messages = {client: decode(blob, self.message) for client, blob in uploads.items()}

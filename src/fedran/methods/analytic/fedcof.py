@@ -50,11 +50,7 @@ class FedCOF(ClassSumsClient, HeadMethod):
         return CofState(Raw(spec.in_features))
 
     def aggregate(
-        self,
-        state: CofState,
-        task: int,
-        round_: int,
-        uploads: dict[str, bytes],
+        self, state: CofState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> CofState:
         """Collect the class sums, estimate the covariances, solve."""
         arrived = tuple(unpack_sums(blob, state.phi.in_features) for blob in uploads.values())

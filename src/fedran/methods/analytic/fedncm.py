@@ -29,11 +29,7 @@ class ClassSumsClient(OneRound):
         return 4 * n_classes * (in_features + 1)
 
     def client(
-        self,
-        cstate: None,
-        message: bytes,
-        data: ClientData,
-        seed: int,
+        self, cstate: None, message: bytes, data: ClientData, seed: int
     ) -> tuple[None, bytes]:
         """Sums and counts of the labelled rows."""
         return cstate, pack_sums(ClassSums.from_codes(*labelled_rows(data)), np.float32)
@@ -56,11 +52,7 @@ class FedNCM(ClassSumsClient):
         return pack_sums(state, np.float32) if state else b""
 
     def aggregate(
-        self,
-        state: ClassSums,
-        task: int,
-        round_: int,
-        uploads: dict[str, bytes],
+        self, state: ClassSums, task: int, round_: int, uploads: dict[str, bytes]
     ) -> ClassSums:
         """Add sums and counts."""
         return sum((unpack_sums(blob, state.out_features) for blob in uploads.values()), state)

@@ -101,11 +101,7 @@ class FedPFT(HeadMethod):
         return PftState(WithBias(spec.in_features), seed)
 
     def client(
-        self,
-        cstate: None,
-        message: bytes,
-        data: ClientData,
-        seed: int,
+        self, cstate: None, message: bytes, data: ClientData, seed: int
     ) -> tuple[None, bytes]:
         """One mixture per class that has more rows than components."""
         X, classes, codes = labelled_rows(data)
@@ -117,11 +113,7 @@ class FedPFT(HeadMethod):
         return cstate, pack_mixtures(mixtures, self.components, X.shape[1], self.covariance)
 
     def aggregate(
-        self,
-        state: PftState,
-        task: int,
-        round_: int,
-        uploads: dict[str, bytes],
+        self, state: PftState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> PftState:
         """Check every upload, then train on rows drawn from all mixtures so far."""
         arrived = tuple(uploads[client] for client in sorted(uploads))
@@ -132,9 +124,7 @@ class FedPFT(HeadMethod):
         d, K = state.phi.in_features, self.components
         found = [m for blob in uploads for m in unpack_mixtures(blob, K, d, self.covariance)]
         return replace(
-            state,
-            uploads=state.uploads + uploads,
-            mixtures=state.mixtures + tuple(found),
+            state, uploads=state.uploads + uploads, mixtures=state.mixtures + tuple(found)
         )
 
     def _solved(self, state: PftState) -> PftState:

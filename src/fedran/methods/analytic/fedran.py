@@ -47,11 +47,7 @@ class SummaryMethod(AggregatorMethod, ABC):
         return 8 * (M * r + r + M * n_classes)
 
     def client(
-        self,
-        cstate: ClientState | None,
-        message: bytes,
-        data: ClientData,
-        seed: int,
+        self, cstate: ClientState | None, message: bytes, data: ClientData, seed: int
     ) -> tuple[ClientState, bytes]:
         """Map, label, summarize, encode. The client keeps the feature map, nothing of its data."""
         phi = cstate.phi if cstate else self.feature_map(data.X.shape[1], seed)

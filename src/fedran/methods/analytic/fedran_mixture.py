@@ -48,11 +48,7 @@ class FedRANMixture(ExactAggregatorMethod):
         return f"means of groups of about {self.group_size} rows, {self.directions} directions"
 
     def client(
-        self,
-        cstate: RandomFeatures | None,
-        message: bytes,
-        data: ClientData,
-        seed: int,
+        self, cstate: RandomFeatures | None, message: bytes, data: ClientData, seed: int
     ) -> tuple[RandomFeatures, bytes]:
         """Condense and encode, on the CPU in any case: groups are found there."""
         phi = cstate or self.feature_map(data.X.shape[1], seed)

@@ -153,11 +153,7 @@ class FedRANSecure(PredictsByHead):
         return pack(OFFER, fields, {**tensors, "head": np.frombuffer(head, dtype=np.uint8)})
 
     def client(
-        self,
-        cstate: RandomFeatures | None,
-        message: bytes,
-        data: ClientData,
-        seed: int,
+        self, cstate: RandomFeatures | None, message: bytes, data: ClientData, seed: int
     ) -> tuple[RandomFeatures, bytes]:
         """Map, total, and write as integers."""
         phi = cstate or self.feature_map(data.X.shape[1], seed)
@@ -178,11 +174,7 @@ class FedRANSecure(PredictsByHead):
         return phi, pack_integers(UPLOAD, fields, codes)
 
     def aggregate(
-        self,
-        state: SecureState,
-        task: int,
-        round_: int,
-        uploads: dict[str, bytes],
+        self, state: SecureState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> SecureState:
         """Add the integers of all clients, decode the sum, rebuild, absorb, solve."""
         classes = ordered(state.spec.task_classes[task])

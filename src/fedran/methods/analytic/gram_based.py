@@ -99,11 +99,7 @@ class GramMethod(GramServer, ABC):
         return 8 * (M * M + M * n_classes)
 
     def client(
-        self,
-        cstate: FeatureMap | None,
-        message: bytes,
-        data: ClientData,
-        seed: int,
+        self, cstate: FeatureMap | None, message: bytes, data: ClientData, seed: int
     ) -> tuple[FeatureMap, bytes]:
         """Gram and class sums of the labelled rows."""
         phi = cstate or self.feature_map(data.X.shape[1], seed)
@@ -113,11 +109,7 @@ class GramMethod(GramServer, ABC):
         return phi, _pack("gram", total, "float32")
 
     def aggregate(
-        self,
-        state: GramState,
-        task: int,
-        round_: int,
-        uploads: dict[str, bytes],
+        self, state: GramState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> GramState:
         """Check every upload, then add all, then solve."""
         M = state.phi.out_features

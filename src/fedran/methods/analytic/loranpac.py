@@ -64,11 +64,7 @@ class LoRanPAC(RowsClient):
         return FactorState(phi, empty, sums, Accounts())
 
     def aggregate(
-        self,
-        state: FactorState,
-        task: int,
-        round_: int,
-        uploads: dict[str, bytes],
+        self, state: FactorState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> FactorState:
         """Add the rows block by block, truncate, solve."""
         X, y = self.rows(list(uploads.values()), state.phi.in_features)

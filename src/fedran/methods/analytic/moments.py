@@ -59,11 +59,7 @@ class MomentMethod(HeadMethod, ABC):
         return MomentState(WithBias(spec.in_features), self._empty(spec.in_features), seed)
 
     def client(
-        self,
-        cstate: None,
-        message: bytes,
-        data: ClientData,
-        seed: int,
+        self, cstate: None, message: bytes, data: ClientData, seed: int
     ) -> tuple[None, bytes]:
         """The moments of the labelled rows, computed in float64 and rounded once."""
         X, classes, codes = labelled_rows(data)
@@ -72,11 +68,7 @@ class MomentMethod(HeadMethod, ABC):
         return cstate, pack_moments("moments", total, "float32")
 
     def aggregate(
-        self,
-        state: MomentState,
-        task: int,
-        round_: int,
-        uploads: dict[str, bytes],
+        self, state: MomentState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> MomentState:
         """Check every upload, then add all, then solve."""
         d = state.phi.in_features

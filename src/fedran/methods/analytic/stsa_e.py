@@ -82,11 +82,7 @@ class STSAE(StsaServer):
         return ChunkState(start.phi, start.total, n_clients=len(spec.clients))
 
     def client(
-        self,
-        cstate: FeatureMap | None,
-        message: bytes,
-        data: ClientData,
-        seed: int,
+        self, cstate: FeatureMap | None, message: bytes, data: ClientData, seed: int
     ) -> tuple[FeatureMap, bytes]:
         """Permute the rows, cut them into chunks, sum each class in each chunk."""
         phi = cstate or self.feature_map(data.X.shape[1], seed)
@@ -105,11 +101,7 @@ class STSAE(StsaServer):
         return phi, pack("chunk-sums", fields, {"sums": sums.T.astype(np.float32)})
 
     def aggregate(
-        self,
-        state: ChunkState,
-        task: int,
-        round_: int,
-        uploads: dict[str, bytes],
+        self, state: ChunkState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> GramState:
         """Estimate the task's Gram from all chunks, add it, solve."""
         found: dict[Label, ChunkSums] = {}

@@ -38,11 +38,7 @@ class RowsClient(HeadMethod):
         """Depends on the rows: no formula."""
 
     def client(
-        self,
-        cstate: None,
-        message: bytes,
-        data: ClientData,
-        seed: int,
+        self, cstate: None, message: bytes, data: ClientData, seed: int
     ) -> tuple[None, bytes]:
         """The rows themselves."""
         X, classes, codes = labelled_rows(data)
@@ -76,11 +72,7 @@ class SendFeatures(RowsClient, GramServer):
         return random_features(in_features, self.out_features, self.kind, seed, self.source)
 
     def aggregate(
-        self,
-        state: GramState,
-        task: int,
-        round_: int,
-        uploads: dict[str, bytes],
+        self, state: GramState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> GramState:
         """Map, add, solve."""
         return self.add_rows(state, *self.rows(list(uploads.values()), state.phi.in_features))
@@ -102,11 +94,7 @@ class SendFeatures8Bit(SendFeatures):
     verified = "yes: within half a step of the features"
 
     def client(
-        self,
-        cstate: None,
-        message: bytes,
-        data: ClientData,
-        seed: int,
+        self, cstate: None, message: bytes, data: ClientData, seed: int
     ) -> tuple[None, bytes]:
         """The rows, one byte per value."""
         X, classes, codes = labelled_rows(data)

@@ -50,11 +50,7 @@ class SendImages(SendFeatures):
         return ImageState(start.phi, start.total, extract=spec.extract)
 
     def client(
-        self,
-        cstate: None,
-        message: bytes,
-        data: ClientData,
-        seed: int,
+        self, cstate: None, message: bytes, data: ClientData, seed: int
     ) -> tuple[None, bytes]:
         """The images of the labelled rows, one after the other."""
         if data.images is None:

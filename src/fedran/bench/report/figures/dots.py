@@ -14,10 +14,7 @@ from fedran.bench.report.verdict import MIXTURE, OURS, PAPER, final, leaders, ro
 from fedran.bench.results.grouping import Group, as_text, setting_phrase
 from fedran.bench.results.metrics import is_prompted, is_trained
 
-SIZES = {
-    "fedran": ("rank",),
-    "fedran-mixture": ("group_size", "min_group"),
-}
+SIZES = {"fedran": ("rank",), "fedran-mixture": ("group_size", "min_group")}
 """Methods with messages of several sizes, and the settings that change the size."""
 GREY, GREY_POOLED = "other methods", "others, all rows in one place"
 KINDS = STYLES | {GREY: Style(MUTED, "o"), GREY_POOLED: Style(MUTED, "o", dashed=True)}
@@ -70,8 +67,7 @@ def find_dots(found: Sequence[Group]) -> list[Dot]:
     first = {id(g): i for i, g in enumerate(leaders(found).values())}
     order = {key: i for i, key in enumerate(OVERVIEW)}
     members = sorted(
-        found,
-        key=lambda g: (first.get(id(g), len(first)), order.get(g.key, len(order)), -final(g)),
+        found, key=lambda g: (first.get(id(g), len(first)), order.get(g.key, len(order)), -final(g))
     )
     return [
         Dot(

@@ -107,10 +107,7 @@ def _tracks(found: Sequence[Group]) -> dict[str, Track]:
 
 
 def _draw(
-    found: Sequence[Group],
-    tracks: dict[str, Track],
-    styles: dict[str, Style],
-    figure: Figure,
+    found: Sequence[Group], tracks: dict[str, Track], styles: dict[str, Style], figure: Figure
 ) -> None:
     axes = panels(figure, 3 if tracks else 2)
     _draw_drift(axes[0], found, styles)

@@ -13,13 +13,7 @@ from fedran.bench.report.ablations import (
     label_studies,
     rank_studies,
 )
-from fedran.bench.report.paper import (
-    COMPONENTS,
-    LABEL_GAIN,
-    RANK_A_AVG,
-    RANK_MIB,
-    paper_dataset,
-)
+from fedran.bench.report.paper import COMPONENTS, LABEL_GAIN, RANK_A_AVG, RANK_MIB, paper_dataset
 from fedran.bench.report.tables.communication import largest_formula, largest_upload
 from fedran.bench.report.tables.table import (
     NOTHING,
