@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fedran.bench.run.checkpoint import Checkpoint
-from fedran.bench.run.runner import EncodedImages, PreparedJob, cached_backbone, run
+from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.dataset import Dataset, as_images
+from fedran.data.images import EncodedImages, cached_backbone
 from fedran.data.stream import Stream, Task, make_stream
 from fedran.methods.analytic.fedncm import ClassSumsClient
 from fedran.methods.prompted.base import PromptedMethod

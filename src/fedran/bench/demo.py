@@ -1,4 +1,4 @@
-"""The demo: four methods on scikit-learn's digits, from the data to the results in seconds."""
+"""The demo: five methods on scikit-learn's digits, from the data to the results in seconds."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -178,36 +179,27 @@ def har(path: str | Path) -> Dataset:
     )
 
 
-def _feature_file(name: str, what: str, nonnegative: bool) -> Callable[[], Dataset]:
-    """A loader of the file of this name, which need not say itself whether it has a sign."""
+def _feature_file(name: str, what: str, nonnegative: bool, images: str | None = None) -> Dataset:
+    """The file of this name, which need not say itself whether its features have a sign.
 
-    def load() -> Dataset:
-        return read_feature_file(data_file(f"features/{name}.npz", what), nonnegative=nonnegative)
-
-    return load
-
-
-def _features_and_images(
-    name: str, images: str, what: str, nonnegative: bool
-) -> Callable[[], Dataset]:
-    """The same, with the images of the features if they are on this machine."""
-    load = _feature_file(name, what, nonnegative)
-    return lambda: _with_images(load(), images)
+    The images of the features come with it if they are on this machine.
+    """
+    path = data_file(f"features/{name}.npz", what)
+    dataset = read_feature_file(path, nonnegative=nonnegative)
+    return dataset if images is None else _with_images(dataset, images)
 
 
+FEATURE_FILES: dict[str, tuple[str, bool, str | None]] = {
+    "cifar100-efficientnet_lite0": (CIFAR, True, "cifar100"),
+    "vtab50-efficientnet_lite0": (VTAB, True, "vtab50"),
+    "vtab50-vit_s14": (VTAB, False, None),
+    "cifar100-vit_ti16": (CIFAR, False, "cifar100"),
+    "vtab50-vit_ti16": (VTAB, False, "vtab50"),
+}
+"""How to make each file, whether its features are never negative, and the images behind it."""
 DATASETS: dict[str, Callable[[], Dataset]] = {
     "digits": digits,
-    "cifar100-efficientnet_lite0": _features_and_images(
-        "cifar100-efficientnet_lite0", "cifar100", CIFAR, nonnegative=True
-    ),
-    "vtab50-efficientnet_lite0": _features_and_images(
-        "vtab50-efficientnet_lite0", "vtab50", VTAB, nonnegative=True
-    ),
-    "vtab50-vit_s14": _feature_file("vtab50-vit_s14", VTAB, nonnegative=False),
-    "cifar100-vit_ti16": _features_and_images(
-        "cifar100-vit_ti16", "cifar100", CIFAR, nonnegative=False
-    ),
-    "vtab50-vit_ti16": _features_and_images("vtab50-vit_ti16", "vtab50", VTAB, nonnegative=False),
+    **{name: partial(_feature_file, name, *about) for name, about in FEATURE_FILES.items()},
     "cifar100": lambda: image_dataset(load_images("cifar100")),
     "har-dsa19": lambda: har(data_file("data/har_dsa19/features.npz", DSA)),
 }
@@ -246,15 +238,11 @@ def _known_images(name: str) -> ImageSet:
     """The images of a dataset of ``IMAGE_SETS``."""
     folders, advice = IMAGE_SETS[name]
     root = os.environ.get(VARIABLE)
-    if root:
-        for folder in folders:
-            for path in (
-                Path(root).expanduser() / "data" / folder,
-                Path(root).expanduser() / folder,
-            ):
-                found = _images_in(path)
-                if found is not None:
-                    return found
+    for folder in folders if root else ():
+        for place in (f"{root}/data/{folder}", f"{root}/{folder}"):
+            found = _images_in(Path(place).expanduser())
+            if found is not None:
+                return found
     state = f"{VARIABLE}={root} holds none of them" if root else f"{VARIABLE} is not set"
     raise FileNotFoundError(
         f"{name}: expected images in data/{' or data/'.join(folders)} below the folder that "

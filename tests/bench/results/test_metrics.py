@@ -25,13 +25,8 @@ def test_metrics_are_the_papers_formulas():
     assert json.loads(r.to_json())["run_id"] == r.run_id
     assert metrics.forgetting(r) == [50.0]
     assert metrics.backward_transfer(r) == [-50.0]
-    assert metrics.class_forgetting(r) == [
-        pytest.approx(100 / 3),
-        pytest.approx(200 / 3),
-        None,
-        None,
-    ]
-    assert metrics.class_backward_transfer(r)[1] == pytest.approx(-200 / 3)
+    first, second = pytest.approx((100 / 3, -100 / 3)), pytest.approx((200 / 3, -200 / 3))
+    assert metrics.class_changes(r) == [first, second, None, None]
 
 
 def test_bytes_and_seconds_are_the_papers_formulas():

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedran.bench.report.figures.chart import slug
 from fedran.bench.report.pages import as_comparison, make_pages
 from fedran.bench.report.tables.table import Cell, Table, beta_text, number_columns, text_columns
-from fedran.bench.results.grouping import by_setting, comparisons, groups, mean_of, row_order
+from fedran.bench.results.grouping import by_setting, comparisons, groups, row_order
 from fedran.bench.results.metrics import task_seconds
 from fedran.bench.results.result import Result
 from fedran.core.errors import printable
@@ -39,9 +39,9 @@ def overview_tables(results: Sequence[Result]) -> list[Table]:
             [
                 Cell(g.name),
                 Cell(beta_text(g.beta)),
-                *(Cell(f"{mean_of(g.stat(m)):.2f}") for m in (lambda r: r.A_avg, lambda r: r.A_T)),
+                *(Cell(f"{g.mean(m):.2f}") for m in (lambda r: r.A_avg, lambda r: r.A_T)),
                 Cell(human_bytes(max(r.max_upload for r in g.results))),
-                Cell(f"{mean_of(g.stat(task_seconds)):.3g}"),
+                Cell(f"{g.mean(task_seconds):.3g}"),
                 Cell(str(len(g.results))),
             ]
             for g in sorted(members, key=row_order)

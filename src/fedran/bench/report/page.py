@@ -17,6 +17,7 @@ from fedran.bench.report.figures.chart import inline
 from fedran.bench.report.pages import Page
 from fedran.bench.report.sections import first_terms
 from fedran.bench.report.tables.table import NOTHING, Cell, Column, Table, date_range
+from fedran.bench.results.grouping import counted
 from fedran.bench.results.result import Result
 from fedran.core.errors import MissingExtra, printable
 
@@ -48,9 +49,9 @@ def html_page(
         pages=pages,
         name=name,
         css=Markup(environment.get_template("report.css").render()),  # noqa: S704, our own file
-        runs=_count(len(results), "run"),
-        methods=_count(len({r.key for r in results}), "method"),
-        datasets=_count(len({r.dataset for r in results}), "dataset"),
+        runs=counted(len(results), "run"),
+        methods=counted(len({r.key for r in results}), "method"),
+        datasets=counted(len({r.dataset for r in results}), "dataset"),
         dates=date_range(results),
         sections=first_terms(page.sections),
         drawings={slug: Markup(inline(drawings[slug], slug)) for slug in shown},  # noqa: S704
@@ -61,10 +62,6 @@ def html_page(
 def html_table(table: Table) -> str:
     """Render one table."""
     return str(_environment().get_template("table.html").module.html_table(table))  # type: ignore[attr-defined]
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 @cache

@@ -16,7 +16,7 @@ from fedran.bench.report.verdict import (
     study_verdict,
     verdict,
 )
-from fedran.bench.results.grouping import Group, Setting
+from fedran.bench.results.grouping import Group, Setting, counted
 from fedran.bench.results.result import DEFAULT_STUDY, STUDIES, Result
 
 COMPARISONS = frozenset({"accuracy", "communication", "training"})
@@ -146,8 +146,7 @@ def overview_page(results: Sequence[Result], name: str) -> Page:
     tables = [comparison_table(shown)]
     section = Section("bytes", "Accuracy against bytes", [], tables, figure)
     titles = {dataset: title for dataset, (_, title, _) in DATASETS.items()}
-    n = len({r.key for r in results})
-    title = f"{name}: accuracy and bytes of {n} method{'' if n == 1 else 's'}"
+    title = f"{name}: accuracy and bytes of {counted(len({r.key for r in results}), 'method')}"
     lines = overall_verdict(shown, titles)
     return Page("index", title, WHAT, lines, [section], _where(*first))
 

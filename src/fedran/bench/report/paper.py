@@ -92,8 +92,6 @@ COMMUNICATION_VIT: dict[str, dict[str, float]] = {
     "STSA": {"CIFAR-100": 10.50, "ImageNet-R": 21.00},
     "FedRAN": {"CIFAR-100": 9.57, "ImageNet-R": 11.13},
 }
-TARGET_ROUNDS = 100
-"""Rounds of a task in the paper's count for TARGET: 100 x a float32 state_dict."""
 ROUNDS, EPOCHS = 100, 2
 """Rounds of a task and epochs of a round of its trained methods."""
 

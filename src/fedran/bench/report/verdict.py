@@ -24,10 +24,9 @@ from fedran.bench.results.grouping import (
     Group,
     Setting,
     by_setting_and_beta,
-    comparisons,
+    comparison_cases,
     groups,
     is_ours,
-    mean_of,
 )
 from fedran.bench.results.metrics import (
     is_fine_tuned,
@@ -93,7 +92,7 @@ def _strength(g: Group) -> tuple[bool, float]:
 
 def final(g: Group) -> float:
     """Accuracy after the last task in percent, mean over seeds."""
-    return mean_of(g.stat(lambda r: r.A_T)) or 0.0
+    return g.mean(lambda r: r.A_T) or 0.0
 
 
 def main_beta(members: Iterable[Group]) -> float | None:
@@ -104,7 +103,7 @@ def main_beta(members: Iterable[Group]) -> float | None:
 
 def main_case(results: Iterable[Result]) -> tuple[Case, list[Group]] | None:
     """The first setting at its main beta, with its groups."""
-    cases = by_setting_and_beta(groups(comparisons(results)))
+    cases = comparison_cases(results)
     if not cases:
         return None
     setting = next(iter(cases))[0]
@@ -164,7 +163,7 @@ def overall_verdict(results: Sequence[Result], titles: Mapping[str, str]) -> lis
 def _over_all(results: Iterable[Result], titles: Mapping[str, str]) -> str:
     """How often our messages are the most accurate, and where they are furthest behind."""
     gaps = []
-    for (setting, beta), found in by_setting_and_beta(groups(comparisons(results))).items():
+    for (setting, beta), found in comparison_cases(results).items():
         lead = leaders(found)
         ours = [final(lead[kind]) for kind in (OURS, MIXTURE, TUNED) if kind in lead]
         rivals = [g for g in found if g.competes and not is_ours(g)]
@@ -217,9 +216,9 @@ def study_verdict(results: Sequence[Result]) -> list[str]:
         for g in found:
             trained = [t for t in found if is_trained(t.first)]
             if role(g) == OURS and trained:
-                slow = [mean_of(t.stat(task_seconds)) or 0.0 for t in trained]
+                slow = [t.mean(task_seconds) or 0.0 for t in trained]
                 lines.append(
-                    f"{setting.dataset}: FedRAN takes {seconds(mean_of(g.stat(task_seconds)))} s "
+                    f"{setting.dataset}: FedRAN takes {seconds(g.mean(task_seconds))} s "
                     f"per task, methods that train {seconds(min(slow))} to {seconds(max(slow))} s "
                     f"with {min(t.first.tasks[0].rounds for t in trained)} to "
                     f"{max(t.first.tasks[0].rounds for t in trained)} rounds per task."
@@ -228,7 +227,7 @@ def study_verdict(results: Sequence[Result]) -> list[str]:
 
 
 def _average(g: Group) -> float:
-    return mean_of(g.stat(lambda r: r.A_avg)) or 0.0
+    return g.mean(lambda r: r.A_avg) or 0.0
 
 
 def _size(g: Group) -> str:
@@ -263,7 +262,7 @@ def comparison_table(results: Sequence[Result]) -> Table:
     """Our messages, two references and the best other method at every setting and beta."""
     blocks: list[Block] = []
     used: list[Group] = []
-    for (setting, beta), members in by_setting_and_beta(groups(comparisons(results))).items():
+    for (setting, beta), members in comparison_cases(results).items():
         shown = [_best(g for g in members if g.key == key) for key in COMPARED]
         best = _best(g for g in members if g.competes and not is_ours(g))
         row = [Cell(setting.title), Cell(beta_text(beta)), *(Cell(_pair(g)) for g in shown)]

@@ -58,9 +58,8 @@ class Setting:
         '5 tasks, 10 clients, dirichlet split, 20 % labelled'
         """
         labels = "" if self.label_rate >= 1 else f", {100 * self.label_rate:g} % labelled"
-        tasks = f"{self.tasks} task{'' if self.tasks == 1 else 's'}"
-        clients = f"{self.clients} client{'' if self.clients == 1 else 's'}"
-        return f"{tasks}, {clients}, {self.partitioner} split{labels}"
+        sizes = f"{counted(self.tasks, 'task')}, {counted(self.clients, 'client')}"
+        return f"{sizes}, {self.partitioner} split{labels}"
 
     @property
     def title(self) -> str:
@@ -111,6 +110,15 @@ class Group:
         """Mean and spread of a measure over the seeds that have it."""
         return stat([v for r in self.results if (v := measure(r)) is not None])
 
+    def mean(self, measure: Callable[[Result], float | None]) -> float | None:
+        """Mean of a measure over the seeds that have it; None if none has."""
+        found = self.stat(measure)
+        return None if found is None else found.mean
+
+
+Cases = dict[tuple[Setting, float | None], list[Group]]
+"""The groups of each setting and beta."""
+
 
 def stat(values: Sequence[float]) -> Stat | None:
     """Mean and spread, or None if there are no values.
@@ -124,9 +132,13 @@ def stat(values: Sequence[float]) -> Stat | None:
     return Stat(float(np.mean(values)), spread, len(values))
 
 
-def mean_of(s: Stat | None) -> float | None:
-    """The mean, or None."""
-    return None if s is None else s.mean
+def counted(n: int, noun: str) -> str:
+    """A number and its noun.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def without_ablations(results: Iterable[Result]) -> list[Result]:
@@ -202,13 +214,18 @@ def by_setting(found: Iterable[Group]) -> dict[Setting, list[Group]]:
     return settings
 
 
-def by_setting_and_beta(found: Iterable[Group]) -> dict[tuple[Setting, float | None], list[Group]]:
+def by_setting_and_beta(found: Iterable[Group]) -> Cases:
     """The groups of each setting and beta, ordered by setting."""
-    both: dict[tuple[Setting, float | None], list[Group]] = {}
+    both: Cases = {}
     for setting, members in by_setting(found).items():
         for g in members:
             both.setdefault((setting, g.beta), []).append(g)
     return both
+
+
+def comparison_cases(results: Iterable[Result]) -> Cases:
+    """The groups of all comparisons of methods, by setting and beta."""
+    return by_setting_and_beta(groups(comparisons(results)))
 
 
 def setting_title(setting: Setting, beta: float | None) -> str:

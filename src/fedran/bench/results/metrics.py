@@ -103,29 +103,20 @@ def backward_transfer(result: Result) -> list[float]:
     return [round(100.0 * (last[j] - result.acc[j][j]), 9) for j in range(len(last) - 1)]
 
 
-def class_forgetting(result: Result) -> list[float | None]:
-    """``forgetting`` per class in the order of the stream; None for classes of the last task."""
-    drops: list[float | None] = []
-    for c, rows in enumerate(result.class_rows):
-        history = _history(result, c)
-        known = len(history) > 1 and rows > 0
-        drops.append(100.0 * (max(history[:-1]) - history[-1]) / rows if known else None)
-    return drops
+def class_changes(result: Result) -> list[tuple[float, float] | None]:
+    """Forgetting and backward transfer per class in the order of the stream.
 
-
-def class_backward_transfer(result: Result) -> list[float | None]:
-    """``backward_transfer`` per class in the order of the stream."""
-    changes: list[float | None] = []
+    None for the classes of the last task.
+    """
+    changes: list[tuple[float, float] | None] = []
     for c, rows in enumerate(result.class_rows):
-        history = _history(result, c)
-        known = len(history) > 1 and rows > 0
-        changes.append(100.0 * (history[-1] - history[0]) / rows if known else None)
+        right = [row[c] for row in result.class_right if len(row) > c]
+        if len(right) < 2 or rows == 0:
+            changes.append(None)
+        else:
+            forgotten, transfer = max(right[:-1]) - right[-1], right[-1] - right[0]
+            changes.append((100.0 * forgotten / rows, 100.0 * transfer / rows))
     return changes
-
-
-def _history(result: Result, c: int) -> list[int]:
-    """Correctly classified test rows of a class, after every task since its first."""
-    return [row[c] for row in result.class_right if len(row) > c]
 
 
 def mean_or_none(values: Sequence[float]) -> float | None:

@@ -110,9 +110,8 @@ class Checkpoint:
         blobs = {f"client {c}": method.dump_client(s) for c, s in current.clients.items()}
         if measured.reference is not None:
             blobs["reference"] = save_arrays({"reference": measured.reference})
-        blobs["state"] = method.dump(
-            current.state
-        )  # last: it changes in every round, parts before do not
+        # The state comes last: it changes in every round, and the parts before it do not.
+        blobs["state"] = method.dump(current.state)
         self.parts.mkdir(parents=True, exist_ok=True)
         layout = self._write_parts(blobs)
         fields = {

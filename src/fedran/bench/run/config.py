@@ -36,8 +36,7 @@ class StreamSettings(Settings):
     client with N/K rows gets no more, as in the STSA code. ``iid``: equal shares. ``natural``: one
     client per group of the dataset."""
     beta: Annotated[float | None, positive] = None
-    """Concentration of the Dirichlet distribution; small values give a skewed split. Required
-    for
+    """Concentration of the Dirichlet distribution; small values give a skewed split. Required for
     ``dirichlet`` and ``capped``."""
     label_rate: Annotated[float, share] = 1.0
     """Probability with which a row keeps its label."""

@@ -29,7 +29,7 @@ from fedran.bench.run.tracking import TaskDone
 from fedran.core._linalg.arrays import namespace, to_device
 from fedran.core.exact import ExactSum
 from fedran.data.dataset import Dataset, as_images
-from fedran.data.images import Images
+from fedran.data.images import EncodedImages, cached_backbone
 from fedran.data.stream import Stream
 from fedran.methods.base import require_method
 from fedran.methods.protocol import ClientData, Method, Spec
@@ -293,9 +293,9 @@ class _Runner:
 
     def _drift(self, current: RunState, t: int) -> None:
         """On client 1's rows of task 2: accuracy, and mean distance from their first features."""
-        tasks = self.stream.tasks
-        rows = tasks[min(1, len(tasks) - 1)].rows[0]
-        if t < min(1, len(tasks) - 1) or not len(rows):
+        first = min(1, len(self.stream.tasks) - 1)
+        rows = self.stream.tasks[first].rows[0]
+        if t < first or not len(rows):
             return
         X = self.data.X_train[rows]
         right = self.method.predict(current.state, X) == self.data.y_train[rows]
@@ -366,38 +366,6 @@ class _ExactGrams:
         exact = self.total.gram()
         norm = namespace(exact).linalg.vector_norm
         return float(norm(found - exact)) / (float(norm(exact)) or 1.0)
-
-
-class EncodedImages(Sequence[bytes]):
-    """The encoded images of some rows, read when they are needed."""
-
-    def __init__(self, images: Images, rows: NDArray[np.int64]) -> None:
-        self.images, self.rows = images, rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, i: Any) -> Any:
-        if isinstance(i, slice):
-            return [self.images.encoded(int(r)) for r in self.rows[i]]
-        return self.images.encoded(int(self.rows[i]))
-
-
-def cached_backbone(
-    images: Images, features: NDArray[Any]
-) -> Callable[[Sequence[bytes]], NDArray[Any]]:
-    """A backbone that finds an image among ``images`` and returns its stored features."""
-    index: dict[bytes, int] = {}
-
-    def digest(image: bytes) -> bytes:
-        return hashlib.sha256(image).digest()
-
-    def extract(batch: Sequence[bytes]) -> NDArray[Any]:
-        if not index:
-            index.update((digest(images.encoded(i)), i) for i in range(len(images)))
-        return features[[index[digest(image)] for image in batch]]
-
-    return extract
 
 
 @lru_cache(maxsize=2)

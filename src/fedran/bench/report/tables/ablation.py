@@ -29,7 +29,7 @@ from fedran.bench.report.tables.table import (
     significant,
     text_columns,
 )
-from fedran.bench.results.grouping import Group, mean_of
+from fedran.bench.results.grouping import Group
 from fedran.bench.results.metrics import label_rates, mean_or_none, pseudo_labels
 from fedran.bench.results.result import Result
 
@@ -130,7 +130,7 @@ def _rank_row(m: int, rank: int, g: Group, printed: bool) -> list[Cell]:
         mean_and_spread(g.stat(lambda r: r.A_T)),
         Cell(mib(largest_upload(g))),
         Cell(mib(largest_formula(g))),
-        significant(mean_of(g.stat(_gram_error))),
+        significant(g.mean(_gram_error)),
         *(paper if printed else []),
     ]
 

@@ -31,7 +31,6 @@ from fedran.bench.results.grouping import (
     comparisons,
     groups,
     marks,
-    mean_of,
     row_order,
 )
 from fedran.bench.results.metrics import task_seconds
@@ -60,7 +59,7 @@ def _measured(setting: Setting, members: Sequence[Group]) -> Table:
     for beta in betas:
         found = [g for g in members if g.beta == beta]
         competes = [g.competes for g in found]
-        ranks = [marks([mean_of(g.stat(m)) for g in found], competes) for m in MEASURES]
+        ranks = [marks([g.mean(m) for g in found], competes) for m in MEASURES]
         for i, g in enumerate(found):
             cells[g.name, beta] = [
                 mean_and_spread(g.stat(measure), mark=rank[i])

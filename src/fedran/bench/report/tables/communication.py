@@ -16,24 +16,20 @@ from fedran.bench.report.tables.table import (
     number,
     number_columns,
     one_per_setting,
+    ratio,
     results_of,
     text_columns,
     times,
 )
 from fedran.bench.results.grouping import (
+    Cases,
     Group,
     Setting,
-    by_setting_and_beta,
-    comparisons,
-    groups,
-    mean_of,
+    comparison_cases,
     setting_title,
 )
 from fedran.bench.results.metrics import formula_upload, max_download, total_download, total_upload
 from fedran.bench.results.result import Result
-
-Cases = dict[tuple[Setting, float | None], list[Group]]
-"""The groups of each setting and beta."""
 
 
 def largest_upload(g: Group) -> int:
@@ -53,7 +49,7 @@ def group_of(key: str, found: Iterable[Group]) -> Group | None:
 
 def communication_tables(results: Iterable[Result]) -> list[Table]:
     """FedRAN against the paper's FedRAN, then one table per setting and beta."""
-    cases = by_setting_and_beta(groups(comparisons(results)))
+    cases = comparison_cases(results)
     tables = one_per_setting((case[0], _table(*case, found)) for case, found in cases.items())
     return _against_the_paper(cases) + tables
 
@@ -77,9 +73,9 @@ def _against_the_paper(cases: Cases) -> list[Table]:
                 Cell(beta_text(beta)),
                 Cell(mib(size)),
                 Cell(mib(sent)),
-                Cell(times(sent / size if sent and size else None)),
+                Cell(times(ratio(sent, size))),
                 number(printed, muted=True),
-                Cell(times(printed * MIB / size if printed and size else None), muted=True),
+                Cell(times(ratio(printed, size / MIB)), muted=True),
             ]
         )
     if not blocks:
@@ -120,9 +116,9 @@ def _row(g: Group, base: int, paper: Printed | None) -> list[Cell]:
         Cell(mib(size)),
         Cell(times(size / base) if base else NOTHING),
         Cell(mib(largest_formula(g))),
-        Cell(mib(mean_of(g.stat(total_upload)))),
+        Cell(mib(g.mean(total_upload))),
         Cell(mib(max(max_download(r) for r in g.results))),
-        Cell(mib(mean_of(g.stat(total_download)))),
+        Cell(mib(g.mean(total_download))),
         *([number(paper.mib(paper_row(g)), muted=True)] if paper else []),
         Cell(g.first.sends),
     ]

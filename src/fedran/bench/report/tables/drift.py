@@ -17,11 +17,10 @@ from fedran.bench.report.tables.table import (
     text_columns,
 )
 from fedran.bench.results.grouping import (
+    Cases,
     Group,
     Setting,
-    by_setting_and_beta,
-    comparisons,
-    groups,
+    comparison_cases,
     row_order,
     setting_title,
 )
@@ -35,9 +34,9 @@ def drift_tables(results: Iterable[Result]) -> list[Table]:
     return one_per_setting((case[0], _table(*case, found)) for case, found in cases.items())
 
 
-def drifting(results: Iterable[Result]) -> dict[tuple[Setting, float | None], list[Group]]:
+def drifting(results: Iterable[Result]) -> Cases:
     """The groups of every setting and beta with drift; the most skewed beta comes first."""
-    cases = by_setting_and_beta(groups(comparisons(results)))
+    cases = comparison_cases(results)
     return {case: found for case, found in cases.items() if any(map(has_drift, found))}
 
 

@@ -21,19 +21,17 @@ from fedran.bench.report.tables.table import (
     text_columns,
 )
 from fedran.bench.results.grouping import (
+    Cases,
     Group,
     Setting,
-    by_setting_and_beta,
-    comparisons,
-    groups,
+    comparison_cases,
     row_order,
     setting_title,
 )
 from fedran.bench.results.metrics import (
     backward_transfer,
     budgets_met,
-    class_backward_transfer,
-    class_forgetting,
+    class_changes,
     forgetting,
     has_moving_features,
     mean_or_none,
@@ -58,11 +56,9 @@ def forgetting_details(results: Iterable[Result]) -> list[Table]:
     ]
 
 
-def _cases(results: Iterable[Result]) -> dict[tuple[Setting, float | None], list[Group]]:
-    cases = by_setting_and_beta(groups(comparisons(results)))
-    return {
-        case: sorted(found, key=row_order) for case, found in cases.items() if case[0].tasks > 1
-    }
+def _cases(results: Iterable[Result]) -> Cases:
+    cases = comparison_cases(results).items()
+    return {case: sorted(found, key=row_order) for case, found in cases if case[0].tasks > 1}
 
 
 def _means(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
@@ -143,11 +139,9 @@ def _worst_classes(setting: Setting, beta: float | None, found: Sequence[Group])
 
 
 def _most_forgotten(result: Result) -> list[Cell]:
-    changes = class_backward_transfer(result)
-    lost = [(v, c) for c, v in enumerate(class_forgetting(result)) if v is not None]
-    classes_seen = [len(row) for row in result.class_right]
+    lost = [(-v[0], c, v[1]) for c, v in enumerate(class_changes(result)) if v is not None]
     cells = []
-    for v, c in sorted(lost, key=lambda p: (-p[0], p[1]))[:WORST]:
-        task = next(t for t, seen in enumerate(classes_seen, 1) if c < seen)
-        cells.append(Cell(f"{v:.1f}, {changes[c]:+.1f} ({result.classes[c]}, t{task})"))
+    for gain, c, change in sorted(lost)[:WORST]:
+        task = next(t for t, row in enumerate(result.class_right, 1) if c < len(row))
+        cells.append(Cell(f"{-gain:.1f}, {change:+.1f} ({result.classes[c]}, t{task})"))
     return cells + [Cell(NOTHING)] * (WORST - len(cells))

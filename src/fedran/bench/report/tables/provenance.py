@@ -45,8 +45,7 @@ def command_table(results: Iterable[Result]) -> Table:
         for (what, where), runs in batches.items()
     ]
     columns = [
-        *text_columns("command"),
-        *text_columns("date"),
+        *text_columns("command", "date"),
         *number_columns("runs"),
         *text_columns("seeds", "machine", "versions"),
     ]
@@ -65,8 +64,8 @@ def run_table(results: Iterable[Result]) -> Table:
         for case, found in by_setting_and_beta(groups(results)).items()
     ]
     columns = [
-        *text_columns("setting", "method"),
-        *text_columns("command", "date", "seeds", "run ids", "hashes", "machine"),
+        *text_columns("setting", "method", "command", "date"),
+        *text_columns("seeds", "run ids", "hashes", "machine"),
     ]
     note = (
         f"Hashes and run ids show their first {SHORT} characters. A run id covers method, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from fedran.bench.report.tables.table import (
     number,
     number_columns,
     one_per_setting,
+    ratio,
     results_of,
     seconds,
     seconds_digits,
@@ -31,7 +33,6 @@ from fedran.bench.results.grouping import (
     by_setting_and_beta,
     groups,
     machine_of,
-    mean_of,
     row_order,
     setting_title,
     without_ablations,
@@ -82,12 +83,12 @@ def _seconds_table(setting: Setting, beta: float | None, found: Sequence[Group])
     parts = (client_seconds, server_seconds, extraction_seconds, seconds_with_forward_pass)
     rows = []
     for g in sorted(found, key=row_order):
-        time, memory = g.stat(task_seconds), _mean(g, peak_memory)
+        memory, digits = g.mean(peak_memory), seconds_digits(g.mean(task_seconds) or 0.0)
         rows.append(
             [
                 Cell(g.name),
-                mean_and_spread(time, seconds_digits(mean_of(time) or 0.0)),
-                *(Cell(seconds(_mean(g, part))) for part in parts),
+                mean_and_spread(g.stat(task_seconds), digits),
+                *(Cell(seconds(g.mean(part))) for part in parts),
                 number(memory / MIB if memory else None, 0),
                 *([number(paper.seconds(paper_row(g)), muted=True)] if paper else []),
                 Cell(str(len(g.results))),
@@ -142,27 +143,27 @@ def _speedup_row(g: Group, ours: Group, paper: Printed | None) -> list[Cell]:
     long_time, long_upload = _at_full_rounds(g)
     computed = is_trained(g.first) and rounds_per_task(g.first) != ROUNDS
 
-    def ratio(measure: Measure) -> float | None:
-        return _ratio(_mean(g, measure), _mean(ours, measure))
+    def faster(measure: Measure) -> Cell:
+        return Cell(times(ratio(g.mean(measure), ours.mean(measure))))
 
     def printed(figure: Callable[[str | None], float | None] | None) -> list[Cell]:
         if figure is None:
             return []
-        return [Cell(times(_ratio(figure(paper_row(g)), figure("FedRAN"))), muted=True)]
+        return [Cell(times(ratio(figure(paper_row(g)), figure("FedRAN"))), muted=True)]
 
     return [
         Cell(g.name),
         Cell(network(g.first) or NOTHING),
         Cell(str(rounds_per_task(g.first))),
-        Cell(seconds(_mean(g, task_seconds))),
-        Cell(times(ratio(task_seconds))),
-        Cell(times(ratio(seconds_with_forward_pass))),
-        Cell(times(_ratio(long_time, _mean(ours, task_seconds))), muted=computed),
-        Cell(times(ratio(_full_seconds_with_forward_pass)), muted=computed),
+        Cell(seconds(g.mean(task_seconds))),
+        faster(task_seconds),
+        faster(seconds_with_forward_pass),
+        Cell(times(ratio(long_time, ours.mean(task_seconds))), muted=computed),
+        replace(faster(_full_seconds_with_forward_pass), muted=computed),
         *printed(paper.seconds if paper else None),
         Cell(mib(largest_upload(g))),
-        Cell(times(_ratio(largest_upload(g), largest_upload(ours)))),
-        Cell(times(_ratio(long_upload, largest_upload(ours))), muted=computed),
+        Cell(times(ratio(largest_upload(g), largest_upload(ours)))),
+        Cell(times(ratio(long_upload, largest_upload(ours))), muted=computed),
         *printed(paper.mib if paper else None),
     ]
 
@@ -178,9 +179,9 @@ def _speedup_note(ours: Group, theirs: Sequence[Group], paper: Printed | None) -
         "measured.",
     ]
     images = [g for g in theirs if on_images(g.first)]
-    base, whole = _mean(ours, task_seconds), _mean(ours, seconds_with_forward_pass)
+    base, whole = ours.mean(task_seconds), ours.mean(seconds_with_forward_pass)
     if images and base:
-        now = np.mean([_mean(g, task_seconds) or 0.0 for g in images]) / base
+        now = np.mean([g.mean(task_seconds) or 0.0 for g in images]) / base
         full = float(np.mean([_at_full_rounds(g)[0] or 0.0 for g in images]))
         both = f", {times(full / whole)} with its forward pass" if whole else ""
         parts.append(
@@ -188,7 +189,7 @@ def _speedup_note(ours: Group, theirs: Sequence[Group], paper: Printed | None) -
             f"{ROUNDS} rounds {times(full / base)}{both} (computed)."
         )
     if paper is not None:
-        upload = times(_ratio(paper.mib("TARGET"), paper.mib("FedRAN")))
+        upload = times(ratio(paper.mib("TARGET"), paper.mib("FedRAN")))
         parts.append(
             f"The paper prints {SPEEDUP_MEAN[paper.dataset]:g}x as the mean speed-up over its "
             f"trained methods on {paper.dataset}, and {upload} the bytes for TARGET. The printed "
@@ -200,9 +201,9 @@ def _speedup_note(ours: Group, theirs: Sequence[Group], paper: Printed | None) -
 def _at_full_rounds(g: Group) -> tuple[float | None, float]:
     """Time and largest upload at the paper's rounds; an analytic method always has one round."""
     if not is_trained(g.first):
-        return _mean(g, task_seconds), float(largest_upload(g))
+        return g.mean(task_seconds), float(largest_upload(g))
     sizes = [upload_at_rounds(r, ROUNDS) for r in g.results]
-    return _mean(g, lambda r: seconds_at_rounds(r, ROUNDS)), max(sizes)
+    return g.mean(lambda r: seconds_at_rounds(r, ROUNDS)), max(sizes)
 
 
 def _full_seconds_with_forward_pass(result: Result) -> float | None:
@@ -216,11 +217,3 @@ def _full_seconds_with_forward_pass(result: Result) -> float | None:
 def _with_runtime(setting: Setting) -> Printed | None:
     paper = printed_for(setting)
     return paper if paper and paper.runtime else None
-
-
-def _mean(g: Group, measure: Measure) -> float | None:
-    return mean_of(g.stat(measure))
-
-
-def _ratio(theirs: float | None, ours: float | None) -> float | None:
-    return theirs / ours if theirs is not None and ours else None

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedran.bench.results.grouping import Group, Mark, Setting, Stat
+from fedran.bench.results.grouping import Group, Mark, Setting, Stat, counted
 from fedran.bench.results.result import Result
 
 MIB = 2**20
@@ -181,15 +181,20 @@ def seconds_digits(value: float) -> int:
     return 2 if value >= 1 else 3 if value >= 0.1 else 4
 
 
-def times(ratio: float | None) -> str:
-    """A ratio.
+def ratio(value: float | None, base: float | None) -> float | None:
+    """``value / base``, or None where one is unknown or the base is 0."""
+    return value / base if value is not None and base else None
+
+
+def times(factor: float | None) -> str:
+    """A ratio as text.
 
     >>> times(31.904), times(0.0123), times(1200)
     ('31.9x', '0.012x', '1200x')
     """
-    if ratio is None:
+    if factor is None:
         return NOTHING
-    return f"{ratio:.0f}x" if ratio >= 100 else f"{ratio:.3g}x" if ratio >= 1 else f"{ratio:.2g}x"
+    return f"{factor:.0f}x" if factor >= 100 else f"{factor:.{3 if factor >= 1 else 2}g}x"
 
 
 def seeds_note(
@@ -206,10 +211,10 @@ def seeds_note(
     if set(counts) <= {1}:
         return "One seed each, so no spread is shown."
     usual = max(counts, key=lambda n: (counts[n], n))
-    note = f"{what} over {_seeds(usual)}"
+    note = f"{what} over {counted(usual, 'seed')}"
     for n in sorted(set(counts) - {usual}):
         names = dict.fromkeys(name for name, other in rows if other == n)
-        note += f", except {_seeds(n)}: {'; '.join(names)}"
+        note += f", except {counted(n, 'seed')}: {'; '.join(names)}"
     return note + "."
 
 
@@ -224,7 +229,3 @@ def seeds_per_group(found: Iterable[Group]) -> list[tuple[str, int]]:
         beta = "" if len(counts[g.name]) == 1 else f" (β = {beta_text(g.beta)})"
         rows.append((g.name + beta, len(g.results)))
     return rows
-
-
-def _seeds(n: int) -> str:
-    return f"{n} seed{'' if n == 1 else 's'}"

@@ -22,15 +22,14 @@ from fedran.bench.results.grouping import (
     comparisons,
     groups,
     machine_of,
-    mean_of,
     row_order,
-    stat,
 )
 from fedran.bench.results.metrics import (
     client_seconds,
     is_head,
     is_prompted,
     is_trained,
+    mean_or_none,
     network,
     rounds_per_task,
     server_seconds,
@@ -126,14 +125,16 @@ def _table(setting: Setting, found: Sequence[Group]) -> Table:
 def _row(of: Sequence[Group], varying: Sequence[str]) -> list[Cell]:
     """One method on one machine, over all its betas and seeds."""
     first, runs = of[0].first, results_of(of)
-    means = [mean_of(stat([f(r) for r in runs])) for f in (client_seconds, server_seconds)]
     return [
         Cell(of[0].name),
         Cell(network(first) or NOTHING),
         Cell(start(first)),
         Cell(str(rounds_per_task(first))),
         *(Cell(_setting(first.params.get(name))) for name in ("epochs", "lr", *varying)),
-        *(Cell(seconds(mean)) for mean in means),
+        *(
+            Cell(seconds(mean_or_none([f(r) for r in runs])))
+            for f in (client_seconds, server_seconds)
+        ),
         Cell(other_settings(first)),
         Cell(machine_of(first)),
     ]

@@ -21,6 +21,7 @@ from fedran.bench.report.tables.table import (
     mib,
     number_columns,
     one_per_setting,
+    ratio,
     results_of,
     seconds,
     seeds_note,
@@ -36,7 +37,6 @@ from fedran.bench.results.grouping import (
     comparisons,
     groups,
     machine_of,
-    mean_of,
     row_order,
     setting_title,
     without_ablations,
@@ -91,15 +91,11 @@ def _best_timed(found: Iterable[Group]) -> list[Group]:
 def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
     several = len({machine_of(g.first) for g in found}) > 1
     ours = next((g for g in found if g.key == "fedran" and not is_fine_tuned(g.first)), None)
-    timed = ours is not None and mean_of(ours.stat(seconds_with_forward_pass)) is not None
+    timed = ours is not None and ours.mean(seconds_with_forward_pass) is not None
     whole = seconds_with_forward_pass if timed else task_seconds
 
-    def mean(g: Group, measure: Callable[[Result], float | None]) -> float | None:
-        return mean_of(g.stat(measure))
-
-    def ratio(g: Group, measure: Callable[[Result], float | None]) -> Cell:
-        theirs, base = mean(g, measure), mean(ours, measure) if ours else None
-        return Cell(times(theirs / base if theirs is not None and base else None))
+    def beside_ours(g: Group, measure: Callable[[Result], float | None]) -> Cell:
+        return Cell(times(ratio(g.mean(measure), ours.mean(measure) if ours else None)))
 
     rows = [
         [
@@ -107,13 +103,13 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
             mean_and_spread(g.stat(lambda r: r.A_avg)),
             mean_and_spread(g.stat(lambda r: r.A_T)),
             Cell(_rounds(g.first)),
-            Cell(seconds(mean(g, task_seconds))),
-            Cell(seconds(mean(g, seconds_with_forward_pass))),
-            ratio(g, whole),
+            Cell(seconds(g.mean(task_seconds))),
+            Cell(seconds(g.mean(seconds_with_forward_pass))),
+            beside_ours(g, whole),
             Cell(mib(largest_upload(g))),
-            Cell(mib(mean(g, _sent_per_client))),
-            Cell(mib(mean(g, _received_per_client))),
-            ratio(g, _sent_per_client),
+            Cell(mib(g.mean(_sent_per_client))),
+            Cell(mib(g.mean(_received_per_client))),
+            beside_ours(g, _sent_per_client),
             *([Cell(machine_of(g.first))] if several else []),
         ]
         for g in found
@@ -213,8 +209,7 @@ def _block(
         cells = [Cell(method, muted=True), Cell(name)]
         for beta, theirs in zip(BETAS, printed, strict=True):
             g = next((g for g in found if (g.name, g.beta) == (name, beta)), None)
-            stats = None if g is None else (g.stat(lambda r: r.A_avg), g.stat(lambda r: r.A_T))
-            ours = (mean_of(stats[0]), mean_of(stats[1])) if stats else None
+            ours = (g.mean(lambda r: r.A_avg), g.mean(lambda r: r.A_T)) if g else None
             cells += [Cell("", muted=True) if i else theirs, _pair(ours)]
         block.append(cells)
     return block
