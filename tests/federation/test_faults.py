@@ -315,24 +315,14 @@ def submit_evil_app(fed, folder, marker):
     assert '"success": true' in done.stdout, done.stdout + done.stderr
 
 
-@contextmanager
 def flowers_own_launcher(fed, home):
     """Flower's launcher in the place of ours, as an intruder at the server may start it."""
-    ours = int((fed.server.folder / "log" / "executor.pid").read_text().split()[0])
-    os.killpg(ours, signal.SIGSTOP)
     command = [_executable("flower-superexec"), "--runtime-api-address"]
     command += [fed.server.settings().address, "--root-certificates"]
     command += [str(fed.server.tls / "ca.crt"), "--superexec-auth-secret-file"]
     command += [str(fed.server.runtime / "secret")]
     path = f"{Path(command[0]).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "FLWR_HOME": str(home), "PATH": path}
-    launcher = subprocess.Popen(command, env=environment)
-    try:
-        yield
-    finally:
-        launcher.terminate()
-        launcher.wait(60)
-        os.killpg(ours, signal.SIGCONT)
+    return fed.other_executor(command, {**os.environ, "FLWR_HOME": str(home), "PATH": path})
 
 
 def test_a_run_of_another_app_executes_no_code_and_raises_an_alarm(tmp_path):

@@ -46,7 +46,10 @@ class Federation:
     def __init__(self, folder, sites=2, privacy="none"):
         self.folder, self.said = folder, []
         address = f"127.0.0.1:{free_port()}"
-        options = FederationOptions(n_sites=sites, address=address, privacy=privacy)
+        epsilon = 8.0 if privacy == "dp" else None
+        options = FederationOptions(
+            n_sites=sites, address=address, privacy=privacy, epsilon=epsilon
+        )
         make_federation(folder, options)
         self.server = ServerPaths(folder / "server")
 
@@ -117,6 +120,21 @@ class Federation:
             mark = place / "log" / f"{program}.pid"
             text = wait_for(lambda mark=mark: mark.is_file() and mark.read_text(), mark)
             os.killpg(int(text.split()[0]), number)
+
+    @contextmanager
+    def other_executor(self, command, environment):
+        """Another program in the place of the server's executor, as an intruder may start it."""
+        mark = self.server.folder / "log" / "executor.pid"
+        ours = int(wait_for(lambda: mark.is_file() and mark.read_text(), mark).split()[0])
+        os.killpg(ours, signal.SIGSTOP)
+        with (mark.parent / "other.log").open("ab") as output:
+            other = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        try:
+            yield
+        finally:
+            other.terminate()
+            other.wait(60)
+            os.killpg(ours, signal.SIGCONT)
 
     def logs(self):
         paths = sorted(self.folder.glob("**/log/*.log"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -118,3 +118,25 @@ def made_cohort(
     identities = {n: SiteIdentity(n, k, roster) for n, k in zip(names, KEYS, strict=False)}
     attempt = made_attempt(roster, length=length, **changes)
     return Cohort(identities, vectors, unmasking.start(attempt, roster), random=random)
+
+
+def shows(view: Iterable[bytes], vectors: Iterable[np.ndarray]) -> bool:
+    """Whether six numbers of a vector that follow each other are anywhere in some byte strings.
+
+    Runs with a number near zero are not looked for: files hold many zeros.
+    """
+    pairs = np.unique(np.concatenate([_pairs_of(vector) for vector in vectors]))
+    for blob in view:
+        if len(blob) >= 24:
+            windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(blob, np.uint8), 8)
+            found = np.isin(np.ascontiguousarray(windows).view("<u8")[:, 0], pairs)
+            if np.any(found[:-16] & found[8:-8] & found[16:]):
+                return True
+    return False
+
+
+def _pairs_of(vector: np.ndarray) -> np.ndarray:
+    numbers = vector.astype("<u4")
+    pairs = np.stack([numbers[:-1], numbers[1:]], axis=1)
+    far_from_zero = np.abs(pairs.view("<i4").astype(np.int64)).min(axis=1) >= 256
+    return pairs[far_from_zero].view("<u8")[:, 0]
