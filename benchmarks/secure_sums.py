@@ -1,29 +1,57 @@
 """Cost of a secure sum: seconds per site and for the server, and bytes per stage.
 
-    OMP_NUM_THREADS=1 python benchmarks/secure_sums.py
+    OMP_NUM_THREADS=1 python benchmarks/secure_sums.py            everything, about six minutes
+    OMP_NUM_THREADS=1 python benchmarks/secure_sums.py --quick    without Flower, about a minute
 
-Runs the whole protocol without a network: every request and answer is made, parsed and checked as
-in a federation. Takes half a minute on one core and writes results/secure.md.
+Three parts: the protocol without a network, where every request and answer is made, parsed and
+checked; the work beside it, from features to integers and back; and two tasks of a federation with
+SuperLink, SuperNodes and TLS (``--sites`` of them, at ``--width`` and ``--sketch``). Writes
+results/secure.md, unless ``--quick`` or another size is given.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
+import os
+import platform
+import tempfile
 import time
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 
+import fedran
+from federation import Watch
+from fedran.core.totals import Totals, blind_omega, totals
+from fedran.federation.ops.background import start_federation, stop_federation
+from fedran.federation.ops.flower import free_port
+from fedran.federation.ops.scaffold import DeclaredFeatures, FederationOptions, make_federation
+from fedran.federation.ops.tasks import run_task
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure import masking, unmasking
 from fedran.federation.secure.attempt import STAGES, Attempt, SiteIdentity, Stage, roster_digest
 from fedran.federation.secure.ciphers import add_mask
+from fedran.federation.secure.contribution import (
+    Content,
+    encode_aware_omega,
+    encode_contribution,
+    sum_to_summary,
+)
 from fedran.federation.secure.masking import SiteState
+from fedran.federation.server.database import Database
+from fedran.federation.server.events import EventLog
+from fedran.federation.server.settings import ServerPaths
+from fedran.federation.site.settings import SitePaths
+from speed import CLASSES, D, M, features
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-CLASSES = 20
-MIB = 2**20
+SKETCH, SITES, ROWS, MIB = 512, 20, 2000, 2**20
 
 
 @dataclass(frozen=True)
@@ -132,20 +160,18 @@ def rows(cost: Cost) -> list[str]:
     ]
 
 
-def main() -> None:
+def protocol_lines() -> list[str]:
+    """The protocol without a network."""
     mask = np.zeros(10_000_000, np.uint32)
     start = time.process_time()
     add_mask(mask, b"k" * 32, 1)
     seconds = time.process_time() - start
     lines = [
-        "# Secure sums",
-        "",
-        f"Made by `python benchmarks/secure_sums.py` on {datetime.date.today()}, one thread, "
-        "without a network: every message is made, parsed and checked. 20 classes; the vector "
-        "holds class sums, counts, energy and the sketch or the packed Gram, 4 bytes per number. "
-        "Seconds are processor time: of a site the mean over sites, of the server for all sites "
-        "together. Bytes are those of one site, up (its answer) and down (the server's request). "
-        f"Making and adding one mask of 10 million numbers takes {seconds:.3f} s.",
+        "The protocol alone, without a network: every message is made, parsed and checked. The "
+        "vector holds class sums, counts, energy and the sketch or the packed Gram, 4 bytes per "
+        "number. Seconds are processor time: of a site the mean over sites, of the server for all "
+        "sites together. Bytes are those of one site, up (its answer) and down (the server's "
+        f"request). Making and adding one mask of 10 million numbers takes {seconds:.3f} s.",
     ]
     for case in CASES:
         cost = measure(case)
@@ -161,7 +187,184 @@ def main() -> None:
             f"A site saves {cost.state / MIB:.2f} MiB to be able to resume.",
         ]
         print("\n".join(lines[-14:]), flush=True)
-    (RESULTS / "secure.md").write_text("\n".join(lines) + "\n")
+    return lines
+
+
+def work_lines() -> list[str]:
+    """What a site computes before the protocol, and the server after it."""
+    phi = fedran.RandomFeatures(D, M, "hellinger", seed=0, source="")
+    Z, y = features(ROWS, 0)
+    phi(Z[:1])  # draws the projection
+    content = Content(tuple(range(CLASSES)), SKETCH, "", 0, SITES, 10_000)
+    found: list[tuple[str, str, float]] = []
+
+    def timed(where: str, what: str, act: Callable[[], Any]) -> Any:
+        times = []
+        for _ in range(3):
+            start = time.process_time()
+            value = act()
+            times.append(time.process_time() - start)
+        found.append((where, what, min(times)))
+        return value
+
+    H = timed("site", f"random features of {ROWS:,} rows", lambda: phi(Z))
+    omega = timed("site", "a blind test matrix", lambda: blind_omega(M, SKETCH, 0))
+    mine: Totals = timed("site", "totals", lambda: totals(H, y, content.classes, omega))
+    vector = timed("site", "integers", lambda: encode_contribution(mine, content, phi.fingerprint))
+    total = np.sum([vector] * SITES, axis=0, dtype=np.uint32)
+    summary = timed(
+        "server",
+        "the summary of the sum",
+        lambda: sum_to_summary(total, content, phi.fingerprint, M, SITES, b""),
+    )
+    timed("server", "the next aware test matrix", lambda: encode_aware_omega(summary, SKETCH, 1))
+    for where in ("site", "server"):
+        found.append((where, "**all**", sum(s for w, _, s in found if w == where)))
+    lines = [
+        "",
+        f"## The work beside the protocol, M = {M}, s = {SKETCH}",
+        "",
+        "Processor time of one thread, the best of three.",
+        "",
+        "| where | what | seconds |",
+        "|---|---|---:|",
+        *(f"| {where} | {what} | {seconds:.2f} |" for where, what, seconds in found),
+        "",
+        f"A vector has {vector.nbytes:,} bytes.",
+    ]
+    print("\n".join(lines), flush=True)
+    return lines
+
+
+TASKS = {"task-1": "blind", "task-2": "aware"}
+PROGRAMS = ("executor", "supernode", "superlink")
+
+
+def used(folder: Path) -> dict[str, float]:
+    """Processor time of Flower's program and of the app in a folder, ended children included."""
+    found = {}
+    for program in PROGRAMS:
+        mark = folder / "log" / f"{program}.pid"
+        if mark.is_file():
+            found[program] = sum(psutil.Process(int(mark.read_text().split()[0])).cpu_times()[:4])
+    return found
+
+
+def flower_lines(folder: Path, sites: int, width: int, sketch: int) -> list[str]:
+    """Two tasks of a federation on this machine."""
+    address = f"127.0.0.1:{free_port()}"
+    options = FederationOptions(
+        "bench",
+        sites,
+        address,
+        DeclaredFeatures(D, "hellinger"),
+        out_features=width,
+        privacy="secure",
+        classes=tuple(range(CLASSES)),
+    )
+    places = make_federation(folder, options)
+    server = ServerPaths.find(folder)
+    with server.settings_file.open("a") as file:
+        file.write(f"sketch = {sketch}\nexchange_seconds = 600\ncatch_up = 0\n")
+    for i, place in enumerate(places):
+        for number, task in enumerate(TASKS):
+            Z, y = features(ROWS, 1000 * number + i)
+            np.savez(place.folder / "data" / f"{task}.npz", features=Z, labels=y)
+    watch = Watch(str(folder), ("server.executor", "flower-superlink", "site.worker"))
+    watch.start()
+    costs, exchanges = [], []
+    try:
+        start_federation(folder, insecure=False, say=print)
+        for task in TASKS:
+            costs.append(task_cost(server, places, task))
+            exchanges.append(exchange_seconds(server, task))
+            print(task, costs[-1], exchanges[-1], flush=True)
+    finally:
+        watch.ended.set()
+        stop_federation(folder, say=print)
+    peaks = [f"{watch.peaks.get(name, 0):.0f}" for name in watch.names]
+    memory = "server app {} MiB, SuperLink {} MiB, a site's worker {} MiB".format(*peaks)
+    return [
+        "",
+        f"## Over Flower: SuperLink, {sites} SuperNodes, TLS, M = {width}, s = {sketch}",
+        "",
+        f"All programs share {os.cpu_count()} cores; {ROWS:,} rows per site. The second task sends "
+        "the directions of the first one to the sites (aware). Seconds of a site and of the server "
+        "are processor time: of our app, from reading rows to the end of the task, and of Flower's "
+        "program. Bytes are those at the SuperLink, per site.",
+        "",
+        "| task | whole task, s | site: app | SuperNode | server: app | SuperLink | MiB up | MiB down |",  # noqa: E501
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        *(f"| {TASKS[task]} | {row} |" for task, row in zip(TASKS, costs, strict=True)),
+        "",
+        "| seconds from the first event of the task to the end of | " + " | ".join(STAGES) + " |",
+        "|---|" + "---:|" * len(STAGES),
+        *(f"| {TASKS[task]} | {row} |" for task, row in zip(TASKS, exchanges, strict=True)),
+        "",
+        f"Largest resident sets, sampled twice per second: {memory}.",
+    ]
+
+
+def task_cost(server: ServerPaths, places: list[SitePaths], task: str) -> str:
+    """Runs a task: seconds and bytes as cells of the table."""
+    before = [used(place.folder) for place in places], used(server.folder)
+    start = time.perf_counter()
+    done = run_task(server, task, say=print)
+    seconds = time.perf_counter() - start
+    assert done.state == "complete", done
+    time.sleep(3)  # programs take note of children that ended
+    after = [used(place.folder) for place in places], used(server.folder)
+    with closing(Database(server.state, read_only=True)) as database:
+        (run,) = [run for run in database.runs() if run.task == task]
+
+    def spent(name: str) -> float:
+        return float(np.mean([b[name] - a[name] for a, b in zip(before[0], after[0], strict=True)]))
+
+    link, app = (after[1][name] - before[1][name] for name in ("superlink", "executor"))
+    up, down = (count / len(places) / MIB for count in (run.received, run.sent))
+    return (
+        f"{seconds:.0f} | {spent('executor'):.2f} | {spent('supernode'):.2f} | {app:.1f} | "
+        f"{link:.1f} | {up:.2f} | {down:.2f}"
+    )
+
+
+def exchange_seconds(server: ServerPaths, task: str) -> str:
+    """When the stages of a task's sum ended, as cells of the table."""
+    with closing(Database(server.state, read_only=True)) as database:
+        book = EventLog(database).read()
+    start = next(e["at"] for e in book if e["event"] == "task" and e["task"] == task)
+    ends = {
+        e["stage"]: e["at"] - start
+        for e in book
+        if e["event"] == "sum" and e["state"] == "stage" and e["name"] == f"{task}.1"
+    }
+    return " | ".join(f"{ends[stage]:.0f}" for stage in STAGES)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="without Flower")
+    parser.add_argument("--flower", action="store_true", help="only the part over Flower")
+    parser.add_argument("--sites", type=int, default=SITES, help="number of SuperNodes")
+    parser.add_argument("--width", type=int, default=M, help="random features over Flower")
+    parser.add_argument("--sketch", type=int, default=SKETCH, help="columns over Flower")
+    options = parser.parse_args()
+    lines = [
+        "# Secure sums",
+        "",
+        f"Made by `python benchmarks/secure_sums.py` on {datetime.date.today()}, "
+        f"{platform.system()}, {os.cpu_count()} cores, one thread per program, {CLASSES} classes.",
+        "",
+    ]
+    if not options.flower:
+        lines += [*protocol_lines(), *work_lines()]
+    if not options.quick:
+        with tempfile.TemporaryDirectory() as name:
+            sizes = options.sites, options.width, options.sketch
+            lines += flower_lines(Path(name) / "bench", *sizes)
+            print("\n".join(lines[-20:]))
+        if sizes == (SITES, M, SKETCH) and not options.flower:
+            (RESULTS / "secure.md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,28 @@ def test_the_privacy_page_shows_the_measured_leakage():
             assert any(f"{line['auc']:.3f}" in row for row in rows), line["name"]
 
 
+def test_the_costs_of_secure_sums_are_those_measured():
+    page = (ROOT / "results/secure.md").read_text()
+    case = r"^## sketch, M = 8192, s = (\d+): [\d,]+ numbers, (\d+) sites$"
+    total = r".*?^\| \*\*all\*\* \| ([\d.]+) \| ([\d.]+) \|"
+    costs = {
+        (int(s), int(sites)): (float(site), float(server))
+        for s, sites, site, server in re.findall(case + total, page, re.M | re.S)
+    }
+    privacy = (ROOT / "docs/explanation/privacy.md").read_text()
+    (site, server), (site20, server20) = costs[512, 5], costs[512, 20]
+    assert (
+        f"{site:.2f} per site and {server:.2f} at the server more for 5 sites, {site20:.2f} and "
+        f"{server20:.1f} for 20"
+    ) in privacy
+    assert "{:.2f} and {:.1f} for 20 sites".format(*costs[1024, 20]) in privacy
+    explained = " ".join((ROOT / "docs/explanation/secure-sums.md").read_text().split())
+    assert f"a site needs {site20:.2f} s of processor time" in explained
+    assert f"The server needs {server20:.1f} s." in explained
+    (mask,) = re.findall(r"one mask of 10 million numbers takes ([\d.]+) s", page)
+    assert f"a mask takes {mask} s per 10 million numbers" in explained
+
+
 def names_command_and_date(text):
     return re.search(r"20\d\d-\d\d-\d\d", text) and re.search(
         r"fedran run|make bench|python benchmarks/", text

@@ -97,6 +97,25 @@ def test_a_site_killed_in_the_middle_is_left_out_and_a_late_cohort_needs_three(t
 
 
 @pytest.mark.faults
+def test_private_sums_spend_a_budget_and_a_task_beyond_it_is_refused(tmp_path):
+    with federation(tmp_path / "t", 3, privacy="dp", total_epsilon=8.0, catch_up=0) as fed:
+        assert fed.task("task-1").state == "complete"
+        names = ["site-1", "site-2", "site-3"]
+        assert cohorts(fed) == [("task-1", names)]
+        (event,) = fed.events("upload", outcome="accepted")
+        assert abs(event["rows"] - rows_of(fed, "task-1", names)) < 100
+        assert all(fed.accuracy(name) > 0.5 for name in names)
+        code, said = fed.command("status", fed.folder)
+        assert (code, "has spent at most epsilon 8" in said) == (0, True), said
+        code, said = fed.command("task", fed.folder, "task-2")
+        assert code == 1
+        assert "all sums together would spend epsilon" in said
+        assert cohorts(fed) == [("task-1", names)]
+        with closing(Database(fed.server.state, read_only=True)) as database:
+            assert [(c.task, c.epsilon) for c in database.ledger()] == [("task-1", 8.0)]
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("stage", ["share", "confirm"])
 def test_a_server_killed_in_the_middle_of_a_sum_continues_with_it(tmp_path, stage):
     with federation(tmp_path / "t", 3, privacy="secure", catch_up=0) as fed:
