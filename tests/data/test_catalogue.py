@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from fedran.core.errors import Refused
 from fedran.data.catalogue import (
@@ -112,6 +113,16 @@ def test_a_relative_path_is_looked_up_in_the_current_folder_first(folder, monkey
         load_dataset("y.npz")
     with pytest.raises(FileNotFoundError, match="expected an"):
         load_dataset(str(folder / "y.npz"))
+
+
+def test_digits_are_those_of_scikit_learn():
+    X, y = load_digits(return_X_y=True)
+    found = digits()
+    rows = np.concatenate([found.X_train, found.X_test])
+    labels = np.concatenate([found.y_train, found.y_test])
+    order, theirs = np.lexsort(16 * rows.T), np.lexsort(X.T)
+    assert np.array_equal(16 * rows[order], X[theirs])
+    assert np.array_equal(labels[order], y[theirs])
 
 
 def test_digits_split_is_fixed_and_stratified():

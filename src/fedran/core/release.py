@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 
 from fedran.core._linalg.arrays import Float64
 from fedran.core.accounts import Accounts
@@ -107,6 +106,8 @@ def corrected(noisy: Float64[NDArray[Any], " d"], spread: float) -> Float64[NDAr
     the Stieltjes transform of the noisy eigenvalues (Bun, Allez, Bouchaud and Potters 2016). It
     varies from one eigenvalue to the next, so the nearest ascending sequence is returned.
     """
+    from scipy.optimize import isotonic_regression  # slow to import
+
     if spread == 0:
         return np.maximum(noisy, 0.0)
     width = 2 * spread / len(noisy)

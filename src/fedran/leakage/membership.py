@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from fedran.core._linalg.arrays import Int64
 from fedran.leakage.attacks import (
@@ -139,9 +138,10 @@ def _learn(
 
 def auc(members: NDArray[np.float64], others: NDArray[np.float64]) -> float:
     """The probability that a member has a larger score than another row; ties count half."""
-    a, b = len(members), len(others)
-    ranks = rankdata(np.concatenate([members, others]))
-    return float((ranks[:a].sum() - a * (a + 1) / 2) / (a * b))
+    ordered = np.sort(others)
+    below = np.searchsorted(ordered, members, "left").sum()
+    not_above = np.searchsorted(ordered, members, "right").sum()
+    return float((below + not_above) / (2 * len(members) * len(others)))
 
 
 def auc_error(value: float, n_members: int, n_others: int) -> float:
