@@ -1,7 +1,11 @@
 """Two sites and two tasks over TLS with a real SuperLink and real SuperNodes; one is killed."""
 
+import json
 import os
+import ssl
 import threading
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -11,6 +15,29 @@ from fedran.federation.ops import tasks
 from helpers.real_federation import federation, wait_for
 
 SITES = ("site-1", "site-2")
+LOGIN = ("/get-login-details", "/get-auth-tokens", "/refresh-auth-tokens")
+"""Routes of Flower for everyone. There is no login."""
+
+
+def open_routes(fed):
+    """The routes of the SuperLink that answer to a user without any secret."""
+    trust = ssl.create_default_context(cafile=str(fed.server.tls / "ca.crt"))
+    url = f"https://{fed.server.settings().address}"
+
+    def ask(path, data=None):
+        kind = {"Content-Type": "application/protobuf"}
+        request = urllib.request.Request(url + path, data, kind)
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=trust) as reply:
+                return reply.status, reply.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, b""
+
+    paths = json.loads(ask("/openapi.json")[1])["paths"]
+    assert any(path.startswith("/v1/fleet") for path in paths)
+    posts = [path for path, verbs in paths.items() if "post" in verbs]
+    return {path for path in posts if not path.endswith(LOGIN) and ask(path, b"")[0] != 401}
 
 
 @pytest.mark.waits
@@ -31,6 +58,7 @@ def test_two_sites_learn_two_tasks_although_one_is_killed_during_an_upload(tmp_p
         envelope = made.read_bytes()
         second = fed.task("task-2")
 
+        assert open_routes(fed) == set()
         assert (first.state, second.state) == ("complete", "complete")
         assert first.transport > sum(e["bytes"] for e in fed.events("upload", task="task-1"))
         for name in SITES:

@@ -296,8 +296,8 @@ def train(message, context):
 """
 
 
-def submit_evil_app(fed, folder, marker):
-    """What any user of the server's machine can do, because Flower's port is open to them."""
+def submit_evil_app(fed, folder, marker, home=None):
+    """Start a run, with the owner's credentials or those in another folder; Flower's answer."""
     folder.mkdir(exist_ok=True)
     named = (fed.server.flower / "app" / "pyproject.toml").read_text()
     for ours, evil in (("server.app:app", "app"), ("site.app:app", "site")):
@@ -307,12 +307,12 @@ def submit_evil_app(fed, folder, marker):
     done = subprocess.run(
         [_executable("flwr"), "run", ".", CONNECTION, "--format", "json"],
         cwd=folder,
-        env={**os.environ, "FLWR_HOME": str(fed.server.flower)},
+        env={**os.environ, "FLWR_HOME": str(home or fed.server.flower)},
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert '"success": true' in done.stdout, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def flowers_own_launcher(fed, home):
@@ -328,14 +328,20 @@ def flowers_own_launcher(fed, home):
 def test_a_run_of_another_app_executes_no_code_and_raises_an_alarm(tmp_path):
     alarm = "ALARM: a run brought an app that is not"
     with federation(tmp_path / "t", sites=1, catch_up=10) as fed:
-        marker = tmp_path / "code-was-run"
-        submit_evil_app(fed, tmp_path / "evil", marker)
-        log = fed.server.folder / "log" / "fedran.log"
+        marker, log = tmp_path / "code-was-run", fed.server.folder / "log" / "fedran.log"
+        (tmp_path / "stranger").mkdir()
+        shutil.copy(fed.server.flower / "config.toml", tmp_path / "stranger")
+        answer = submit_evil_app(fed, tmp_path / "evil", marker, tmp_path / "stranger")
+        assert "Authentication failed" in answer
+        assert "ALARM: a request to the owner's interface" in log.read_text()
+        assert "ALARM: the SuperLink refused" in fed.command("status", fed.folder)[1]
+        answer = submit_evil_app(fed, tmp_path / "evil", marker)  # by a thief of the secret
+        assert '"success": true' in answer, answer
         wait_for(lambda: alarm in log.read_text(), "an alarm at the server")
         wait_for(lambda: "ALARM: run" in fed.command("status", fed.folder)[1], "it in the status")
         assert not marker.exists()
         with flowers_own_launcher(fed, tmp_path / "home"):
-            submit_evil_app(fed, tmp_path / "evil", marker)
+            assert '"success": true' in submit_evil_app(fed, tmp_path / "evil", marker)
             wait_for(marker.exists, "code at a server that an intruder controls")
             log = fed.site("site-1").folder / "log" / "fedran.log"
             wait_for(lambda: alarm in log.read_text(), "an alarm at the site")

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fedran.federation.ops import keys
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_status
 from helpers.made_federation import upload
@@ -242,3 +243,12 @@ def test_a_run_with_a_foreign_app_is_in_the_status(open_task):
     open_task.database.set_fact("flower", json.dumps(record))
     notes = Reader(open_task.folder).read().notes
     assert any(note.startswith("ALARM: run 77 has an app that is not fedran's") for note in notes)
+
+
+def test_refused_requests_to_the_owners_interface_are_in_the_status(open_task):
+    runtime = ServerPaths(open_task.server).runtime
+    runtime.mkdir(parents=True)
+    (runtime / REFUSED_REQUESTS).write_text(json.dumps({"at": time.time(), "times": 3}))
+    (note,) = Reader(open_task.folder).read().notes
+    assert note.startswith("ALARM: the SuperLink refused requests")
+    assert "at least 3 since its start and the last 0 s ago" in note

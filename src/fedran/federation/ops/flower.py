@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -19,7 +20,12 @@ from fedran.core.errors import MissingExtra
 from fedran.federation.ops.keys import days_left, make_certificates
 from fedran.federation.protocol.identity import check_private, write_private
 from fedran.federation.protocol.settings import check_address, join_address
-from fedran.federation.server.settings import WITHOUT_KEYS, ServerPaths
+from fedran.federation.server.settings import (
+    OWNER_SECRET,
+    REFUSED_REQUESTS,
+    WITHOUT_KEYS,
+    ServerPaths,
+)
 from fedran.federation.site.settings import SitePaths
 from fedran.wire.files import write_atomically
 
@@ -72,8 +78,8 @@ def superlink(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[st
     """Command and environment of the server's SuperLink; writes Flower's configuration."""
     address = paths.settings().address
     host, port = check_address(address)
-    _write_configuration(paths, _reachable(address), insecure=insecure)
-    command = [_executable("flower-superlink"), "--host", host, "--port", str(port)]
+    command = _superlink_program(paths, _reachable(address), insecure=insecure)
+    command += ["--host", host, "--port", str(port)]
     command += ["--database", str(paths.flower / "state.db")]
     command += ["--disable-runtime-dependency-installation"]
     command += ["--isolation", "process"]
@@ -101,9 +107,9 @@ def server_executor(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], d
 
 def simulator(paths: ServerPaths, sites: Path, port: int) -> tuple[list[str], dict[str, str]]:
     """Command and environment of a SuperLink that simulates the sites on this machine."""
-    _write_configuration(paths, f"127.0.0.1:{port}", insecure=True)
-    command = [_executable("flower-superlink"), "--simulation", "--insecure", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--disable-runtime-dependency-installation"]
+    command = _superlink_program(paths, f"127.0.0.1:{port}", insecure=True)
+    command += ["--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--disable-runtime-dependency-installation"]
     environment = _environment(
         FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file, FEDRAN_SITE=sites
     )
@@ -209,10 +215,14 @@ def free_port() -> int:
 
 def _new_secret(folder: Path) -> Path:
     """A file with a new secret that only its owner can read."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder / "secret"
+    return _replace_private(folder / "secret", secrets.token_bytes(32))
+
+
+def _replace_private(path: Path, content: bytes) -> Path:
+    """Write a file that only its owner can read, in the place of an older one."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.unlink(missing_ok=True)
-    write_private(path, secrets.token_bytes(32))
+    write_private(path, content)
     return path
 
 
@@ -238,8 +248,12 @@ def _environment(**variables: str | Path) -> dict[str, str]:
     return {**os.environ, **OFFLINE, "PATH": search, **added}
 
 
-def _write_configuration(paths: ServerPaths, address: str, *, insecure: bool) -> None:
-    """Write our app, which only names two modules, and the connection to the SuperLink."""
+def _superlink_program(paths: ServerPaths, address: str, *, insecure: bool) -> list[str]:
+    """The program of a SuperLink, without Flower's arguments.
+
+    Our app, which only names two modules, and the connection for ``flwr`` are written. ``flwr``
+    finds the secret of the owner's interface, which is new for every start, among its credentials.
+    """
     (paths.flower / "app").mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomically(paths.flower / "app" / "pyproject.toml", _APP.encode())
     security = "insecure = true"
@@ -250,3 +264,15 @@ def _write_configuration(paths: ServerPaths, address: str, *, insecure: bool) ->
         f"[superlink.{CONNECTION}]\naddress = {json.dumps(address)}\n{security}\n"
     )
     write_atomically(paths.flower / "config.toml", text.encode())
+    secret = secrets.token_hex(32)
+    _replace_private(paths.runtime / OWNER_SECRET, secret.encode())
+    (paths.runtime / REFUSED_REQUESTS).unlink(missing_ok=True)
+    names = ("authn-type", "oidc-access-token", "oidc-refresh-token")
+    values = ("oidc", secret, "none")
+    credentials = {
+        f"flower.account-auth.{address}.{name}": base64.b64encode(value.encode()).decode()
+        for name, value in zip(names, values, strict=True)
+    }
+    _replace_private(paths.flower / "credentials.yaml", json.dumps(credentials).encode())
+    module = "fedran.federation.server.superlink"
+    return [sys.executable, "-P", "-m", module, str(paths.runtime)]

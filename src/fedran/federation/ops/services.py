@@ -43,8 +43,8 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
     """Run a server until SIGTERM or Ctrl-C; ``say`` gets its log lines."""
     settings = paths.settings()
     make_command = partial(flower.superlink, paths, insecure=insecure)
-    make_command()  # an error in the folder ends the program before the first start
     with _service(paths.folder, say, insecure=insecure, address=settings.address) as stopping:
+        make_command()  # an error in the folder ends the program before the first start
         where = f"federation {settings.federation} at {settings.address}"
         if insecure:
             log.warning("%s WITHOUT ENCRYPTION", where)
@@ -93,8 +93,8 @@ def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) ->
         port = flower.free_port()
         return flower.supernode(paths, port, insecure=insecure)
 
-    supernode()  # an error in the folder ends the program before the first start
     with _service(paths.folder, say, insecure=insecure) as stopping:
+        supernode()  # an error in the folder ends the program before the first start
         security = "WITHOUT ENCRYPTION" if insecure else "over TLS"
         log.info("site %s connects to %s %s", settings.client, settings.server, security)
         logs = paths.folder / "log"

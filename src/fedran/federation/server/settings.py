@@ -31,6 +31,9 @@ from fedran.settings import Settings, between
 WITHOUT_KEYS = "FEDRAN_NODES_WITHOUT_KEYS"
 """Environment variable of the server app: "1" if nodes have no keys (no TLS, or a simulation).
 Otherwise a node may only answer for the client whose key it has."""
+OWNER_SECRET, REFUSED_REQUESTS = "owner", "refused.json"
+"""Files in ``ServerPaths.runtime``: the secret of Flower's interface for the owner, and how many
+requests without it were refused."""
 ENVELOPE_BYTES = 1024
 """Room for the statement and the signature beside an upload."""
 ANSWER_BYTES = 2**16
@@ -307,7 +310,7 @@ class ServerPaths:
 
     @property
     def runtime(self) -> Path:
-        """The folder of the secret that is shared by the SuperLink and the server's app."""
+        """The folder of the secrets by which the SuperLink knows the owner and the server's app."""
         return self.flower / "runtime"
 
     @property

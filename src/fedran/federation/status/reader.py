@@ -28,8 +28,9 @@ from fedran.federation.server.database import Database
 from fedran.federation.server.entries import Charge, Run, SolvedHead, Task, Waiting
 from fedran.federation.server.events import read_events
 from fedran.federation.server.ledger import spent
-from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 from fedran.federation.status.counts import Counts, Event, SiteCounts, TaskCounts
+from fedran.federation.status.format import format_age
 from fedran.federation.status.model import (
     CohortStatus,
     HeadStatus,
@@ -56,7 +57,7 @@ class Reader:
     def __init__(self, folder: str | Path) -> None:
         self.given, paths = Path(folder), ServerPaths.find(folder)
         self.folder, self.settings = paths.folder, paths.settings()
-        self.state = self.folder / self.settings.state
+        self.state, self.runtime = self.folder / self.settings.state, paths.runtime
 
     def read(self, now: float | None = None) -> Status:
         """The state now."""
@@ -72,6 +73,13 @@ class Reader:
             notes.append(
                 f"ALARM: run {', '.join(connections.foreign_runs[:5])} has an app that is not "
                 "fedran's. Server and sites refuse it, but somebody else can start runs here."
+            )
+        refused = read_json_object(self.runtime / REFUSED_REQUESTS)
+        if refused:
+            notes.append(
+                "ALARM: the SuperLink refused requests to the owner's interface without the owner's "
+                f"secret, at least {refused['times']} since its start and the last "
+                f"{format_age(now - refused['at'])}. Somebody else can reach its port."
             )
         expires = certificate_expiry(self.folder / "tls" / "server.crt")
         if expires is not None and expires - now < 86400 * WARN_DAYS:

@@ -1,0 +1,95 @@
+"""Flower's interface for the owner answers only to the owner's secret."""
+
+import base64
+import json
+import sys
+from importlib import import_module
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from fastapi.routing import APIRoute, iter_route_contexts
+from flwr.proto.control_pb2 import ListRunsRequest, ListRunsResponse
+from flwr.superlink import main as flower_app
+
+from fedran.federation.ops import flower
+from fedran.federation.server import superlink
+from fedran.federation.server.settings import OWNER_SECRET, REFUSED_REQUESTS, ServerPaths
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
+LOGIN = {"get-login-details", "get-auth-tokens", "refresh-auth-tokens"}
+
+
+@pytest.fixture
+def paths(tmp_path):
+    found = ServerPaths(tmp_path)
+    flower._superlink_program(found, "127.0.0.1:9443", insecure=True)
+    return found
+
+
+@pytest.fixture
+def app(paths, monkeypatch):
+    monkeypatch.setattr(
+        flower_app, "load_control_authn_plugin", lambda: superlink.OwnerOnly(paths.runtime)
+    )
+    return flower_app.create_app()
+
+
+def ask(app, path, token=None, content=b""):
+    from starlette.testclient import TestClient  # its import warns
+
+    headers = {"Content-Type": "application/protobuf"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    client = TestClient(app, raise_server_exceptions=False)
+    return client.post(path, content=content, headers=headers)
+
+
+def test_every_route_of_the_owner_needs_the_secret(app, paths, caplog):
+    routes = [context.route for context in iter_route_contexts(app.routes)]
+    names = {
+        route.path.removeprefix("/v1/control/")
+        for route in routes
+        if isinstance(route, APIRoute) and route.path.startswith("/v1/control/")
+    }
+    assert {"start-run", "stop-run", "register-node", "unregister-node", *LOGIN} <= names
+    for name in sorted(names - LOGIN):
+        assert ask(app, f"/v1/control/{name}").status_code == 401, name
+        assert ask(app, f"/v1/control/{name}", "guess").status_code == 401, name
+    assert caplog.text.count("ALARM: a request to the owner's interface") == 1
+    assert json.loads((paths.runtime / REFUSED_REQUESTS).read_text())["times"] >= 1
+
+
+def test_nobody_can_log_in_or_exchange_a_wrong_secret(app):
+    for name in LOGIN:
+        reply = ask(app, f"/v1/control/{name}", content=b"\n\x05guess")
+        assert reply.status_code >= 400 or not reply.content, name
+
+
+def test_flowers_command_finds_the_secret_among_its_credentials(app, paths):
+    path = paths.flower / "credentials.yaml"
+    assert path.stat().st_mode & 0o077 == 0
+    name = "flower.account-auth.127.0.0.1:9443.oidc-access-token"
+    token = base64.b64decode(json.loads(path.read_text())[name])
+    assert token == (paths.runtime / OWNER_SECRET).read_bytes()
+    request = ListRunsRequest().SerializeToString()
+    reply = ask(app, "/v1/control/list-runs", token.decode(), request)
+    assert reply.status_code == 200
+    assert not ListRunsResponse.FromString(reply.content).run_dict
+
+
+def test_the_program_starts_flowers_with_this_plugin(paths, monkeypatch):
+    program = import_module("flwr.superlink.cli.flower_superlink")
+    started = []
+
+    def start():
+        started.append((program.load_control_authn_plugin(), sys.argv))
+
+    monkeypatch.setattr(program, "flower_superlink", start)
+    monkeypatch.setattr(program, "load_control_authn_plugin", lambda: None)
+    monkeypatch.setattr(sys, "argv", [])
+    superlink.main(paths.runtime, ["--port", "9443"])
+    ((plugin, arguments),) = started
+    assert isinstance(plugin, superlink.OwnerOnly)
+    assert arguments == ["flower-superlink", "--port", "9443"]
