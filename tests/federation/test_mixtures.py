@@ -10,6 +10,7 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.core.errors import Refused
+from fedran.core.exact import ExactSum
 from fedran.federation.edge.edge import Edge, EdgeRules
 from fedran.federation.ops import rebuild as module
 from fedran.federation.ops.rebuild import NotRebuildable, rebuild
@@ -121,6 +122,25 @@ def test_a_restart_replays_mixtures_bit_for_bit(sites, tmp_path):
     assert same_state(again, whole)
     for store in (again, whole):
         store.close()
+
+
+def test_nobody_waits_for_a_slow_lift(sites, tmp_path, monkeypatch):
+    """While a mixture is lifted, it is on disk, and other processes read and write the database."""
+    store, seen, lift = sites.store(tmp_path, message="mixture"), [], ExactSum.add_mixture
+
+    def slow_lift(*arguments):
+        with closing(Database(tmp_path)) as other:
+            other.sql.execute("PRAGMA busy_timeout = 0")
+            other.set_seen("site-2")
+            seen.append([(name, task) for name, task, *_ in other.upload_sizes()])
+        lift(*arguments)
+
+    monkeypatch.setattr(ExactSum, "add_mixture", slow_lift)
+    for client in ("site-1", "site-2"):
+        assert store.receive(envelope(sites, client)).outcome == "accepted"
+    assert seen == [[("site-1", "may")], [("site-1", "may"), ("site-2", "may")]]
+    assert list(store.database.seen()) == ["site-2"]
+    store.close()
 
 
 def test_an_edge_puts_the_mixtures_of_its_members_side_by_side(sites, tmp_path):

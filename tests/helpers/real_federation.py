@@ -21,8 +21,9 @@ from fedran.federation.ops.background import (
 from fedran.federation.ops.flower import free_port
 from fedran.federation.ops.scaffold import FederationOptions, make_federation
 from fedran.federation.ops.tasks import run_task
-from fedran.federation.server.database import FILE, Database
+from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
+from fedran.federation.server.schema import FILE
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SitePaths

@@ -16,9 +16,10 @@ from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import SiteKey, check_public, check_task, is_signed
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.server.entries import Tombstone
+from fedran.federation.server.forgetting import Forgotten
 from fedran.federation.server.head import HEAD, clear_held, update_head
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.store import Forgotten, Store
+from fedran.federation.server.store import Store
 from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.files import write_atomically
 

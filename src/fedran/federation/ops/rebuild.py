@@ -11,8 +11,9 @@ from pathlib import Path
 from fedran.core.mixture import Mixture
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.server.database import SNAPSHOTS, Database
+from fedran.federation.server.database import Database
 from fedran.federation.server.head import update_head
+from fedran.federation.server.schema import SNAPSHOTS
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation import decode_upload

@@ -40,28 +40,27 @@ def not_here(store: Store, client: str, settled: Sequence[tuple[str, str]]) -> l
     was restored, are asked for again. Forgotten ones are not, and an edge is asked for its sum
     without forgotten members.
     """
-    with store.lock:
-        accepted, waiting = store.aggregator.absorbed, store.database.quarantine()
-        found = []
-        for task, digest in settled:
-            key, base = (client, task), base_task(task)
-            if key in store.state.covered or accepted.get(key) == digest:
-                continue
-            if key in waiting and waiting[key].digest == digest:
-                continue
-            code, reason = Code.LOST, "the server no longer has this upload and asks for it again"
-            members = store.roster.edges.get(client, ()) if SUM in task else ()
-            removed = tuple(sorted(m for m in members if (m, base) in store.forgotten))
-            if (*key, digest) in store.rejected:
-                code, reason = Code.REJECTED, store.rejected[*key, digest]
-            elif (client, base) in store.forgotten:
-                code, reason = Code.FORGOTTEN, "the server's owner removed this upload"
-            elif removed:
-                reason = f"the server asks for this sum without {', '.join(removed[:5])}"
-                found.append(Receipt(Code.REVISE, *key, digest, reason, removed))
-                continue
-            found.append(Receipt(code, *key, digest, reason))
-        for receipt in found:
-            log.info("%s, %s: %s", client, receipt.task, receipt.reason)
-            store.events.write(receipt.code.value, client=client, task=receipt.task)
-        return found
+    accepted, waiting = store.aggregator.absorbed, store.database.quarantine()
+    found = []
+    for task, digest in settled:
+        key, base = (client, task), base_task(task)
+        if key in store.state.covered or accepted.get(key) == digest:
+            continue
+        if key in waiting and waiting[key].digest == digest:
+            continue
+        code, reason = Code.LOST, "the server no longer has this upload and asks for it again"
+        members = store.roster.edges.get(client, ()) if SUM in task else ()
+        removed = tuple(sorted(m for m in members if (m, base) in store.forgotten))
+        if (*key, digest) in store.rejected:
+            code, reason = Code.REJECTED, store.rejected[*key, digest]
+        elif (client, base) in store.forgotten:
+            code, reason = Code.FORGOTTEN, "the server's owner removed this upload"
+        elif removed:
+            reason = f"the server asks for this sum without {', '.join(removed[:5])}"
+            found.append(Receipt(Code.REVISE, *key, digest, reason, removed))
+            continue
+        found.append(Receipt(code, *key, digest, reason))
+    for receipt in found:
+        log.info("%s, %s: %s", client, receipt.task, receipt.reason)
+        store.events.write(receipt.code.value, client=client, task=receipt.task)
+    return found

@@ -13,7 +13,8 @@ from typing import Any
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import Statement, UploadId
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.server.database import MIGRATIONS, Database
+from fedran.federation.server.database import Database
+from fedran.federation.server.schema import MIGRATIONS
 from fedran.federation.server.sqlite_file import StoreDamaged, checksum
 from fedran.wire.validation import FILE_LIMITS
 

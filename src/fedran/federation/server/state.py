@@ -17,10 +17,11 @@ from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import UploadId
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.server.database import SNAPSHOTS, Database
+from fedran.federation.server.database import Database
 from fedran.federation.server.entries import Upload
 from fedran.federation.server.history import Figures, History
 from fedran.federation.server.quarantine import represented_sites
+from fedran.federation.server.schema import SNAPSHOTS
 from fedran.federation.server.validation import Rules, decode_upload
 from fedran.wire.files import load, save
 from fedran.wire.validation import FILE_LIMITS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -25,8 +24,8 @@ from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
-from fedran.federation.server.entries import SolvedHead, Tombstone, Upload
 from fedran.federation.server.events import EventLog
+from fedran.federation.server.forgetting import Forgotten, to_forget
 from fedran.federation.server.history import Figures
 from fedran.federation.server.quarantine import (
     check_class_quota,
@@ -63,25 +62,15 @@ def server_key(folder: Path) -> SiteKey:
     return SiteKey.load(path)
 
 
-@dataclass(frozen=True)
-class Forgotten:
-    """What ``Store.forget`` removed."""
-
-    tombstones: list[Tombstone]
-    sums: list[Upload]
-    """Sums that contained one of the removed uploads. Their edges are asked for revised ones."""
-    heads: list[SolvedHead]
-    """Heads that were solved with one of the removed uploads."""
-    record: str = ""
-    """Both as signed JSON."""
-
-
 class Store:
     """An aggregator over the accepted uploads in a database, with snapshots in the same folder.
 
     An upload is checked completely, then written to the database and synced, then absorbed, then
     acknowledged. A restart loads the newest snapshot and absorbs the uploads that follow it in
     the database. The state is then bit for bit the same as without the restart.
+
+    One thread uses a store. Other processes may read its database, and write other tables, at any
+    time: no transaction is open while an upload is checked or absorbed, however long that takes.
     """
 
     def __init__(
@@ -100,7 +89,6 @@ class Store:
         """Accepted uploads between two snapshots."""
         self.snapshots = snapshots
         """Number of snapshots that are kept."""
-        self.lock = threading.RLock()
         self.tasks: Collection[str] | None = None
         """Tasks that were opened. Uploads for others are refused. None: any task."""
         self.database = Database(self.folder)
@@ -189,19 +177,18 @@ class Store:
 
         Only a failing disk raises (OSError): then nothing was accepted and nothing is acknowledged.
         """
-        with self.lock:
-            arrival = Arrival(blob)
-            receipt = self._decide(arrival)
-            if receipt.code == Code.ACCEPTED:
-                self._commit(arrival, receipt)
-            elif receipt.code == Code.QUARANTINED:
-                assert arrival.envelope is not None
-                with self.database.transaction():
-                    self.database.add_waiting(arrival.envelope.statement, blob, receipt.reason)
-                    self.events.write_or_raise("upload", **arrival.event(receipt))
-            else:
-                self.events.write("upload", **arrival.event(receipt))
-            return receipt
+        arrival = Arrival(blob)
+        receipt = self._decide(arrival)
+        if receipt.code == Code.ACCEPTED:
+            self._commit(arrival, receipt)
+        elif receipt.code == Code.QUARANTINED:
+            assert arrival.envelope is not None
+            with self.database.transaction():
+                self.database.add_waiting(arrival.envelope.statement, blob, receipt.reason)
+                self.events.write_or_raise("upload", **arrival.event(receipt))
+        else:
+            self.events.write("upload", **arrival.event(receipt))
+        return receipt
 
     def _decide(self, arrival: Arrival) -> Receipt:
         """The decision of ``receive``. Nothing is written here."""
@@ -235,34 +222,32 @@ class Store:
     def accept(self, client: str, task: str) -> Receipt:
         """Accept an upload that is in quarantine."""
         key = check_id(client, "client"), check_id(task, "task")
-        with self.lock:
-            waiting = self.database.quarantine().get(key)
-            if waiting is None:
-                raise Refused("upload", "an upload in quarantine", f"{client}, {task}")
-            arrival = Arrival(self.database.envelope(waiting), verified=True, released=True)
-            envelope = arrival.envelope = open_envelope(arrival.blob, self.rules.limits)
-            self._check_sender(envelope)
-            check_fingerprint(envelope.statement, self.rules.upload_fingerprint)
-            arrival.message = self._check_content(arrival)
-            receipt = Receipt(Code.ACCEPTED, *key, envelope.statement.digest)
-            self._commit(arrival, receipt)
-            return receipt
+        waiting = self.database.quarantine().get(key)
+        if waiting is None:
+            raise Refused("upload", "an upload in quarantine", f"{client}, {task}")
+        arrival = Arrival(self.database.envelope(waiting), verified=True, released=True)
+        envelope = arrival.envelope = open_envelope(arrival.blob, self.rules.limits)
+        self._check_sender(envelope)
+        check_fingerprint(envelope.statement, self.rules.upload_fingerprint)
+        arrival.message = self._check_content(arrival)
+        receipt = Receipt(Code.ACCEPTED, *key, envelope.statement.digest)
+        self._commit(arrival, receipt)
+        return receipt
 
     def reject(self, client: str, task: str, reason: str = "") -> Receipt:
         """Remove an upload from quarantine. The site may send another one for the task."""
         key = check_id(client, "client"), check_id(task, "task")
-        with self.lock:
-            waiting = self.database.quarantine().get(key)
-            if waiting is None:
-                raise Refused("upload", "an upload in quarantine", f"{client}, {task}")
-            told = f"the server's owner rejected the upload: {reason or waiting.reason}"
-            receipt = Receipt(Code.REJECTED, *key, waiting.digest, told)
-            arrival = Arrival(self.database.envelope(waiting), verified=True, released=True)
-            with self.database.transaction():
-                self.database.reject(waiting, told)
-                self.events.write_or_raise("upload", **arrival.event(receipt))
-            self.rejected[*key, waiting.digest] = told
-            return receipt
+        waiting = self.database.quarantine().get(key)
+        if waiting is None:
+            raise Refused("upload", "an upload in quarantine", f"{client}, {task}")
+        told = f"the server's owner rejected the upload: {reason or waiting.reason}"
+        receipt = Receipt(Code.REJECTED, *key, waiting.digest, told)
+        arrival = Arrival(self.database.envelope(waiting), verified=True, released=True)
+        with self.database.transaction():
+            self.database.reject(waiting, told)
+            self.events.write_or_raise("upload", **arrival.event(receipt))
+        self.rejected[*key, waiting.digest] = told
+        return receipt
 
     def forget(
         self, client: str, task: str | None, who: str, sign: Callable[[Forgotten], str]
@@ -273,45 +258,20 @@ class Store:
         of them is deleted too; its edge is asked for another one. No upload for these tasks is
         accepted from the site again. ``sign`` makes the record that is stored with the tombstones.
         """
-        with self.lock:
-            uploads = self.database.uploads()
-
-            def meant(key: UploadId) -> bool:
-                return key[0] == client and task in (None, base_task(key[1]))
-
-            gone = [u for u in uploads if meant(u.key) or any(map(meant, u.members))]
-            waiting = [w for key, w in self.database.quarantine().items() if meant(key)]
-            digests = dict.fromkeys((m for u in gone for m in u.members if meant(m)), "")
-            if any(client in members for members in self.roster.edges.values()):
-                # Its rows may be in a sum that waits, or that an edge has not revised yet.
-                tasks = [t.task for t in self.database.tasks()] if task is None else [task]
-                known = ((client, name) for name in tasks)
-                digests |= {key: "" for key in known if key not in self.forgotten}
-            digests |= {u.key: u.digest for u in gone if meant(u.key)}
-            digests |= {(w.client, w.task): w.digest for w in waiting}
-            if not digests:
-                which = "any task" if task is None else task
-                raise Refused("upload", f"an upload of {client} for {which}", "none")
-            now = time.time()
-            tombstones = [Tombstone(*key, digest, now, who) for key, digest in digests.items()]
-            heads = [
-                head
-                for head in self.database.heads()
-                if any(u.number <= head.last_upload and u.at <= head.at for u in gone)
-            ]
-            found = Forgotten(tombstones, [u for u in gone if not meant(u.key)], heads)
-            found = replace(found, record=sign(found))
-            with self.database.transaction():
-                self.database.forget(tombstones)
-                self.database.add_record(found.record)
-                self.database.new_epoch()
-                self.database.set_served("outdated")
-                self.events.write_or_raise("forget", client=client, task=task, uploads=len(digests))
-            self.database.checkpoint()
-            self.forgotten.update((name, base_task(known)) for name, known in digests)
-            self.state = self._rebuild()
-            self.snapshot()
-            return found
+        found = to_forget(self.database, self.roster, self.forgotten, client, task, who)
+        found = replace(found, record=sign(found))
+        with self.database.transaction():
+            self.database.forget(found.tombstones)
+            self.database.add_record(found.record)
+            self.database.new_epoch()
+            self.database.set_served("outdated")
+            count = len(found.tombstones)
+            self.events.write_or_raise("forget", client=client, task=task, uploads=count)
+        self.database.checkpoint()
+        self.forgotten.update((t.client, base_task(t.task)) for t in found.tombstones)
+        self.state = self._rebuild()
+        self.snapshot()
+        return found
 
     def _check_sender(self, envelope: Envelope) -> None:
         check_sender(envelope, self.rules.federation, self.roster)

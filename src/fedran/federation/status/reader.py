@@ -77,8 +77,8 @@ class Reader:
         refused = read_json_object(self.runtime / REFUSED_REQUESTS)
         if refused:
             notes.append(
-                "ALARM: the SuperLink refused requests to the owner's interface without the owner's "
-                f"secret, at least {refused['times']} since its start and the last "
+                "ALARM: the SuperLink refused requests to the owner's interface without the "
+                f"owner's secret, at least {refused['times']} since its start and the last "
                 f"{format_age(now - refused['at'])}. Somebody else can reach its port."
             )
         expires = certificate_expiry(self.folder / "tls" / "server.crt")
