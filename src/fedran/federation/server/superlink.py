@@ -34,7 +34,7 @@ ALARM_SECONDS = 60.0
 """Least time between two alarms, because every request can cause one."""
 
 
-class OwnerOnly(NoOpControlAuthnPlugin):
+class OwnerOnly(NoOpControlAuthnPlugin):  # type: ignore[misc]
     """Lets whoever has the secret act as the one account of Flower's open distribution."""
 
     def __init__(self, runtime: Path) -> None:
