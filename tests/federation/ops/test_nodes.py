@@ -241,7 +241,7 @@ def test_no_catch_up_run_is_started_while_another_run_is_active(status, three, p
 def test_a_node_that_never_accepts_the_head_is_asked_ever_more_rarely(three, place, link):
     serve(place, "1", "2")
     found = []
-    for n in range(8 * FIRST_WAIT):
+    for n in range(7 * FIRST_WAIT + 4):
         before = link.how_often("run")
         three.update(catch_up=True)
         if link.how_often("run") > before:

@@ -1,5 +1,7 @@
 """A head that one upload made worse does not go into service, and the upload is named."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("cryptography")
@@ -70,6 +72,23 @@ def test_a_class_that_does_not_exist_and_takes_rows_holds_the_head_back(store, s
     assert send(store, sites, "site-5", "june", fake, times=5)
     assert update_head(store, VALIDATION, "june", 2.0)[0] == first
     assert held_events(store)[0]["uploads"][0][:2] == ["site-5", "june"]
+
+
+@pytest.mark.parametrize("most", [0, 1, 4])
+def test_uploads_that_were_not_left_out_are_counted(most, store, sites, caplog):
+    """Only so many heads can be tested, and the largest uploads are left out first."""
+    validation = replace(VALIDATION)
+    object.__setattr__(validation, "most_heads", most)
+    honest(store, sites, "may", (0, 1))
+    update_head(store, validation, "may", 2.0)
+    assert f"but {4 - most} smaller new uploads were not left out" in caplog.text or most == 4
+    honest(store, sites, "june", (2, 3))
+    assert send(store, sites, "site-5", "june", flipped(rows(7, (0, 1), 30), 0, 1), times=4)
+    update_head(store, validation, "june", 2.0)
+    (event,) = held_events(store)
+    assert f"{5 - most} smaller new uploads were not left out" in event["reason"]
+    assert ("no single one of the largest" in event["reason"]) == (not event["uploads"])
+    assert bool(event["uploads"]) == (most > 0)
 
 
 def test_the_first_head_is_tested_too(store, sites):

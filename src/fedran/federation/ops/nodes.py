@@ -13,7 +13,7 @@ from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths
 
 log = logging.getLogger(__name__)
-FIRST_WAIT = 10
+FIRST_WAIT = 1
 """Updates until a node that did not accept the newest head is asked again; then twice as many."""
 
 
@@ -25,8 +25,8 @@ class NodeRegistry:
 
     def __init__(self, paths: ServerPaths, *, authenticated: bool) -> None:
         self.paths, self.authenticated = paths, authenticated
-        self.waits: dict[str, tuple[int, int]] = {}
-        """Node -> updates to wait before it is asked again, and the length of the next wait."""
+        self.waits: dict[tuple[str, str], tuple[int, int]] = {}
+        """Node and when it connected -> updates until it is asked again, and the next wait."""
         self.alarmed: set[str] = set()
         self.app = ""
         """Hash of our app, as soon as a run was listed."""
@@ -135,21 +135,22 @@ class NodeRegistry:
     def _catch_up(self, database: Database, nodes: list[dict[str, Any]]) -> None:
         """Start a run without a task if a connected node lacks the newest head.
 
-        A node that still lacks it afterwards is asked again after ever longer waits.
+        A node that still lacks it afterwards, or from which the server waits for an upload, is
+        asked again after ever longer waits. One that connects anew is asked at once.
         """
         head, current = database.served()
         if not head:
             return
-        online = {str(n["node-id"]) for n in nodes if n["status"] == "online"}
-        for node in current:
-            self.waits.pop(node, None)
+        online = {(str(n["node-id"]), n["online-at"]) for n in nodes if n["status"] == "online"}
+        lacking = {connection for connection in online if connection[0] not in current}
+        self.waits = {c: wait for c, wait in self.waits.items() if c in lacking}
         due = 0
-        for node in online - current:
-            wait, next_wait = self.waits.get(node, (0, FIRST_WAIT))
+        for connection in lacking:
+            wait, next_wait = self.waits.get(connection, (0, FIRST_WAIT))
             if wait:
-                self.waits[node] = wait - 1, next_wait
+                self.waits[connection] = wait - 1, next_wait
             else:
-                self.waits[node] = next_wait, 2 * next_wait
+                self.waits[connection] = next_wait, 2 * next_wait
                 due += 1
         if due:
             log.info("%d connected sites lack the newest head; sending it", due)

@@ -284,8 +284,8 @@ def influence_of_sites(
     validation = ValidationSet.load(settings, paths.folder)
     if validation is None:
         raise ValueError(
-            f"{paths.settings_file}: influence is measured on validation rows; name a file with "
-            "`validation`"
+            f"{paths.settings_file}: influence is measured on validation rows at the server, and "
+            "counts of the sites (`site_validation`) are not used; name a file with `validation`"
         )
     with (
         locked(paths.state, 60.0, task="influence"),

@@ -9,6 +9,7 @@ again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -26,6 +27,7 @@ from fedran.federation.server.store import Store
 from fedran.federation.server.validation import decode_upload
 from fedran.wire.validation import FILE_LIMITS
 
+log = logging.getLogger(__name__)
 LEAST_ROWS = 3
 """Validation rows by which a head must be worse, so that a single row never decides."""
 
@@ -76,6 +78,8 @@ class Held:
 
     falls: tuple[Fall, ...]
     uploads: tuple[Blame, ...]
+    not_tried: int = 0
+    """New uploads that were not left out, because only so many heads can be tested."""
 
     @property
     def reason(self) -> str:
@@ -91,8 +95,15 @@ class Held:
             for b in self.uploads[:3]
         ]
         if not self.uploads:
-            parts.append("no single upload explains it")
+            which = "one of the largest new uploads" if self.not_tried else "upload"
+            parts.append(f"no single {which} explains it")
+        if self.not_tried:
+            parts.append(_not_tried(self.not_tried))
         return "; ".join(parts)
+
+
+def _not_tried(count: int) -> str:
+    return f"{count} smaller new uploads were not left out, because too many heads would be tested"
 
 
 def check_head(
@@ -140,7 +151,12 @@ def check_head(
         if gain >= LEAST_ROWS - 0.5 and 100 * gain / rows > margin:
             blamed.append(Blame(upload.client, upload.task, 100 * gain / rows))
     blamed.sort(key=lambda b: -b.gain)
-    return Held(tuple(falls), tuple(blamed)) if falls or blamed else None
+    not_tried = len(uploads) - len(tried) + max(0, len(left_out) - len(rests))
+    if falls or blamed:
+        return Held(tuple(falls), tuple(blamed), not_tried)
+    if not_tried:
+        log.warning("the new head is not held back, but %s", _not_tried(not_tried))
+    return None
 
 
 def _leave_out(

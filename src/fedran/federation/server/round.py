@@ -126,7 +126,8 @@ class Round:
                 return verdict
             if seconds >= next_progress:
                 next_progress = seconds + PROGRESS_SECONDS
-                missing = ", ".join(quorum.missing[:10])
+                nodes = f"{len(self.messenger.unanswered)} connected nodes"
+                missing = ", ".join(quorum.missing[:10]) or nodes
                 log.info("waiting for %s; %.0f s left", missing, quorum.deadline - seconds)
             time.sleep(POLL_SECONDS)
 
