@@ -222,7 +222,7 @@ def test_an_unusual_sum_waits_for_a_person(three):
 def test_a_server_that_knows_older_attempts_than_the_sites_uses_a_higher_number(three):
     """As after the restore of an old backup."""
     three.run("may", three.names[:2])
-    three.run("may", three.names[:2], classes=[0, 1, 2, 3])
+    three.run("may", three.names[:2], sketch=16)
     with three.store() as store:
         assert json.loads(store.database.fact("attempts"))["may"] == 2
         store.database.set_fact("attempts", "{}")

@@ -234,7 +234,7 @@ def test_a_contribution_of_another_resolution_than_agreed_is_not_sent(four, monk
                 found = Request.read(blob)
                 if found.stage is not Stage.SHARE or name == "site-1":
                     continue
-                coarse = replace(Content.read(contents[key]), max_rows=10**9)
+                coarse = replace(Content.read(contents[key]), sites=128)
                 attempt = replace(
                     found.attempt,
                     number=found.attempt.number + later,

@@ -13,16 +13,18 @@ from fedran.wire.sizes import human_bytes
 
 
 def repeat(folder: SiteFolder, task: Task) -> None:
-    """Agree to another secure sum of a task whose sum this site has revealed.
+    """Agree to another secure sum of a task, or add rows that this site refused.
 
-    Needed after another site was forgotten, or after this site corrected its
-    rows. Whoever has seen both sums knows the difference between them.
+    Needed after another site was forgotten, or after this site corrected its rows.
+    Whoever has seen both sums knows the difference between them.
     """
     from fedran.federation.ops.trust import allow_repeat
     from fedran.federation.site.settings import SitePaths
 
-    allow_repeat(SitePaths.find(folder), task)
-    typer.echo(f"this site takes part in one more sum of {task}")
+    if allow_repeat(SitePaths.find(folder), task):
+        typer.echo(f"this site takes part in one more sum of {task}")
+    else:
+        typer.echo(f"this site tries again to add its rows of {task}, when the server asks next")
 
 
 def rekey(folder: SiteFolder) -> None:

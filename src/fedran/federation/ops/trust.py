@@ -57,12 +57,12 @@ def trust_roster(folder: Path, fingerprint: str, file: Path | None = None) -> Sh
     return show_roster(folder, file)
 
 
-def allow_repeat(paths: SitePaths, task: str) -> None:
-    """Let a site take part in another secure sum of a task whose sum it has revealed before."""
+def allow_repeat(paths: SitePaths, task: str) -> bool:
+    """Let a site take part in another secure sum of a task (True), or add rows that it refused."""
     settings = paths.settings()
     state = paths.folder / settings.state
     with locked(state / "outbox", settings.seconds):
-        SumFiles(state).allow_repeat(check_task(task))
+        return SumFiles(state).allow_repeat(check_task(task))
 
 
 def _pinned(paths: SitePaths) -> PinnedRoster:

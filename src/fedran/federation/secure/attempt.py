@@ -74,6 +74,15 @@ def threshold(n_sites: int) -> int:
     return 2 * n_sites // 3 + 1
 
 
+def helpers(min_sites: int) -> int:
+    """How many sites of the roster may work with the server: a third of ``min_sites``, at least 1.
+
+    >>> [helpers(n) for n in (2, 3, 5, 6, 10)]
+    [1, 1, 1, 2, 3]
+    """
+    return max(1, min_sites // 3)
+
+
 def canonical_json(value: object) -> bytes:
     """JSON that is the same on every machine."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")

@@ -8,7 +8,6 @@ lists or resolutions cannot add up anything.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -36,7 +35,6 @@ from fedran.wire.container import pack, unpack
 from fedran.wire.fixed_point import FixedPoint, row_bounds, totals_fixed_point, totals_rounding
 from fedran.wire.validation import DEFAULT_LIMITS, Header
 
-log = logging.getLogger(__name__)
 MAX_ROWS = 10**9
 OMEGA = "omega"
 
@@ -146,18 +144,13 @@ def encode_contribution(
 ) -> NDArray[np.uint32]:
     """A site's totals as integers modulo 2^32, ready to be masked.
 
-    Refused if there are more rows than agreed, or if a number is so large that the sum over all
-    sites could overflow. The reason goes to the server, so it names no number of this site.
+    Refused if there are more rows than agreed, ValueError if a number is so large that the sum over
+    all sites could overflow. The reason must stay at the site.
     """
-    rows, hint = sum(found.sums.counts), "the site's log says more"
+    rows = sum(found.sums.counts)
     if rows > content.max_rows:
-        log.warning("%d rows, and the server's max_rows is %d", rows, content.max_rows)
-        raise Refused("rows", f"at most {content.max_rows} (`max_rows`)", "more", hint)
-    try:
-        return content.fixed_point(fingerprint).encode(found.vector(), content.sites)
-    except ValueError as reason:
-        log.warning("%s", reason)
-        raise Refused("rows", "numbers that a secure sum can hold", "larger ones", hint) from None
+        raise Refused("rows", f"at most {content.max_rows}, the server's max_rows", rows)
+    return content.fixed_point(fingerprint).encode(found.vector(), content.sites)
 
 
 def sum_to_summary(

@@ -50,6 +50,7 @@ from fedran.federation.secure.attempt import (
     SiteIdentity,
     Stage,
     check_digest,
+    helpers,
     pack_parts,
     threshold,
     unpack_parts,
@@ -225,7 +226,7 @@ def share(
     if participants.get(own) != advertised_keys(attempt, own, state.secrets):
         raise Refused(f"advertisement of {own}", "the one that this site sent", "another, or none")
     for sent in state.earlier:
-        _check_overlap(sent, participants, helpers=attempt.min_sites // 3)
+        _check_overlap(sent, participants, helpers(attempt.min_sites))
     peers, channel = sorted(participants), private_key(state.secrets["channel"])
     shares = [
         split(state.secrets[name], len(peers), threshold(len(peers)), random)
@@ -366,16 +367,16 @@ def _answer(
     return replace(state, requests=requests, answers={**state.answers, stage: blob}), blob
 
 
-def _check_overlap(sent: SentVector, participants: Collection[str], helpers: int) -> None:
+def _check_overlap(sent: SentVector, participants: Collection[str], liars: int) -> None:
     """Refuse participants with whom a second sum could be opened beside that of an earlier attempt.
 
     A threshold of the sites revealed the earlier sum, if it is known, and a threshold of these
-    participants would confirm this one. If more than ``helpers`` sites must be in both, one of
+    participants would confirm this one. If more than ``liars`` sites must be in both, one of
     them follows the rules and confirms no other survivors than before.
     """
     then, now = sent.participants, participants
     common = threshold(len(then)) + threshold(len(now)) - len({*then, *now})
-    if common <= helpers:
+    if common <= liars:
         raise Refused(
             "participants",
             f"most of {', '.join(then)}, with whom this site has sent its vector before",

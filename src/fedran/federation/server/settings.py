@@ -22,7 +22,7 @@ from fedran.federation.protocol.messages import (
     check_source,
 )
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
-from fedran.federation.secure.attempt import MAX_SITES
+from fedran.federation.secure.attempt import MAX_SITES, helpers
 from fedran.federation.secure.contribution import MAX_ROWS
 from fedran.federation.secure.noise import Noise
 from fedran.federation.server.quarantine import NewClasses, Thresholds
@@ -135,8 +135,9 @@ class ServerSettings(Settings):
     delta: Annotated[float, between(1e-15, 0.01)] = 1e-5
     """With privacy = "dp": the delta of every row, less than 1 / (number of rows)."""
     honest_sites: Annotated[int | None, between(1, MAX_SITES)] = None
-    """With privacy = "dp": sites on whose noise the guarantee counts. The others of a sum may tell
-    the server theirs. Without it, `min_sites`."""
+    """With privacy = "dp": sites on whose noise the guarantee counts. The others of a sum may work
+    with the server. At most `min_sites` - 1, because a site knows its own noise. Without it, a
+    third of `min_sites`, at least one, is not counted on: 2 of 3, 4 of 5, 7 of 10."""
     total_epsilon: Annotated[float | None, between(0.001, 1000)] = None
     """With privacy = "dp": the budget of a person with rows in every task. A task that would exceed
     it is refused. Without it, every person has rows in one task only."""
@@ -203,10 +204,10 @@ class ServerSettings(Settings):
                 'privacy = "dp" uses the features without a projection, because noise grows with '
                 f"the width: set out_features = {self.in_features}, got {self.out_features}"
             )
-        if (self.honest_sites or 1) > self.min_sites:
+        if (self.honest_sites or 1) >= self.min_sites:
             raise ValueError(
-                f"honest_sites must be at most min_sites = {self.min_sites}, because a sum may "
-                f"have no more sites, got {self.honest_sites}"
+                f"honest_sites must be below min_sites = {self.min_sites}, because a site of a sum "
+                f"knows its own noise, got {self.honest_sites}"
             )
 
     @property
@@ -215,7 +216,8 @@ class ServerSettings(Settings):
         if self.privacy != "dp":
             return None
         assert self.epsilon is not None
-        return Noise(self.epsilon, self.delta, self.honest_sites or self.min_sites)
+        honest = self.honest_sites or self.min_sites - helpers(self.min_sites)
+        return Noise(self.epsilon, self.delta, honest)
 
     @property
     def sketch_columns(self) -> int:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.dp import Mechanism
-from fedran.core.errors import Refused
 from fedran.core.labels import Label, encode_labels
 from fedran.core.summarize import Summarizer
 from fedran.core.totals import totals
@@ -31,10 +30,6 @@ def make_contribution(
     have none of them, and then the sum reveals theirs. Batches of rows are added up, so memory
     does not grow with the number of rows.
     """
-    offer.require(site.federation, site.made_by)
-    if offer.out_features > site.max_out_features:
-        expected = f"at most {site.max_out_features}, the site's max_out_features"
-        raise Refused("out_features", expected, offer.out_features)
     offer = replace(offer, classes=content.classes)
     data = site.source(offer.task)
     if content.noise is None:

@@ -52,12 +52,13 @@ class SumReport:
 
     task: str
     attempt: int
+    """0 before the first one."""
     stage: str
-    """The last exchange that this site answered."""
+    """The last exchange that this site answered; empty before."""
     members: list[str]
     """The sites whose sum it has confirmed; empty before."""
     code: str
-    """Of the receipt; "pending" without one."""
+    """Of the receipt; "pending" without one, "refused" while this site refuses its rows."""
     reason: str
 
 
@@ -140,21 +141,22 @@ def versions() -> dict[str, str]:
 
 def _sums(state: Path) -> list[SumReport]:
     files, found = SumFiles(state), []
-    for path in sorted(files.folder.glob("*.state")):
+    for task in sorted({path.stem for path in files.folder.glob("*.note")}):
         try:
-            newest, note = files.state(path.stem), files.note(path.stem)
+            newest, note = files.state(task), files.note(task)
         except (OSError, ValueError):  # it changes while it is read, or is damaged
             continue
-        if newest is not None:
-            answered = [stage for stage in STAGES if stage in newest.answers]
+        refused = str(note.get("refused") or "")
+        if newest is not None or refused:
+            answered = [stage for stage in STAGES if newest and stage in newest.answers]
             found.append(
                 SumReport(
-                    path.stem,
-                    newest.attempt.number,
-                    str(answered[-1]),
-                    list(newest.survivors),
-                    str(note.get("code", "pending")),
-                    str(note.get("reason", "")),
+                    task,
+                    newest.attempt.number if newest else 0,
+                    str(answered[-1]) if answered else "",
+                    list(newest.survivors) if newest else [],
+                    "refused" if refused else str(note.get("code", "pending")),
+                    refused or str(note.get("reason", "")),
                 )
             )
     return found

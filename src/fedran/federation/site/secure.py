@@ -25,7 +25,7 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure import masking
-from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Stage
+from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Stage, helpers
 from fedran.federation.secure.contribution import Content
 from fedran.federation.secure.coordinator import OMEGA
 from fedran.federation.secure.masking import SiteState
@@ -35,6 +35,11 @@ from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
 FOLDER = "sums"
+CANNOT_ADD = (
+    "this site cannot add its rows to the sum; its own log and status say why, and it refuses this "
+    "task until its operator has run `fedran federation repeat`"
+)
+"""All that a server learns if the rows do not fit what it asks for, whatever the reason is."""
 MakeVector = Callable[[Offer, Content], None]
 """Writes the contribution of a task to its file, in a process of its own."""
 
@@ -78,7 +83,11 @@ class SumFiles:
         write_atomically(self.path(state.attempt.task, "state"), state.to_bytes())
 
     def note(self, task: str) -> dict[str, Any]:
-        """``content`` of the contribution, ``code`` and ``digest`` of the receipt; may be empty."""
+        """What is known about a task; may be empty.
+
+        ``content``, ``fingerprint`` and ``limits`` of the contribution, or why it was ``refused``;
+        ``code``, ``digest`` and ``reason`` of the receipt.
+        """
         return read_json_object(self.path(task, "note"))
 
     def set_note(self, task: str, **changes: Any) -> None:
@@ -111,14 +120,22 @@ class SumFiles:
         """Whether this site's operator agreed to another sum of the task."""
         return self.path(task, "repeat").is_file()
 
-    def allow_repeat(self, task: str) -> None:
-        """Take part in another sum of a task, also with other sites or rows, once."""
+    def allow_repeat(self, task: str) -> bool:
+        """Take part in another sum of a task, also with other sites or rows, once.
+
+        A site that has refused its rows only tries to add them again, and this returns False. Then
+        the ledger holds as before, and a second call lifts it.
+        """
+        refused = bool(self.note(task).get("refused"))
         try:
-            if self.state(task) is None:
+            if self.state(task) is None and not refused:
                 raise FileNotFoundError(f"{task}: no secure sum of this task at this site")
         except Refused:  # it is damaged, and of no use
             self.path(task, "state").unlink()
-        write_atomically(self.path(task, "repeat"), b"")
+        if not refused:
+            write_atomically(self.path(task, "repeat"), b"")
+        self.set_note(task, refused="", limits=[])
+        return not refused
 
     def settle(self, receipt: Receipt) -> None:
         """Keep the server's receipt, and delete the secrets of a sum that the server has."""
@@ -230,9 +247,11 @@ class Participant:
         for name, value in expected.items():
             if getattr(attempt, name) != value:
                 raise Refused(f"{name} of the attempt", str(value), getattr(attempt, name))
-        self._check_noise(offer, content)
+        self._check_limits(offer, attempt, content)
         task, files = offer.task, self.files
-        state = files.state(task)
+        state, note = files.state(task), files.note(task)
+        if note.get("refused"):
+            raise NoContribution(CANNOT_ADD, failed=True)
         if state is not None and state.attempt == attempt:
             return
         known = task in (name for name, _ in files.settled())
@@ -241,7 +260,7 @@ class Participant:
         sent = () if state is None else state.sent
         fixed = known or any(s.survivors or s.content == content.digest for s in sent)
         if fixed and not files.may_repeat(task):
-            same = files.note(task).get("content") == content.digest
+            same = note.get("content") == content.digest
             if same and files.path(task, "vector").is_file():
                 return
             raise Refused(
@@ -251,18 +270,40 @@ class Participant:
                 hint="two sums differ by what has changed at one site; `fedran federation repeat` "
                 "at this site agrees to that",
             )
+        # Whether rows fit is one bit about them. A server that could ask with one limit after the
+        # other would find out their number and classes.
+        limits = [content.max_rows, *content.classes]
+        if content.noise is None and (note.get("limits") or limits) != limits:
+            raise Refused(
+                "content",
+                "the classes and max_rows of the first request for this task",
+                "others",
+                hint="`fedran federation repeat` at this site accepts them",
+            )
         if content.omega:
             write_atomically(files.path(task, "omega"), omega)
         files.set_note(task, content="", fingerprint="")  # until it is complete, it is not sent
-        self.make_vector(offer, content)
-        files.set_note(task, fingerprint=attempt.fingerprint)
+        try:
+            self.make_vector(offer, content)
+        except Exception as reason:
+            if isinstance(reason, NoContribution) and not reason.failed:
+                raise
+            asked = f"max_rows {content.max_rows} and {len(content.classes)} classes"
+            log.error("task %s refused: %s; the server asked with %s", task, reason, asked)
+            files.set_note(task, refused=f"{reason}; the server asked with {asked}")
+            raise NoContribution(CANNOT_ADD, failed=True) from None
+        files.set_note(task, fingerprint=attempt.fingerprint, limits=limits)
 
-    def _check_noise(self, offer: Offer, content: Content) -> None:
-        """Refuse a sum with less noise than this site's settings demand.
+    def _check_limits(self, offer: Offer, attempt: Attempt, content: Content) -> None:
+        """Refuse more features, or less noise, than this site's settings allow.
 
-        The sum has at least ``min_sites`` members, so the noise may count on that many sites.
+        The sum has at least ``min_sites`` members. Some may work with the server, and each knows
+        its own noise. So the guarantee may count on the noise of the others only.
         """
         noise, limits = content.noise, self.limits
+        if offer.out_features > limits.max_out_features:
+            expected = f"at most {limits.max_out_features}, the site's max_out_features"
+            raise Refused("out_features", expected, offer.out_features)
         if (noise is not None) != (offer.privacy == "dp"):
             expected = "noise" if offer.privacy == "dp" else "no noise"
             raise Refused("content", f"{expected}, as the offer says", noise)
@@ -271,7 +312,7 @@ class Participant:
         for name, given, most in (
             ("epsilon", noise.epsilon, limits.max_epsilon),
             ("delta", noise.delta, limits.max_delta),
-            ("honest sites", noise.honest, limits.min_sites),
+            ("honest sites", noise.honest, attempt.min_sites - helpers(limits.min_sites)),
         ):
             if given > most:
                 raise Refused(name, f"at most {most}, as this site's settings demand", given)

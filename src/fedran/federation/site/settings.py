@@ -62,7 +62,8 @@ class SiteSettings(Settings):
     classifier labels correctly, and tells the server, if the server's `site_validation` asks."""
     max_epsilon: Annotated[float, between(0.001, 1000)] = 8.0
     """The largest epsilon of a task's rows. With privacy = "dp", a server that asks for less noise
-    gets nothing. The noise counts on at most `min_sites` honest sites."""
+    gets nothing. Nor does one whose noise counts on more sites than the sum has besides those that
+    may work with the server (a third of `min_sites`, at least one)."""
     max_delta: Annotated[float, between(0, 0.01)] = 1e-5
     """The largest delta of a task's rows."""
     pseudo_labels: Literal["margin", "none"] = "margin"

@@ -47,6 +47,13 @@ def print_site(report: SiteReport, console: Console) -> None:
             "until it is pinned; see `fedran federation roster`"
         )
     for found in report.sums:
+        if found.code == "refused":
+            console.print(
+                f"  [bold]{escape(found.task)}[/]: [bold red]this site refuses[/], and tells the "
+                f"server no reason: {escape(found.reason)}. `fedran federation repeat` tries again",
+                soft_wrap=True,
+            )
+            continue
         members = f", sum of {', '.join(found.members)}" if found.members else ""
         console.print(
             f"  [bold]{escape(found.task)}[/]: secure sum, attempt {found.attempt}, "

@@ -1,0 +1,121 @@
+"""What a site tells a server that asks for its part in secure sums, and when it stops answering."""
+
+import io
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from rich.console import Console
+
+from fedran.core.errors import Refused
+from fedran.federation.protocol.settings import load_settings
+from fedran.federation.secure.attempt import Request, Stage
+from fedran.federation.secure.pinning import PinnedRoster
+from fedran.federation.server.cohorts import make_terms
+from fedran.federation.site.app import LocalSite
+from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.report import read_site
+from fedran.federation.site.secure import CANNOT_ADD, NoContribution, Participant
+from fedran.federation.site.settings import SitePaths, SiteSettings
+from fedran.federation.status.site_terminal import print_site
+from helpers.secure_federation import D, SecureFederation, rows
+
+
+@pytest.fixture
+def three(tmp_path, monkeypatch):
+    return SecureFederation(tmp_path, monkeypatch)
+
+
+def advertise(federation, number=1, name="site-1", task="may", **changes):
+    """Ask a site to take part in an attempt with these settings of the server."""
+    file = federation.folder / "sites" / name / "site.toml"
+    settings = load_settings(SiteSettings, file)
+    local = LocalSite(file, settings, Outbox(federation.state(name) / "outbox"), simulated=True)
+    shown = PinnedRoster(federation.state(name)).clients
+    me = Participant.load(file.parent, settings, shown, local.make_vector)
+    asked = federation.settings(**changes)
+    with federation.store() as store:
+        store.rules = replace(store.rules, fingerprint=asked.features().fingerprint)
+        attempt, content = make_terms(asked, store, task, number, "")
+    request = Request(attempt, Stage.ADVERTISE).to_bytes()
+    return me.answer(asked.offer(task), request, content.fields(), b"")
+
+
+def put_strange_rows(federation, what):
+    """Rows that a site cannot add, for one of several reasons."""
+    X, y = rows(0, 60)
+    if what == "label":
+        y[3] = 9
+    elif what == "nan":
+        X[3] = np.nan
+    federation.put("site-1", "may", X, y)
+
+
+@pytest.mark.parametrize("what", ["count", "label", "nan", "time"])
+def test_rows_that_do_not_fit_are_refused_with_one_sentence_until_the_operator_acts(
+    three, monkeypatch, caplog, what
+):
+    """The server could otherwise ask with one limit after the other."""
+    put_strange_rows(three, what)
+    if what == "time":
+        slow = ChildProcessError("no upload was made within 600 seconds")
+        monkeypatch.setattr(LocalSite, "make_vector", lambda *_: (_ for _ in ()).throw(slow))
+    caplog.set_level(logging.ERROR)
+    for number, max_rows in enumerate((50, 10_000), 1):
+        with pytest.raises(NoContribution) as told:
+            advertise(three, number, max_rows=max_rows)
+        assert str(told.value) == CANNOT_ADD
+        assert not any(c.isdigit() for c in CANNOT_ADD)
+    (found,) = read_site(SitePaths(three.folder / "sites" / "site-1")).sums
+    reason = {"count": "got 60", "label": "1 others", "nan": "NaN", "time": "600 seconds"}[what]
+    assert (found.code, reason in found.reason, reason in caplog.text) == ("refused", True, True)
+    monkeypatch.undo()
+    three.put("site-1", "may", *rows(0))
+    assert not three.files("site-1").allow_repeat("may")
+    advertise(three, 3)
+
+
+def test_a_refused_task_is_in_the_status_of_the_site_and_concerns_no_other_task(three):
+    put_strange_rows(three, "count")
+    with pytest.raises(NoContribution):
+        advertise(three, max_rows=50)
+    advertise(three, task="june", max_rows=50)
+    console = Console(file=io.StringIO(), width=300)
+    print_site(read_site(SitePaths(three.folder / "sites" / "site-1")), console)
+    text = console.file.getvalue()
+    assert "may: this site refuses, and tells the server no reason: task may: rows" in text
+    assert "june: secure sum, attempt 1" in text
+
+
+@pytest.mark.parametrize("changes", [{"max_rows": 41}, {"max_rows": 39}, {"classes": [0, 1, 2, 3]}])
+def test_a_server_that_changes_its_limits_learns_nothing_about_the_rows(three, changes):
+    """A site has 40 rows. The first refusal of a series of limits would tell."""
+    advertise(three, 1, max_rows=1000)
+    with pytest.raises(Refused, match="the classes and max_rows of the first request"):
+        advertise(three, 2, **changes)
+    advertise(three, 3, max_rows=1000)
+    assert three.files("site-1").allow_repeat("may")
+    advertise(three, 4, max_rows=41)
+
+
+def test_a_site_without_rows_says_so_and_takes_part_later(three):
+    three.remove("site-1", "may")
+    with pytest.raises(NoContribution, match="no rows for task may yet"):
+        advertise(three, 1, max_rows=50)
+    three.put("site-1", "may", *rows(0))
+    advertise(three, 2, max_rows=100)
+
+
+@pytest.mark.parametrize(("own", "most"), [(2, 5), (5, 5), (6, 4)])
+def test_the_noise_counts_on_no_site_that_may_know_the_own_one_or_tell_it(three, own, most):
+    file = three.folder / "sites" / "site-1" / "site.toml"
+    file.write_text(f"{file.read_text()}min_sites = {own}\nmax_epsilon = 1000.0\n")
+    asked = {"privacy": "dp", "out_features": D, "epsilon": 1000.0, "min_sites": 6, "max_rows": 200}
+    advertise(three, 1, honest_sites=most, **asked)
+    if most < 5:
+        with pytest.raises(Refused, match=f"honest sites: expected at most {most}, .*, got 5"):
+            advertise(three, 2, honest_sites=5, **asked)
