@@ -31,7 +31,7 @@ from fedran.core._linalg.arrays import to_device
 from fedran.core.accounts import Accounts
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.ridge import Ridge
-from fedran.data.catalogue import load_dataset
+from fedran.data.catalogue import dataset_title, load_dataset
 from fedran.data.stream import Task, make_stream
 from fedran.wire import quantisation
 
@@ -336,7 +336,7 @@ def fit(runs: list[dict]) -> str:
         best = int(table.mean(axis=(0, 1)).argmax())
         f = np.mean([Accounts(**run["tasks"][-1]["accounts"]).cut_fraction for run in same])
         lines.append(
-            f"| {case.dataset} | {case.n_tasks}, {case.clients}, {case.beta:g} "
+            f"| {dataset_title(case.dataset)} | {case.n_tasks}, {case.clients}, {case.beta:g} "
             f"| {case.out_features} | {case.message} | {max(r['mib'] for r in same):.3f} | {f:.3f} "
             f"| {table[..., best].mean():.2f} / {table[:, -1, best].mean():.2f} | {RHOS[best]:g} |"
         )

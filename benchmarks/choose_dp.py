@@ -27,6 +27,7 @@ from fedran.core.aggregator import Aggregator
 from fedran.core.dp import Budget, Mechanism, Shares, levels_for
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.release import RIDGE, Release, mean_row
+from fedran.data.catalogue import dataset_title
 from fedran.data.stream import make_stream
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -147,7 +148,7 @@ def fit(runs: list[dict]) -> str:
         f"Written by `python benchmarks/choose_dp.py fit` on {datetime.date.today()} from",
         "results/dp_constants.ndjson. A fifth of the training rows of each class is held out; no",
         "test row is read. CIFAR-100, 5 tasks, delta 1e-5, 400 rows per class, means over streams:",
-        f"{', '.join(f'{streams(runs, d)} of {d}' for d in DATASETS)}.",
+        f"{'; '.join(f'{streams(runs, d)} of {dataset_title(d)}' for d in DATASETS)}.",
         "The counts get 1 % of the squared sensitivity, the Gram the share of the column, and the",
         "class sums the rest. r is the norm to which rows of later tasks are shortened after",
         'centring; "-" means that rows are not centred.',
@@ -165,7 +166,7 @@ def fit(runs: list[dict]) -> str:
             same = [r for r in runs if key.items() <= r.items()]
             table = np.array([r["tasks"][-1]["accuracy"] for r in same])
             cells.append(f"{table.mean(axis=0).max():.2f}")
-        lines.append(f"| {dataset} | {epsilon:g} | {' | '.join(cells)} |")
+        lines.append(f"| {dataset_title(dataset)} | {epsilon:g} | {' | '.join(cells)} |")
     used = [r for r in runs if r["gram"] == 0.35 and r["norm"] == 0.8]
     lines += [
         "",

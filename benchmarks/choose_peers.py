@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from choose_constants import split, training_rows
+from fedran.data.catalogue import dataset_title
 from fedran.data.stream import make_stream
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import make_method
@@ -74,7 +75,7 @@ def main() -> None:
         lines += [f"|---|{'---:|' * len(grid)}"]
         for dataset in DATASETS:
             cells = [f"{accuracy(dataset, key, setting, value):.2f}" for value in grid]
-            lines.append(f"| {dataset} | {' | '.join(cells)} |")
+            lines.append(f"| {dataset_title(dataset)} | {' | '.join(cells)} |")
             print(lines[-1], flush=True)
     (Path(__file__).parent.parent / "results" / "peers.md").write_text("\n".join(lines) + "\n")
 

@@ -31,6 +31,7 @@ from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
 from fedran.core.nystrom import SKETCH_BASE, SKETCH_SLOPE, totals_to_summary
 from fedran.core.totals import Totals, aware_omega, blind_omega, totals
+from fedran.data.catalogue import dataset_title
 from fedran.data.stream import Task, make_stream
 from fedran.wire.fixed_point import row_bounds, totals_fixed_point, totals_rounding
 
@@ -210,7 +211,8 @@ def fit(runs: list[dict]) -> str:
         "|---|---|---:|---:|---:|---:|",
     ]
     for run in runs:
-        fields = {k: v for k, v in run.items() if k in Case.__dataclass_fields__}
+        case = Case(**{k: v for k, v in run.items() if k in Case.__dataclass_fields__})
+        name = str(case).replace(case.dataset, dataset_title(case.dataset))
         table = np.array([t["accuracy"] for t in run["tasks"]])
         best = int(table.mean(axis=0).argmax())
         final = Accounts(**run["tasks"][-1]["accounts"])
@@ -223,7 +225,7 @@ def fit(runs: list[dict]) -> str:
             for t in run["tasks"]
         ]
         lines.append(
-            f"| {Case(**fields)} | {run['n_tasks']}, {run['seed']} | {final.cut_fraction:.3f} "
+            f"| {name} | {run['n_tasks']}, {run['seed']} | {final.cut_fraction:.3f} "
             f"| {run['rhos'][best]:g} | {table[:, best].mean():.2f} / {table[-1, best]:.2f} "
             f"| {np.mean(ruled):.2f} / {ruled[-1]:.2f} |"
         )

@@ -10,6 +10,7 @@ from sklearn.datasets import load_digits
 from fedran.core.errors import Refused
 from fedran.data.catalogue import (
     DATASETS,
+    TITLES,
     HAR_TEST_FROM,
     data_file,
     digits,
@@ -270,3 +271,8 @@ def test_a_missing_file_is_looked_up_in_the_current_folder_and_below_fedran_data
     monkeypatch.setenv("FEDRAN_DATA", str(tmp_path / "data"))
     with pytest.raises(FileNotFoundError, match=r"data/mine.npz does not exist"):
         load_dataset("mine.npz")
+
+
+def test_every_dataset_has_a_title_of_its_own():
+    assert set(TITLES) == set(DATASETS)
+    assert len(set(TITLES.values())) == len(TITLES)

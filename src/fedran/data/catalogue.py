@@ -206,6 +206,27 @@ DATASETS: dict[str, Callable[[], Dataset]] = {
     "har-dsa19": lambda: har(data_file("data/har_dsa19/features.npz", DSA)),
 }
 
+TITLES = {
+    "digits": "Digits",
+    "cifar100": "CIFAR-100",
+    "cifar100-efficientnet_lite0": "CIFAR-100, EfficientNet-Lite0",
+    "cifar100-vit_ti16": "CIFAR-100, ViT-Ti/16",
+    "vtab50-efficientnet_lite0": "VTAB-50, EfficientNet-Lite0",
+    "vtab50-vit_s14": "VTAB-50, ViT-S/14",
+    "vtab50-vit_ti16": "VTAB-50, ViT-Ti/16",
+    "har-dsa19": "Activity recognition",
+}
+"""What readers of tables see instead of the name: the data and the backbone of its features."""
+
+
+def dataset_title(name: str) -> str:
+    """The title of a known dataset. Others are shown under their own name.
+
+    >>> dataset_title("cifar100-vit_ti16"), dataset_title("my-photos")
+    ('CIFAR-100, ViT-Ti/16', 'my-photos')
+    """
+    return TITLES.get(name, name)
+
 
 def _with_images(dataset: Dataset, images: str) -> Dataset:
     """The dataset with the images of its features, if they are on this machine."""

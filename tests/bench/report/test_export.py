@@ -46,6 +46,14 @@ def test_csv_reads_back_to_the_cells():
     assert rows == [[c.text for c in row] for row in TABLE.rows]
 
 
+def test_csv_keeps_the_names_of_datasets_that_pages_show_as_titles():
+    (section,) = make_pages(comparison(seeds=(1,), betas=(0.1,)), "")[0].sections
+    (table,) = section.tables
+    keys = [row[0] for row in list(csv.reader(io.StringIO(csv_table(table))))[1:]]
+    assert keys[0] == "cifar100-efficientnet_lite0: 5 tasks, 5 clients, dirichlet split"
+    assert table.rows[0][0].text.startswith("CIFAR-100, EfficientNet-Lite0: 5 tasks")
+
+
 def test_latex_escapes_every_special_character_and_marks_the_best():
     lines = latex_table(TABLE).splitlines()
     assert lines[:4] == [

@@ -90,7 +90,7 @@ def test_the_first_page_opens_with_name_verdict_and_figure(full_report):
     assert [text.index(x) for x in order] == sorted(text.index(x) for x in order)
     assert 3 <= len(re.findall("<li>", text[: text.index("<main>")])) <= 5
     other = full_report.pages["cifar100.html"]
-    assert "<title>CIFAR-100 - made up</title>" in other
+    assert "<title>CIFAR-100, EfficientNet-Lite0 - made up</title>" in other
 
 
 def test_hostile_strings_are_escaped(full_report):

@@ -23,7 +23,7 @@ def test_the_overview_comes_first_then_datasets_then_studies():
 
 def test_a_dataset_has_one_page_for_all_its_settings():
     _, page = make_pages([made_up(clients=k, beta=b) for k in (5, 100) for b in (0.1, 1.0)], "x")
-    assert page.title == "CIFAR-100"
+    assert page.title == "CIFAR-100, EfficientNet-Lite0"
     assert [s.title for s in page.sections if not s.folded] == [
         "5 tasks, 5 clients, dirichlet split",
         "5 tasks, 100 clients, dirichlet split",

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedran.bench.report.paper import vit_backbone
 from fedran.bench.results.grouping import (
     Group,
     Setting,
@@ -17,6 +16,7 @@ from fedran.bench.results.grouping import (
     setting_title,
 )
 from fedran.bench.results.result import Result
+from fedran.data.catalogue import dataset_title
 
 LABEL_KEYS = {
     "fedran": "labelled only",
@@ -65,7 +65,7 @@ class ComponentStudy:
     @property
     def backbones(self) -> str:
         """Which figures come from which backbone."""
-        ours = vit_backbone(self.dataset) or self.dataset
+        ours = dataset_title(self.dataset)
         return (
             f"Ours: {ours}, frozen. Printed: ViT-B/16, fine-tuned in task 0, 10 tasks, β = 1. The "
             "backbones differ, so only the steps between components can be compared."

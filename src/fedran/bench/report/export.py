@@ -81,11 +81,14 @@ def text_table(table: Table) -> str:
 
 
 def csv_table(table: Table) -> str:
-    """A heading row and one line per row. Columns of one group carry its name."""
+    """A heading row and one line per row. Columns of one group carry its name.
+
+    Datasets have the names by which ``fedran run`` knows them.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([c.label for c in table.columns])
-    writer.writerows([cell.text for cell in row] for row in table.rows)
+    writer.writerows([cell.key or cell.text for cell in row] for row in table.rows)
     return out.getvalue()
 
 

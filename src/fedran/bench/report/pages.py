@@ -18,6 +18,7 @@ from fedran.bench.report.verdict import (
 )
 from fedran.bench.results.grouping import Group, Setting, counted
 from fedran.bench.results.result import DEFAULT_STUDY, STUDIES, Result
+from fedran.data.catalogue import dataset_title
 
 COMPARISONS = frozenset({"accuracy", "communication", "training"})
 """Studies that are shown on the pages of the datasets."""
@@ -33,35 +34,30 @@ SAME_PAGE = {"speedup": "runtime"}
 DATASETS = {
     "cifar100-efficientnet_lite0": (
         "cifar100",
-        "CIFAR-100",
         "Small photographs of 100 classes, as features of a frozen EfficientNet-Lite0.",
     ),
     "cifar100-vit_ti16": (
         "cifar100-vit",
-        "CIFAR-100 with a ViT",
         "Small photographs of 100 classes, as features of a ViT-Ti/16 (a Vision Transformer).",
     ),
     "vtab50-efficientnet_lite0": (
         "vtab50",
-        "VTAB-50",
         "1,800 training and 3,000 test images of 50 classes from five domains, as features of a "
         "frozen EfficientNet-Lite0. The paper uses another split.",
     ),
     "vtab50-vit_ti16": (
         "vtab50-vit",
-        "VTAB-50 with a ViT",
         "1,800 training and 3,000 test images of 50 classes from five domains, as features of a "
         "ViT-Ti/16 (a Vision Transformer). The paper uses another split.",
     ),
     "har-dsa19": (
         "har",
-        "Activity recognition",
         "Motion sensors of 8 people (UCI, Daily and Sports Activities). Each person is a client. "
         "The last quarter of the segments of each person is the test set.",
     ),
-    "digits": ("digits", "Digits", "The small set of handwritten digits of scikit-learn."),
+    "digits": ("digits", "The small set of handwritten digits of scikit-learn."),
 }
-"""File name, title and description of datasets. Other datasets appear under their own name."""
+"""File name and description of datasets."""
 WHAT = (
     "Several clients learn one classifier without sharing their rows. Classes arrive task by task. "
     "In each task every client uploads a message, and a server makes a classifier for all classes "
@@ -101,7 +97,8 @@ def make_pages(results: Sequence[Result], name: str) -> list[Page]:
         shown = [r for r in own if r.study in COMPARISONS]
         first = main_case(shown)
         if first is not None:
-            file, title, about = DATASETS.get(dataset, (slug(dataset), dataset, ""))
+            file, about = DATASETS.get(dataset, (slug(dataset), ""))
+            title = dataset_title(dataset)
             sections = comparison_sections(shown)
             lines = verdict(first[1])
             pages.append(Page(file, title, about, lines, sections, _where(*first)))
@@ -145,16 +142,15 @@ def overview_page(results: Sequence[Result], name: str) -> Page:
     figure = [c for c in charts if not c.collapsed]
     tables = [comparison_table(shown)]
     section = Section("bytes", "Accuracy against bytes", [], tables, figure)
-    titles = {dataset: title for dataset, (_, title, _) in DATASETS.items()}
     title = f"{name}: accuracy and bytes of {counted(len({r.key for r in results}), 'method')}"
-    lines = overall_verdict(shown, titles)
+    lines = overall_verdict(shown)
     return Page("index", title, WHAT, lines, [section], _where(*first))
 
 
 def _where(case: tuple[Setting, float | None], found: Sequence[Group]) -> str:
     """The setting of a verdict in words, for readers who do not know the terms."""
     setting, beta = case
-    title = DATASETS.get(setting.dataset, ("", setting.dataset, ""))[1]
+    title = dataset_title(setting.dataset)
     classes = len(found[0].first.classes)
     uneven = "uneven split" if beta is not None and beta < 1 else "split"
     skew = "" if beta is None else f", {uneven} with β = {beta:g}"

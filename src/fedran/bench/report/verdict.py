@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from fedran.bench.report.ablations import component_studies, label_studies, rank_studies
 from fedran.bench.report.tables.communication import largest_upload
@@ -18,6 +18,7 @@ from fedran.bench.report.tables.table import (
     number_columns,
     results_of,
     seconds,
+    setting_cell,
     text_columns,
 )
 from fedran.bench.results.grouping import (
@@ -36,6 +37,7 @@ from fedran.bench.results.metrics import (
     task_seconds,
 )
 from fedran.bench.results.result import DEFAULT_STUDY, Result
+from fedran.data.catalogue import dataset_title
 
 LINES = 5
 """Sentences of a verdict."""
@@ -148,19 +150,16 @@ def verdict(found: Sequence[Group]) -> list[str]:
     return lines[:LINES]
 
 
-def overall_verdict(results: Sequence[Result], titles: Mapping[str, str]) -> list[str]:
-    """The verdict on the first setting, and one sentence on all comparisons.
-
-    ``titles`` are names of datasets for readers.
-    """
+def overall_verdict(results: Sequence[Result]) -> list[str]:
+    """The verdict on the first setting, and one sentence on all comparisons."""
     first = main_case(results)
     if first is None:
         return []
-    lines, total = verdict(first[1]), _over_all(results, titles)
+    lines, total = verdict(first[1]), _over_all(results)
     return [*lines[: LINES - 1], total] if total else lines
 
 
-def _over_all(results: Iterable[Result], titles: Mapping[str, str]) -> str:
+def _over_all(results: Iterable[Result]) -> str:
     """How often our messages are the most accurate, and where they are furthest behind."""
     gaps = []
     for (setting, beta), found in comparison_cases(results).items():
@@ -181,7 +180,7 @@ def _over_all(results: Iterable[Result], titles: Mapping[str, str]) -> str:
     if gap <= 0:
         return f"{text}."
     skew = "" if beta is None else f", β = {beta:g}"
-    where = titles.get(dataset, dataset)
+    where = dataset_title(dataset)
     return f"{text}. It is behind by at most {gap:.1f} points ({name} on {where}{skew})."
 
 
@@ -208,7 +207,7 @@ def study_verdict(results: Sequence[Result]) -> list[str]:
         rule = {step: _average(next(iter(row.values()))) for (_, step), row in steps.bars.items()}
         first, best = next(iter(rule)), max(rule, key=lambda step: rule[step])
         lines.append(
-            f"{steps.dataset}, {steps.lams[0]}: {rule[first]:.1f} % with {first}, at best "
+            f"{dataset_title(steps.dataset)}, {steps.lams[0]}: {rule[first]:.1f} % with {first}, at best "
             f"{rule[best]:.1f} % with {best}."
         )
     timed = [r for r in results if r.study == "speedup" and r.side_by_side == 1]
@@ -218,7 +217,7 @@ def study_verdict(results: Sequence[Result]) -> list[str]:
             if role(g) == OURS and trained:
                 slow = [t.mean(task_seconds) or 0.0 for t in trained]
                 lines.append(
-                    f"{setting.dataset}: FedRAN takes {seconds(g.mean(task_seconds))} s "
+                    f"{dataset_title(setting.dataset)}: FedRAN takes {seconds(g.mean(task_seconds))} s "
                     f"per task, methods that train {seconds(min(slow))} to {seconds(max(slow))} s "
                     f"with {min(t.first.tasks[0].rounds for t in trained)} to "
                     f"{max(t.first.tasks[0].rounds for t in trained)} rounds per task."
@@ -265,7 +264,7 @@ def comparison_table(results: Sequence[Result]) -> Table:
     for (setting, beta), members in comparison_cases(results).items():
         shown = [_best(g for g in members if g.key == key) for key in COMPARED]
         best = _best(g for g in members if g.competes and not is_ours(g))
-        row = [Cell(setting.title), Cell(beta_text(beta)), *(Cell(_pair(g)) for g in shown)]
+        row = [setting_cell(setting), Cell(beta_text(beta)), *(Cell(_pair(g)) for g in shown)]
         row += [Cell(f"{best.name}: {_pair(best)}" if best else NOTHING)]
         if not blocks or blocks[-1][0][0] != row[0]:
             blocks.append([])

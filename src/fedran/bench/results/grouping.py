@@ -11,6 +11,7 @@ import numpy as np
 
 from fedran.bench.results.metrics import is_head, is_prompted, is_trained
 from fedran.bench.results.result import ABLATIONS, Result
+from fedran.data.catalogue import dataset_title
 
 Mark = Literal["", "best", "second"]
 _ACCOMPANYING = ("training", "runtime", "speedup")
@@ -63,7 +64,12 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """Dataset and settings as text."""
+        """The title of the dataset, and the settings as text."""
+        return f"{dataset_title(self.dataset)}: {self.frame}"
+
+    @property
+    def key(self) -> str:
+        """The name of the dataset, and the settings as text, for files that programs read."""
         return f"{self.dataset}: {self.frame}"
 
 

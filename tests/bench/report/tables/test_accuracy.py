@@ -35,9 +35,9 @@ def test_a_method_that_was_not_run_at_a_beta_has_a_dash():
 def test_every_setting_has_its_own_table():
     tables = accuracy_tables(comparison(seeds=(1,), betas=(0.1,)))
     assert [t.title for t in tables if not t.title.startswith("Printed")] == [
-        "All methods: cifar100-efficientnet_lite0: 5 tasks, 5 clients, dirichlet split",
-        "All methods: vtab50-vit_s14: 5 tasks, 5 clients, dirichlet split",
-        "All methods: cifar100-efficientnet_lite0: 5 tasks, 100 clients, dirichlet split",
+        "All methods: CIFAR-100, EfficientNet-Lite0: 5 tasks, 5 clients, dirichlet split",
+        "All methods: VTAB-50, ViT-S/14: 5 tasks, 5 clients, dirichlet split",
+        "All methods: CIFAR-100, EfficientNet-Lite0: 5 tasks, 100 clients, dirichlet split",
     ]
 
 

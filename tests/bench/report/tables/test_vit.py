@@ -56,7 +56,7 @@ def test_a_fine_tuned_network_has_its_forward_pass_in_its_time():
 
 def test_costs_stand_beside_fedran_and_its_mixture():
     (table,) = cost_tables(vit())
-    assert table.title.startswith("Cost on one ViT-Ti/16: cifar100-vit_ti16: 10 tasks, 5 clients")
+    assert table.title.startswith("Cost: CIFAR-100, ViT-Ti/16: 10 tasks, 5 clients")
     names = [row[0].text for row in table.rows]
     assert set(names[:3]) == OURS
     assert names[3:] == [label for label, _, _ in PROMPTS.values()]

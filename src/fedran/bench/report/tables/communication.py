@@ -18,6 +18,7 @@ from fedran.bench.report.tables.table import (
     one_per_setting,
     ratio,
     results_of,
+    setting_cell,
     text_columns,
     times,
 )
@@ -69,7 +70,7 @@ def _against_the_paper(cases: Cases) -> list[Table]:
         used += [ours, theirs] if theirs else [ours]
         blocks.setdefault(setting, []).append(
             [
-                Cell(setting.title),
+                setting_cell(setting),
                 Cell(beta_text(beta)),
                 Cell(mib(size)),
                 Cell(mib(sent)),

@@ -10,6 +10,7 @@ from fedran.bench.report.tables.table import (
     date_range,
     full_command,
     number_columns,
+    setting_cell,
     text_columns,
 )
 from fedran.bench.results.grouping import (
@@ -17,7 +18,6 @@ from fedran.bench.results.grouping import (
     by_setting_and_beta,
     groups,
     machine_of,
-    setting_title,
 )
 from fedran.bench.results.result import Result
 
@@ -60,7 +60,7 @@ def command_table(results: Iterable[Result]) -> Table:
 def run_table(results: Iterable[Result]) -> Table:
     """One row per method, setting and beta, with the ids of the runs behind it."""
     blocks = [
-        [[Cell(setting_title(*case)), *_run_row(g)] for g in found]
+        [[setting_cell(*case), *_run_row(g)] for g in found]
         for case, found in by_setting_and_beta(groups(results)).items()
     ]
     columns = [

@@ -24,6 +24,8 @@ class Cell:
     text: str
     mark: Mark = ""
     muted: bool = False
+    key: str = ""
+    """What CSV files hold instead of the text, where programs know it by another name."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,12 @@ def one_per_setting(tables: Iterable[tuple[Setting, Table]]) -> list[Table]:
         if shown:
             del longest[setting]
     return kept
+
+
+def setting_cell(setting: Setting, beta: float | None = None) -> Cell:
+    """A setting under the title of its dataset; in CSV files under the name of its dataset."""
+    skew = "" if beta is None else f", β = {beta:g}"
+    return Cell(setting.title + skew, key=setting.key + skew)
 
 
 def text_columns(*headings: str) -> list[Column]:

@@ -139,7 +139,7 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
     if shared:
         names = "; ".join(shared)
         note.append(f"Runs that shared the machine, so that seconds are only indicative: {names}.")
-    title = f"Cost on one {vit_backbone(setting.dataset)}: {setting_title(setting, beta)}"
+    title = f"Cost: {setting_title(setting, beta)}"
     return Table(title, columns, [[r] for r in rows], " ".join(note), results_of(found))
 
 
