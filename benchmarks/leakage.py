@@ -18,6 +18,9 @@ from pathlib import Path
 import numpy as np
 
 import fedran
+from fedran.bench.report.leakage import STUDY, read_leakage, short_table
+from fedran.bench.report.markdown import markdown_page, pipe_table
+from fedran.bench.report.pages import leakage_page
 from fedran.core.dp import Budget, Mechanism
 from fedran.core.nystrom import totals_to_summary
 from fedran.core.release import Release
@@ -25,16 +28,24 @@ from fedran.core.totals import blind_omega, totals
 from fedran.data.catalogue import load_dataset
 from fedran.data.partition import dirichlet
 from fedran.leakage import Leakage, measure
-from fedran.leakage.attacks import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
-from fedran.wire.sizes import human_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-DATASETS = {
-    "cifar100-efficientnet_lite0": "EfficientNet-Lite0, d = 1280",
-    "cifar100-vit_ti16": "ViT-Ti/16, d = 192",
-}
+DATASETS = ("cifar100-efficientnet_lite0", "cifar100-vit_ti16")
 STREAM, CLASSES, SITES, COHORT, BETA = 1993, 50, 20, 10, 0.5
 M, SKETCH = 4096, 512
+SETTING = {
+    "study": STUDY,
+    "command": "python benchmarks/leakage.py",
+    "stream": STREAM,
+    "classes": CLASSES,
+    "sites": SITES,
+    "beta": BETA,
+    "cohort": COHORT,
+    "out_features": M,
+    "sketch": SKETCH,
+    "delta": 1e-5,
+}
+"""What every line of results/leakage.ndjson says about its measurement."""
 REFERENCE = 10_500
 """Non-members that are tested: enough for a rate at 0.1 % false positives."""
 FIRST_MARK, LAST_MARK = "<!-- made by benchmarks/leakage.py -->", "<!-- end -->"
@@ -147,110 +158,23 @@ def _fields(found: Leakage) -> dict[str, object]:
     }
 
 
-def table(lines: list[dict[str, object]]) -> list[str]:
-    """One row per message."""
-    head = (
-        "| message | size | single rows | rows in the factor | small classes | AUC | "
-        "TPR at 0.1 % | span or groups | class mean | scatter | head alone | which site |"
-    )
-    rows = [head, "|---|" + "---:|" * 11]
-    for line in lines:
-        attacks = line["attacks"]
-        parts = ((SPAN, NEAREST, GAP), (MEAN,), (SCATTER, *FLOORS), (HEADS,))
-        cells = [
-            line["name"],
-            human_bytes(line["bytes"]),
-            _tries(line["single"]),
-            _tries(line["found"]),
-            _number(line["cosine"]),
-            f"**{line['auc']:.3f}**",
-            _rate(line["tpr"]),
-            *(_number(max((attacks[k] for k in p if k in attacks), default=None)) for p in parts),
-            _number(line.get("site")),
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
-    return rows
-
-
-def short_table(done: list[dict[str, object]]) -> str:
-    """Members that are found, for the page about privacy: both backbones side by side."""
-    measured = [d for d in DATASETS if any(line["dataset"] == d for line in done)]
-    titles = [DATASETS[d].partition(",")[0] for d in measured]
-    columns = [f"{t}: {what}" for t in titles for what in ("AUC", "TPR at 0.1 %", "head alone")]
-    rows = [f"| message | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
-    for name, _, _ in KINDS:
-        cells = [name]
-        for dataset in measured:
-            found = [d for d in done if (d["dataset"], d["name"]) == (dataset, name)]
-            if found:
-                cells += [_number(found[0]["auc"]), _rate(found[0]["tpr"])]
-                cells += [_number(found[0]["attacks"][HEADS])]
-            else:
-                cells += ["-"] * 3
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def write_pages(done: list[dict[str, object]]) -> None:
+def write_pages() -> None:
     """Write results/leakage.md, and the short table between the marks of the privacy page."""
-    text = ABOUT.format(
-        date=max(d["date"] for d in done),
-        stream=STREAM,
-        classes=CLASSES,
-        sites=SITES,
-        beta=BETA,
-        reference=max(d["reference"] for d in done),
-        M=M,
-        sketch=SKETCH,
-        error=max(d["error"] for d in done),
-    )
     order = [name for name, _, _ in KINDS]
-    for dataset, title in DATASETS.items():
-        own = [d for d in done if d["dataset"] == dataset]
-        own.sort(key=lambda d: order.index(d["name"]))
-        if own:
-            site = f"The site has {own[0]['members']:,} rows."
-            text += "\n".join(["", f"## {title}", "", site, "", *table(own), ""])
+    measured = sorted(read_leakage(ROOT / "results"), key=lambda m: order.index(m.name))
+    measured.sort(key=lambda m: DATASETS.index(m.dataset))
+    page = leakage_page(measured)
+    text = f"# {page.title}\n\n{markdown_page(page)}\n\n{ATTACKS}"
     (ROOT / "results" / "leakage.md").write_text(text)
-    page = ROOT / "docs" / "explanation" / "privacy.md"
-    before, _, rest = page.read_text().partition(FIRST_MARK)
+    privacy = ROOT / "docs" / "explanation" / "privacy.md"
+    before, _, rest = privacy.read_text().partition(FIRST_MARK)
     _, _, after = rest.partition(LAST_MARK)
-    page.write_text(f"{before}{FIRST_MARK}\n\n{short_table(done)}\n\n{LAST_MARK}{after}")
+    rows = pipe_table(short_table(measured))
+    privacy.write_text(f"{before}{FIRST_MARK}\n\n{rows}\n\n{LAST_MARK}{after}")
 
 
-def _tries(pair: list[int]) -> str:
-    return f"{pair[0]} of {pair[1]}" if pair[1] else "-"
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-ABOUT = """# What messages reveal
-
-Made by `python benchmarks/leakage.py` on {date}. CIFAR-100, stream {stream}: a task of {classes}
-classes, divided among {sites} sites with β = {beta}. Half of the sites take part. The attacked
-message is that of the middle one of them by size, or a sum over all of them. Members are the rows
-of this site. Non-members are {reference:,} rows of its classes from the sites that do not take part
-and from the test set. Summaries have M = {M} random features. The secure sum has a sketch of
-{sketch} columns. The noisy sums are of raw features, with δ = 1e-5.
-
-- Single rows: classes (mixtures: groups) with one row, and how many of these rows are recovered.
-- Rows in the factor: searches that ended at a single row.
-- Small classes: mean cosine of the recovered and the true mean feature, classes of 2 to 4 rows.
-- AUC: the strongest membership attack; 0.5 is guessing. Its standard error is at most {error:.3f}.
-- TPR at 0.1 %: the largest share of members that an attack finds at 0.1 % false positives.
-- Span or groups, class mean, scatter (with the Mahalanobis distances): the strongest attack that
-  uses this part of the message.
-- Head alone: the attack on the head that is solved from this message, by shadow heads.
-- Which site: AUC for telling rows of the site from rows of the others that take part.
-
-The attacks are described in [how to measure what a message reveals](../how-to/leak.md). They are
-lower bounds.
+ATTACKS = """The attacks are described in
+[how to measure what a message reveals](../how-to/leak.md).
 """
 
 
@@ -269,6 +193,7 @@ def main() -> None:
                 continue
             message, size = make(w)
             line = {
+                **SETTING,
                 "dataset": dataset,
                 "date": str(datetime.date.today()),
                 **figures(name, w, message, size, whole),
@@ -276,8 +201,8 @@ def main() -> None:
             done.append(line)
             with arguments.lines.open("a") as file:
                 file.write(json.dumps(line) + "\n")
-            print(table([line])[-1], line["seconds"], "s", flush=True)
-    write_pages(done)
+            print(name, line["auc"], line["seconds"], "s", flush=True)
+    write_pages()
 
 
 def _lines(path: Path) -> list[str]:

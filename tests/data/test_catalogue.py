@@ -10,8 +10,8 @@ from sklearn.datasets import load_digits
 from fedran.core.errors import Refused
 from fedran.data.catalogue import (
     DATASETS,
-    TITLES,
     HAR_TEST_FROM,
+    TITLES,
     data_file,
     digits,
     har,

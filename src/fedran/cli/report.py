@@ -10,6 +10,7 @@ import typer
 
 from fedran.bench.report.build import load_results, make_report
 from fedran.bench.report.export import export_tables, overview_tables, text_table
+from fedran.bench.report.leakage import read_leakage
 from fedran.bench.report.pages import experiment_name, overview_page
 from fedran.core.errors import MissingExtra, printable
 
@@ -18,7 +19,8 @@ def report(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="FOLDER", help="Folder with results (*.jsonl). Subfolders are included."
+            metavar="FOLDER",
+            help="Folder with results (*.jsonl, and *.ndjson of leakage). Subfolders are included.",
         ),
     ],
     out: Annotated[
@@ -54,7 +56,7 @@ def report(
     The pages are HTML and open offline: an overview, one per dataset, and one per further study.
     They need the extra 'report'; the printed tables and --export do not.
     """
-    results = load_results(folder)
+    results, leakage = load_results(folder), read_leakage(folder)
     name = name or experiment_name(results, folder.resolve().name)
     first = overview_page(results, name)
     typer.echo(f"{first.title}\n{first.where}\n")
@@ -64,11 +66,11 @@ def report(
     for table in overview_tables(results):
         typer.echo(f"{text_table(table)}\n")
     if export is not None:
-        typer.echo(f"{len(export_tables(results, export))} files of tables in {export}")
+        typer.echo(f"{len(export_tables(results, export, leakage))} files of tables in {export}")
     if text:
         return
     try:
-        result = make_report(results, name)
+        result = make_report(results, name, leakage)
     except MissingExtra as reason:
         typer.echo(f"No pages were written. {reason}")
         return

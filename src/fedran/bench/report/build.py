@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.bench.report.figures.chart import NARROW, render
+from fedran.bench.report.leakage import Measured
 from fedran.bench.report.page import html_page
 from fedran.bench.report.pages import make_pages
 from fedran.bench.report.paper import TASKS, paper_dataset
@@ -35,9 +36,11 @@ class Report:
         return folder / next(iter(self.pages))
 
 
-def make_report(results: Sequence[Result], name: str = "results") -> Report:
+def make_report(
+    results: Sequence[Result], name: str = "results", leakage: Sequence[Measured] = ()
+) -> Report:
     """Render the pages, which contain their figures, and the figures as files."""
-    pages = make_pages(results, name)
+    pages = make_pages(results, name, leakage)
     figures: dict[str, tuple[str, bytes]] = {}
     drawings: dict[str, str] = {}
     for chart in (c for page in pages for s in page.sections for c in s.charts):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedran.bench.report.figures.chart import slug
+from fedran.bench.report.leakage import Measured
 from fedran.bench.report.pages import as_comparison, make_pages
 from fedran.bench.report.tables.table import Cell, Table, beta_text, number_columns, text_columns
 from fedran.bench.results.grouping import by_setting, comparisons, groups, row_order
@@ -103,11 +104,14 @@ def latex_table(table: Table) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def export_tables(results: Sequence[Result], folder: Path) -> list[Path]:
+def export_tables(
+    results: Sequence[Result], folder: Path, leakage: Sequence[Measured] = ()
+) -> list[Path]:
     """Write every table of the report as ``PAGE-SECTION-NUMBER-TITLE.csv`` and ``.tex``."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    parts = [(page, section) for page in make_pages(results, "") for section in page.sections]
+    pages = make_pages(results, "", leakage)
+    parts = [(page, section) for page in pages for section in page.sections]
     for page, section in parts:
         for i, table in enumerate(section.tables, 1):
             name = f"{slug(page.slug, section.slug)}-{i:02d}-{slug(table.title)[:80]}"

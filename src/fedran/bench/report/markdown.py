@@ -46,14 +46,20 @@ def markdown_table(table: Table) -> str:
     lines = [f"### {text(table.title)}", ""]
     if table.note:
         lines += [text(table.note), ""]
-    lines.append(_line([text(c.label) for c in table.columns]))
+    lines.append(pipe_table(table))
+    if table.results:
+        lines += ["", f"Produced by {', '.join(map(code, table.commands))} on {table.dates}."]
+    return "\n".join(lines)
+
+
+def pipe_table(table: Table) -> str:
+    """The headings and rows alone."""
+    lines = [_line([text(c.label) for c in table.columns])]
     lines.append("|" + "|".join("---:" if c.numeric else "---" for c in table.columns) + "|")
     for block in table.blocks:
         for i, row in enumerate(block):
             first = "" if i else _cell(row[0])
             lines.append(_line([first, *map(_cell, row[1:])]))
-    if table.results:
-        lines += ["", f"Produced by {', '.join(map(code, table.commands))} on {table.dates}."]
     return "\n".join(lines)
 
 

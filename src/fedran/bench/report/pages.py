@@ -8,6 +8,13 @@ from pathlib import PurePath
 
 from fedran.bench.report.figures.accuracy_bytes import accuracy_bytes_charts
 from fedran.bench.report.figures.chart import slug
+from fedran.bench.report.leakage import (
+    LEAKAGE_ABOUT,
+    LEAKAGE_TITLE,
+    Measured,
+    leakage_sections,
+    leakage_verdict,
+)
 from fedran.bench.report.sections import Section, comparison_sections, study_sections
 from fedran.bench.report.verdict import (
     comparison_table,
@@ -89,8 +96,10 @@ def as_comparison(results: Sequence[Result]) -> list[Result]:
     return [replace(r, study=DEFAULT_STUDY) for r in results]
 
 
-def make_pages(results: Sequence[Result], name: str) -> list[Page]:
-    """The overview first, then datasets and studies in the order of the results."""
+def make_pages(
+    results: Sequence[Result], name: str, leakage: Sequence[Measured] = ()
+) -> list[Page]:
+    """The overview first, then datasets and studies in the order of the results, then leakage."""
     pages = []
     for dataset in dict.fromkeys(r.dataset for r in results):
         own = [r for r in results if r.dataset == dataset]
@@ -110,8 +119,16 @@ def make_pages(results: Sequence[Result], name: str) -> list[Page]:
         title = STUDY_TITLES.get(study, study.replace("_", " ").capitalize())
         sections = study_sections(study, own)
         pages.append(Page(study, title, STUDIES[study], _study_lines(study, own), sections))
+    if leakage:
+        pages.append(leakage_page(leakage))
     pages = _distinct([page for page in pages if page.sections])
     return [overview_page(results, name), *pages]
+
+
+def leakage_page(measured: Sequence[Measured]) -> Page:
+    """What attacks found in messages."""
+    lines, sections = leakage_verdict(measured), leakage_sections(measured)
+    return Page("leakage", LEAKAGE_TITLE, LEAKAGE_ABOUT, lines, sections)
 
 
 def _study_lines(study: str, results: Sequence[Result]) -> list[str]:

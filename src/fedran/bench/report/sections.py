@@ -257,6 +257,10 @@ TERMS = {
     "A_T": "the accuracy after the last task, in percent.",
     "β": "concentration of the Dirichlet distribution that divides the rows of each class among "
     "the clients. A smaller β gives a more skewed split.",
+    "AUC": "how well the strongest attack tells rows of the message from other rows of the same "
+    "classes: 0.5 is guessing, 1 is certain.",
+    "TPR at 0.1 %": "the share of the rows of the message that the strongest attack finds while it "
+    "wrongly names one in 1,000 other rows.",
     "printed": "copied from the paper, which used another backbone. Not measured here.",
     "computed": "derived from measured figures. The note says how.",
 }

@@ -207,8 +207,8 @@ def study_verdict(results: Sequence[Result]) -> list[str]:
         rule = {step: _average(next(iter(row.values()))) for (_, step), row in steps.bars.items()}
         first, best = next(iter(rule)), max(rule, key=lambda step: rule[step])
         lines.append(
-            f"{dataset_title(steps.dataset)}, {steps.lams[0]}: {rule[first]:.1f} % with {first}, at best "
-            f"{rule[best]:.1f} % with {best}."
+            f"{dataset_title(steps.dataset)}, {steps.lams[0]}: {rule[first]:.1f} % with {first}, "
+            f"at best {rule[best]:.1f} % with {best}."
         )
     timed = [r for r in results if r.study == "speedup" and r.side_by_side == 1]
     for (setting, _), found in by_setting_and_beta(groups(timed)).items():
@@ -216,9 +216,10 @@ def study_verdict(results: Sequence[Result]) -> list[str]:
             trained = [t for t in found if is_trained(t.first)]
             if role(g) == OURS and trained:
                 slow = [t.mean(task_seconds) or 0.0 for t in trained]
+                ours = seconds(g.mean(task_seconds))
                 lines.append(
-                    f"{dataset_title(setting.dataset)}: FedRAN takes {seconds(g.mean(task_seconds))} s "
-                    f"per task, methods that train {seconds(min(slow))} to {seconds(max(slow))} s "
+                    f"{dataset_title(setting.dataset)}: FedRAN takes {ours} s per task, methods "
+                    f"that train {seconds(min(slow))} to {seconds(max(slow))} s "
                     f"with {min(t.first.tasks[0].rounds for t in trained)} to "
                     f"{max(t.first.tasks[0].rounds for t in trained)} rounds per task."
                 )
