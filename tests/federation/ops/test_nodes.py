@@ -269,6 +269,15 @@ def test_a_node_that_accepted_the_head_is_served_at_once_the_next_time(three, pl
     assert link.how_often("run") == 3
 
 
+def test_another_head_is_sent_at_once_although_nodes_were_asked_just_before(three, place, link):
+    """A removal soon after a task must not leave the old classifier in use for ten minutes."""
+    for head in ("first", "second"):
+        serve(place, head=head)
+        three.update(catch_up=True)
+        three.update(catch_up=True)
+    assert link.how_often("run") == 2
+
+
 def test_nodes_are_registered_again_after_a_crash_or_with_a_new_database(place, link):
     key(place, "site-1", "A")
     update(place)

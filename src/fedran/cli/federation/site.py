@@ -67,7 +67,7 @@ def check(
 def revise(folder: SiteFolder, task: Task) -> None:
     """Replace the upload of a task by one of its present rows, to withdraw rows or a class.
 
-    The site sends it with the next contact. The server rebuilds its state without the old one.
+    The site sends it when the server asks next. The server rebuilds its state without the old one.
     """
     from fedran.federation.edge.folder import read_offer
     from fedran.federation.protocol.lockfile import locked
@@ -80,7 +80,10 @@ def revise(folder: SiteFolder, task: Task) -> None:
     offer = replace(read_offer(state / "offer.json"), task=task, earlier=())
     with locked(state / "outbox", settings.seconds):
         blob = Site.load(paths.settings_file).revise(offer)
-    typer.echo(f"the revised upload for {task} ({human_bytes(len(blob))}) is sent at next contact")
+    typer.echo(
+        f"the revised upload for {task} ({human_bytes(len(blob))}) is sent when the server "
+        "asks next: with any task, or with a new classifier"
+    )
 
 
 def doctor(folder: SiteFolder, insecure: Insecure = False) -> None:

@@ -25,8 +25,9 @@ class NodeRegistry:
 
     def __init__(self, paths: ServerPaths, *, authenticated: bool) -> None:
         self.paths, self.authenticated = paths, authenticated
+        self.head = ""
         self.waits: dict[tuple[str, str], tuple[int, int]] = {}
-        """Node and when it connected -> updates until it is asked again, and the next wait."""
+        """Node and when it connected -> updates until ``head`` is sent again, and the next wait."""
         self.alarmed: set[str] = set()
         self.app = ""
         """Hash of our app, as soon as a run was listed."""
@@ -141,6 +142,8 @@ class NodeRegistry:
         head, current = database.served()
         if not head:
             return
+        if head != self.head:
+            self.head, self.waits = head, {}
         online = {(str(n["node-id"]), n["online-at"]) for n in nodes if n["status"] == "online"}
         lacking = {connection for connection in online if connection[0] not in current}
         self.waits = {c: wait for c, wait in self.waits.items() if c in lacking}
