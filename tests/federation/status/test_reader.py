@@ -13,7 +13,9 @@ from rich.console import Console
 
 from fedran.federation.ops import keys
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.server.entries import Tombstone
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
+from fedran.federation.status.format import format_uploads
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_status
 from helpers.made_federation import upload
@@ -75,6 +77,21 @@ def test_the_status_of_a_task_from_its_opening_to_its_end(recorded):
     assert (task.transport, task.transport_in, task.transport_out) == (41, 30, 11)
     assert (status.transport, status.payload) == (81, 201)
     assert (status.open_tasks, status.head.classes, status.head.accuracy) == ([], 1, 0.5)
+
+
+def test_a_forgotten_upload_is_not_missing_and_its_head_is_of_no_task(recorded):
+    recorded.task("may")
+    recorded.upload("site-1", "may")
+    recorded.database.forget([Tombstone("site-2", "may", "d", 1.0, "owner")])
+    recorded.task("may", "quorum")
+    recorded.head("forget")
+    status = read(recorded)
+    (task,) = status.tasks
+    assert (task.asked, task.missing) == (3, ["site-3"])
+    assert format_uploads(task) == "1 of 3, 1 forgotten, missing site-3"
+    console = Console(width=100, record=True, file=io.StringIO())
+    print_status(status, console)
+    assert "after the command forget" in console.export_text()
 
 
 def test_a_task_whose_run_died_is_interrupted_not_open(recorded):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedran.federation.protocol.identity import base_task
+from fedran.federation.server.entries import Tombstone
 
 Event = dict[str, Any]
 
@@ -84,6 +85,12 @@ class Counts:
                 of_task.answered[member] = "accepted"
                 self.sites[member].uploads += 1
                 self.sites[member].newest_task = task
+
+    def add_forgotten(self, tombstones: Iterable[Tombstone]) -> None:
+        """Note forgotten uploads. Nothing is expected from their sites any more."""
+        for tombstone in tombstones:
+            of_task = self.tasks[base_task(tombstone.task)]
+            of_task.answered.setdefault(tombstone.client, "forgotten")
 
     def add_event(self, event: Event) -> None:
         """Count an upload that was not accepted, or a site that had nothing to send."""

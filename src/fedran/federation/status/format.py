@@ -7,6 +7,8 @@ from fedran.federation.status.model import TaskStatus
 from fedran.wire.sizes import human_bytes
 
 NOTHING = "-"
+COMMANDS = ("forget", "rebuild", "release")
+"""Commands that solve a head; they are noted in place of the task."""
 
 
 def format_label(value: str | int) -> str:
@@ -58,6 +60,17 @@ def format_count(n: int, singular: str, plural: str | None = None) -> str:
     return f"{n:,} {singular if n == 1 else plural or singular + 's'}"
 
 
+def format_origin(task: str) -> str:
+    """After what a head was solved: a task, late uploads, or a command of the owner.
+
+    >>> format_origin("may"), format_origin(""), format_origin("forget")
+    ('task may', 'late uploads', 'the command forget')
+    """
+    if task in COMMANDS:
+        return f"the command {task}"
+    return f"task {task}" if task else "late uploads"
+
+
 def format_uploads(task: TaskStatus) -> str:
     """How many uploads of a task were accepted, and what became of the others."""
     parts = [f"{task.uploads} of {task.asked}"]
@@ -65,6 +78,9 @@ def format_uploads(task: TaskStatus) -> str:
         parts.append(f"{task.quarantined} in quarantine")
     if task.refused:
         parts.append(f"{task.refused} refused")
+    forgotten = sum(outcome == "forgotten" for outcome in task.answered.values())
+    if forgotten:
+        parts.append(f"{forgotten} forgotten")
     if task.failed:
         parts.append(f"{len(task.failed)} failed")
     if len(task.declined) > len(task.failed):

@@ -181,6 +181,7 @@ class Reader:
                 found.cohorts = database.cohorts()
                 found.ledger = database.ledger()
                 found.counts.add_cohorts(found.cohorts)
+                found.counts.add_forgotten(database.tombstones())
                 for event in read_events(database, without="accepted"):
                     found.counts.add_event(event)
         except FileNotFoundError:

@@ -17,6 +17,7 @@ from fedran.federation.status.format import (
     format_count,
     format_duration,
     format_label,
+    format_origin,
     format_percent,
     format_uploads,
 )
@@ -105,7 +106,7 @@ def _print_overview(status: Status, console: Console) -> None:
     else:
         console.print(
             f"classifier {format_count(head.classes, 'class', 'classes')}, "
-            f"after {escape(f'task {head.task}' if head.task else 'late uploads')} "
+            f"after {escape(format_origin(head.task))} "
             f"{format_age(status.at - head.at)}, accuracy {format_percent(head.accuracy)}"
         )
     if status.certificate_expires is not None:

@@ -24,6 +24,7 @@ from fedran.federation.status.format import (
     format_bytes,
     format_count,
     format_label,
+    format_origin,
     format_percent,
     format_uploads,
 )
@@ -61,6 +62,7 @@ def _environment() -> Environment:
         "bytes": format_bytes,
         "datetime": lambda at: datetime.fromtimestamp(at, UTC),
         "label": format_label,
+        "origin": format_origin,
         "percent": format_percent,
         "plural": format_count,
         "uploads": format_uploads,
