@@ -89,10 +89,13 @@ def test_a_run_without_a_task_before_the_first_one_offers_nothing(server):
     assert not (server.folder / "head.fedran").exists()
 
 
-def test_a_run_without_a_task_waits_a_limited_time_for_answers(server, sites):
+def test_a_run_without_a_task_waits_a_limited_time_for_answers(server, sites, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr("fedran.federation.server.round.FIRST_PROGRESS", 0.0)
     server("may", honest(sites))
     server("", {11: lambda _: None})
     assert 0.4 <= server.seconds < 5
+    assert "waiting for 1 connected nodes; 0 s left" in caplog.text
 
 
 def test_a_run_without_a_task_and_without_nodes_ends_at_once(server):

@@ -205,7 +205,7 @@ class Round:
         with self.store.tolerating_a_full_disk(f"time of the answer of {client}"):
             self.store.database.set_seen(client)
         if task and isinstance(problem, str) and problem and client not in quorum.answers:
-            log.warning("%s, %s: nothing sent: %s", client, task, problem)
+            log.warning("%s: nothing sent: %s", client, problem)
             failed = fields.get("failed") is True
             self.store.events.write(
                 "declined", client=client, task=task, reason=problem, failed=failed
