@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from fedran.backbones import to_onnx, to_torch
     from fedran.core.accounts import Accounts
     from fedran.core.aggregator import Aggregator
+    from fedran.core.condense import condense
     from fedran.core.errors import Refused
     from fedran.core.features import RandomFeatures
     from fedran.core.fingerprint import Fingerprint
     from fedran.core.head import Diagnosis, Head
-    from fedran.core.mixture import Mixture, condense
+    from fedran.core.mixture import Mixture
     from fedran.core.pseudo_labels import PseudoLabels, margin_labels, prototype_labels
     from fedran.core.ridge import Ridge
     from fedran.core.summarize import Summarizer, summarize
@@ -70,7 +71,8 @@ _MODULES = {
     "core.features": ("RandomFeatures",),
     "core.fingerprint": ("Fingerprint",),
     "core.head": ("Diagnosis", "Head"),
-    "core.mixture": ("Mixture", "condense"),
+    "core.condense": ("condense",),
+    "core.mixture": ("Mixture",),
     "core.pseudo_labels": ("PseudoLabels", "margin_labels", "prototype_labels"),
     "core.ridge": ("Ridge",),
     "core.summarize": ("Summarizer", "summarize"),

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import fedran
 from fedran.core import exact
 from fedran.core.aggregator import Aggregator
+from fedran.core.condense import condense
 from fedran.core.errors import Refused
 from fedran.core.exact import ExactSum
-from fedran.core.mixture import condense
 from helpers.mixtures import M, phi_of, rows, with_part
 from helpers.reference import quick
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedran.core import mixture as module
-from fedran.core.mixture import Mixture, condense
+from fedran.core.condense import condense
+from fedran.core.mixture import Mixture
 from fedran.core.summarize import summarize
 from helpers.mixtures import D, phi_of, rows, with_part
 from helpers.reference import quick

@@ -18,6 +18,7 @@ from fedran.core._linalg.arrays import (
     like,
     namespace,
     to_device,
+    to_numpy,
 )
 from fedran.core._linalg.blas import matmul
 from fedran.core.errors import Refused
@@ -95,6 +96,21 @@ class ClassSums:
         totals = np.bincount(codes[known], weights[known], len(classes))
         sums = sum_by_code(H, codes, len(classes), block)
         return cls(classes, sums, counts, tuple(totals.tolist()))
+
+    def state(self) -> tuple[dict[str, Any], NDArray[Any]]:
+        """Plain values, and the sums as rows (C, M), for ``from_state``."""
+        values = {
+            "classes": list(self.classes),
+            "counts": list(self.counts),
+            "weights": self.weights,
+        }
+        return values, np.ascontiguousarray(to_numpy(self.sums).T)
+
+    @classmethod
+    def from_state(cls, values: dict[str, Any], rows: Any, device: str | None) -> ClassSums:
+        """Inverse of ``state``. Other values are ignored."""
+        classes, counts = tuple(values["classes"]), tuple(values["counts"])
+        return cls(classes, to_device(rows, device).T, counts, values["weights"])
 
     @property
     def out_features(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,16 +62,7 @@ class Budget:
         >>> round(1 / Budget(1.0, 1e-5).mu, 2)
         3.73
         """
-        low, high = 0.0, 1.0
-        while gaussian_delta(high, self.epsilon) <= self.delta:
-            low, high = high, 2 * high
-        for _ in range(100):
-            middle = (low + high) / 2
-            if gaussian_delta(middle, self.epsilon) <= self.delta:
-                low = middle
-            else:
-                high = middle
-        return low
+        return _boundary(lambda mu: gaussian_delta(mu, self.epsilon) <= self.delta)[0]
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -96,30 +87,23 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     """
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
+    return _boundary(lambda epsilon: gaussian_delta(mu, epsilon) > delta)[1]
+
+
+def _boundary(holds: Callable[[float], bool]) -> tuple[float, float]:
+    """Two neighbouring numbers from 0 on: the last for which ``holds``, and the first after it."""
     low, high = 0.0, 1.0
-    while gaussian_delta(mu, high) > delta:
+    while holds(high):
         low, high = high, 2 * high
     for _ in range(100):
         middle = (low + high) / 2
-        if gaussian_delta(mu, middle) > delta:
-            low = middle
-        else:
-            high = middle
-    return high
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 def composed(mus: Sequence[float]) -> float:
     """The mu of several Gaussian releases that may all depend on the same row."""
     return math.sqrt(sum(mu * mu for mu in mus))
-
-
-def zcdp_epsilon(mu: float, delta: float) -> float:
-    """The epsilon that zero-concentrated differential privacy states: larger than the exact one.
-
-    rho = mu^2 / 2 and epsilon = rho + 2 sqrt(rho ln(1 / delta)) (Bun and Steinke 2016).
-    """
-    rho = mu * mu / 2
-    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
 @dataclass(frozen=True)

@@ -296,26 +296,16 @@ class ExactSum:
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Plain values and arrays, for ``restore``. The arrays are not copied."""
         held = self._factor() if self._gram is None else self._gram
-        values = {
-            "form": self.form,
-            "width": self.width,
-            "accounts": asdict(self.accounts),
-            "classes": list(self.class_sums.classes),
-            "counts": list(self.class_sums.counts),
-            "weights": self.class_sums.weights,
-        }
-        sums = np.ascontiguousarray(to_numpy(self.class_sums.sums).T)
-        return values, {self.form: to_numpy(held), "class_sums": sums}
+        labelled, sums = self.class_sums.state()
+        values = {"form": self.form, "width": self.width, "accounts": asdict(self.accounts)}
+        return values | labelled, {self.form: to_numpy(held), "class_sums": sums}
 
     def restore(self, values: dict[str, Any], arrays: dict[str, Any]) -> None:
         """Replace everything by what ``state`` returned."""
         array = arrays[values["form"]]
         self.width = values["width"]
         self.accounts = Accounts(**values["accounts"])
-        rows = to_device(arrays["class_sums"], self.device)
-        self.class_sums = ClassSums(
-            tuple(values["classes"]), rows.T, tuple(values["counts"]), values["weights"]
-        )
+        self.class_sums = ClassSums.from_state(values, arrays["class_sums"], self.device)
         if values["form"] == "stack":
             self._stack = [to_device(array, self.device, self.dtype)] if array.shape[1] else []
         else:

@@ -9,25 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import (
-    Array,
-    Float32,
-    Float64,
-    Int64,
-    as_matrix,
-    require_finite,
-    to_device,
-    to_numpy,
-)
-from fedran.core._linalg.kmeans import group_rows
-from fedran.core._linalg.truncation import leading
+from fedran.core._linalg.arrays import Array, Float32, Float64, Int64, to_device, to_numpy
 from fedran.core.accounts import Accounts
-from fedran.core.errors import Refused, positive_integer
-from fedran.core.features import RandomFeatures
+from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, require_same
-from fedran.core.labels import MISSING, Label, encode_labels, ordered
+from fedran.core.labels import Label, ordered
 
 DRAWS = 2
 """Rows that the server draws per real row (docs/explanation/mathematics.md says why 2)."""
@@ -39,8 +27,6 @@ MAX_DIRECTIONS = 1024
 """Most residual directions of a part: making q of them orthonormal takes about q^3 operations."""
 NORM_SLACK = 1e-3
 """Tolerance for rounding where rows have norm 1."""
-SQUARED_NORMS = (1e-30, 1e37)
-"""Range of the largest squared norm of a row, so that float32 holds spreads and products."""
 UNIT_NORM_KINDS = ("cosine", "hellinger")
 
 
@@ -110,7 +96,7 @@ class Mixture:
     >>> import numpy as np, fedran
     >>> phi = fedran.RandomFeatures(in_features=3, out_features=8)
     >>> Z = np.random.default_rng(0).random((40, 3))
-    >>> m = condense(Z, ["cat"] * 20 + ["dog"] * 18 + ["eel"] * 2, phi, directions=1)
+    >>> m = fedran.condense(Z, ["cat"] * 20 + ["dog"] * 18 + ["eel"] * 2, phi, directions=1)
     >>> m.classes, m.counts, m.withheld
     (('cat', 'dog'), (20, 18), {'eel': 2})
     """
@@ -336,120 +322,6 @@ def _draw_groups(
         rows[random] += residual * np.repeat(scale, size)[:, None].astype(np.float32)
     weights = (part.counts[groups] / draws)[owner]
     return Draw(to_device(rows, device), weights, part.classes, part.codes[groups][owner])
-
-
-def condense(
-    Z: ArrayLike | Array,
-    y: Any,
-    phi: RandomFeatures,
-    group_size: int = 6,
-    min_group: int = 5,
-    directions: int = 16,
-) -> Mixture:
-    """Describe features Z (n, d) and their labels as a ``Mixture``.
-
-    Parameters
-    ----------
-    Z:
-        (n, d) features of the backbone, NumPy or torch. Groups are found on the CPU.
-    y:
-        n labels, int or str. Rows without a label (None or NaN) are left out.
-    phi:
-        The feature map. Its kind says how rows are transformed first (``phi.prepare``). Its width
-        and seed do not matter and are no part of the mixture.
-    group_size:
-        Rows per group, on average over a class. At least about 1.5 ``min_group``.
-    min_group:
-        Least rows of a group. Smaller groups join another group of their class. Classes with
-        fewer rows are left out and listed in ``withheld``. 1 keeps everything, also single rows.
-    directions:
-        q, the leading directions of the residuals to keep.
-
-    Notes
-    -----
-    Cost: n_c^2 d operations per class for inner products, n_c^2 k per step of k-means, and the
-    leading eigenvectors of the smaller Gram of the residuals. The result is deterministic.
-    """
-    group_size = positive_integer(group_size, "group_size")
-    min_group = positive_integer(min_group, "min_group")
-    if isinstance(directions, bool) or not isinstance(directions, (int, np.integer)):
-        raise ValueError(f"directions must be an integer, got {directions!r}")
-    if not 0 <= directions <= MAX_DIRECTIONS:
-        raise ValueError(f"directions must lie in 0 .. {MAX_DIRECTIONS}, got {directions}")
-    given = as_matrix(Z, "Z", phi.in_features)
-    classes, codes = encode_labels(y, int(given.shape[0]))
-    require_finite(given, "Z")
-    X = to_numpy(phi.prepare(given))
-    largest = float(np.einsum("ij,ij->i", X, X, dtype=np.float64).max(initial=0.0))
-    if largest > 0 and not SQUARED_NORMS[0] < largest < SQUARED_NORMS[1]:
-        raise ValueError(
-            f"Z has rows of squared norms up to {largest:.3g}, out of the range of float32; "
-            "rescale the features"
-        )
-    n_rows = np.bincount(codes[codes != MISSING], minlength=len(classes))
-    kept = [c for c in range(len(classes)) if n_rows[c] >= min_group]
-    withheld = {classes[c]: int(n_rows[c]) for c in range(len(classes)) if n_rows[c] < min_group}
-    if not kept:
-        return Mixture((), phi.input_fingerprint, withheld)
-    found = [_group_class(X[codes == c], group_size, min_group) for c in kept]
-    counts = np.concatenate([f.counts for f in found])
-    residuals = np.concatenate([f.residuals for f in found])
-    lead, shares = _residual_directions(residuals, int(directions))
-    part = MixturePart(
-        classes=tuple(classes[c] for c in kept),
-        codes=np.repeat(np.arange(len(kept)), [len(f.counts) for f in found]),
-        means=np.concatenate([f.means for f in found]),
-        counts=counts,
-        spreads=np.concatenate([f.spreads for f in found]),
-        directions=lead,
-        shares=shares,
-    )
-    return Mixture((part,), phi.input_fingerprint, withheld)
-
-
-class _Groups(NamedTuple):
-    """The groups of one class, and the residuals of its rows."""
-
-    means: Float32[NDArray[Any], "g d"]
-    counts: Int64[NDArray[Any], " g"]
-    spreads: Float64[NDArray[Any], " g"]
-    residuals: Float32[NDArray[Any], "n d"]
-
-
-def _group_class(X: Float32[NDArray[Any], "n d"], group_size: int, min_group: int) -> _Groups:
-    """Means, counts and spreads of the groups of one class's rows."""
-    groups = group_rows(X, group_size, min_group)
-    order = np.argsort(groups, kind="stable")
-    counts = np.bincount(groups)
-    starts = np.cumsum(counts) - counts
-    X = X[order]
-    means = np.add.reduceat(X, starts, axis=0, dtype=np.float64) / counts[:, None]
-    means = means.astype(np.float32)
-    residuals = X - np.repeat(means, counts, axis=0)
-    residuals[np.repeat(counts == 1, counts)] = 0.0
-    squares = np.einsum("ij,ij->i", residuals, residuals, dtype=np.float64)
-    return _Groups(means, counts, np.add.reduceat(squares, starts) / counts, residuals)
-
-
-def _residual_directions(
-    residuals: Float32[NDArray[Any], "n d"], q: int
-) -> tuple[Float32[NDArray[Any], "q d"], Float64[NDArray[Any], " q"]]:
-    """The q leading directions of the residuals and their shares of the squared residuals."""
-    d = residuals.shape[1]
-    residuals = residuals[np.any(residuals != 0, axis=1)]
-    none = np.zeros((0, d), dtype=np.float32), np.zeros(0)
-    if q == 0 or not len(residuals):
-        return none
-    result = leading(residuals.T, min(q, *residuals.shape), "the residuals")
-    if result.energy == 0:
-        return none
-    factor = np.asarray(result.factor, dtype=np.float64)
-    squares = np.sum(factor**2, axis=0)
-    # Orthonormal to rounding already; QR makes it exact where residuals are few or small.
-    basis, triangle = np.linalg.qr(factor / np.sqrt(squares))
-    basis *= np.sign(np.diagonal(triangle))
-    shares = np.minimum(squares / result.energy, 1.0)
-    return np.ascontiguousarray(basis.T, dtype=np.float32), shares / max(1.0, shares.sum())
 
 
 def _row_energy(part: MixturePart) -> Float64[NDArray[Any], " g"]:

@@ -26,7 +26,7 @@ from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.ridge import Ridge
+from fedran.core.ridge import Ridge, frobenius
 from fedran.core.summarize import share_of_rest, without_rounding
 from fedran.core.summary import ENERGY_SLACK, Summary
 from fedran.core.totals import Totals
@@ -118,7 +118,7 @@ def totals_to_summary(
     )
     n_rows, between = sum(sums.counts), sums.energy
     eps_B = rounding.n_sites * rounding.sums * math.sqrt(total.out_features * len(sums))
-    room = rounding.n_sites * rounding.energy + 2 * eps_B * _norm(sums.means)
+    room = rounding.n_sites * rounding.energy + 2 * eps_B * frobenius(sums.means)
     if between > total.energy * (1 + ENERGY_SLACK) + room:
         raise Refused(
             "class_sums",
@@ -179,12 +179,12 @@ def _nystrom(
     core = matmul(Q.T, Z)
     skew, core = (core - core.T) / 2, (core + core.T) / 2
     errors = rounding.spectral(rounding.sketch, M, s) / least
-    errors += rounding.spectral(rounding.sums, M, len(sums)) * _norm(sums.means)
-    computed = FLOAT32_ROUNDING * _norm(Y) / math.sqrt(s) / least
+    errors += rounding.spectral(rounding.sums, M, len(sums)) * frobenius(sums.means)
+    computed = FLOAT32_ROUNDING * frobenius(Y) / math.sqrt(s) / least
     shift = 2 * errors + computed
     tolerance = max(2 * shift, ENERGY_SLACK * total.energy)
     values, U = eigh(core, 0)
-    if _norm(skew) > math.sqrt(s) * tolerance or float(values[0]) < -tolerance:
+    if frobenius(skew) > math.sqrt(s) * tolerance or float(values[0]) < -tolerance:
         raise Refused(
             "sketch",
             "that of a positive semidefinite matrix",
@@ -214,7 +214,7 @@ def _eigenpairs(
     xp = namespace(G)
     B = sums.scaled
     shift = rounding.spectral(rounding.sketch, M, M)
-    shift += 2 * rounding.spectral(rounding.sums, M, len(sums)) * _norm(sums.means)
+    shift += 2 * rounding.spectral(rounding.sums, M, len(sums)) * frobenius(sums.means)
     shift += M * FLOAT32_ROUNDING**2 * total.energy
     values, U = eigh(G - matmul(B, B.T), 0)
     if float(values[0]) < -max(2 * shift, ENERGY_SLACK * total.energy):
@@ -224,8 +224,3 @@ def _eigenpairs(
     values, U = xp.flip(values, axis=0), xp.flip(U, axis=1)
     sure = values > shift
     return values[sure], U[:, sure], 2 * math.sqrt(M) * shift
-
-
-def _norm(X: Float64[Array, "M k"]) -> float:
-    """The Frobenius norm."""
-    return float(namespace(X).linalg.vector_norm(X)) if X.shape[1] else 0.0

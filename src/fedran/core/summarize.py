@@ -16,7 +16,6 @@ from fedran.core._linalg.arrays import (
     as_matrix,
     cast,
     eps,
-    is_numpy_array,
     like,
     namespace,
     require_finite,
@@ -334,8 +333,7 @@ def _rows_in_use(
         weights = check_weights(sample_weight, n)
         keep &= weights > 0
     if not keep.all():
-        rows = np.flatnonzero(keep)
-        H = H[rows] if is_numpy_array(H) else H[like(rows, H)]
+        H = H[like(np.flatnonzero(keep), H)]
         codes, weights = codes[keep], None if weights is None else weights[keep]
         present = tuple(classes[i] for i in np.unique(codes[codes != MISSING]))
         classes, codes = present, recode(codes, classes, present)

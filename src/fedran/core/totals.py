@@ -22,7 +22,6 @@ from fedran.core._linalg.arrays import (
     Float64,
     as_matrix,
     cast,
-    is_numpy_array,
     like,
     namespace,
     require_finite,
@@ -188,8 +187,7 @@ def totals(
     codes = recode(codes, found, labels)
     keep = np.flatnonzero(codes != MISSING)
     if len(keep) < len(codes):
-        given = given[keep] if is_numpy_array(given) else given[like(keep, given)]
-        codes = codes[keep]
+        given, codes = given[like(keep, given)], codes[keep]
     n, M = given.shape
     if omega is not None:
         omega = cast(like(omega, given), str(given.dtype).rpartition(".")[2])

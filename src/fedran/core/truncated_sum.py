@@ -150,16 +150,11 @@ class TruncatedSum:
             "closed": sorted(self.closed),
             "center": self._open.center,
         }
-        arrays = {}
+        arrays: dict[str, NDArray[Any]] = {}
         for name, part in (("past", self._past), ("open", self._open)):
-            values[name] = {
-                "accounts": asdict(part.accounts),
-                "classes": list(part.classes),
-                "counts": list(part.counts),
-                "weights": part.sums.weights,
-            }
-            arrays[name] = to_numpy(part.factor)
-            arrays[f"{name}_sums"] = np.ascontiguousarray(to_numpy(part.class_sums).T)
+            labelled, sums = part.sums.state()
+            values[name] = {"accounts": asdict(part.accounts)} | labelled
+            arrays |= {name: to_numpy(part.factor), f"{name}_sums": sums}
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, Any]) -> None:
@@ -169,12 +164,7 @@ class TruncatedSum:
         self._past, self._open = (
             Summary(
                 contiguous(to_device(arrays[name], self.device, self.dtype)),
-                ClassSums(
-                    tuple(values[name]["classes"]),
-                    to_device(arrays[f"{name}_sums"], self.device).T,
-                    tuple(values[name]["counts"]),
-                    values[name]["weights"],
-                ),
+                ClassSums.from_state(values[name], arrays[f"{name}_sums"], self.device),
                 Accounts(**values[name]["accounts"]),
                 center=values["center"],
             )

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import Float64
+from fedran.core.condense import condense
 from fedran.core.exact import ExactSum
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import MISSING, Label
-from fedran.core.mixture import Mixture, condense
+from fedran.core.mixture import Mixture
 from fedran.core.release import Release, noisy_ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary

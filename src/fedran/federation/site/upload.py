@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedran.core.condense import condense
 from fedran.core.errors import Refused
 from fedran.core.labels import canonical, encode_labels
-from fedran.core.mixture import condense
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary

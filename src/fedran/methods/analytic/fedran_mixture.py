@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from fedran.core.condense import condense
 from fedran.core.features import RandomFeatures
-from fedran.core.mixture import Mixture, condense
+from fedran.core.mixture import Mixture
 from fedran.methods.analytic.aggregator_based import ExactAggregatorMethod
 from fedran.methods.analytic.base import OptionalKind, OptionalPositive, Width
 from fedran.methods.protocol import Claims, ClientData
