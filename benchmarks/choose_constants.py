@@ -3,11 +3,10 @@
     FEDRAN_DATA=... python benchmarks/choose_constants.py measure [--device cuda] [--only TEXT]
     python benchmarks/choose_constants.py fit
 
-A fifth of the training rows of every class is held out, and the streams are made of the rest. Test
-rows are never read. ``measure`` runs a federation per case and writes, after every task, the
-accuracy on the held-out rows of all classes seen for each ridge of a grid, to
-results/constants.ndjson. ``fit`` compares rules for the ridge by their regret: how much accuracy a
-rule loses against the best ridge of the grid, averaged over tasks and cases.
+``measure`` runs a federation per case and writes, after every task, the accuracy on the held-out
+rows of all classes seen for each ridge of a grid, to results/constants.ndjson. Of Gaussian classes
+nine tenths of the rows are held out. ``fit`` compares rules for the ridge by their regret.
+choosing.py says what both mean.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from pathlib import Path
 import numpy as np
 
 import fedran
+from choosing import RESULTS, Lines, regret, split, training_rows
 from fedran.core._linalg.arrays import to_device
 from fedran.core.accounts import Accounts
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.ridge import Ridge
-from fedran.data.catalogue import dataset_title, load_dataset
+from fedran.data.catalogue import dataset_title
 from fedran.data.stream import Task, make_stream
 from fedran.wire import quantisation
 
-RESULTS = Path(__file__).parent.parent / "results"
 RHOS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.5, 3, 6, 12, 25)
 STREAM_SEEDS = (101, 202)
 """None of the seeds of the reported streams."""
@@ -187,41 +186,6 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
     }
 
 
-def training_rows(dataset: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Features (float32) and labels of a dataset's training rows, or of Gaussian classes.
-
-    ``gaussians-D-C-S``: C classes in D dimensions, 2,000 rows each, with means from N(0, S^2 I)
-    and covariance I (absolute values where the kind needs them). Their within-class spectrum is
-    flat, unlike that of any backbone, and nine tenths of the rows are held out.
-    """
-    if not dataset.startswith("gaussians"):
-        data = load_dataset(dataset)
-        return data.X_train.astype(np.float32), data.y_train
-    dimensions, classes, scale = dataset.split("-")[1:]
-    rng = np.random.default_rng(0)
-    y = np.repeat(np.arange(int(classes)), 2000)
-    means = float(scale) * rng.standard_normal((int(classes), int(dimensions)))
-    X = (means[y] + rng.standard_normal((len(y), int(dimensions)))).astype(np.float32)
-    return (np.abs(X) if kind == "hellinger" else X), y
-
-
-def split(y: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """Rows for the streams, and a share of the rows of every class, held out."""
-    rng = np.random.default_rng(0)
-    held_out = np.concatenate(
-        [
-            rng.permutation(np.flatnonzero(y == c))[: int(share * (y == c).sum())]
-            for c in np.unique(y)
-        ]
-    )
-    return np.setdiff1d(np.arange(len(y)), held_out), np.sort(held_out)
-
-
-def at(run: dict, task: dict, rho: float) -> float:
-    """The accuracy at any ridge, linear in log rho between the points of the grid."""
-    return float(np.interp(math.log(rho), np.log(run["rhos"]), task["accuracy"]))
-
-
 Rule = Callable[[Accounts], float]
 DEFAULT = f"{Ridge().base:g} + {Ridge().slope:g} f sqrt(n)"
 """The rule that is in use."""
@@ -236,10 +200,10 @@ def rules() -> dict[str, Rule]:
     """
     made: dict[str, Rule] = {}
 
-    def add(name: str, factors: Iterable[float], loss: Callable[[Accounts, float], float]) -> None:
+    def add(name: str, factors: Iterable[float], cut: Callable[[Accounts, float], float]) -> None:
         for base, a in itertools.product((0.01, 0.02, 0.03, 0.05), factors):
             made[f"{base:g} + {a:g} {name}"] = lambda acc, b=base, a=a: (
-                b + a * loss(acc, max(1.0, acc.rows_per_part))
+                b + a * cut(acc, max(1.0, acc.rows_per_part))
             )
 
     add("f", (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0), lambda acc, _: acc.cut_fraction)
@@ -262,10 +226,9 @@ def per_upload(accounts: Accounts, norm: float) -> float:
     return norm / max(1, accounts.parts) / accounts.mean_row_energy
 
 
-def regret(run: dict, rule: Rule) -> float:
-    """Mean over tasks of the accuracy lost against the best ridge of the grid."""
-    lost = [max(t["accuracy"]) - at(run, t, rule(Accounts(**t["accounts"]))) for t in run["tasks"]]
-    return float(np.mean(lost))
+def loss(run: dict, rule: Rule) -> float:
+    """The regret of a rule in one run."""
+    return regret(run, run["rhos"], lambda task: rule(Accounts(**task["accounts"])))
 
 
 def ridge_table(title: str, runs: list[dict], beside: dict[str, list[dict]]) -> list[str]:
@@ -275,8 +238,8 @@ def ridge_table(title: str, runs: list[dict], beside: dict[str, list[dict]]) -> 
     """
     scored: dict[str, tuple[float, str, str]] = {}
     for name, rule in rules().items():
-        lost = [regret(r, rule) for r in runs]
-        others = [np.mean([regret(r, rule) for r in group]) for group in beside.values()]
+        lost = [loss(r, rule) for r in runs]
+        others = [np.mean([loss(r, rule) for r in group]) for group in beside.values()]
         cells = [f"{x:{form}}" for x, form in [(np.mean(lost), ".3f"), (np.max(lost), ".2f")]]
         row = " | ".join([name, *cells, *(f"{x:.2f}" for x in others)])
         scored[name] = (float(np.mean(lost)), name.split(" ", 3)[-1], row)
@@ -352,12 +315,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS / "constants.ndjson")
     args = parser.parse_args()
-    lines = args.out.read_text().splitlines() if args.out.exists() else []
-    runs = [json.loads(line) for line in lines]
+    lines = Lines(args.out)
     if args.step == "fit":
-        (RESULTS / "constants.md").write_text(fit(runs))
+        (RESULTS / "constants.md").write_text(fit(lines.all))
         return
-    done = {(json.dumps({k: r[k] for k in Case.__dataclass_fields__}), r["seed"]) for r in runs}
     first, step = map(int, args.share.split("/"))
     wanted = [
         (case, seed)
@@ -366,11 +327,10 @@ def main() -> None:
     ][first::step]
     with ThreadPoolExecutor(args.threads) as pool:
         for case, seed in wanted:
-            if (json.dumps(asdict(case)), seed) in done:
+            if lines.has({**asdict(case), "seed": seed}):
                 continue
             result = measure(case, seed, args.device, pool)
-            with args.out.open("a") as out:
-                out.write(json.dumps(result) + "\n")
+            lines.add(result)
             best = max(map(max, (t["accuracy"] for t in result["tasks"])))
             print(seed, case, result["mib"], best, result["seconds"], flush=True)
 

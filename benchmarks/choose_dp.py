@@ -3,10 +3,9 @@
     FEDRAN_DATA=... python benchmarks/choose_dp.py measure
     python benchmarks/choose_dp.py fit
 
-A fifth of the training rows of every class is held out, and the streams are made of the rest. Test
-rows are never read. ``measure`` writes, after every task, the accuracy on the held-out rows of all
-classes seen, for each ridge of a grid, to results/dp_constants.ndjson. ``fit`` compares the share
-of the Gram and rules for the ridge.
+``measure`` writes, after every task, the accuracy on the held-out rows of all classes seen for each
+ridge of a grid, to results/dp_constants.ndjson. ``fit`` compares the share of the Gram and rules
+for the ridge. choosing.py says which rows are held out.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from choose_constants import split, training_rows
+from choosing import RESULTS, Lines, regret, split, training_rows
 from fedran.core.aggregator import Aggregator
 from fedran.core.dp import Budget, Mechanism, Shares, levels_for
 from fedran.core.features import Kind, RandomFeatures
@@ -30,7 +28,6 @@ from fedran.core.release import RIDGE, Release, mean_row
 from fedran.data.catalogue import dataset_title
 from fedran.data.stream import make_stream
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
 DATASETS: dict[str, Kind] = {
     "cifar100-vit_ti16": "cosine",
     "cifar100-efficientnet_lite0": "hellinger",
@@ -51,15 +48,15 @@ def cases() -> list[tuple[float, float, float | None]]:
     return shares + norms
 
 
-def measure(dataset: str, kind: Kind, seed: int, done: set[str], out: Path) -> None:
+def measure(dataset: str, kind: Kind, seed: int, lines: Lines) -> None:
     """All cases on one stream that were not measured yet."""
     X, y = training_rows(dataset, kind)
     H = RandomFeatures(X.shape[1], 1, kind).prepare(X)
-    rows, held_out = split(y, 0.2)
+    rows, held_out = split(y)
     stream = make_stream(y[rows], n_tasks=5, n_clients=1, beta=1.0, seed=seed)
     for epsilon, share, norm in cases():
         case = {"dataset": dataset, "seed": seed, "epsilon": epsilon, "gram": share, "norm": norm}
-        if json.dumps(case) in done:
+        if lines.has(case):
             continue
         random = np.random.default_rng(seed).bytes
         shares = Shares(share, 0.99 - share, 0.01)
@@ -76,8 +73,7 @@ def measure(dataset: str, kind: Kind, seed: int, done: set[str], out: Path) -> N
             server.absorb(release.summary(), client="all", task=str(t))
             seen = held_out[np.isin(y[held_out], stream.seen(t))]
             tasks.append({**accuracies(server, H[seen], y[seen]), **noise_of(release)})
-        with out.open("a") as file:
-            file.write(json.dumps({**case, "tasks": tasks}) + "\n")
+        lines.add({**case, "tasks": tasks})
         best = max(tasks[-1]["accuracy"])
         print(dataset, seed, epsilon, share, norm, best, flush=True)
 
@@ -123,16 +119,6 @@ def rules() -> dict[str, Rule]:
     for a, b in itertools.product((0.01, 0.03, 0.06, 0.1), (0.01, 0.03, 0.06, 0.1)):
         made[f"{a:g} m + {b:g} s"] = lambda t, a=a, b=b: a + b * t["spread"] / t["mean"]
     return made
-
-
-def at(task: dict, ridge: float) -> float:
-    """The accuracy at any ridge, linear in its logarithm between the points of the grid."""
-    return float(np.interp(math.log(ridge), np.log(RIDGES), task["accuracy"]))
-
-
-def regret(run: dict, rule: Rule) -> float:
-    """Mean over tasks of the accuracy lost against the best ridge of the grid."""
-    return float(np.mean([max(t["accuracy"]) - at(t, rule(t)) for t in run["tasks"]]))
 
 
 def streams(runs: list[dict], dataset: str) -> int:
@@ -184,7 +170,7 @@ def fit(runs: list[dict]) -> str:
     ]
     scored = []
     for name, rule in rules().items():
-        lost = [regret(r, rule) for r in used]
+        lost = [regret(r, RIDGES, rule) for r in used]
         scored.append((float(np.mean(lost)), name, float(np.max(lost))))
     scored.sort()
     shown = [s for i, s in enumerate(scored) if i < 12 or s[1] == f"{RIDGE:g} s"]
@@ -200,15 +186,12 @@ def main() -> None:
     parser.add_argument("step", choices=["measure", "fit"])
     parser.add_argument("--out", type=Path, default=RESULTS / "dp_constants.ndjson")
     args = parser.parse_args()
-    lines = args.out.read_text().splitlines() if args.out.exists() else []
-    runs = [json.loads(line) for line in lines]
+    lines = Lines(args.out)
     if args.step == "fit":
-        (RESULTS / "dp_constants.md").write_text(fit(runs))
+        (RESULTS / "dp_constants.md").write_text(fit(lines.all))
         return
-    names = ("dataset", "seed", "epsilon", "gram", "norm")
-    done = {json.dumps({k: r[k] for k in names}) for r in runs}
     for seed, (dataset, kind) in itertools.product(STREAM_SEEDS, DATASETS.items()):
-        measure(dataset, kind, seed, done, args.out)
+        measure(dataset, kind, seed, lines)
 
 
 if __name__ == "__main__":

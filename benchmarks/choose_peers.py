@@ -11,12 +11,10 @@ few minutes.
 from __future__ import annotations
 
 import datetime
-import functools
-from pathlib import Path
 
 import numpy as np
 
-from choose_constants import split, training_rows
+from choosing import RESULTS, split, training_rows
 from fedran.data.catalogue import dataset_title
 from fedran.data.stream import make_stream
 from fedran.methods.protocol import ClientData, Spec
@@ -35,13 +33,10 @@ GRIDS = {
 SEED = 101
 
 
-load = functools.cache(training_rows)
-
-
 def accuracy(dataset: str, key: str, setting: str, value: float) -> float:
     """Percent of the held-out rows that one method predicts, trained on the others."""
-    X, y = load(dataset, "")
-    train, held_out = split(y, 0.2)
+    X, y = training_rows(dataset)
+    train, held_out = split(y)
     labels = y.tolist()
     task = make_stream(y[train], n_tasks=1, n_clients=5, beta=0.5, seed=SEED).tasks[0]
     clients = {f"client-{k}": train[rows] for k, rows in enumerate(task.rows) if len(rows)}
@@ -77,7 +72,7 @@ def main() -> None:
             cells = [f"{accuracy(dataset, key, setting, value):.2f}" for value in grid]
             lines.append(f"| {dataset_title(dataset)} | {' | '.join(cells)} |")
             print(lines[-1], flush=True)
-    (Path(__file__).parent.parent / "results" / "peers.md").write_text("\n".join(lines) + "\n")
+    (RESULTS / "peers.md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,9 @@
     FEDRAN_DATA=... python benchmarks/choose_sketches.py measure [--only TEXT]
     python benchmarks/choose_sketches.py fit
 
-A fifth of the training rows of every class is held out, and the streams are made of the rest. Test
-rows are never read. ``measure`` sums the totals of all clients per task, rebuilds a summary, and
-writes the accuracy on up to 6,000 held-out rows for each ridge of a grid to
-results/sketches.ndjson. ``fit`` compares rules by their regret: how much accuracy a rule loses
-against the best ridge of the grid, averaged over tasks and cases.
+``measure`` sums the totals of all clients per task, rebuilds a summary, and writes the accuracy on
+up to 6,000 held-out rows for each ridge of a grid to results/sketches.ndjson. ``fit`` compares
+rules by their regret. choosing.py says what both mean.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
-import json
 import math
 import time
 from collections.abc import Callable
@@ -26,7 +23,7 @@ import numpy as np
 import scipy.linalg
 
 import fedran
-from choose_constants import split, training_rows
+from choosing import RESULTS, Lines, at, regret, split, training_rows
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
 from fedran.core.nystrom import SKETCH_BASE, SKETCH_SLOPE, totals_to_summary
@@ -35,7 +32,6 @@ from fedran.data.catalogue import dataset_title
 from fedran.data.stream import Task, make_stream
 from fedran.wire.fixed_point import row_bounds, totals_fixed_point, totals_rounding
 
-RESULTS = Path(__file__).parent.parent / "results"
 RHOS = (0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.5, 3.0, 6.0)
 HELD_OUT = 6000
 
@@ -83,7 +79,7 @@ def cases() -> list[Case]:
 def measure(case: Case) -> dict:
     """Run one case; accuracy per task and ridge, with the accounts that the rules may use."""
     X_all, y_all = training_rows(case.dataset, case.kind)
-    train, held_out = split(y_all, 0.2)
+    train, held_out = split(y_all)
     held_out = np.random.default_rng(1).permutation(held_out)[:HELD_OUT]
     X, y = X_all[train], y_all[train]
     stream = make_stream(y, n_tasks=case.n_tasks, n_clients=case.clients, beta=0.1, seed=case.seed)
@@ -168,14 +164,9 @@ def rules() -> dict[str, Rule]:
     }
 
 
-def regret(run: dict, rule: Rule) -> float:
-    """Mean over tasks of the accuracy lost against the best ridge of the grid."""
-    lost = []
-    for task in run["tasks"]:
-        rho = rule(Accounts(**task["accounts"]), run["out_features"])
-        found = np.interp(math.log(rho), np.log(run["rhos"]), task["accuracy"])
-        lost.append(max(task["accuracy"]) - found)
-    return float(np.mean(lost))
+def ridge(run: dict, rule: Rule) -> Callable[[dict], float]:
+    """The ridge that a rule gives after each task of a run."""
+    return lambda task: rule(Accounts(**task["accounts"]), run["out_features"])
 
 
 def fit(runs: list[dict]) -> str:
@@ -183,7 +174,7 @@ def fit(runs: list[dict]) -> str:
     chosen = [r for r in runs if r["rounded"] and r["clients"] == 5]
     scored = []
     for name, rule in rules().items():
-        lost = [regret(r, rule) for r in chosen]
+        lost = [regret(r, r["rhos"], ridge(r, rule)) for r in chosen]
         scored.append((float(np.mean(lost)), max(lost), name))
     order = sorted(scored)
     first_of_family = {row[2].split(" ", 3)[-1]: row for row in reversed(order)}
@@ -216,14 +207,8 @@ def fit(runs: list[dict]) -> str:
         table = np.array([t["accuracy"] for t in run["tasks"]])
         best = int(table.mean(axis=0).argmax())
         final = Accounts(**run["tasks"][-1]["accounts"])
-        ruled = [
-            np.interp(
-                math.log(rules()[IN_USE](Accounts(**t["accounts"]), run["out_features"])),
-                np.log(run["rhos"]),
-                t["accuracy"],
-            )
-            for t in run["tasks"]
-        ]
+        in_use = ridge(run, rules()[IN_USE])
+        ruled = [at(t, run["rhos"], in_use(t)) for t in run["tasks"]]
         lines.append(
             f"| {name} | {run['n_tasks']}, {run['seed']} | {final.cut_fraction:.3f} "
             f"| {run['rhos'][best]:g} | {table[:, best].mean():.2f} / {table[-1, best]:.2f} "
@@ -238,17 +223,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose description contains this text")
     parser.add_argument("--out", type=Path, default=RESULTS / "sketches.ndjson")
     args = parser.parse_args()
-    lines = args.out.read_text().splitlines() if args.out.exists() else []
-    runs = [json.loads(line) for line in lines]
+    lines = Lines(args.out)
     if args.step == "fit":
-        (RESULTS / "sketches.md").write_text(fit(runs))
+        (RESULTS / "sketches.md").write_text(fit(lines.all))
         return
-    done = [{k: r[k] for k in Case.__dataclass_fields__} for r in runs]
     for case in cases():
-        if args.only in str(case) and asdict(case) not in done:
+        if args.only in str(case) and not lines.has(asdict(case)):
             result = measure(case)
-            with args.out.open("a") as out:
-                out.write(json.dumps(result) + "\n")
+            lines.add(result)
             print(case, result["seconds"], "s", flush=True)
 
 

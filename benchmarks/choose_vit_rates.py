@@ -27,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from choosing import RESULTS, Lines
 from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.catalogue import load_dataset
 from fedran.data.dataset import Dataset, as_images
@@ -34,7 +35,6 @@ from fedran.data.stream import make_stream
 from fedran.methods.prompted.base import PromptedMethod
 from fedran.methods.registry import METHODS, make_method
 
-RESULTS = Path(__file__).parent.parent / "results" / "vit_rates.ndjson"
 HELD_OUT = 0.2
 STREAM_SEED = 101
 """None of the seeds of the reported streams."""
@@ -146,10 +146,9 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--grid", type=parse_grid, default=GRID)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=RESULTS / "vit_rates.ndjson")
     args = parser.parse_args()
-    lines = [json.loads(x) for x in args.out.read_text().splitlines()] if args.out.exists() else []
-    known = [(x["key"], x["settings"], {n: x.get(n) for n in described(args)}) for x in lines]
+    lines = Lines(args.out)
     todo = []
     for key, grid in args.grid.items():
         for values in itertools.product(*grid.values()):
@@ -157,18 +156,15 @@ def main() -> None:
             # Refuses unknown settings before anything runs.
             trains = issubclass(METHODS[key], PromptedMethod)
             make_method(key, settings if trains else with_stage(settings, {}))
-            if (key, settings, described(args)) not in known:
+            if not lines.has({"key": key, "settings": settings, **described(args)}):
                 todo.append((key, settings))
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, mp_context=spawn) as pool:
         for done in as_completed([pool.submit(measure, *job, args) for job in todo]):
-            lines.append(done.result())
-            args.out.parent.mkdir(parents=True, exist_ok=True)
-            with args.out.open("a") as file:
-                file.write(json.dumps(lines[-1]) + "\n")
-            print(json.dumps(lines[-1]), flush=True)
+            lines.add(done.result())
+            print(json.dumps(lines.all[-1]), flush=True)
     for key in args.grid:
-        found = [x for x in lines if x["key"] == key and described(args).items() <= x.items()]
+        found = [x for x in lines.all if x["key"] == key and described(args).items() <= x.items()]
         best = max(found, key=lambda x: x["A_T"] or 0.0, default=None)
         if best is not None:
             print(f"{key}: {best['settings']}, A_T {best['A_T']}, best of {len(found)} settings")

@@ -21,7 +21,6 @@ from dp_accounting.rdp import RdpAccountant
 
 SIGMAS = (0.3, 0.6, 1.0, 2.5, 3.73, 8.0, 40.0)
 EPSILONS = (0.0, 0.1, 1.0, 3.0, 8.0)
-DELTAS = (1e-9, 1e-5, 1e-2)
 
 
 def calibrated(accountant, epsilon, delta):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import time
 from collections.abc import Callable
 from functools import cached_property
@@ -18,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import fedran
+from choosing import Lines
 from fedran.bench.report.leakage import STUDY, read_leakage, short_table
 from fedran.bench.report.markdown import markdown_page, pipe_table
 from fedran.bench.report.pages import leakage_page
@@ -184,12 +184,12 @@ def main() -> None:
     parser.add_argument("--lines", type=Path, default=ROOT / "results" / "leakage.ndjson")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     arguments = parser.parse_args()
-    done = [json.loads(text) for text in _lines(arguments.lines)]
+    done = Lines(arguments.lines)
     for dataset in () if arguments.table else DATASETS:
         w = World(dataset)
         print(dataset, len(w.y), "members", len(w.other_y), "others", flush=True)
         for name, make, whole in KINDS:
-            if any((d["dataset"], d["name"]) == (dataset, name) for d in done):
+            if done.has({"dataset": dataset, "name": name}):
                 continue
             message, size = make(w)
             line = {
@@ -198,15 +198,9 @@ def main() -> None:
                 "date": str(datetime.date.today()),
                 **figures(name, w, message, size, whole),
             }
-            done.append(line)
-            with arguments.lines.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            done.add(line)
             print(name, line["auc"], line["seconds"], "s", flush=True)
     write_pages()
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.is_file() else []
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from fedran.bench.results.result import Result
 
 MIB = 2**20
 CIFAR, VTAB = "cifar100-efficientnet_lite0", "vtab50-efficientnet_lite0"
-VIT, VIT_VTAB = "cifar100-vit_ti16", "vtab50-vit_ti16"
+VIT = "cifar100-vit_ti16"
 SEEDS = {1993, 7, 11}
 
 

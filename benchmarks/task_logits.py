@@ -20,15 +20,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from choose_constants import split
-from fedran.data.catalogue import load_dataset
+from choosing import split, training_rows
 from fedran.data.stream import Stream, make_stream
 from fedran.methods.prompted.base import PromptedMethod
 from fedran.methods.prompted.frozen_vit import Embedded
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights
 
-HELD_OUT, BETA, SEED, PER_TASK = 0.2, 0.5, 101, 10
+BETA, SEED, PER_TASK = 0.5, 101, 10
 """The seed is none of the seeds of the reported streams."""
 FEDERATED = {"n_rounds": 5, "epochs": 5}
 ALONE = {"n_rounds": 1, "epochs": 10}
@@ -75,9 +74,8 @@ def main() -> None:
     parser.add_argument("--dataset", default="cifar100-vit_ti16")
     parser.add_argument("--batch", type=int, default=128)
     args = parser.parse_args()
-    data = load_dataset(args.dataset)
-    X, y = data.X_train.astype(np.float32), data.y_train
-    kept, held_out = split(y, HELD_OUT)
+    X, y = training_rows(args.dataset)
+    kept, held_out = split(y)
     X_test, y_test, X, y = X[held_out], y[held_out], X[kept], y[kept]
     n_tasks = len(np.unique(y)) // PER_TASK
     tasks = {

@@ -49,10 +49,11 @@ class Diagnosis:
     """(||G||_2 + lambda) / lambda, an estimate of the condition number."""
     residual: float
     """||B - (G + lambda I) W||_F / ||B||_F."""
-    eps_W: float
+    eps_W: float = sys.float_info.max
     """Bound on ||W - W*||_F against the full ridge at the same lambda: truncation, quantisation
-    and the solver's residual. Rounding in a float32 Gram is not included."""
-    eps_W_paper: float
+    and the solver's residual. Rounding in a float32 Gram is not included. The largest number where
+    there is no bound."""
+    eps_W_paper: float = sys.float_info.max
     """The paper's Theorem 2 as printed: truncation and quantisation of the factor only."""
 
     def __str__(self) -> str:

@@ -22,6 +22,7 @@ from fedran.wire.codec import decode, encode
 class ServerState:
     """The shared feature map, what was absorbed, and the newest head."""
 
+    spec: Spec
     phi: RandomFeatures
     aggregator: Aggregator
     head: Head | None = None
@@ -50,7 +51,7 @@ class AggregatorMethod(HeadMethod, ABC):
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The feature map of this seed and an empty aggregator."""
         phi = self.feature_map(spec.in_features, seed)
-        return ServerState(phi, self.new_aggregator(phi))
+        return ServerState(spec, phi, self.new_aggregator(phi))
 
     def aggregate(
         self, state: ServerState, task: int, round_: int, uploads: dict[str, bytes]
@@ -62,6 +63,10 @@ class AggregatorMethod(HeadMethod, ABC):
         for client, message in messages.items():
             state.aggregator.absorb(message, client=client, task=str(task))
         state.aggregator.close_task()
+        return self.solved(state)
+
+    def solved(self, state: ServerState) -> ServerState:
+        """The state with its head; without one before any class was seen."""
         head = self.solve(state.aggregator) if state.aggregator.classes else None
         return replace(state, head=head)
 
@@ -76,9 +81,8 @@ class AggregatorMethod(HeadMethod, ABC):
     def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
         """The aggregator, and its head solved again."""
         aggregator = decode(blob, Aggregator, device=self.device)
-        head = self.solve(aggregator) if aggregator.classes else None
         phi = self.feature_map(spec.in_features, seed)
-        return ServerState(phi, aggregator, head)
+        return self.solved(ServerState(spec, phi, aggregator))
 
 
 class ExactAggregatorMethod(AggregatorMethod, ABC):

@@ -77,22 +77,18 @@ class HasHead(Protocol):
         ...
 
 
-class PredictsByHead(OneRound):
-    """The server predicts with its newest head."""
+class HeadMethod(OneRound):
+    """The server predicts with its newest head, and broadcasts it."""
+
+    def broadcast(self, state: Any, task: int, round_: int) -> bytes:
+        """The newest head, empty before the first task."""
+        return b"" if state.head is None else encode(state.head)
 
     def predict(self, state: HasHead, X: NDArray[Any]) -> NDArray[Any]:
         """The labels that the head predicts."""
         if state.head is None:
             raise ValueError("nothing to predict with: no task was aggregated yet")
         return state.head.predict(state.phi(to_device(X, self.device)))
-
-
-class HeadMethod(PredictsByHead):
-    """The server also broadcasts its newest head, and nothing else."""
-
-    def broadcast(self, state: HasHead, task: int, round_: int) -> bytes:
-        """The newest head, empty before the first task."""
-        return b"" if state.head is None else encode(state.head)
 
 
 def labelled_rows(data: ClientData) -> tuple[NDArray[Any], tuple[Label, ...], NDArray[np.int64]]:
@@ -159,8 +155,6 @@ def unregularised_head(
         effective_rank=float(eigenvalues.sum() ** 2 / (eigenvalues @ eigenvalues)),
         condition=min(largest / smallest, sys.float_info.max),
         residual=0.0,
-        eps_W=sys.float_info.max,
-        eps_W_paper=sys.float_info.max,
     )
     return Head(cast(weights, "float32"), classes, diagnosis, fingerprint)
 
@@ -177,7 +171,5 @@ def trained_head(
         effective_rank=float(rank),
         condition=1.0,
         residual=0.0,
-        eps_W=sys.float_info.max,
-        eps_W_paper=sys.float_info.max,
     )
     return Head(cast(weights, "float32"), classes, diagnosis)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,19 +17,18 @@ from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
 from fedran.core.release import RIDGE, mean_row, noisy_ridge
+from fedran.methods.analytic.aggregator_based import AggregatorMethod, ServerState
 from fedran.methods.analytic.base import (
     OptionalKind,
     Positive,
-    PredictsByHead,
     Width,
     labelled_rows,
     pack_integers,
     read_integers,
     require_few_rows,
 )
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.protocol import Claims, ClientData
 from fedran.settings import at_least
-from fedran.wire.codec import decode, encode
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
@@ -38,24 +36,7 @@ OFFER, UPLOAD = "dp-offer", "dp-sums"
 
 
 @dataclass(frozen=True)
-class DPState:
-    """What was released so far, and the head that it gives."""
-
-    spec: Spec
-    phi: RandomFeatures
-    """Rows of unit norm, without random features."""
-    aggregator: Aggregator
-    head: Head | None = None
-
-    @property
-    def center(self) -> NDArray[np.float64] | None:
-        """The mean of all rows released so far; None before the first."""
-        held = self.aggregator.class_sums
-        return mean_row(held) if held else None
-
-
-@dataclass(frozen=True)
-class FedRANDP(PredictsByHead):
+class FedRANDP(AggregatorMethod):
     """Every client adds its share of the noise to integer sums of its rows of unit norm.
 
     This is the content of a secure sum without its masks, which cancel: the server adds the
@@ -90,14 +71,23 @@ class FedRANDP(PredictsByHead):
         """Noisy sums."""
         return "packed (d, d) Gram, class sums and counts, with noise: a sum in 32-bit integers"
 
-    def init(self, spec: Spec, seed: int) -> DPState:
-        """Nothing released yet."""
-        phi = self._features(spec.in_features)
-        return DPState(spec, phi, Aggregator(phi.out_features, fingerprint=phi.fingerprint))
+    def feature_map(self, in_features: int, seed: int) -> RandomFeatures:
+        """Rows of unit norm, without random features."""
+        kind = self.kind or "cosine"
+        return RandomFeatures(in_features, in_features, kind, source=self.source, projected=False)
 
-    def broadcast(self, state: DPState, task: int, round_: int) -> bytes:
+    def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
+        """An exact sum of what is released."""
+        return Aggregator(phi.out_features, fingerprint=phi.fingerprint)
+
+    def solve(self, aggregator: Aggregator) -> Head:
+        """With a ridge in proportion to the noise."""
+        accounts, width = aggregator.accounts, aggregator.out_features
+        return aggregator.solve(noisy_ridge(accounts, width, self.ridge))
+
+    def broadcast(self, state: ServerState, task: int, round_: int) -> bytes:
         """The class list, the number of clients, the released mean and the newest head."""
-        head = b"" if state.head is None else encode(state.head)
+        head = super().broadcast(state, task, round_)
         if task >= len(state.spec.task_classes):
             return head
         fields = {
@@ -105,8 +95,9 @@ class FedRANDP(PredictsByHead):
             "n_sites": len(state.spec.clients),
         }
         tensors: dict[str, NDArray[Any]] = {"head": np.frombuffer(head, dtype=np.uint8)}
-        if self.recentre and state.center is not None:
-            tensors["center"] = state.center
+        center = self._center(state)
+        if center is not None:
+            tensors["center"] = center
         return pack(OFFER, fields, tensors)
 
     def client(
@@ -119,7 +110,7 @@ class FedRANDP(PredictsByHead):
         classes = offer.header.labels("classes", FILE_LIMITS)
         X, found, codes = labelled_rows(data)
         require_few_rows(data, len(X), self.most_rows)
-        phi = self._features(data.X.shape[1])
+        phi = self.feature_map(data.X.shape[1], seed)
         d = phi.in_features
         center = offer.tensor("center", "F64", (d,)) if "center" in offer.tensors else None
         mechanism = self._mechanism(d, offer.header.integer("n_sites", 1), center)
@@ -129,12 +120,11 @@ class FedRANDP(PredictsByHead):
         return None, pack_integers(UPLOAD, {}, vector.astype(np.uint32))
 
     def aggregate(
-        self, state: DPState, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> DPState:
+        self, state: ServerState, task: int, round_: int, uploads: dict[str, bytes]
+    ) -> ServerState:
         """Add the integers of all clients, decode the sum, add it to what was released, solve."""
         classes, n_sites = ordered(state.spec.task_classes[task]), len(state.spec.clients)
-        center = state.center if self.recentre else None
-        mechanism = self._mechanism(state.phi.in_features, n_sites, center)
+        mechanism = self._mechanism(state.phi.in_features, n_sites, self._center(state))
         if len(uploads) < mechanism.honest:
             expected = f"at least {mechanism.honest}, for which the noise is calibrated"
             raise Refused("uploads", expected, len(uploads))
@@ -145,31 +135,12 @@ class FedRANDP(PredictsByHead):
         release = mechanism.release(vector, classes, sites=len(uploads))
         summary = release.summary(state.phi.fingerprint)
         state.aggregator.absorb(summary, client="sum", task=str(task))
-        return self._solved(state)
+        return self.solved(state)
 
-    def gram(self, state: DPState) -> tuple[Callable[[Any], Any], Any]:
-        """The Gram as well as it is known."""
-        return state.phi, state.aggregator.gram()
-
-    def dump(self, state: DPState) -> bytes:
-        """The aggregator; the head follows from it."""
-        return encode(state.aggregator)
-
-    def load(self, blob: bytes, spec: Spec, seed: int) -> DPState:
-        """The aggregator, and its head solved again."""
-        return self._solved(
-            DPState(spec, self._features(spec.in_features), decode(blob, Aggregator))
-        )
-
-    def _features(self, in_features: int) -> RandomFeatures:
-        kind = self.kind or "cosine"
-        return RandomFeatures(in_features, in_features, kind, source=self.source, projected=False)
-
-    def _solved(self, state: DPState) -> DPState:
-        if not state.aggregator.classes:
-            return state
-        ridge = noisy_ridge(state.aggregator.accounts, state.phi.out_features, self.ridge)
-        return replace(state, head=state.aggregator.solve(ridge))
+    def _center(self, state: ServerState) -> NDArray[np.float64] | None:
+        """The mean of all rows released so far, from which rows are measured; None for zero."""
+        released = state.aggregator.class_sums
+        return mean_row(released) if self.recentre and released else None
 
     def _mechanism(self, d: int, n_sites: int, center: NDArray[np.float64] | None) -> Mechanism:
         counts, budget = Shares().counts, Budget(self.epsilon, self.delta)

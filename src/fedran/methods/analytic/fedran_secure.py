@@ -28,9 +28,9 @@ from fedran.core.totals import (
     totals,
 )
 from fedran.methods.analytic.base import (
+    HeadMethod,
     OptionalKind,
     OptionalPositive,
-    PredictsByHead,
     Width,
     pack_integers,
     random_features,
@@ -94,7 +94,7 @@ class SecureState:
 
 
 @dataclass(frozen=True)
-class FedRANSecure(PredictsByHead):
+class FedRANSecure(HeadMethod):
     """Class sums, counts, energy and a sketch of the Gram are added in 32-bit integers.
 
     This is the content of a secure sum without its masks, which cancel: the server adds the
@@ -145,7 +145,7 @@ class FedRANSecure(PredictsByHead):
 
     def broadcast(self, state: SecureState, task: int, round_: int) -> bytes:
         """Class list, number of clients and Omega of this task, and the newest head."""
-        head = b"" if state.head is None else encode(state.head)
+        head = super().broadcast(state, task, round_)
         if task >= len(state.spec.task_classes):
             return head
         fields, tensors = self._offer(state, task)

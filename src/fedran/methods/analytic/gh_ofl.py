@@ -65,8 +65,6 @@ class GHOFLLDA(MomentMethod):
             effective_rank=solution.effective_rank,
             condition=min((solution.norm + lam) / lam, sys.float_info.max),
             residual=solution.residual,
-            eps_W=sys.float_info.max,
-            eps_W_paper=sys.float_info.max,
         )
         weights = xp.concat([W, bias[None, :]], axis=0)
         return Head(cast(weights, "float32"), sums.classes, diagnosis)
