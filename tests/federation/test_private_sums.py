@@ -1,6 +1,7 @@
 """Sums with noise in a federation: sites add and demand it, and a ledger limits what is spent."""
 
 import io
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +13,13 @@ from rich.console import Console
 
 import fedran
 from fedran.core.dp import Budget, composed, gaussian_epsilon
+from fedran.federation.ops.tasks import OverBudget, require_budget
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.server import secure_round
 from fedran.federation.server.entries import Charge
 from fedran.federation.server.ledger import over_budget, spent
-from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site import contribution
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_status
@@ -56,6 +58,13 @@ class PrivateFederation(SecureFederation):
         object.__setattr__(found, "exchange_seconds", 0.3)
         return found
 
+    def write_settings(self, **budget):
+        lines = [f"{key} = {value!r}" for key, value in budget.items()]
+        (self.server / "server.toml").write_text(
+            f'federation = "trial"\nin_features = {D}\nout_features = {D}\nclasses = {CLASSES}\n'
+            'source = "test"\nprivacy = "dp"\n' + "\n".join(lines)
+        )
+
     def learned(self, **changes):
         with self.store(**changes) as store:
             return store.aggregator.counts, store.database.ledger(), store.database.uploads()
@@ -79,11 +88,7 @@ def test_two_tasks_give_a_head_of_unit_rows_and_are_in_the_ledger(trial):
     assert [u.client for u in uploads] == ["cohort-1", "cohort-1"]
     with trial.store() as store:
         head = store.solve()
-    path = trial.server / "server.toml"
-    path.write_text(
-        f'federation = "trial"\nin_features = {D}\nout_features = {D}\nclasses = {CLASSES}\n'
-        'source = "test"\nprivacy = "dp"\nepsilon = 1000.0\ntotal_epsilon = 1000.0\n'
-    )
+    trial.write_settings(epsilon=1000.0, total_epsilon=1000.0)
     status = Reader(trial.server).read()
     assert status.budget.startswith("At delta 1e-05, a row has spent at most epsilon 1e+03.")
     assert "rows in all 2 sums has spent epsilon 1.9e+03 of at most 1000" in status.budget
@@ -148,15 +153,30 @@ def test_a_site_that_demands_noise_gets_a_secure_sum_without_it_refused(trial, m
     assert trial.learned()[0] == {}
 
 
-def test_a_task_that_would_exceed_the_budget_of_a_person_is_refused(trial):
+def test_a_task_that_would_exceed_the_budget_of_a_person_is_refused(trial, caplog):
     one = Budget(500.0, 1e-5).mu
     both = gaussian_epsilon(composed([one, one]), 1e-5)
     assert trial.run("may", epsilon=500.0, total_epsilon=both - 1) == "complete"
     assert trial.run("june", epsilon=500.0, total_epsilon=both - 1) == "short"
     _, ledger, uploads = trial.learned()
     assert len(ledger) == len(uploads) == 1
+    sentence = (
+        f"task june is refused: total_epsilon is {both - 1:g}, of which 500 is spent; task june "
+        f"with epsilon 500 would raise this to {both:.3g} (at delta 1e-05); raise total_epsilon or "
+        "lower epsilon in server.toml"
+    )
+    assert sentence in caplog.text
     with trial.store() as store:
-        assert "total_epsilon is" in str(list(store.database.events()))
+        assert sentence.partition(": ")[2] in str(list(store.database.events()))
+    trial.write_settings(epsilon=500.0, total_epsilon=both - 1)
+    with pytest.raises(OverBudget) as told:
+        require_budget(ServerPaths(trial.server), "june")
+    assert str(told.value) == sentence
+    require_budget(ServerPaths(trial.server), "may")
+    assert "Another task would exceed this and is refused." in Reader(trial.server).read().budget
+    trial.write_settings(epsilon=500.0, total_epsilon=both)
+    require_budget(ServerPaths(trial.server), "june")
+    assert "Another" not in Reader(trial.server).read().budget
     assert trial.run("june", epsilon=500.0, total_epsilon=both) == "complete"
 
 
@@ -186,6 +206,28 @@ def test_rows_that_have_spent_their_budget_are_in_no_second_sum(trial):
     trial.run("may")
     counts, ledger, _ = trial.learned()
     assert (counts, len(ledger)) == ({}, 1)
+
+
+def test_sums_that_were_revealed_without_noise_stay_in_the_ledger(tmp_path, monkeypatch):
+    """Their rows have no guarantee, also after the sums were forgotten and noise is added."""
+    trial = SecureFederation(tmp_path, monkeypatch)
+    assert trial.run("may") == "complete"
+    with trial.store() as store:
+        assert [(c.task, c.epsilon) for c in store.database.ledger()] == [("may", math.inf)]
+        store.forget("cohort-1", "may", "me", lambda found: "record")
+    for path in (trial.server / "state").glob("snapshot-*"):  # they are of another feature map
+        path.unlink()
+    trial.__class__ = PrivateFederation
+    for name in trial.names:
+        trial.set_site(name, max_epsilon=1000.0)
+        trial.files(name).allow_repeat("may")
+    trial.write_settings(epsilon=1000.0)
+    found = Reader(trial.server).read().budget
+    assert found.startswith("At delta 1e-05, a row has spent at most epsilon 0. ")
+    assert "1 earlier sums were released without noise" in found
+    assert trial.run("may") == "short", "the rows were in a sum that was revealed"
+    assert trial.run("june") == "complete"
+    assert [c.task for c in trial.learned()[1]] == ["may", "june"]
 
 
 def test_no_class_is_withheld_and_no_pseudo_label_given(trial):
@@ -246,6 +288,9 @@ def test_what_a_row_and_a_person_have_spent():
     assert "rows of x" in over_budget(charges, "b", ("x", "z"), Budget(1.0), None)
     assert over_budget(charges, "b", ("z",), Budget(1.0), None) == ""
     assert "total_epsilon is 2" in over_budget(charges, "c", ("z",), Budget(1.0), 2.0)
+    plain = [*charges, Charge(3, 0.0, "p", 1, math.inf, 0.0, ("y",))]
+    assert spent(plain, 1e-5) == replace(found, without_noise=1)
+    assert "rows of y" in over_budget(plain, "p", ("y",), Budget(1.0), None)
 
 
 @pytest.mark.parametrize(("min_sites", "honest"), [(2, 1), (3, 2), (5, 4), (6, 4), (10, 7)])

@@ -27,6 +27,7 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.head import held_digest, update_head
 from fedran.federation.server.influence import InfluenceTable, measure_influence
+from fedran.federation.server.ledger import over_budget
 from fedran.federation.server.quorum import Quorum
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
@@ -51,6 +52,10 @@ class ServerNotRunning(OSError):
 
 class TaskInProgress(OSError):
     """Another task is open. A server runs one task at a time."""
+
+
+class OverBudget(OSError):
+    """A task would exceed the privacy budget."""
 
 
 class RunFailed(OSError):
@@ -94,6 +99,7 @@ def run_task(
             f"min_sites is {settings.min_sites}, but the roster has {len(roster.clients)} sites; "
             "`fedran federation add` adds a site"
         )
+    require_budget(paths, task)
     ValidationSet.load(settings, paths.folder)
     other = (lock_holder(paths.state) or {}).get("task")
     if other:
@@ -111,6 +117,20 @@ def run_task(
             while not flower.is_listening(settings.address) and time.monotonic() < deadline:
                 time.sleep(1)
     raise RunFailed(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run['status']}")
+
+
+def require_budget(paths: ServerPaths, task: str) -> None:
+    """Refuse a new task whose sum would exceed the privacy budget, before any site is asked."""
+    settings = paths.settings()
+    if settings.noise is None:
+        return
+    with closing(Database(paths.state)) as database:
+        ledger = database.ledger()
+    if any(charge.task == task for charge in ledger):  # late sites may still get their results
+        return
+    reason = over_budget(ledger, task, (), settings.noise.budget, settings.total_epsilon)
+    if reason:
+        raise OverBudget(f"task {task} is refused: {reason}")
 
 
 def open_classes(paths: ServerPaths, task: str, classes: Sequence[Label]) -> None:
@@ -150,6 +170,7 @@ def simulate(
         _simulator(paths, Path(folder) / "sites") as output,
     ):
         for task in tasks:
+            require_budget(paths, task)
             run = _run_once(paths, task, say, "--federation-config", nodes)
             if run["status"] != flower.COMPLETED:
                 raise RunFailed(f"task {task}: the run ended as {run['status']}; see {output}")

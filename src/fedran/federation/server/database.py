@@ -208,7 +208,7 @@ class Database(SqliteFile):
                 )
 
     def ledger(self) -> list[Charge]:
-        """What the private sums have spent, oldest first."""
+        """What the secure sums have spent, oldest first."""
         found = []
         for *row, sites in self.rows("ledger", "ORDER BY number"):
             number, at, task, attempt, epsilon, delta = row

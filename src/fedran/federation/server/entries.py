@@ -66,13 +66,14 @@ class Tombstone:
 
 @dataclass(frozen=True)
 class Charge:
-    """What the rows of a private sum have spent. It is written before the sum is revealed."""
+    """What the rows of a secure sum have spent. It is written before the sum is revealed."""
 
     number: int
     at: float
     task: str
     attempt: int
     epsilon: float
+    """Infinite for a sum without noise."""
     delta: float
     sites: tuple[str, ...]
 

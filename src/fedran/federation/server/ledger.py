@@ -7,6 +7,7 @@ together do, composed exactly.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,18 +20,20 @@ class Spent:
     """What was spent so far."""
 
     sums: int
-    """Private sums that were revealed."""
+    """Sums with noise that were revealed."""
     row: float
     """The largest epsilon of a row that is in one task."""
     person: float
     """The epsilon of a person with rows in every sum."""
     delta: float
+    without_noise: int
+    """Sums without noise that were revealed. Nothing limits what they tell about their rows."""
 
 
 def spent(ledger: Sequence[Charge], delta: float) -> Spent:
     """Add up a ledger. Rows of a site spend every sum of their task in which the site was.
 
-    The epsilons are those at ``delta``.
+    The epsilons are those at ``delta``, over all sums with noise.
 
     >>> charges = [Charge(i, 0.0, f"task-{i}", 1, 1.0, 1e-5, ("a", "b")) for i in range(4)]
     >>> found = spent(charges, 1e-5)
@@ -38,15 +41,17 @@ def spent(ledger: Sequence[Charge], delta: float) -> Spent:
     (4, 1.0, 2.15)
     """
     per_row: dict[tuple[str, str], list[float]] = {}
+    noisy = [charge for charge in ledger if math.isfinite(charge.epsilon)]
     everything = []
-    for charge in ledger:
+    for charge in noisy:
         mu = Budget(charge.epsilon, charge.delta).mu
         everything.append(mu)
         for site in charge.sites:
             per_row.setdefault((site, charge.task), []).append(mu)
     row = max((composed(mus) for mus in per_row.values()), default=0.0)
-    person = composed(everything)
-    return Spent(len(ledger), gaussian_epsilon(row, delta), gaussian_epsilon(person, delta), delta)
+    person = gaussian_epsilon(composed(everything), delta)
+    without = len(ledger) - len(noisy)
+    return Spent(len(noisy), gaussian_epsilon(row, delta), person, delta, without)
 
 
 def over_budget(
@@ -61,17 +66,18 @@ def over_budget(
     ``noise.epsilon`` is the budget of a row, and ``total_epsilon`` that of a person; None: every
     person has rows in one task only.
     """
-    new = Charge(0, 0.0, task, 0, noise.epsilon, noise.delta, tuple(sites))
-    after = spent([*ledger, new], noise.delta)
     again = sorted({s for c in ledger if c.task == task for s in c.sites} & set(sites))
     if again:
         return (
-            f"rows of {', '.join(again[:5])} in task {task} have spent their epsilon in a sum that "
-            "was revealed before"
+            f"rows of {', '.join(again[:5])} in task {task} were in a sum that was revealed before "
+            "and have spent their epsilon; name new rows as a new task"
         )
-    if total_epsilon is not None and after.person > total_epsilon * (1 + 1e-9):
+    new = Charge(0, 0.0, task, 0, noise.epsilon, noise.delta, tuple(sites))
+    before, after = (spent(charges, noise.delta).person for charges in (ledger, [*ledger, new]))
+    if total_epsilon is not None and after > total_epsilon * (1 + 1e-9):
         return (
-            f"all sums together would spend epsilon {after.person:.3g} at delta {noise.delta:g}, "
-            f"and total_epsilon is {total_epsilon:g}"
+            f"total_epsilon is {total_epsilon:g}, of which {before:.3g} is spent; task {task} with "
+            f"epsilon {noise.epsilon:g} would raise this to {after:.3g} (at delta "
+            f"{noise.delta:g}); raise total_epsilon or lower epsilon in server.toml"
         )
     return ""

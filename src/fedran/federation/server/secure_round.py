@@ -163,7 +163,7 @@ class SecureRound(Round):
         """Open an attempt, unless its sum would exceed the privacy budget."""
         if reason := self._over_budget(task):
             self.attempts[task] = MAX_ATTEMPTS
-            log.error("task %s: no sum: %s", task, reason)
+            log.error("task %s is refused: %s", task, reason)
             self.store.events.write("sum", name=task, state="over budget", reason=reason)
             return
         if self.attempts.get(task):  # everyone has to answer the first stage again
@@ -185,19 +185,21 @@ class SecureRound(Round):
         return over_budget(ledger, task, asked, settings.noise.budget, settings.total_epsilon)
 
     def _charge(self) -> None:
-        """Note what is spent by sums that are about to be revealed.
+        """Note what is spent by sums that are about to be revealed, also by those without noise.
 
         One that no longer fits the budget is given up: others were revealed since it was opened.
         """
         for task, opened in list(self.sums.sums.items()):
             noise, number = opened.content.noise, opened.attempt.number
-            if noise is None or opened.state.stage not in (Stage.REVEAL, None):
+            if opened.state.stage not in (Stage.REVEAL, None):
                 continue
             ledger, sites = self.store.database.ledger(), opened.state.survivors
             if (task, number) in {(charge.task, charge.attempt) for charge in ledger}:
                 continue
             total = self.settings.total_epsilon
-            if reason := over_budget(ledger, task, sites, noise.budget, total):
+            if noise is None:
+                self.store.database.add_charge(task, number, math.inf, 0.0, sites)
+            elif reason := over_budget(ledger, task, sites, noise.budget, total):
                 self.attempts[task] = MAX_ATTEMPTS
                 self.sums.fail(task, reason)
             else:

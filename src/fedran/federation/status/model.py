@@ -220,7 +220,7 @@ class Status:
     sums: list[SumStatus] = field(default_factory=list)
     """Secure sums that are under way or wait for sites."""
     budget: str = ""
-    """What differential privacy has spent, in two sentences; empty where there is none."""
+    """What differential privacy has spent, in sentences; empty where there is none."""
 
     @property
     def open_tasks(self) -> list[TaskStatus]:

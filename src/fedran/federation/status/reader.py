@@ -27,7 +27,7 @@ from fedran.federation.secure.pinning import roster_fingerprint
 from fedran.federation.server.database import Database
 from fedran.federation.server.entries import Charge, Run, SolvedHead, Task, Waiting
 from fedran.federation.server.events import read_events
-from fedran.federation.server.ledger import spent
+from fedran.federation.server.ledger import over_budget, spent
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 from fedran.federation.status.counts import Counts, Event, SiteCounts, TaskCounts
 from fedran.federation.status.format import format_age
@@ -133,14 +133,23 @@ class Reader:
 
     def _budget(self, ledger: list[Charge]) -> str:
         """What differential privacy has spent; empty where there is none."""
-        if self.settings.noise is None and not ledger:
+        found, noise = spent(ledger, self.settings.delta), self.settings.noise
+        if noise is None and not found.sums:
             return ""
-        found, limit = spent(ledger, self.settings.delta), self.settings.total_epsilon
+        limit = self.settings.total_epsilon
         most = "" if limit is None else f" of at most {limit:g}"
-        return (
+        told = (
             f"At delta {found.delta:g}, a row has spent at most epsilon {found.row:.3g}. A person "
             f"with rows in all {found.sums} sums has spent epsilon {found.person:.3g}{most}."
         )
+        if noise is not None and over_budget(ledger, "", (), noise.budget, limit):
+            told += " Another task would exceed this and is refused."
+        if found.without_noise:
+            told += (
+                f" {found.without_noise} earlier sums were released without noise: nothing limits "
+                "what they tell about their rows, and they are not in these figures."
+            )
+        return told
 
     def _sums(self) -> list[SumStatus]:
         """Secure sums that are under way, as the server noted them. They change meanwhile."""
