@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Only their own tests are traced: tracing makes a test up to twice as long.
+COVERED := src/fedran/core src/fedran/wire tests/core tests/wire
 # Otherwise every program that a test starts compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -15,10 +18,11 @@ demo: .venv/bare  ## install the package without extras and run the demo
 
 test: .venv/dev  ## lint, types, import contract, docs, wheel, tests, doctests, coverage
 	@$(MAKE) --no-print-directory -j 2 -O wheel docs lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist=worksteal --cov --cov-report=term --cov-fail-under=95 --doctest-modules src tests
+	$(PYTEST) -n 2 --dist=worksteal --cov --cov-report=term --cov-fail-under=95 --doctest-modules $(COVERED)
+	$(PYTEST) -n 3 --dist=worksteal --doctest-modules $(COVERED:%=--ignore=%) src tests
 
 test-faults: .venv/dev  ## faults of a federation with real processes: about 20 minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m faults tests/federation
+	$(PYTEST) -n 2 -m faults tests/federation
 
 lint: .venv/dev
 	$(BIN)/ruff check .

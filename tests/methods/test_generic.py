@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -71,6 +72,18 @@ if find_spec("torch") is None:
 ANALYTIC = [k for k in METHODS if k not in TRAINED]
 
 
+def each(keys):
+    """One test per method. The tests of a method follow each other, because they share its runs."""
+    return pytest.mark.parametrize("key", keys, scope="module")
+
+
+class Learned(NamedTuple):
+    """The server's state after all tasks, and the bytes that each client sent per task."""
+
+    state: Any
+    bytes_up: list[list[int]]
+
+
 class Pictures:
     """Images whose bytes are the features; their pixels are blocks of the features' brightness."""
 
@@ -119,9 +132,9 @@ def result_of(dataset, stream):
 
 
 @pytest.fixture(scope="module")
-def state_of(dataset, stream):
-    """The server's state of a method after all tasks; every method runs once."""
-    return cache(lambda key: final_state(make(key), dataset, stream))
+def learned(dataset, stream):
+    """What a method learned from all tasks; every method learns once."""
+    return cache(lambda key: learn(make(key), dataset, stream))
 
 
 def rows_of(method, dataset):
@@ -158,38 +171,32 @@ def first_uploads(method, dataset, stream):
     return one_round(method, state, {}, dataset, stream, 0, 0)
 
 
-def final_state(method, dataset, stream, reverse=False, reload=False):
+def learn(method, dataset, stream, reverse=False, reload=False):
     spec = spec_of(method, dataset, stream)
-    state, cstates = method.init(spec, 0), {}
+    state, cstates, bytes_up = method.init(spec, 0), {}, []
     for t in range(len(stream.tasks)):
+        sent = np.zeros(stream.n_clients, int)
         for r in range(method.rounds(t)):
             if reload:
                 state = method.load(method.dump(state), spec, 0)
                 cstates = {k: method.load_client(method.dump_client(c)) for k, c in cstates.items()}
             uploads = one_round(method, state, cstates, dataset, stream, t, r)
+            sent += [len(b) for b in uploads.values()]
             ordered = dict(reversed(uploads.items())) if reverse else uploads
             state = method.aggregate(state, t, r, ordered)
-    return state
+        bytes_up.append(sent.tolist())
+    return Learned(state, bytes_up)
 
 
 def predictions(method, state, dataset):
     return method.predict(state, rows_of(method, dataset).X_test)
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_learns_what_it_sees_and_reports_what_it_carried(key, dataset, stream, result_of):
+@each(KEYS)
+def test_learns_what_it_sees_and_reports_what_it_carried(key, result_of, learned):
     method, result = make(key), result_of(key)
     assert (100 * result.acc[0][0] if method.family == "trained" else result.A_T) > 80
-    carried = []
-    state, cstates = method.init(spec_of(method, dataset, stream), 0), {}
-    for t in range(len(stream.tasks)):
-        sent = np.zeros(stream.n_clients, int)
-        for r in range(method.rounds(t)):
-            uploads = one_round(method, state, cstates, dataset, stream, t, r)
-            sent += [len(b) for b in uploads.values()]
-            state = method.aggregate(state, t, r, uploads)
-        carried.append(sent.tolist())
-    assert [t.bytes_up for t in result.tasks] == carried
+    assert [t.bytes_up for t in result.tasks] == learned(key).bytes_up
     assert [t.rounds for t in result.tasks] == [method.rounds(t) for t in range(3)]
     assert result.tasks[1].bytes_down[0] > 0
     assert result.bytes_down_final > 0
@@ -197,78 +204,65 @@ def test_learns_what_it_sees_and_reports_what_it_carried(key, dataset, stream, r
     assert len(result.acc) == 3
 
 
-@pytest.mark.parametrize("key", ANALYTIC)
+@each(ANALYTIC)
 def test_nothing_but_an_offer_is_downloaded_before_the_first_task(key, result_of):
     most = 1000 if key in OFFERED else 0
     assert max(result_of(key).tasks[0].bytes_down) <= most
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_same_seed_same_result(key, dataset, stream, result_of):
-    first, second = result_of(key), run(PreparedJob(key, make(key), dataset, stream))
-    assert first.acc == second.acc
-    assert first.run_id == second.run_id
-    assert [t.bytes_up for t in first.tasks] == [t.bytes_up for t in second.tasks]
-    if "out_features" in first.params:
-        assert run(PreparedJob(key, make(key), dataset, stream, seed=1)).run_id != first.run_id
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_resume_equals_uninterrupted(key, dataset, stream, state_of):
-    method, straight = make(key), state_of(key)
-    state = final_state(method, dataset, stream, reload=True)
+@each(KEYS)
+def test_resume_equals_uninterrupted(key, dataset, stream, learned):
+    method, straight = make(key), learned(key).state
+    state = learn(method, dataset, stream, reload=True).state
     assert method.dump(state) == method.dump(straight)
     assert np.array_equal(
         predictions(method, state, dataset), predictions(method, straight, dataset)
     )
 
 
-@pytest.mark.parametrize("key", [k for k in KEYS if make(k).claims.order_free])
-def test_order_of_clients_does_not_matter(key, dataset, stream, state_of):
+@each([k for k in KEYS if make(k).claims.order_free])
+def test_order_of_clients_does_not_matter(key, dataset, stream, learned):
     method = make(key)
-    forward = predictions(method, state_of(key), dataset)
-    backward = predictions(method, final_state(method, dataset, stream, reverse=True), dataset)
+    forward = predictions(method, learned(key).state, dataset)
+    backward = predictions(method, learn(method, dataset, stream, reverse=True).state, dataset)
     assert np.array_equal(forward, backward)
 
 
-@pytest.mark.parametrize("key", [k for k in KEYS if make(k).claims.partition_free])
-def test_partition_does_not_matter(key, dataset, stream, state_of):
+@each([k for k in KEYS if make(k).claims.partition_free])
+def test_partition_does_not_matter(key, dataset, stream, learned):
     method = make(key)
     pooled = Stream(
         tuple(Task(t.classes, (np.concatenate(t.rows), *t.rows[1:2])) for t in stream.tasks), {}
     )
     alone = Stream(tuple(Task(t.classes, (t.rows[0],)) for t in pooled.tasks), {})
-    split = predictions(method, state_of(key), dataset)
-    joint = method.predict(final_state(method, dataset, alone), dataset.X_test)
+    split = predictions(method, learned(key).state, dataset)
+    joint = method.predict(learn(method, dataset, alone).state, dataset.X_test)
     assert np.array_equal(split, joint)
 
 
-@pytest.mark.parametrize("key", [k for k in KEYS if make(k).claims.exact])
-def test_exact_means_one_client_with_everything_in_one_task(key, dataset, stream, state_of):
+@each([k for k in KEYS if make(k).claims.exact])
+def test_exact_means_one_client_with_everything_in_one_task(key, dataset, stream, learned):
     method = make(key)
     rows = np.concatenate([r for t in stream.tasks for r in t.rows])
     joint = Stream((Task(stream.seen(2), (rows,)),), {})
-    split = state_of(key)
-    alone = final_state(method, dataset, joint)
+    split, alone = learned(key).state, learn(method, dataset, joint).state
     assert np.array_equal(predictions(method, split, dataset), predictions(method, alone, dataset))
     if hasattr(split, "head"):
         W, V = split.head.weights, alone.head.weights
         assert np.allclose(W, V, atol=1e-3 * np.abs(V).max())
 
 
-@pytest.mark.parametrize("key", KEYS)
+@each(KEYS)
 def test_empty_client_and_one_sample_class(key, dataset, stream):
     method = make(key)
     rows = np.flatnonzero(dataset.y_train == 0)
     lone = np.flatnonzero(dataset.y_train == 1)[:1]
     odd = Stream((Task((0, 1), (rows, np.zeros(0, dtype=np.int64), lone)),), {})
-    state = final_state(method, dataset, odd)
+    state = learn(method, dataset, odd).state
     assert set(predictions(method, state, dataset)) <= {0, 1}
 
 
-@pytest.mark.parametrize(
-    "key", [k for k in KEYS if make(k).input == "features" and k != "send-images"]
-)
+@each([k for k in KEYS if make(k).input == "features" and k != "send-images"])
 def test_nan_is_refused(key, dataset, stream):
     rows = np.flatnonzero(np.isin(dataset.y_train, stream.tasks[0].classes))[:4]
     X = dataset.X_train[rows].copy()
@@ -279,7 +273,7 @@ def test_nan_is_refused(key, dataset, stream):
         method.client(None, message, ClientData("c", "0", X, dataset.y_train[rows]), 0)
 
 
-@pytest.mark.parametrize("key", KEYS)
+@each(KEYS)
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
     key, dataset, stream, result_of, tmp_path
 ):
@@ -296,19 +290,20 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
     resumed = run(job, progress=said.append, checkpoint=checkpoint)
     assert len(said) == job.steps
     assert "task 2: already done" in said
+    assert resumed.run_id == straight.run_id
     assert resumed.acc == straight.acc
     assert resumed.class_right == straight.class_right
     assert [t.bytes_up for t in resumed.tasks] == [t.bytes_up for t in straight.tasks]
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_frozen_methods_have_no_drift(key, dataset, state_of):
+@each(KEYS)
+def test_frozen_methods_have_no_drift(key, dataset, learned):
     method = make(key)
-    found = method.embed(state_of(key), rows_of(method, dataset).X_test)
+    found = method.embed(learned(key).state, rows_of(method, dataset).X_test)
     assert (found is None) == (method.input == "features")
 
 
-@pytest.mark.parametrize("key", [k for k in KEYS if k not in LABELLERS])
+@each([k for k in KEYS if k not in LABELLERS])
 def test_unlabelled_rows_are_left_out(key, dataset, stream):
     method = make(key)
     message = method.broadcast(method.init(spec_of(method, dataset, stream), 0), 0, 0)
@@ -321,14 +316,14 @@ def test_unlabelled_rows_are_left_out(key, dataset, stream):
     assert full == part
 
 
-@pytest.mark.parametrize("key", KEYS)
+@each(KEYS)
 def test_predicting_before_the_first_task_is_a_clear_error(key, dataset, stream):
     method = make(key)
     with pytest.raises(ValueError, match="no task"):
         predictions(method, method.init(spec_of(method, dataset, stream), 0), dataset)
 
 
-@pytest.mark.parametrize("key", KEYS)
+@each(KEYS)
 def test_foreign_messages_are_refused(key, dataset, stream):
     method = make(key)
     other = make("fedncm" if not isinstance(method, ClassSumsClient) else "exact")

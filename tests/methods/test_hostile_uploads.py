@@ -4,6 +4,8 @@ What damaged bytes can do is tested once, in tests/wire. Here every method gets 
 message and one of another kind, then what only its own kind of message can get wrong.
 """
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -195,20 +197,25 @@ CASES = [
 ]
 
 
-def assert_refused(key, attack, task=1):
-    """A hostile upload, alone and after honest ones: refused, and the state is as before."""
+@cache
+def honest_round(key, task):
+    """A method's state before a task as bytes, its predictions, and the uploads of the task."""
     toy, method = with_images(make_toy(0)), make(key)
     state = toy.play(method, upto=task)
-    before = method.dump(state)
-    uploads = toy.uploads(method, task)
-    hostile = {"client-0": attack(uploads.pop("client-0"))}
+    said = method.predict(state, toy.X_test) if task else None
+    return toy, method, method.dump(state), said, toy.uploads(method, task)
+
+
+def assert_refused(key, attack, task=1):
+    """A hostile upload, alone and after honest ones: refused, and the state is as before."""
+    toy, method, before, said, uploads = honest_round(key, task)
+    state = method.load(before, toy.spec, 0)
+    hostile = {"client-0": attack(uploads["client-0"])}
     for honest in ({}, uploads):
         with pytest.raises(ValueError):
             method.aggregate(state, task, 0, {**honest, **hostile})
         assert method.dump(state) == before
     if task:
-        untouched = toy.play(method, upto=task)
-        said = method.predict(untouched, toy.X_test)
         assert np.array_equal(method.predict(state, toy.X_test), said)
 
 
