@@ -69,12 +69,20 @@ def models(options: dict[str, Any], X: Any, y: Any) -> Iterator[tuple[str, FedRA
     for i in range(0, len(X), len(X) // 10):
         batches.partial_fit(X[i : i + len(X) // 10], y[i : i + len(X) // 10])
     yield "partial_fit, 10 batches", batches
-    sites = np.arange(len(y)) % SITES
-    parts = [FedRANClassifier(**options).fit(X[sites == k], y[sites == k]) for k in range(SITES)]
-    yield f"sum of {SITES} sites", sum(parts)
-    sites = y * SITES // (y.max() + 1)
-    parts = [FedRANClassifier(**options).fit(X[sites == k], y[sites == k]) for k in range(SITES)]
-    yield f"sum of {SITES} sites, no common class", sum(parts)
+    drawn = np.random.default_rng(0).dirichlet([1.0] * SITES, y.max() + 1).cumsum(axis=1)
+    turns = np.random.default_rng(1).random(len(y))
+    for name, sites in (
+        ("same classes", np.arange(len(y)) % SITES),
+        ("classes in unequal shares", np.sum(turns[:, None] > drawn[y, :-1], axis=1)),
+        ("no common class", y * SITES // (y.max() + 1)),
+    ):
+        parts = [(X[sites == k], y[sites == k]) for k in range(SITES)]
+        total = sum(FedRANClassifier(**options).fit(*part) for part in parts)
+        yield f"sum of {SITES} sites, {name}", total
+        if name != "same classes":
+            for part in parts:
+                total.calibrate(*part)
+            yield f"sum of {SITES} sites, {name}, `calibrate` at each", total
 
 
 def calibration_error(P: NDArray[Any], right: NDArray[Any], bins: int = 15) -> float:
@@ -134,7 +142,9 @@ def table(head: list[str], rows: dict[Any, list[list[float]]], digits: list[int]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for key, values in rows.items():
         names = key if isinstance(key, tuple) else (key,)
-        cells = [f"{v:.{d}f}" for v, d in zip(np.mean(values, axis=0), digits, strict=True)]
+        cells = ["refused"] * len(digits)
+        if values:
+            cells = [f"{v:.{d}f}" for v, d in zip(np.mean(values, axis=0), digits, strict=True)]
         lines.append("| " + " | ".join([*map(str, names), *cells]) + " |")
     return [*lines, ""]
 
@@ -146,8 +156,9 @@ def main() -> None:
         f"`python benchmarks/calibration.py`, {datetime.date.today()}, MAPIE {mapie.__version__}. "
         f"Means over {len(SEEDS)} splits, test rows only. *best log loss* is that of the "
         "temperature with the least log loss on the test rows themselves. *wrong* is the share of "
-        "all rows that is decided and wrong, which should be at most alpha. MAPIE's sets may be "
-        "empty, which counts as not decided.",
+        "all rows that is decided and wrong, which should be at most alpha. *refused*: the rows "
+        "that calibrate were compared with too few of the classes. MAPIE's sets may be empty, "
+        "which counts as not decided. Unequal shares are drawn per class from Dirichlet(1).",
         "",
     ]
     for name, (load, options, alphas) in SETS.items():
@@ -166,8 +177,9 @@ def main() -> None:
                 )
                 H = clf.phi_(Z)
                 for alpha in alphas:
-                    found = clf.head_.prediction_sets(H, alpha)
-                    sets.setdefault((alpha, f"ours, {how}"), []).append(of_sets(found, codes))
+                    found = sets.setdefault((alpha, f"ours, {how}"), [])
+                    if clf.head_.calibration.missing(len(clf.classes_)) < alpha:
+                        found.append(of_sets(clf.head_.prediction_sets(H, alpha), codes))
             for how, stack in mapie_sets(options, X, y, Z, alphas, seed):
                 for k, alpha in enumerate(alphas):
                     sets.setdefault((alpha, how), []).append(of_sets(stack[:, :, k], codes))

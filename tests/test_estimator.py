@@ -1,6 +1,7 @@
 """The scikit-learn front: its conventions, and models that add up."""
 
 import pickle
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 
@@ -537,17 +538,39 @@ def test_sets_hold_the_true_label_as_often_as_asked_for(digits, learned, how, al
     assert decided.mean() > (0.3 if alpha < 0.02 else 0.7)
 
 
-def test_sites_without_a_common_class_underestimate_confusion(digits, learned):
-    """As documented: records of one site know nothing of other classes. Later rows do."""
+@pytest.mark.parametrize("how", ["new classes", "sum of sites without a common class"])
+def test_classes_that_joined_later_need_a_calibration_of_the_whole(digits, learned, how):
+    """Sites calibrate it one after the other, which gives the records of ``fit``."""
+    X, y, X_test, y_test = digits
+    clf = deepcopy(learned(how))
+    with pytest.raises(ValueError, match=r"of the 10 classes on average.*calibrate"):
+        clf.predict(X_test, reject=0.01)
+    for k in range(4):
+        assert clf.calibrate(X[y % 4 == k], y[y % 4 == k]) is clf
+    found, expected = clf.head_.calibration, learned("fit").head_.calibration
+    assert found.missing(10) == 0
+    assert np.abs(np.cumsum(found.histogram - expected.histogram)).max() <= 1
+    np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-3)
+    labels = clf.predict(X_test, reject=0.01)
+    decided = np.array([label is not None for label in labels])
+    assert np.mean(decided & (labels != y_test)) < 0.02
+    clf.partial_fit(X[:9], y[:9])
+    assert clf.head_.calibration.total == len(X) + 9
+    assert clf.calibrate(X[:9], y[:9]).head_.calibration.total == 9
+
+
+def test_a_head_calibrates_anew_where_its_records_lack_classes(digits, learned):
     _, _, X_test, y_test = digits
     clf = learned("sum of sites without a common class")
-    head, H = clf.head_, clf.phi_(X_test)
-    half = len(H) // 2
-    again = replace(head, calibration=None).calibrate(H[:half], y_test[:half])
-    rows, wanted = np.arange(len(H) - half), 1 - 0.01
-    covered = [h.prediction_sets(H[half:], 0.01)[rows, y_test[half:]].mean() for h in (head, again)]
-    assert 0.9 < covered[0] < covered[1]
-    assert covered[1] > wanted - 0.015
+    H, half = clf.phi_(X_test), len(X_test) // 2
+    with pytest.raises(ValueError, match="of the 10 classes on average"):
+        clf.head_.prediction_sets(H, 0.01)
+    head = clf.head_.calibrate(H[: half // 2], y_test[: half // 2])
+    assert head.calibration.total == half // 2
+    head = head.calibrate(H[half // 2 : half], y_test[half // 2 : half])
+    assert head.calibration.total == half
+    sets = head.prediction_sets(H[half:], 0.01)
+    assert sets[np.arange(len(sets)), y_test[half:]].mean() > 1 - 0.01 - 0.015
 
 
 def test_rows_unlike_those_learned_are_more_novel(digits):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from fedran.core.ridge import Ridge
     from fedran.core.summarize import Summarizer, summarize
     from fedran.core.summary import Summary
-    from fedran.estimator import FedRANClassifier, add_pipelines
-    from fedran.scaler import FederatedScaler
+    from fedran.estimator import FedRANClassifier
+    from fedran.scaler import FederatedScaler, add_pipelines
     from fedran.wire.codec import decode, encode
     from fedran.wire.files import load, save
     from fedran.wire.plan import Plan, plan
@@ -77,8 +77,8 @@ _MODULES = {
     "core.ridge": ("Ridge",),
     "core.summarize": ("Summarizer", "summarize"),
     "core.summary": ("Summary",),
-    "estimator": ("FedRANClassifier", "add_pipelines"),
-    "scaler": ("FederatedScaler",),
+    "estimator": ("FedRANClassifier",),
+    "scaler": ("FederatedScaler", "add_pipelines"),
     "wire.codec": ("decode", "encode"),
     "wire.files": ("load", "save"),
     "wire.plan": ("Plan", "plan"),

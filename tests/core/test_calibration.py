@@ -1,6 +1,7 @@
 """Temperatures and thresholds against slow references, and that calibrations add."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def test_calibrations_add(size, cut):
     total = parts[0] + parts[1] + Calibration.empty()
     np.testing.assert_allclose(total.losses, whole.losses, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(total.histogram, whole.histogram)
-    assert total.total == size[0]
+    assert (total.total, total.compared) == (size[0], size[0] * size[1])
     assert total.validate(size[0]) is total
 
 
@@ -46,6 +47,7 @@ def test_a_weighted_row_counts_as_so_many_rows(size, seed):
     repeated = Calibration.of_scores(scores.repeat(times, axis=0), codes.repeat(times))
     np.testing.assert_allclose(weighted.losses, repeated.losses, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(weighted.histogram, repeated.histogram)
+    assert weighted.compared == repeated.compared
 
 
 @quick
@@ -77,7 +79,7 @@ def test_few_rows_without_an_error_do_not_give_certainty():
 @given(sizes, st.floats(0.01, 0.99))
 def test_the_threshold_is_the_sorted_gap_to_a_bin(size, alpha):
     scores, codes = scored(*size)
-    found = Calibration.of_scores(scores, codes).threshold(alpha)
+    found = Calibration.of_scores(scores, codes).threshold(alpha, scores.shape[1])
     k = math.ceil((1 - alpha) * (len(codes) + 1) - 1e-9)
     if k > len(codes):
         assert found == math.inf
@@ -94,9 +96,22 @@ def test_new_rows_keep_within_the_threshold_as_often_as_promised():
     for seed in range(200):
         scores, codes = scored(80, 3, seed, noise=0.6)
         gaps = scores.max(axis=1) - scores[np.arange(80), codes]
-        q = Calibration.of_scores(scores[:40], codes[:40]).threshold(alpha)
+        q = Calibration.of_scores(scores[:40], codes[:40]).threshold(alpha, 3)
         covered.append(np.mean(gaps[40:] <= q))
     assert 1 - alpha - 0.01 <= np.mean(covered) <= 1 - alpha + 0.04
+
+
+def test_classes_that_rows_were_not_compared_with_are_taken_from_alpha():
+    """Two sites with 3 and 4 of 5 classes, and as many rows: 30 % were not compared."""
+    parts = [Calibration.of_scores(*scored(100, C, C, noise=0.6)) for C in (3, 4)]
+    both = parts[0] + parts[1]
+    assert both.missing(5) == pytest.approx(0.3)
+    assert parts[0].missing(3) == Calibration.empty().missing(7) == 0
+    whole = Calibration(both.losses, both.histogram, both.total * 5)
+    for alpha in (0.4, 0.7):
+        assert both.threshold(alpha, 5) == whole.threshold(alpha - 0.3, 5)
+    with pytest.raises(ValueError, match=r"70% of the 5 classes.*call calibrate\(\) first"):
+        both.threshold(0.3, 5)
 
 
 @quick
@@ -123,17 +138,19 @@ def test_leave_one_out_equals_solving_without_the_row(n, M, C, half, seed):
 @pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, float("nan")])
 def test_alpha_lies_between_0_and_1(alpha):
     with pytest.raises(ValueError, match="alpha must lie between 0 and 1"):
-        Calibration.empty().threshold(alpha)
+        Calibration.empty().threshold(alpha, 2)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda c: Calibration(c.losses, c.histogram * 2), "at most the rows described"),
-        (lambda c: Calibration(c.losses * np.nan, c.histogram), "finite values"),
-        (lambda c: Calibration(c.losses, -c.histogram), "at least 0"),
-        (lambda c: Calibration(c.losses + 1e5, c.histogram), "losses of scores"),
-        (lambda c: Calibration(c.losses[1:], c.histogram), "losses and"),
+        (lambda c: replace(c, histogram=c.histogram * 2), "at most the rows described"),
+        (lambda c: replace(c, losses=c.losses * np.nan), "finite values"),
+        (lambda c: replace(c, histogram=-c.histogram), "at least 0"),
+        (lambda c: replace(c, losses=c.losses + 1e5), "losses of scores"),
+        (lambda c: replace(c, losses=c.losses[1:]), "losses and"),
+        (lambda c: replace(c, compared=-1.0), "at least 0"),
+        (lambda c: replace(c, compared=c.total * 1.1e7), "classes compared per row"),
     ],
 )
 def test_sums_that_no_rows_have_are_refused(change, words):

@@ -106,7 +106,7 @@ def test_a_row_is_rejected_if_another_label_is_close_to_the_best():
     codes = np.zeros(99, dtype=np.int64)
     scores = np.linspace(0.005, 0.985, 99)[:, None] * [0.0, 1.0]
     h = replace(head(np.eye(2), ("cat", "dog")), calibration=Calibration.of_scores(scores, codes))
-    assert h.calibration.threshold(0.5) == pytest.approx(0.5, abs=0.011)
+    assert h.calibration.threshold(0.5, 2) == pytest.approx(0.5, abs=0.011)
     rows = np.array([[0.9, 0.1], [0.6, 0.7], [0.2, 0.1], [0.1, 0.8]])
     sets = h.prediction_sets(rows, 0.5)
     assert sets.tolist() == [[True, False], [True, True], [True, True], [False, True]]

@@ -59,6 +59,35 @@ def test_the_prototype_rule_is_the_papers_algorithm(size, tau):
 
 
 @quick
+@given(cases, st.floats(0, 0.5))
+def test_the_expected_share_of_wrong_labels_comes_from_labelled_rows_left_out(size, margin):
+    """Against solving again without each labelled row, at the same lambda."""
+    H, y = rows(*size)
+    known = [i for i, v in enumerate(y) if v is not None]
+    if not known or len(known) == len(y):
+        return
+    A, labels = H[known], [y[i] for i in known]
+    classes = [c for c in (3, "a", "b") if c in labels]
+    Y = np.array([[float(v == c) for c in classes] for v in labels])
+    shift = 0.1 * np.mean(np.sum(A**2, axis=1)) * np.eye(A.shape[1])
+    wrong, sure = [], True
+    for i, h in enumerate(A):
+        others = np.arange(len(A)) != i
+        scores = h @ np.linalg.solve(A[others].T @ A[others] + shift, A[others].T @ Y[others])
+        top = np.sort([*scores, *([] if len(classes) > 1 else [0.3])])
+        lead = top[-1] - top[-2] if len(classes) > 1 else scores[0] - 0.3
+        sure = sure and abs(lead - margin) > 1e-6
+        if lead > margin:
+            wrong.append(classes[int(np.argmax(scores))] != labels[i])
+    for X in (H, torch.as_tensor(H)):
+        result = margin_labels(X, y, margin)
+        if sure:
+            expected = np.mean(wrong) if wrong else np.nan
+            np.testing.assert_allclose(result.expected_wrong, expected)
+            assert ("expected to be wrong" in result.reason) == bool(wrong)
+
+
+@quick
 @given(cases, st.floats(0, 0.5), st.booleans())
 def test_the_margin_rule_is_a_ridge_on_the_labelled_rows(size, margin, refit):
     H, y = rows(*size)

@@ -105,10 +105,15 @@ def test_calibration_and_novelty_are_described(tmp_path):
     assert said["content"]["novelty"].startswith("from ")
     assert said["calibration"]["rows"] == 60
     assert said["calibration"]["temperature"] == clf.head_.calibration.temperature
-    assert said["calibration"]["gap for reject=0.1"] == clf.head_.calibration.threshold(0.1)
+    assert said["calibration"]["gap for reject=0.1"] == clf.head_.calibration.threshold(0.1, 6)
     upload = replace(clf.summary(rank=4), calibration=clf.head_.calibration)
     fedran.save(upload, tmp_path / "upload")
     assert describe(tmp_path / "upload").sections["calibration"]["rows"] == 60
+    later = fedran.FedRANClassifier(out_features=32).fit(np.eye(6)[y[:20]], y[:20] + 6)
+    fedran.save((clf + later).head_, tmp_path / "sum")
+    said = describe(tmp_path / "sum").sections["calibration"]
+    assert said["compared with"] == "50.00% of the classes on average"
+    assert said["gap for reject=0.1"] == "none: too few classes compared"
 
 
 @pytest.mark.parametrize("name", ["mixed", "head", "aggregator_gram"])

@@ -168,7 +168,7 @@ def test_weights_beyond_the_rows_are_refused():
 
 def test_histograms_are_sums_over_the_rows_of_the_summary():
     empty = Calibration.empty()
-    good = {"losses": empty.losses.tolist(), "gaps": empty.histogram.tolist()}
+    good = {"losses": empty.losses.tolist(), "gaps": empty.histogram.tolist(), "compared": 0}
     assert fedran.decode(tampered(encoded(), set_field("histograms", good))).calibration.total == 0
     bad = [
         (0, "an object"),
@@ -179,6 +179,8 @@ def test_histograms_are_sums_over_the_rows_of_the_summary():
         ({**good, "gaps": ["1", *good["gaps"][1:]]}, "a number"),
         ({**good, "gaps": [10**9, *good["gaps"][1:]]}, "at most the rows described"),
         ({**good, "losses": [1.0, *good["losses"][1:]]}, "larger ones"),
+        ({**good, "compared": 1}, "compared per row"),
+        ({**good, "compared": None}, "a number"),
     ]
     for value, words in bad:
         assert_refused(tampered(encoded(), set_field("histograms", value)), words)

@@ -25,7 +25,7 @@ EDGES: Float64[NDArray[Any], " bins"] = np.linspace(0.0, SCORE_RANGE[1] - SCORE_
 """Upper edges of the bins of gaps: one for 0, where the true class is the best, then width 0.01."""
 BINS = len(EDGES)
 MOST_CLASSES = 10**7
-"""For the bound on the losses of one row."""
+"""For bounds on the numbers of one row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +45,8 @@ class Calibration:
     histogram: Float64[NDArray[Any], " bins"]
     """Rows (or their weights) per bin of the gap between the best score and that of the true
     class."""
+    compared: float
+    """Sum over these rows of the number of classes whose scores were known."""
 
     def __post_init__(self) -> None:
         found = (self.losses.shape, self.histogram.shape)
@@ -55,7 +57,7 @@ class Calibration:
     @classmethod
     def empty(cls) -> Calibration:
         """A calibration of no rows: the neutral element of ``+``."""
-        return cls(np.zeros(len(TEMPERATURES)), np.zeros(BINS))
+        return cls(np.zeros(len(TEMPERATURES)), np.zeros(BINS), 0.0)
 
     @classmethod
     def of_scores(
@@ -73,7 +75,8 @@ class Calibration:
         w = np.ones(len(S)) if weights is None else np.asarray(weights, dtype=np.float64)[known]
         losses = [-(w @ log_softmax(S / T)[rows, of_row]) for T in TEMPERATURES]
         bins = np.searchsorted(EDGES, np.max(S, axis=1) - S[rows, of_row] - 1e-12)
-        return cls(np.maximum(losses, 0.0), np.bincount(bins, w, BINS))
+        compared = float(np.sum(w)) * S.shape[1]
+        return cls(np.maximum(losses, 0.0), np.bincount(bins, w, BINS), compared)
 
     @property
     def total(self) -> float:
@@ -98,21 +101,40 @@ class Calibration:
         found = float(TEMPERATURES[best]) * math.exp(step * shift)
         return float(f"{found:.4g}")  # more digits would only be rounding
 
-    def threshold(self, alpha: float) -> float:
+    def missing(self, n_classes: int) -> float:
+        """The share of ``n_classes`` with which a recorded row was not compared, on average.
+
+        It is above 0 where sites or batches had different classes: each row was compared with the
+        classes of one site, and the head has those of all.
+        """
+        return max(0.0, 1 - self.compared / (self.total * n_classes)) if self.total else 0.0
+
+    def threshold(self, alpha: float, n_classes: int) -> float:
         """The gap that true classes of new rows do not exceed with probability 1 - alpha or more.
 
         The k-th smallest recorded gap with k = ceil((1 - alpha) (n + 1)), as in split conformal
-        prediction, rounded up to the edge of its bin; infinity where k exceeds n.
+        prediction, rounded up to the edge of its bin; infinity where k exceeds n. The gap of a row
+        is larger than recorded if its best class is one with which it was not compared. If a head
+        of ``n_classes`` predicts all of them equally often, this happens for at most a share
+        ``missing`` of the rows, which is subtracted from alpha. ValueError if nothing is left.
         """
         if not 0 < alpha < 1:
             raise ValueError(f"alpha must lie between 0 and 1, got {alpha!r}")
+        missing = self.missing(n_classes)
+        if missing >= alpha:
+            raise ValueError(
+                f"the scores behind reject={alpha:g} were compared with {1 - missing:.0%} of the "
+                f"{n_classes} classes on average, because sites or batches had different classes; "
+                "call calibrate() first, with rows of all classes"
+            )
+        alpha -= missing
         k = math.ceil((1 - alpha) * (self.total + 1) - 1e-9)
         bin_of_k = int(np.searchsorted(np.cumsum(self.histogram), k - 1e-9))
         return math.inf if k > self.total + 1e-9 else float(EDGES[min(bin_of_k, BINS - 1)])
 
     def validate(self, weight: float) -> Calibration:
         """Refuse numbers that rows of this total weight cannot have; returns self."""
-        values = np.concatenate([self.losses, self.histogram])
+        values = np.concatenate([self.losses, self.histogram, [self.compared]])
         if not np.all(np.isfinite(values)) or np.any(values < 0):
             raise Refused("histograms", "finite values, at least 0", "others")
         if self.total > weight * (1 + 1e-9):
@@ -121,12 +143,16 @@ class Calibration:
         most = self.total * ((high - low) / TEMPERATURES + math.log(MOST_CLASSES))
         if np.any(self.losses > most * (1 + 1e-9)):
             raise Refused("histograms", "losses of scores between -1 and 2", "larger ones")
+        if self.compared > self.total * MOST_CLASSES:
+            expected = f"at most {MOST_CLASSES} classes compared per row"
+            raise Refused("histograms", expected, f"{self.compared:g} for {self.total:g} rows")
         return self
 
     def __add__(self, other: object) -> Calibration:
         if not isinstance(other, Calibration):
             return NotImplemented
-        return Calibration(self.losses + other.losses, self.histogram + other.histogram)
+        losses, histogram = self.losses + other.losses, self.histogram + other.histogram
+        return Calibration(losses, histogram, self.compared + other.compared)
 
 
 def add_calibrations(a: Calibration | None, b: Calibration | None) -> Calibration | None:

@@ -126,16 +126,23 @@ def _check_uncentred_sums(summary: Summary) -> None:
 def check_row_energy(summary: Summary) -> None:
     """Refuse weights, histograms, and more energy or sums than rows of the feature map have.
 
-    Sites of a federation send neither weights nor histograms, so one site that does could decide
-    alone how all heads are calibrated.
+    Limits of a federation are per row, so a row must not count as a thousand. Its sites send no
+    histograms, so one that does would decide alone how all heads are calibrated.
     """
     if summary.calibration is not None:
-        raise Refused("histograms", "none in the upload of a site", "histograms")
+        raise Refused(
+            "histograms",
+            "none in the upload of a site",
+            "histograms",
+            hint="send the summary without its calibration, and calibrate the head with "
+            "head.calibrate(H, y) on rows that no site has learned",
+        )
     if summary.sums.weights is not None:
         raise Refused(
             "weights",
-            "none, because the number of rows of a site is limited and each counts once",
+            "none in the upload of a site, because limits are per row and each row counts once",
             "weights",
+            hint="repeat rows instead, or add weighted summaries with fedran.Aggregator",
         )
     found = None if summary.fingerprint is None else row_energy_range(summary.fingerprint)
     if found is None:

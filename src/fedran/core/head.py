@@ -25,7 +25,7 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core.accounts import Accounts
 from fedran.core.bounds import certified_rows, paper_weight_bound, weight_bound
-from fedran.core.calibration import SCORE_RANGE, Calibration, add_calibrations, log_softmax
+from fedran.core.calibration import SCORE_RANGE, Calibration, log_softmax
 from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, encode_labels, label_array, ordered, recode
@@ -129,9 +129,9 @@ class Head:
         rows like those of the calibration, the true label is in the set with probability at least
         1 - alpha, where the calibration was made on rows held out from this very head.
         Leave-one-out scores, and scores by the earlier or smaller heads of batches and sites,
-        give it approximately.
+        give it approximately. ValueError where the calibration lacks too many of the classes.
         """
-        threshold = self._calibrated().threshold(alpha)
+        threshold = self._calibrated().threshold(alpha, len(self.classes))
         scores = np.clip(to_numpy(cast(self.scores(H), "float64")), *SCORE_RANGE)
         return scores >= np.max(scores, axis=1, keepdims=True) - threshold
 
@@ -156,8 +156,9 @@ class Head:
         return self.calibration
 
     def calibrate(self, H: ArrayLike | Array, y: Any) -> Head:
-        """The same head, calibrated on rows that it did not learn from, beside earlier ones.
+        """The same head, calibrated on rows that it did not learn from.
 
+        Earlier records stay, unless they were compared with only some of the head's classes.
         Labels that the head does not know, None and NaN are left out.
         """
         H = as_matrix(H, "H", self.out_features)
@@ -165,7 +166,10 @@ class Head:
         scores = self.scores(H)
         require_finite(scores, "H (or its scores)")
         new = Calibration.of_scores(scores, recode(codes, found, self.classes))
-        return replace(self, calibration=add_calibrations(self.calibration, new), digest=None)
+        earlier = self.calibration
+        if earlier is not None and earlier.missing(len(self.classes)) < 1e-9:
+            new += earlier
+        return replace(self, calibration=new, digest=None)
 
     def novelty(self, H: ArrayLike | Array) -> Float64[NDArray[Any], " n"]:
         r"""How much of each row is unlike everything learned, from 0 to 1.

@@ -321,6 +321,7 @@ class Summary:
         if self.calibration is not None:
             for array in (self.calibration.losses, self.calibration.histogram):
                 sha.update(np.ascontiguousarray(array).data)
+            sha.update(repr(self.calibration.compared).encode())
         return sha.hexdigest()
 
 

@@ -99,7 +99,7 @@ def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
     return "upload: one client's summary of one task", {
         "content": content,
         "accounts": _accounts(s.accounts),
-        **_calibration(s.calibration),
+        **_calibration(s.calibration, len(s.classes)),
     }
 
 
@@ -137,7 +137,7 @@ def _head(head: Head, message: Container) -> tuple[str, dict[str, Section]]:
     return "head: a classifier", {
         "content": content,
         "diagnosis": diagnosis,
-        **_calibration(head.calibration),
+        **_calibration(head.calibration, len(head.classes)),
     }
 
 
@@ -165,7 +165,7 @@ def _aggregator(agg: Aggregator, message: Container) -> tuple[str, dict[str, Sec
         "content": content,
         "accounts": _accounts(agg.accounts),
         "bounds on the Gram error": bounds,
-        **_calibration(calibration),
+        **_calibration(calibration, len(agg.classes)),
     }
 
 
@@ -190,18 +190,21 @@ def _accounts(accounts: Accounts) -> Section:
     }
 
 
-def _calibration(found: Calibration | None) -> dict[str, Section]:
+def _calibration(found: Calibration | None, n_classes: int) -> dict[str, Section]:
     """What probabilities and "don't know" are made of; "none" where nothing was recorded."""
     if found is None or found.total == 0:
         return {"calibration": {"rows": "none: no probabilities, no rejection"}}
-    return {
-        "calibration": {
-            "rows": found.total,
-            "of which predicted right": f"{found.histogram[0] / found.total:.2%}",
-            "temperature": found.temperature,
-            **{f"gap for reject={alpha:g}": found.threshold(alpha) for alpha in REJECT},
-        }
+    content: Section = {
+        "rows": found.total,
+        "of which predicted right": f"{found.histogram[0] / found.total:.2%}",
+        "compared with": f"{1 - found.missing(n_classes):.2%} of the classes on average",
+        "temperature": found.temperature,
     }
+    for alpha in REJECT:
+        known = found.missing(n_classes) < alpha
+        gap = found.threshold(alpha, n_classes) if known else "none: too few classes compared"
+        content[f"gap for reject={alpha:g}"] = gap
+    return {"calibration": content}
 
 
 def _safe(value: Any) -> Any:

@@ -206,7 +206,9 @@ class Header:
             return None
         section = self.section(key)
         losses = section.numbers("losses", len(TEMPERATURES), MAX_ENERGY)
-        return Calibration(np.array(losses), np.array(section.numbers("gaps", BINS, MAX_ROWS)))
+        gaps = section.numbers("gaps", BINS, MAX_ROWS)
+        compared = section.number("compared", MAX_ENERGY)
+        return Calibration(np.array(losses), np.array(gaps), compared)
 
 
 def plain_accounts(accounts: Accounts) -> dict[str, Any]:
@@ -221,8 +223,11 @@ def plain_calibration(calibration: Calibration | None) -> dict[str, Any] | None:
     """A calibration for a header, with whole numbers as integers, which are shorter."""
     if calibration is None:
         return None
-    gaps = [int(v) if v.is_integer() else v for v in calibration.histogram.tolist()]
-    return {"losses": calibration.losses.tolist(), "gaps": gaps}
+    *gaps, compared = (
+        int(v) if v.is_integer() else v
+        for v in [*calibration.histogram.tolist(), calibration.compared]
+    )
+    return {"losses": calibration.losses.tolist(), "gaps": gaps, "compared": compared}
 
 
 def _integer(value: object, name: str, low: int, high: int) -> int:
