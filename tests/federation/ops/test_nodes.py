@@ -3,14 +3,23 @@
 import hashlib
 import json
 import logging
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cryptography")
 
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
+
 from fedran.federation.ops import flower
-from fedran.federation.ops.nodes import FIRST_WAIT, NodeRegistry
+from fedran.federation.ops.keys import make_node_key
+from fedran.federation.ops.nodes import FIRST_WAIT, NodeRegistry, _free_key
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths
 
@@ -288,6 +297,35 @@ def test_nodes_are_registered_again_after_a_crash_or_with_a_new_database(place, 
     link.nodes.clear()  # Flower's database is a new one
     update(place)
     assert database(place).node_owners() == {"3": "site-1"}
+
+
+def test_the_key_of_an_unregistered_node_can_be_registered_again(place):
+    """With the tables of Flower, which keeps the keys of unregistered nodes as unique ones."""
+    pytest.importorskip("flwr")
+    from flwr.supercore.state.schema.linkstate_tables import create_linkstate_metadata
+    from sqlalchemy import create_engine
+
+    text, path = make_node_key(place.flower / "node.key"), place.flower / "state.db"
+    pem = load_ssh_public_key(text.encode()).public_bytes(
+        Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+    )
+    create_linkstate_metadata().create_all(create_engine(f"sqlite:///{path}"))
+
+    def register(number):
+        with closing(sqlite3.connect(path)) as sql, sql:
+            row = (number, "registered", pem)
+            sql.execute("INSERT INTO node (node_id, status, public_key) VALUES (?, ?, ?)", row)
+
+    register(1)
+    _free_key(path, text)
+    with pytest.raises(sqlite3.IntegrityError):
+        register(2)  # the first node is still registered: its key stays taken
+    with closing(sqlite3.connect(path)) as sql, sql:
+        sql.execute("UPDATE node SET status = 'unregistered'")
+    with pytest.raises(sqlite3.IntegrityError):
+        register(2)
+    _free_key(path, text)
+    register(2)
 
 
 def test_nodes_that_flower_lists_as_unregistered_are_ignored(place, link):

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
 
 from fedran.federation.ops import flower
 from fedran.federation.server.database import Database
@@ -76,6 +85,7 @@ class NodeRegistry:
                 database.set_nodes(known)
         for client in sorted(keys.keys() - known.keys()):
             path = self.paths.nodes / f"{client}.pub"
+            _free_key(self.paths.flower / "state.db", keys[client])
             answer = self._call("register", str(path), client, "--name", client)
             if answer:
                 log.info("the node of %s may connect", client)
@@ -158,3 +168,24 @@ class NodeRegistry:
         if due:
             log.info("%d connected sites lack the newest head; sending it", due)
             flower.flwr(self.paths, "run", ".", flower.CONNECTION)
+
+
+def _free_key(database: Path, key: str) -> None:
+    """Make Flower accept the key of an unregistered node again.
+
+    Flower keeps such keys in its database and refuses them for ever. This would lock out a site
+    that is removed and added again, or whose registration is not in a restored backup.
+    """
+    if not database.is_file():
+        return
+    try:
+        public = load_ssh_public_key(key.encode())
+        pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        with closing(sqlite3.connect(database, timeout=10.0)) as sql, sql:
+            sql.execute(
+                "UPDATE node SET public_key = CAST(node_id AS BLOB) "
+                "WHERE status = 'unregistered' AND public_key = ?",
+                (pem,),
+            )
+    except (ValueError, UnsupportedAlgorithm, sqlite3.Error) as reason:
+        log.warning("Flower's record of an earlier node was not changed: %s", reason)
