@@ -54,14 +54,13 @@ def test_a_new_study_gets_a_page_of_its_own_and_stays_out_of_the_others(monkeypa
     assert not any("epsilon" in name for name in names)
 
 
-def test_a_study_without_sections_of_its_own_is_shown_even_if_comparisons_leave_it_out():
-    runs = [made_up("fedran", study="privacy", params={"epsilon": e}) for e in (1.0, 8.0)]
-    _, page = make_pages([*runs, made_up("afl")], "x")[1:]
-    assert page.slug == "privacy"
-    assert [row[0].text for row in page.sections[0].tables[0].rows] == [
-        "fedran, epsilon=1.0",
-        "fedran, epsilon=8.0",
-    ]
+def test_figures_of_one_setting_on_two_pages_are_different_figures(monkeypatch):
+    monkeypatch.setitem(result.STUDIES, "noise", "Adds noise.")
+    runs = [made_up(k, study=s) for k in ("fedran", "afl") for s in ("accuracy", "noise")]
+    _, *pages = make_pages(runs, "x")
+    slugs = [c.slug for p in pages for s in p.sections for c in s.charts]
+    assert slugs
+    assert len(slugs) == len(set(slugs))
 
 
 def test_a_folder_with_one_study_alone_has_a_verdict_and_a_printed_table():

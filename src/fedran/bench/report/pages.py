@@ -15,6 +15,7 @@ from fedran.bench.report.leakage import (
     leakage_sections,
     leakage_verdict,
 )
+from fedran.bench.report.privacy import privacy_verdict
 from fedran.bench.report.sections import Section, comparison_sections, study_sections
 from fedran.bench.report.verdict import (
     comparison_table,
@@ -33,6 +34,7 @@ STUDY_TITLES = {
     "labels": "Few labels",
     "rank": "Rank and width",
     "components": "Components of the feature map",
+    "privacy": "Differential privacy",
     "runtime": "Runtime and speed-up",
 }
 """Titles that differ from the name of the study."""
@@ -114,10 +116,12 @@ def make_pages(
     studies = (SAME_PAGE.get(s, s) for s in dict.fromkeys(r.study for r in results))
     for study in dict.fromkeys(s for s in studies if s not in COMPARISONS):
         own = [r for r in results if SAME_PAGE.get(r.study, r.study) == study]
-        if study not in STUDY_TITLES:  # it has no sections of its own
-            own = as_comparison(own)
         title = STUDY_TITLES.get(study, study.replace("_", " ").capitalize())
-        sections = study_sections(study, own)
+        if study in STUDY_TITLES:
+            sections = study_sections(study, own)
+        else:  # it has no sections of its own
+            own = as_comparison(own)
+            sections = _own_figures(study, study_sections(study, own))
         pages.append(Page(study, title, STUDIES[study], _study_lines(study, own), sections))
     if leakage:
         pages.append(leakage_page(leakage))
@@ -131,8 +135,18 @@ def leakage_page(measured: Sequence[Measured]) -> Page:
     return Page("leakage", LEAKAGE_TITLE, LEAKAGE_ABOUT, lines, sections)
 
 
+def _own_figures(study: str, sections: Sequence[Section]) -> list[Section]:
+    """Sections whose figures have other names than those of the same setting on another page."""
+    return [
+        replace(s, charts=[replace(c, slug=f"{study}-{c.slug}") for c in s.charts])
+        for s in sections
+    ]
+
+
 def _study_lines(study: str, results: Sequence[Result]) -> list[str]:
     """The verdict of a study; one without sections of its own is a comparison of methods."""
+    if study == "privacy":
+        return privacy_verdict(results)
     first = None if study in STUDY_TITLES else main_case(results)
     return study_verdict(results) if first is None else verdict(first[1])
 

@@ -11,6 +11,7 @@ from fedran.bench.report.figures.accuracy_bytes import accuracy_bytes_charts
 from fedran.bench.report.figures.chart import Chart, slug
 from fedran.bench.report.figures.curves import task_charts
 from fedran.bench.report.figures.drift import drift_charts
+from fedran.bench.report.privacy import privacy_charts, privacy_tables
 from fedran.bench.report.tables.ablation import component_tables, label_tables, rank_tables
 from fedran.bench.report.tables.accuracy import accuracy_tables
 from fedran.bench.report.tables.communication import communication_tables
@@ -75,6 +76,7 @@ def study_sections(study: str, results: Results) -> list[Section]:
         "labels": _labels,
         "rank": _rank,
         "components": _components,
+        "privacy": _privacy,
         "runtime": _runtime,
         "speedup": _runtime,
     }.get(study)
@@ -243,6 +245,17 @@ def _components(results: Results) -> Section:
     ]
     tables, charts = component_tables(results), component_charts(results)
     return Section("components", "Components", intro, tables, charts)
+
+
+def _privacy(results: Results) -> Section:
+    intro = (
+        "Clients add noise to their sums, so that nobody who sees the sum or the classifier can "
+        "tell much about a single row. ε is the privacy budget: a smaller ε means more noise and a "
+        "stronger guarantee, at δ = 1e-5. The noise is calibrated for the number of honest "
+        "clients, who keep their part of it to themselves: with fewer of them each adds more."
+    )
+    tables, charts = privacy_tables(results), privacy_charts(results)
+    return Section("privacy", "Differential privacy", [intro], tables, charts)
 
 
 def _provenance(results: Results) -> Section:

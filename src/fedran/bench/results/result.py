@@ -31,12 +31,12 @@ STUDIES = {
     "labels": "Varies the share of labelled rows.",
     "rank": "Varies rank and width of the summaries.",
     "components": "Adds the components of the feature map one at a time.",
-    "privacy": "Accuracy under differential privacy, for several budgets epsilon.",
+    "privacy": "Accuracy under differential privacy, for several budgets ε.",
     "runtime": "Measures seconds, one run at a time.",
     "speedup": "Measures seconds of FedRAN and of trained methods, which may train for few rounds.",
 }
 """Every study that a configuration may name, and what its runs are for."""
-ABLATIONS = frozenset({"labels", "rank", "components"})
+ABLATIONS = frozenset({"labels", "rank", "components", "privacy"})
 """Studies that vary one setting. Their runs stay out of the comparisons of methods."""
 
 

@@ -64,13 +64,13 @@ def _draw_labels(study: LabelStudy, figure: Figure) -> None:
     measures: list[Callable[[Result], float]] = [lambda r: r.A_avg, lambda r: r.A_T]
     for ax, title, measure in zip(axes, (AVERAGE, FINAL), measures, strict=True):
         for i, (name, line) in enumerate(study.lines.items()):
-            _error_line(ax, [100 * rate for rate in line], list(line.values()), measure, i, name)
+            error_line(ax, [100 * rate for rate in line], list(line.values()), measure, i, name)
         ax.set_xlabel("labelled rows, %")
         ax.set_ylabel(title)
     legend_below(figure, [axes[0]])
 
 
-def _error_line(
+def error_line(
     ax: Axes,
     x: list[float],
     members: list[Group],
@@ -78,6 +78,7 @@ def _error_line(
     i: int,
     name: str,
 ) -> None:
+    """A line of means with their standard deviations, in the i-th colour."""
     stats = [s for g in members if (s := g.stat(measure))]
     ax.errorbar(
         x,
@@ -109,7 +110,7 @@ def _draw_rank(study: RankStudy, figure: Figure) -> None:
     left, right = panels(figure, 2)
     for i, (m, line) in enumerate(study.lines.items()):
         ranks = [float(rank) for rank in line]
-        _error_line(left, ranks, list(line.values()), lambda r: r.A_avg, i, f"M = {m}")
+        error_line(left, ranks, list(line.values()), lambda r: r.A_avg, i, f"M = {m}")
         sizes = [largest_upload(g) / MIB for g in line.values()]
         right.plot(ranks, sizes, MARKERS[i % len(MARKERS)] + "-", color=HUES[i % len(HUES)])
     every = sorted({rank for line in study.lines.values() for rank in line})

@@ -1,0 +1,139 @@
+"""Accuracy under differential privacy: table, figure and verdict for budgets ε."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fedran.bench.report.figures.ablation import FINAL, error_line
+from fedran.bench.report.figures.chart import INK, Chart, legend_below, short, slug, unique
+from fedran.bench.report.tables.communication import largest_upload
+from fedran.bench.report.tables.table import (
+    NOTHING,
+    Block,
+    Cell,
+    Table,
+    mean_and_spread,
+    mib,
+    number_columns,
+    results_of,
+    seeds_note,
+    seeds_per_group,
+    text_columns,
+)
+from fedran.bench.report.verdict import final
+from fedran.bench.results.grouping import Group, by_setting_and_beta, groups, setting_title
+from fedran.bench.results.result import Result
+from fedran.data.catalogue import dataset_title
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class PrivacyStudy:
+    """One setting: ``lines[honest clients][ε]``, and the runs without noise."""
+
+    title: str
+    dataset: str
+    lines: dict[str, dict[float, Group]]
+    without: list[Group]
+
+    @property
+    def members(self) -> list[Group]:
+        """All groups."""
+        return [*(g for line in self.lines.values() for g in line.values()), *self.without]
+
+
+def privacy_studies(results: Sequence[Result]) -> list[PrivacyStudy]:
+    """Settings in which a method ran with budgets ε."""
+    studies = []
+    for (setting, beta), found in by_setting_and_beta(groups(results)).items():
+        lines: dict[str, dict[float, Group]] = {}
+        for g in found:
+            if "epsilon" in g.params:
+                honest = g.params.get("honest") or setting.clients
+                name = f"{honest} of {setting.clients} clients honest"
+                lines.setdefault(name, {})[float(g.params["epsilon"])] = g
+        if lines:
+            without = [g for g in found if "epsilon" not in g.params]
+            ordered = {name: dict(sorted(line.items())) for name, line in lines.items()}
+            title = setting_title(setting, beta)
+            studies.append(PrivacyStudy(title, setting.dataset, ordered, without))
+    return studies
+
+
+def privacy_verdict(results: Sequence[Result]) -> list[str]:
+    """The accuracies with the largest and the smallest budget, and without noise."""
+    lines = []
+    for study in privacy_studies(results):
+        line = next(iter(study.lines.values()))
+        values = ", ".join(f"{final(line[e]):.1f} % with ε = {e:g}" for e in reversed(line))
+        text = f"{dataset_title(study.dataset)}, after the last task: {values}"
+        text += "".join(f", {final(g):.1f} % without noise" for g in study.without[:1])
+        lines.append(f"{text}.")
+    return lines
+
+
+def privacy_tables(results: Sequence[Result]) -> list[Table]:
+    """One table per setting."""
+    return [_table(study) for study in privacy_studies(results)]
+
+
+def _table(study: PrivacyStudy) -> Table:
+    blocks: list[Block] = [
+        [
+            _row(f"{epsilon:g}", name, g)
+            for name, line in study.lines.items()
+            if (g := line.get(epsilon))
+        ]
+        for epsilon in sorted({e for line in study.lines.values() for e in line}, reverse=True)
+    ]
+    blocks += [[_row("no noise", g.name, g)] for g in study.without]
+    columns = [*text_columns("ε", "noise calibrated for")]
+    columns += number_columns("A_avg", "A_T", "largest upload, MiB")
+    note = seeds_note(seeds_per_group(study.members))
+    return Table(study.title, columns, blocks, note, results_of(study.members))
+
+
+def _row(epsilon: str, name: str, g: Group) -> list[Cell]:
+    noisy = "epsilon" in g.params
+    return [
+        Cell(epsilon),
+        Cell(name if noisy else NOTHING),
+        mean_and_spread(g.stat(lambda r: r.A_avg)),
+        mean_and_spread(g.stat(lambda r: r.A_T)),
+        Cell(mib(largest_upload(g))),
+    ]
+
+
+def privacy_charts(results: Sequence[Result]) -> list[Chart]:
+    """Accuracy after the last task against ε."""
+    return unique(
+        Chart(
+            slug("privacy", study.title),
+            study.title,
+            (6.6, 3.2),
+            partial(_draw, study),
+            "Up and to the left is better: more accurate with a smaller budget.",
+            narrow_height=3.6,
+        )
+        for study in privacy_studies(results)
+    )
+
+
+def _draw(study: PrivacyStudy, figure: Figure) -> None:
+    ax = figure.subplots()
+    for i, (name, line) in enumerate(study.lines.items()):
+        error_line(ax, list(line), list(line.values()), lambda r: r.A_T, i, name)
+    for g in study.without:
+        ax.axhline(final(g), ls=(0, (4, 2)), color=INK, lw=1.0, label=short(g.name))
+    ax.set_xscale("log")
+    every = sorted({e for line in study.lines.values() for e in line})
+    ax.set_xticks(every, [f"{e:g}" for e in every])
+    ax.set_xticks([], minor=True)
+    ax.set_xlabel("privacy budget ε")
+    ax.set_ylabel(FINAL)
+    legend_below(figure, [ax])
