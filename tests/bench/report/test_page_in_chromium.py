@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedran.bench.report.build import load_results
+from fedran.bench.report.leakage import read_leakage
 from fedran.bench.report.page import html_page
 from fedran.bench.report.pages import make_pages
 
@@ -73,8 +74,9 @@ def test_every_page_fits_the_window_and_loads_nothing(full_report, tmp_path, wid
 
 
 def test_no_page_of_the_repositorys_results_is_too_tall_or_too_wide(tmp_path):
-    results = load_results(Path(__file__).parents[3] / "results")
-    pages = make_pages(results, "results")
+    folder = Path(__file__).parents[3] / "results"
+    results = load_results(folder)
+    pages = make_pages(results, "results", read_leakage(folder))
     # The figures take their place empty: drawing all of them would take a minute.
     texts = [html_page(p, pages, results, "results", _empty_drawings(p)) for p in pages]
     for page, found in zip(pages, measured(tmp_path, texts, 1280), strict=True):

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-SHORT = 16
-"""Texts of at most this many characters are kept on one line."""
+SHORT, TINY = 16, 9
+"""Texts of at most this many characters are kept on one line; in tables with many columns TINY."""
 MANY = 6
 """Tables with more columns are stacked in windows of medium width."""
 
@@ -100,5 +100,6 @@ def _css_class(column: Column, cell: Cell | None = None) -> str:
         "printed": column.muted or (cell is not None and cell.muted),
         "none": cell is not None and cell.text in ("", NOTHING),
         "short": not column.numeric and cell is not None and len(cell.text) <= SHORT,
+        "tiny": not column.numeric and cell is not None and len(cell.text) <= TINY,
     }
     return " ".join(name for name, wanted in names.items() if wanted)

@@ -16,7 +16,12 @@ from fedran.bench.report.leakage import (
     leakage_verdict,
 )
 from fedran.bench.report.privacy import privacy_verdict
-from fedran.bench.report.sections import Section, comparison_sections, study_sections
+from fedran.bench.report.sections import (
+    Section,
+    comparison_sections,
+    method_notes,
+    study_sections,
+)
 from fedran.bench.report.verdict import (
     comparison_table,
     main_case,
@@ -68,10 +73,11 @@ DATASETS = {
 }
 """File name and description of datasets."""
 WHAT = (
-    "Several clients learn one classifier without sharing their rows. Classes arrive task by task. "
+    "Several clients learn one classifier without sharing their data. Classes arrive task by task. "
     "In each task every client uploads a message, and a server makes a classifier for all classes "
     "so far. Good methods are accurate and upload few bytes."
 )
+OURS = "FedRAN and FedRAN-mixture, the two messages of this package, train nothing."
 
 
 @dataclass(frozen=True)
@@ -172,10 +178,11 @@ def overview_page(results: Sequence[Result], name: str) -> Page:
     charts = accuracy_bytes_charts([r for r in shown if Setting.of(r) == first[0][0]])
     figure = [c for c in charts if not c.collapsed]
     tables = [comparison_table(shown)]
-    section = Section("bytes", "Accuracy against bytes", [], tables, figure)
+    section = Section("bytes", "Accuracy against bytes", method_notes(shown), tables, figure)
     title = f"{name}: accuracy and bytes of {counted(len({r.key for r in results}), 'method')}"
     lines = overall_verdict(shown)
-    return Page("index", title, WHAT, lines, [section], _where(*first))
+    what = f"{WHAT} {OURS}" if any(r.key == "fedran" for r in shown) else WHAT
+    return Page("index", title, what, lines, [section], _where(*first))
 
 
 def _where(case: tuple[Setting, float | None], found: Sequence[Group]) -> str:
@@ -184,6 +191,6 @@ def _where(case: tuple[Setting, float | None], found: Sequence[Group]) -> str:
     title = dataset_title(setting.dataset)
     classes = len(found[0].first.classes)
     uneven = "uneven split" if beta is not None and beta < 1 else "split"
-    skew = "" if beta is None else f", {uneven} with β = {beta:g}"
+    skew = "" if beta is None else f", {uneven} (β = {beta:g}; a smaller β is more uneven)"
     tasks, clients = setting.frame.split(", ")[:2]
     return f"{title}: {classes} classes in {tasks}, {clients}{skew}"

@@ -108,8 +108,8 @@ def terms(text: str) -> dict[str, str]:
     }
 
 
-def _setting(title: str, results: Results) -> Section:
-    """One setting: accuracy against bytes, accuracy after each task, all accuracies."""
+def method_notes(results: Results) -> list[str]:
+    """What the remarks behind the names of methods mean; a paragraph, or nothing."""
     shown = comparisons(results)
     intro = []
     if any(not g.competes for g in groups(shown)):
@@ -133,9 +133,14 @@ def _setting(title: str, results: Results) -> Section:
             "Methods marked (fine-tuned in task 0) use a ViT whose adapters the clients train in "
             "task 0. Bytes and seconds of that stage count."
         )
+    return [" ".join(intro)] if intro else []
+
+
+def _setting(title: str, results: Results) -> Section:
+    """One setting: accuracy against bytes, accuracy after each task, all accuracies."""
     charts = accuracy_bytes_charts(results) + task_charts(results)
-    text = [" ".join(intro)] if intro else []
-    return Section(slug("setting", title), title, text, accuracy_tables(results), charts)
+    notes, tables = method_notes(results), accuracy_tables(results)
+    return Section(slug("setting", title), title, notes, tables, charts)
 
 
 def _vit(results: Results) -> Section:

@@ -145,7 +145,7 @@ def verdict(found: Sequence[Group]) -> list[str]:
         g = lead[POOLED]
         lines.append(
             f"With all rows in one place ({g.name}): {final(g):.1f} %, "
-            f"{_points(final(g) - final(base))} than {base.name}."
+            f"{_than(final(g) - final(base), base.name)}."
         )
     return lines[:LINES]
 
@@ -245,17 +245,19 @@ def _beside(g: Group, base: Group) -> str:
         factor = max(sizes) / min(sizes)
         shown = f"{factor:.0f}" if factor >= 9.5 else f"{factor:.1f}"
         times = f", {shown} times {'the' if sizes[0] >= sizes[1] else 'fewer'} bytes"
-    points = _points(final(g) - final(base))
-    return f"{final(g):.1f} % with {_size(g)} ({points} than {base.name}{times})"
+    points = _than(final(g) - final(base), base.name)
+    return f"{final(g):.1f} % with {_size(g)} ({points}{times})"
 
 
-def _points(gap: float) -> str:
-    """A difference of accuracies.
+def _than(gap: float, name: str) -> str:
+    """A difference from the accuracy of another method.
 
-    >>> _points(-2.84), _points(0.5)
-    ('2.8 points less', '0.5 points more')
+    >>> _than(-2.84, "AFL"), _than(0.5, "AFL"), _than(-0.04, "AFL")
+    ('2.8 points less than AFL', '0.5 points more than AFL', 'as accurate as AFL')
     """
-    return f"{abs(gap):.1f} points {'less' if gap < 0 else 'more'}"
+    if round(abs(gap), 1) == 0.0:
+        return f"as accurate as {name}"
+    return f"{abs(gap):.1f} points {'less' if gap < 0 else 'more'} than {name}"
 
 
 def comparison_table(results: Sequence[Result]) -> Table:
@@ -288,7 +290,6 @@ def comparison_table(results: Sequence[Result]) -> Table:
         "most accurate is shown."
     )
     about = {
-        "fedran-mixture": "FedRAN and FedRAN-mixture are the two messages of this package.",
         "fedran-paper": "FedRAN-paper is our implementation of the algorithm as published.",
         "exact": "Exact Gram sends the Gram matrix of FedRAN's random features uncompressed.",
     }

@@ -58,7 +58,7 @@ def task_charts(results: Sequence[Result]) -> list[Chart]:
                 (width, height + fit_legend(width, names)[1]),
                 partial(_draw_tasks, found, styles),
                 "The best method of each kind has a colour."
-                f"{f' Second: these minus {next(iter(styles))}.' if two else ''}",
+                f"{f' Second: their difference from {next(iter(styles))}.' if two else ''}",
                 narrow_height=(2 if two else 1) * height + fit_legend(NARROW, names)[1],
             )
         )

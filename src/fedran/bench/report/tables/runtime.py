@@ -126,10 +126,10 @@ def _speedup_table(
     columns = [
         *text_columns("method", "network"),
         *number_columns("rounds per task"),
-        *number_columns("s", "FedRAN is faster by", group="Time"),
+        *number_columns("s", "ratio to FedRAN", group="Time"),
         *number_columns("with forward pass", computed, BOTH, group="Time"),
         *printed["Time"],
-        *number_columns("MiB", "FedRAN's is smaller by", computed, group=UPLOAD),
+        *number_columns("MiB", "ratio to FedRAN", computed, group=UPLOAD),
         *printed[UPLOAD],
     ]
     rows = [_speedup_row(g, ours, paper) for g in (ours, *theirs)]

@@ -118,7 +118,7 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
         *text_columns("method"),
         *number_columns("A_avg", "A_T"),
         *number_columns("rounds per task"),
-        *number_columns("Time", "with forward pass", "FedRAN is faster by", group="seconds"),
+        *number_columns("Time", "with forward pass", "ratio to FedRAN", group="seconds"),
         *number_columns("largest upload", "sent", "received", group="MiB per client"),
         *number_columns("FedRAN sends less by", group="MiB per client"),
         *(text_columns("machine") if several else []),
