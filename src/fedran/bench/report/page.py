@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SHORT, TINY = 16, 9
 """Texts of at most this many characters are kept on one line; in tables with many columns TINY."""
-MANY = 6
+MANY = 5
 """Tables with more columns are stacked in windows of medium width."""
 
 

@@ -175,10 +175,12 @@ def overview_page(results: Sequence[Result], name: str) -> Page:
     shown = [r for r in results if r.study in COMPARISONS] or as_comparison(results)
     first = main_case(shown)
     assert first is not None, "there are results, and all of them compare methods here"
-    charts = accuracy_bytes_charts([r for r in shown if Setting.of(r) == first[0][0]])
-    figure = [c for c in charts if not c.collapsed]
+    drawn = [r for r in shown if Setting.of(r) == first[0][0]]
+    figure = [c for c in accuracy_bytes_charts(drawn) if not c.collapsed]
+    notes = method_notes(drawn)
+    intro = [" ".join(notes)] if notes else []
     tables = [comparison_table(shown)]
-    section = Section("bytes", "Accuracy against bytes", method_notes(shown), tables, figure)
+    section = Section("bytes", "Accuracy against bytes", intro, tables, figure)
     title = f"{name}: accuracy and bytes of {counted(len({r.key for r in results}), 'method')}"
     lines = overall_verdict(shown)
     what = f"{WHAT} {OURS}" if any(r.key == "fedran" for r in shown) else WHAT

@@ -108,12 +108,9 @@ def terms(text: str) -> dict[str, str]:
     }
 
 
-def method_notes(results: Results) -> list[str]:
-    """What the remarks behind the names of methods mean; a paragraph, or nothing."""
-    shown = comparisons(results)
+def method_notes(shown: Results) -> list[str]:
+    """What the remarks behind the names of methods mean, one sentence each."""
     intro = []
-    if any(not g.competes for g in groups(shown)):
-        intro.append("Methods that need all rows in one place come last and are not ranked.")
     if any(map(is_head, shown)):
         intro.append(
             "Methods marked (head) train a linear head on the same frozen features as FedRAN."
@@ -133,14 +130,18 @@ def method_notes(results: Results) -> list[str]:
             "Methods marked (fine-tuned in task 0) use a ViT whose adapters the clients train in "
             "task 0. Bytes and seconds of that stage count."
         )
-    return [" ".join(intro)] if intro else []
+    return intro
 
 
 def _setting(title: str, results: Results) -> Section:
     """One setting: accuracy against bytes, accuracy after each task, all accuracies."""
     charts = accuracy_bytes_charts(results) + task_charts(results)
-    notes, tables = method_notes(results), accuracy_tables(results)
-    return Section(slug("setting", title), title, notes, tables, charts)
+    shown = comparisons(results)
+    notes = method_notes(shown)
+    if any(not g.competes for g in groups(shown)):
+        notes.insert(0, "Methods that need all rows in one place come last and are not ranked.")
+    intro, tables = [" ".join(notes)] if notes else [], accuracy_tables(results)
+    return Section(slug("setting", title), title, intro, tables, charts)
 
 
 def _vit(results: Results) -> Section:
