@@ -299,7 +299,7 @@ def test_a_third_of_the_sites_and_at_least_one_may_tell_their_noise(min_sites, h
     given = {"in_features": 6, "out_features": 6, "classes": CLASSES, "epsilon": 1.0}
     noise = ServerSettings("trial", privacy="dp", min_sites=min_sites, **given).noise
     assert noise.honest == honest
-    mechanism = noise.mechanism(6, 1000, min_sites, None)
+    mechanism = noise.mechanism(6, 1000, min_sites)
     alone = replace(mechanism, honest=1)
     for share, whole in zip(mechanism.site_variances, alone.site_variances, strict=True):
         assert share * honest >= whole

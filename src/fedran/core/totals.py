@@ -207,6 +207,17 @@ def totals(
     return Totals(ClassSums.from_codes(given, labels, codes), energy, held)
 
 
+def sketch_width(columns: int, out_features: int) -> int | None:
+    """The width of a sketch; None for the packed Gram, which is exact.
+
+    The Gram is taken where it has hardly more numbers than the sketch, or if no column is wanted.
+
+    >>> [sketch_width(s, 1024) for s in (0, 511, 512, 2000)]
+    [None, 511, None, None]
+    """
+    return columns if 0 < 2 * columns < out_features else None
+
+
 def blind_omega(out_features: int, width: int, seed: int | Sequence[int]) -> Float32[Array, "M s"]:
     """A Gaussian Omega, (M, s) float32, with columns of about unit norm, from a public seed.
 

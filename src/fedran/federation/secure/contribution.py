@@ -2,7 +2,7 @@
 
 The layout of the vector is fixed before any data is seen. ``Content`` describes it, and its digest
 is part of every key and signature of an attempt. So sites that were told different layouts, class
-lists or resolutions cannot add up anything.
+lists, resolutions or noise cannot add up anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.dp import Mechanism
+from fedran.core.dp import Budget, Mechanism, levels_for
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
@@ -30,13 +30,53 @@ from fedran.core.totals import (
 )
 from fedran.federation.protocol.messages import MAX_WIDTH, read_labels
 from fedran.federation.secure.attempt import MAX_SITES, canonical_json, check_digest
-from fedran.federation.secure.noise import Noise, decode_center
-from fedran.wire.container import pack, unpack
+from fedran.wire.container import Container, pack, unpack
 from fedran.wire.fixed_point import FixedPoint, row_bounds, totals_fixed_point, totals_rounding
 from fedran.wire.validation import DEFAULT_LIMITS, Header
 
 MAX_ROWS = 10**9
-OMEGA = "omega"
+OMEGA, CENTER = "omega", "center"
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of a private sum: every site adds its share of it."""
+
+    epsilon: float
+    delta: float
+    honest: int
+    """Shares that must be in the sum and unknown to everybody else for the guarantee to hold."""
+
+    @classmethod
+    def read(cls, fields: object) -> Noise | None:
+        """The noise in a message, checked; None: the sum has none."""
+        if fields is None:
+            return None
+        if not isinstance(fields, Mapping):
+            raise Refused("noise", "an object", type(fields).__name__)
+        header = Header(dict(fields))
+        found = cls(
+            header.number("epsilon"), header.number("delta"), header.integer("honest", 1, MAX_SITES)
+        )
+        try:
+            found.budget  # noqa: B018
+        except ValueError as reason:
+            raise Refused("noise", "a budget", str(reason)) from None
+        return found
+
+    @property
+    def budget(self) -> Budget:
+        """What one row spends in one sum."""
+        return Budget(self.epsilon, self.delta)
+
+    def mechanism(self, in_features: int, rows: int, sites: int) -> Mechanism:
+        """The integers and the noise, for at most this many sites, and rows of all together."""
+        levels = levels_for(rows, self.budget, max(1.0, sites / self.honest))
+        try:
+            return Mechanism(in_features, self.budget, self.honest, levels)
+        except ValueError as reason:
+            expected = f"a limit that leaves enough resolution for {in_features} features"
+            raise Refused("max_rows", expected, str(reason), hint="lower max_rows") from None
 
 
 @dataclass(frozen=True)
@@ -93,16 +133,23 @@ class Content:
         """How many numbers every site sends."""
         if self.noise is None:
             return self.fixed_point(fingerprint).size
-        width = int(str(fingerprint.fields["M"]))
-        rows = self.max_rows * self.sites
-        return self.noise.mechanism(width, rows, self.sites, None).size(len(self.classes))
+        return self._uncentred(fingerprint).size(len(self.classes))
 
     def mechanism(self, fingerprint: Fingerprint, encoded_center: bytes) -> Mechanism:
-        """The mechanism of a sum with noise."""
+        """The mechanism of a sum with noise. Another centre than the agreed one is refused."""
+        found = self._uncentred(fingerprint)
+        if not self.omega:
+            return found
+        message = self._agreed(encoded_center, CENTER)
+        center = message.tensor("center", "F64", (found.in_features,))
+        if not np.all(np.isfinite(center)):
+            raise Refused("center", "finite values", "NaN or infinity")
+        return found.centred(center)
+
+    def _uncentred(self, fingerprint: Fingerprint) -> Mechanism:
         assert self.noise is not None
-        width = int(str(fingerprint.fields["M"]))
-        center = decode_center(encoded_center, self.omega, width)
-        return self.noise.mechanism(width, self.max_rows * self.sites, self.sites, center)
+        rows = self.max_rows * self.sites
+        return self.noise.mechanism(int(str(fingerprint.fields["M"])), rows, self.sites)
 
     def fixed_point(self, fingerprint: Fingerprint) -> FixedPoint:
         """The scales of the numbers. They follow from public values only."""
@@ -118,25 +165,31 @@ class Content:
         )
 
     def test_matrix(self, out_features: int, encoded: bytes) -> NDArray[np.float32] | None:
-        """Omega (M, s), decoded or drawn; None where the Gram matrix itself is summed.
-
-        Encoded bytes with another digest than the agreed one are refused.
-        """
+        """Omega (M, s), decoded or drawn; None where the Gram matrix itself is summed."""
         if not self.sketch:
             return None
         if not self.omega:
             return np.asarray(blind_omega(out_features, self.sketch, self.seed))
-        if hashlib.sha256(encoded).hexdigest() != self.omega:
-            raise Refused("omega", "the test matrix that was agreed", "another one, or none")
-        message = unpack(encoded, DEFAULT_LIMITS).of_kind(OMEGA)
+        message = self._agreed(encoded, OMEGA)
         codes = message.tensor("codes", "I8", (out_features, self.sketch))
         return omega_from_codes(codes, message.header.number("step"))
+
+    def _agreed(self, encoded: bytes, kind: str) -> Container:
+        """A message of the kind whose digest is ``omega``. Any other is refused."""
+        if hashlib.sha256(encoded).hexdigest() != self.omega:
+            raise Refused(kind, "the one that was agreed", "another one, or none")
+        return unpack(encoded, DEFAULT_LIMITS).of_kind(kind)
 
 
 def encode_aware_omega(previous: Summary, columns: int, seed: int) -> bytes:
     """The directions of an earlier task's summary as the test matrix of the next task's sketch."""
     codes, step = omega_codes(aware_omega(previous.factor, columns, seed))
     return pack(OMEGA, {"step": step}, {"codes": codes})
+
+
+def encode_center(center: NDArray[np.float64]) -> bytes:
+    """The mean of released rows, from which the rows of the next task are measured."""
+    return pack(CENTER, {}, {"center": center})
 
 
 def encode_contribution(

@@ -25,9 +25,13 @@ from fedran.federation.protocol.identity import (
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure.attempt import MAX_SITES, Attempt, roster_digest
-from fedran.federation.secure.contribution import Content, encode_aware_omega, sum_to_summary
+from fedran.federation.secure.contribution import (
+    Content,
+    encode_aware_omega,
+    encode_center,
+    sum_to_summary,
+)
 from fedran.federation.secure.coordinator import FinishedSum
-from fedran.federation.secure.noise import encode_center
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
 from fedran.wire.codec import decode, encode

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.ids import check_id
 from fedran.core.labels import Label, canonical, ordered
-from fedran.core.totals import section_sizes
+from fedran.core.totals import section_sizes, sketch_width
 from fedran.federation.protocol.messages import (
     MAX_BUDGET,
     MAX_CLASSES,
@@ -23,8 +23,7 @@ from fedran.federation.protocol.messages import (
 )
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
 from fedran.federation.secure.attempt import MAX_SITES, helpers
-from fedran.federation.secure.contribution import MAX_ROWS
-from fedran.federation.secure.noise import Noise
+from fedran.federation.secure.contribution import MAX_ROWS, Noise
 from fedran.federation.server.quarantine import NewClasses, Thresholds
 from fedran.settings import Settings, between
 
@@ -221,8 +220,8 @@ class ServerSettings(Settings):
 
     @property
     def sketch_columns(self) -> int:
-        """Columns of the sketch; 0 where the packed Gram matrix is not larger."""
-        return self.sketch if 2 * self.sketch < self.out_features else 0
+        """Columns of the sketch; 0 for the Gram matrix itself."""
+        return sketch_width(self.sketch, self.out_features) or 0
 
     @property
     def labels(self) -> tuple[Label, ...] | None:

@@ -25,6 +25,7 @@ from fedran.core.totals import (
     blind_omega,
     omega_codes,
     omega_from_codes,
+    sketch_width,
     totals,
 )
 from fedran.methods.analytic.base import (
@@ -107,7 +108,7 @@ class FedRANSecure(HeadMethod):
     kind: OptionalKind = None
     """Of the random features; none for the kind that the dataset declares."""
     width: Width = 512
-    """s, the columns of the sketch. Above M / 2 the packed Gram is sent instead, which is exact."""
+    """s, the columns of the sketch. From M / 2 on the packed Gram is sent, which is exact."""
     omega: Literal["aware", "blind"] = "aware"
     """Columns of Omega: the directions of the previous task, or random ones for every task."""
     most_rows: Width = 16384
@@ -128,8 +129,8 @@ class FedRANSecure(HeadMethod):
 
     @property
     def _width(self) -> int | None:
-        """s, or None where the packed Gram has no more entries than the sketch."""
-        return None if 2 * self.width > self.out_features else self.width
+        """s, or None for the packed Gram."""
+        return sketch_width(self.width, self.out_features)
 
     def feature_map(self, in_features: int, seed: int) -> RandomFeatures:
         """The map that all clients share."""
