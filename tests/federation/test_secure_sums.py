@@ -108,8 +108,8 @@ def test_private_sums_spend_a_budget_and_a_task_beyond_it_is_refused(tmp_path):
         code, said = fed.command("status", fed.folder)
         assert (code, "has spent at most epsilon 8" in said) == (0, True), said
         code, said = fed.command("task", fed.folder, "task-2")
-        assert code == 1
-        assert "all sums together would spend epsilon" in said
+        assert code == 2
+        assert "task task-2 is refused: total_epsilon is 8, of which 8 is spent" in said
         assert cohorts(fed) == [("task-1", names)]
         with closing(Database(fed.server.state, read_only=True)) as database:
             assert [(c.task, c.epsilon) for c in database.ledger()] == [("task-1", 8.0)]

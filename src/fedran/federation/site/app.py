@@ -297,7 +297,9 @@ class Reply:
                 try:
                     self.blobs[name] = me.answer(offer, request, content, omega)
                 except Exception as reason:
-                    text = text_for_server(reason, site.file.parent)
+                    text = text_for_server(
+                        reason, site.file.parent, f"secure sum {printable(name)}"
+                    )
                     self.refused[name] = {"reason": text, "number": me.last_number(request)}
                     if name.rpartition(".")[0] == offer.task:
                         self.problems.append(text)

@@ -139,25 +139,29 @@ def make_uploads(path: Path, offer: Offer) -> Problems:
     return Problems("; ".join(problems), failed)
 
 
-def text_for_server(reason: BaseException, folder: Path | None) -> str:
+def text_for_server(
+    reason: BaseException, folder: Path | None, what: str = "no upload was made"
+) -> str:
     """An error as the server may see it: our own messages verbatim, others by type only.
+
+    ``what`` begins the line in the site's log.
 
     Messages of third-party exceptions may contain private data, so they stay in the site's log.
     Absolute paths stay there too: they name the site's data and users.
     """
     if isinstance(reason, (WorkerFailed, NoContribution)):
-        log.warning("no upload was made: %s", reason)
+        log.warning("%s: %s", what, reason)
         return str(reason)
     if isinstance(reason, MemoryError):
         log.warning("out of memory: %s", reason)
         return "out of memory; raise the site's memory_mib"
     if folder is not None and isinstance(reason, (Refused, FileNotFoundError, AlreadyRunning)):
-        log.warning("no upload was made: %s", reason)
+        log.warning("%s: %s", what, reason)
         text = printable(str(reason).replace(f"{folder}{os.sep}", ""))
         if not PATH.search(text):
             return text
     else:
-        log.error("no upload was made", exc_info=reason)
+        log.error("%s", what, exc_info=reason)
     return f"{type(reason).__name__} at the site; its log says more"
 
 
