@@ -12,6 +12,7 @@ from fedran.backbones.vit import load_vit  # noqa: E402
 from fedran.core.errors import Refused  # noqa: E402
 from fedran.methods.prompted import base, steps  # noqa: E402
 from fedran.methods.prompted.adapters import PARTS, AdapterTuning, adapter_functions  # noqa: E402
+from fedran.methods.trained.training import recorded  # noqa: E402
 from helpers.tiny_vit import DEPTH, WIDTH, tiny_vit  # noqa: E402
 from helpers.toy_training import Rounds, make_tasks, same  # noqa: E402
 
@@ -140,14 +141,12 @@ def test_recorded_steps_with_dropout_equal_plain_ones(dataset, monkeypatch):
         step()
         return step
 
-    def recorded_step(method, client, start):
-        return steps.recorded_step(method, client, start, record)
-
-    monkeypatch.setattr(base, "Step", recorded_step)
-    monkeypatch.setattr(steps, "_kept", {})
-    recorded = Rounds(one, dataset, stream).run(1).state.weights
+    monkeypatch.setattr(base, "Step", steps.recorded_step)
+    monkeypatch.setattr(recorded, "record_graph", record)
+    monkeypatch.setattr(recorded, "_kept", {})
+    replayed = Rounds(one, dataset, stream).run(1).state.weights
     for name, tensor in plain.items():
-        torch.testing.assert_close(recorded[name], tensor, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(replayed[name], tensor, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

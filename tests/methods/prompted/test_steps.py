@@ -5,6 +5,7 @@ import torch
 
 from fedran.methods.prompted import base, steps
 from fedran.methods.registry import make_method
+from fedran.methods.trained.training import recorded
 from helpers.tiny_vit import tiny_vit
 from helpers.toy_training import Rounds, make_tasks
 
@@ -28,22 +29,20 @@ def method_of(key, device=None, **more):
 def test_fixed_places_serve_all_clients_and_rounds_of_a_task(key, dataset, monkeypatch):
     """A recording that does the step once, as its warm-up, and leaves no trace."""
     plain = Rounds(method_of(key), dataset, make_tasks(dataset)).run(2)
-    recorded = []
+    done = []
 
     def record(step, pool):
-        recorded.append(step)
+        done.append(step)
         step()
         return step
 
-    def recorded_step(method, client, start):
-        return steps.recorded_step(method, client, start, record)
-
-    monkeypatch.setattr(base, "Step", recorded_step)
-    monkeypatch.setattr(steps, "_kept", {})
+    monkeypatch.setattr(base, "Step", steps.recorded_step)
+    monkeypatch.setattr(recorded, "record_graph", record)
+    monkeypatch.setattr(recorded, "_kept", {})
     rounds = Rounds(method_of(key), dataset, make_tasks(dataset)).run(2)
     sizes = (5, 4, 2)  # clients with 5 or 6 rows, batches of 4, no batch of a single row
-    assert len(recorded) == 2 * len(sizes) * (2 if key == "lorm" else 1)
-    assert len(steps._kept) == steps.MOST_STEPS
+    assert len(done) == 2 * len(sizes) * (2 if key == "lorm" else 1)
+    assert len(recorded._kept) == steps.MOST_STEPS
     for name, tensor in plain.state.weights.items():
         torch.testing.assert_close(rounds.state.weights[name], tensor, atol=1e-5, rtol=1e-4)
 

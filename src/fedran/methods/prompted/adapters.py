@@ -110,11 +110,7 @@ class AdapterTuning(PromptedMethod):
         """SGD. The fused one reads its rate from the GPU, as recorded steps need it."""
         fused = self.torch_device.startswith("cuda") or None
         return torch.optim.SGD(
-            groups,
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            fused=fused,
+            groups, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=fused
         )
 
     def rate_share(self, epoch: int) -> float:

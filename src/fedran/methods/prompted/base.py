@@ -41,6 +41,7 @@ from fedran.methods.trained.training.local_training import (
     to_device_async,
 )
 from fedran.methods.trained.training.method import IMAGE_SIDE
+from fedran.methods.trained.training.recorded import require_gpu
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import Averaging, average
 from fedran.settings import at_least, positive
@@ -111,10 +112,6 @@ class PromptedMethod(FedAvg, ABC):
         file = path / "model.safetensors" if path.is_dir() else path
         return hashlib.sha256(file.read_bytes()).hexdigest()
 
-    def params(self) -> dict[str, Any]:
-        """The settings, without those that only say where and how torch computes."""
-        return {name: v for name, v in super().params().items() if name != "execution"}
-
     def formula(self, in_features: int, n_classes: int) -> int | None:
         """None: no paper counts the bytes of these methods on this network."""
 
@@ -147,11 +144,7 @@ class PromptedMethod(FedAvg, ABC):
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """A head without classes; ``start_task`` adds the other tensors."""
-        if self.execution != "eager" and not self.torch_device.startswith("cuda"):
-            raise ValueError(
-                f"execution = {self.execution!r} needs a CUDA device, got {self.torch_device}: "
-                "leave execution out, or give --device cuda"
-            )
+        require_gpu(self.execution, self.torch_device)
         width, device = self.vit.sizes.width, self.torch_device
         head = {
             "head.weight": torch.zeros(0, width, device=device),

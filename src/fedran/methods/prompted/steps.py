@@ -1,27 +1,23 @@
 """Training steps of a few tensors of a model, launched one by one or replayed as CUDA graphs.
 
-A step of a small ViT has several hundred kernels, which a GPU computes faster than the host can
-launch them. A graph launches all of them at once. It reads and writes fixed addresses: the model,
-the trained rows, the optimiser's state, the learning rates and the batch are copied there.
+A graph reads and writes fixed addresses: the model, the trained rows, the optimiser's state, the
+learning rates and the batch are copied there. See ``trained.training.recorded``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedran.methods.prompted.frozen_vit import Embedded
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import ClientRound, Rows
-from fedran.methods.trained.training.recorded import record_graph
+from fedran.methods.trained.training.recorded import Replays, kept_step
 
 if TYPE_CHECKING:
     from fedran.methods.prompted.base import PromptedMethod
 
-Record = Callable[[Callable[[], None], Any], Callable[[], None]]
-"""(step, memory pool) -> a function that does the step again, see ``record_graph``."""
 MOST_STEPS = 2
 """Recorded steps that are kept: they hold memory on the GPU."""
 
@@ -68,30 +64,24 @@ class Step:
 
 
 class RecordedStep(Step):
-    """``Step`` on a GPU: recorded once per batch size, then replayed. Same kernels, same numbers.
+    """``Step`` on a GPU, recorded and replayed.
 
     ``restart`` begins the training of another client, or of the same in another round, whose model
-    has the same shapes. ``record`` makes a replay of a function, see ``record_graph``.
+    has the same shapes.
     """
 
-    def __init__(
-        self,
-        method: PromptedMethod,
-        client: ClientRound,
-        start: Weights,
-        record: Record = record_graph,
-    ) -> None:
+    def __init__(self, method: PromptedMethod, client: ClientRound, start: Weights) -> None:
         weights = {name: t.clone() for name, t in client.weights.items()}
         super().__init__(method, replace(client, weights=weights, rows=client.rows[:0]), start)
-        self.record = record
-        self.pool = torch.cuda.graph_pool_handle() if record is record_graph else None
-        self.replays: dict[tuple[Any, ...], tuple[Callable[[], None], Rows]] = {}
         for leaf, group in zip(self.leaves, self.optimiser.param_groups, strict=True):
             group["lr"] = torch.tensor(group["lr"], device=leaf.device)  # read by every replay
             group["capturable"] = leaf.is_cuda
             leaf.grad = torch.zeros_like(leaf)
         self.optimiser._warned_capturable_if_run_uncaptured = True  # the next line is meant
         self.optimiser.step()  # creates the optimiser's state
+        self.replays = Replays(
+            self._compute, lambda: [*self.leaves, *self._state()], method.torch_device
+        )
 
     def restart(self, client: ClientRound, start: Weights) -> None:
         """Copy the model and the start of the trained rows; forget the optimiser's state."""
@@ -110,52 +100,22 @@ class RecordedStep(Step):
 
     def __call__(self, rows: Rows) -> None:
         """One step on this batch."""
-        sizes = (len(rows), *sorted(rows.X.extra))
-        if sizes not in self.replays:
-            extra = {name: t.clone() for name, t in rows.X.extra.items()}
-            X = Embedded(rows.X.tokens.clone(), rows.X.query.clone(), extra)
-            fixed = Rows(X, rows.codes.clone())
-            with self._unchanged():
-                replay = self.record(lambda: Step.__call__(self, fixed), self.pool)
-            self.replays[sizes] = replay, fixed
-        replay, fixed = self.replays[sizes]
-        for place, tensor in zip(_tensors(fixed), _tensors(rows), strict=True):
-            place.copy_(tensor)
-        replay()
+        X = rows.X
+        self.replays({"tokens": X.tokens, "query": X.query, "codes": rows.codes, **X.extra})
+
+    def _compute(self, batch: Mapping[str, Tensor]) -> None:
+        extra = dict(batch)
+        tokens, query, codes = (extra.pop(name) for name in ("tokens", "query", "codes"))
+        super().__call__(Rows(Embedded(tokens, query, extra), codes))
 
     def _state(self) -> list[Tensor]:
         return [t for leaf in self.leaves for t in self.optimiser.state[leaf].values()]
 
-    @contextmanager
-    def _unchanged(self) -> Iterator[None]:
-        """Trained rows, optimiser and random numbers are afterwards what they were before."""
-        tensors = [*self.leaves, *self._state()]
-        before = [t.detach().clone() for t in tensors]
-        with torch.random.fork_rng([t.device for t in tensors[:1] if t.is_cuda]):
-            yield
-        with torch.no_grad():
-            for tensor, value in zip(tensors, before, strict=True):
-                tensor.copy_(value)
 
-
-def _tensors(rows: Rows) -> list[Tensor]:
-    extra = rows.X.extra
-    return [rows.X.tokens, rows.X.query, rows.codes, *(extra[name] for name in sorted(extra))]
-
-
-_kept: dict[Any, RecordedStep] = {}
-
-
-def recorded_step(
-    method: PromptedMethod, client: ClientRound, start: Weights, record: Record = record_graph
-) -> RecordedStep:
+def recorded_step(method: PromptedMethod, client: ClientRound, start: Weights) -> RecordedStep:
     """The step of a method for a client; recorded steps serve all clients and rounds of a task."""
     shapes = tuple(sorted((name, tuple(t.shape)) for name, t in client.weights.items()))
     key = (method, client.task, client.known, shapes, tuple(start))
-    if key not in _kept:
-        while len(_kept) >= MOST_STEPS:
-            del _kept[next(iter(_kept))]
-        _kept[key] = RecordedStep(method, client, start, record)
-    step = _kept[key]
+    step = kept_step(key, MOST_STEPS, lambda: RecordedStep(method, client, start))
     step.restart(client, start)
     return step

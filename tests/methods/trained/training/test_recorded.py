@@ -65,12 +65,12 @@ def test_recording_leaves_weights_statistics_and_momentum_unchanged(on_cpu):
     step = RecordedStep(network, loss, Schedule(batch=3), "cpu")
     step.momentum[0].fill_(0.5)
     before = copy_weights(network)
-    with step._unchanged():
+    with step.replays.unchanged():
         step.step(*(rows.X, rows.codes))
         assert not same(copy_weights(network), before)
     assert same(copy_weights(network), before)
     assert bool((step.momentum[0] == 0.5).all())
-    step.restart()
+    step.restart({})
     assert not any(bool(m.any()) for m in step.momentum)
     fit(network, rows, loss, Schedule(batch=3), torch.Generator(), "cpu", step=step)
     assert not same(copy_weights(network), before)

@@ -125,8 +125,9 @@ class FedAvg(Settings, ABC):
         return self.device or "cpu"
 
     def params(self) -> dict[str, Any]:
-        """The settings, without the device."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "device"}
+        """The settings, without those that only say where and how torch computes."""
+        names = [f.name for f in fields(self) if f.name not in ("device", "execution")]
+        return {name: getattr(self, name) for name in names}
 
     def rounds(self, task: int) -> int:
         """Training rounds, plus the closing round."""

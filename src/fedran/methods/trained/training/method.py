@@ -28,7 +28,7 @@ from fedran.methods.trained.training.local_training import (
     stable_seed,
 )
 from fedran.methods.trained.training.messages import strip_prefix
-from fedran.methods.trained.training.recorded import recorded_step
+from fedran.methods.trained.training.recorded import recorded_step, require_gpu
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import (
     COUNTERS,
@@ -110,10 +110,6 @@ class TrainedMethod(FedAvg, Schedule, ABC):
             raise FileNotFoundError(f"{self.weights}: {NO_FILE}")
         return hashlib.sha256(Path(self.weights).read_bytes()).hexdigest()
 
-    def params(self) -> dict[str, Any]:
-        """The settings, without those that only say where and how torch computes."""
-        return {name: v for name, v in super().params().items() if name != "execution"}
-
     def formula(self, in_features: int, n_classes: int) -> int | None:
         """One state_dict per round: 4 bytes per weight or statistic, 8 per BatchNorm counter."""
         from fedran.methods.trained.training.networks import build
@@ -191,11 +187,7 @@ class TrainedMethod(FedAvg, Schedule, ABC):
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The initial weights, without classes."""
-        if self.execution != "eager" and not self.torch_device.startswith("cuda"):
-            raise ValueError(
-                f"execution = {self.execution!r} needs a CUDA device, got {self.torch_device}: "
-                "leave execution out, or give --device cuda"
-            )
+        require_gpu(self.execution, self.torch_device)
         seed_of_weights = stable_seed("weights", seed)
         weights = initial_weights(
             self.network, spec.in_features, self.weights, seed_of_weights, self.torch_device

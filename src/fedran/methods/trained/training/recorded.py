@@ -7,78 +7,63 @@ writes fixed addresses, so a batch is copied into fixed tensors before each repl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedran.methods.trained.training.lazy_torch import Tensor, torch
-from fedran.methods.trained.training.local_training import (
-    ClientRound,
-    Loss,
-    Memory,
-    Schedule,
-    Step,
-)
+from fedran.methods.trained.training.local_training import ClientRound, Loss, Memory, Schedule, Step
 
 if TYPE_CHECKING:
     from fedran.methods.trained.training.networks import Network
 
+S = TypeVar("S")
 WARMUP_STEPS = 3
 """Steps before recording, in which libraries choose their algorithms and allocate memory."""
 MOST_STEPS = 4
 """Recorded steps that are kept: they hold memory on the GPU."""
+_kept: dict[Any, Any] = {}
 
 
-class RecordedStep:
-    """``Step`` on a GPU: recorded once per batch size, then replayed. Same kernels, same numbers.
+class Replays:
+    """A step that is recorded once per batch size, then replayed. Same kernels, same numbers.
 
-    The weights stay in the tensors of ``network``. ``restart`` begins a client's training.
-    Batches of full size go through ``torch.compile`` where ``compiled`` lists networks.
+    ``changed`` returns the tensors that a step changes. After a recording they, and the random
+    numbers, are what they were before.
     """
 
     def __init__(
         self,
-        network: Network,
-        loss: Loss,
-        schedule: Schedule,
+        step: Callable[[Mapping[str, Tensor]], None],
+        changed: Callable[[], list[Tensor]],
         device: str,
-        compiled: Sequence[Network] = (),
     ) -> None:
-        self.step = Step(network, loss, schedule, device)
-        self.network, self.compiled = network, compiled
-        self.momentum = [torch.zeros_like(p) for p in network.parameters()]
-        if schedule.momentum:
-            for p, buffer in zip(network.parameters(), self.momentum, strict=True):
-                self.step.optimiser.state[p]["momentum_buffer"] = buffer
-        self.pool = torch.cuda.graph_pool_handle() if device.startswith("cuda") else None
-        self.replays: dict[Any, tuple[Callable[[], None], tuple[Tensor, ...]]] = {}
+        self.step, self.changed = step, changed
+        self.devices = [device] if device.startswith("cuda") else []
+        self.pool = torch.cuda.graph_pool_handle() if self.devices else None
+        self.recorded: dict[Any, tuple[Callable[[], None], dict[str, Tensor]]] = {}
 
-    def restart(self) -> None:
-        """Forget the momentum, as a fresh optimiser does."""
-        torch._foreach_zero_(self.momentum)
-
-    def __call__(self, *batch: Tensor) -> None:
-        """One step on this batch."""
-        sizes = tuple(tuple(t.shape) for t in batch)
-        if sizes not in self.replays:
-            fixed = tuple(t.clone() for t in batch)
-            full = len(batch[0]) == self.step.schedule.batch
-            bodies = compiled_bodies(self.compiled) if full else nullcontext()
-            with self._unchanged(), bodies:
-                self.replays[sizes] = record_graph(lambda: self.step(*fixed), self.pool), fixed
-        replay, fixed = self.replays[sizes]
-        for place, tensor in zip(fixed, batch, strict=True):
-            place.copy_(tensor)
+    def __call__(self, batch: Mapping[str, Tensor]) -> None:
+        """One step on the named tensors of a batch."""
+        sizes = tuple((name, tuple(t.shape)) for name, t in batch.items())
+        if sizes not in self.recorded:
+            fixed = {name: t.clone() for name, t in batch.items()}
+            with self.unchanged():
+                self.recorded[sizes] = record_graph(lambda: self.step(fixed), self.pool), fixed
+        replay, fixed = self.recorded[sizes]
+        for name, tensor in batch.items():
+            fixed[name].copy_(tensor)
         replay()
 
     @contextmanager
-    def _unchanged(self) -> Iterator[None]:
-        """Weights, statistics and momentum are afterwards what they were before."""
-        tensors = [*self.network.state_dict().values(), *self.momentum]
-        before = [t.clone() for t in tensors]
-        yield
+    def unchanged(self) -> Iterator[None]:
+        """What steps change in the block is afterwards what it was before."""
+        tensors = self.changed()
+        before = [t.detach().clone() for t in tensors]
+        with torch.random.fork_rng(self.devices):
+            yield
         with torch.no_grad():
             torch._foreach_copy_(tensors, before)
 
@@ -97,22 +82,69 @@ def record_graph(step: Callable[[], None], pool: Any) -> Callable[[], None]:
     return graph.replay
 
 
-@dataclass
-class _Kept:
-    """A recorded step with the client whose tensors its loss reads."""
+def require_gpu(execution: str, device: str) -> None:
+    """ValueError if steps are to be recorded and the device is no GPU."""
+    if execution != "eager" and not device.startswith("cuda"):
+        raise ValueError(
+            f"execution = {execution!r} needs a CUDA device, got {device}: leave execution out, or "
+            "give --device cuda"
+        )
 
-    step: RecordedStep
-    client: ClientRound
+
+def kept_step(key: Any, most: int, make: Callable[[], S]) -> S:
+    """The step that is kept under this key, or a new one in the place of the oldest of ``most``."""
+    if key not in _kept:
+        while len(_kept) >= most:
+            del _kept[next(iter(_kept))]
+        _kept[key] = make()
+    return _kept[key]
 
 
-_kept: dict[Any, _Kept] = {}
+class RecordedStep:
+    """``Step`` on a GPU, recorded and replayed.
+
+    The weights stay in the tensors of ``network``, and what the loss reads of a client's memory in
+    those of ``memory``. ``restart`` begins a client's training. Batches of full size go through
+    ``torch.compile`` where ``compiled`` lists networks.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        loss: Loss,
+        schedule: Schedule,
+        device: str,
+        compiled: Sequence[Network] = (),
+        memory: Memory | None = None,
+    ) -> None:
+        self.step = Step(network, loss, schedule, device)
+        self.compiled, self.memory = compiled, memory or {}
+        self.momentum = [torch.zeros_like(p) for p in network.parameters()]
+        if schedule.momentum:
+            for p, buffer in zip(network.parameters(), self.momentum, strict=True):
+                self.step.optimiser.state[p]["momentum_buffer"] = buffer
+        self.replays = Replays(
+            self._compute, lambda: [*network.state_dict().values(), *self.momentum], device
+        )
+
+    def restart(self, memory: Memory) -> None:
+        """Forget the momentum, as a fresh optimiser does, and copy a client's memory."""
+        torch._foreach_zero_(self.momentum)
+        for name, tensor in memory.items():
+            self.memory[name].copy_(tensor)
+
+    def __call__(self, *batch: Tensor) -> None:
+        """One step on this batch."""
+        self.replays({str(i): t for i, t in enumerate(batch)})
+
+    def _compute(self, batch: Mapping[str, Tensor]) -> None:
+        full = len(batch["0"]) == self.step.schedule.batch
+        with compiled_bodies(self.compiled if full else ()):
+            self.step(*batch.values())
 
 
 def recorded_step(
-    method: Any,
-    client: ClientRound,
-    loss: Callable[..., Tensor],
-    read: Memory,
+    method: Any, client: ClientRound, loss: Callable[..., Tensor], read: Memory
 ) -> RecordedStep:
     """The step of a method for a client; recorded steps serve all clients and rounds of a task.
 
@@ -122,24 +154,22 @@ def recorded_step(
     networks = [client.student, *([client.teacher] if client.teacher is not None else [])]
     addresses = tuple(t.data_ptr() for network in networks for t in network.state_dict().values())
     shapes = tuple((name, tuple(t.shape)) for name, t in read.items())
-    key = (method, client.known, len(client.classes), shapes, addresses)
-    if key not in _kept:
-        while len(_kept) >= MOST_STEPS:
-            del _kept[next(iter(_kept))]
+
+    def make() -> RecordedStep:
         fixed = replace(client, memory={n: t.clone() for n, t in read.items()})
-        step = RecordedStep(
+        return RecordedStep(
             client.student,
             lambda *batch: loss(fixed, *batch),
             method,
             method.torch_device,
             networks if method.execution == "compiled" else (),
+            fixed.memory,
         )
-        _kept[key] = _Kept(step, fixed)
-    found = _kept[key]
-    for name, tensor in read.items():
-        found.client.memory[name].copy_(tensor)
-    found.step.restart()
-    return found.step
+
+    key = (method, client.known, len(client.classes), shapes, addresses)
+    step = kept_step(key, MOST_STEPS, make)
+    step.restart(read)
+    return step
 
 
 @lru_cache(maxsize=4)
