@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -53,6 +53,15 @@ CORRECTION_SECONDS = 60.0
 HAND_BACK_SECONDS = 90.0
 """How long nodes have to take receipts and head."""
 log = logging.getLogger(__name__)
+
+
+class Reply(NamedTuple):
+    """What a node sent for its client."""
+
+    node: int
+    client: str
+    fields: Mapping[str, Any]
+    blobs: Mapping[str, bytes]
 
 
 class Round:
@@ -182,7 +191,7 @@ class Round:
         except Refused as reason:  # nothing in the answer can be trusted to mean what it says here
             problem, blobs, settled, waiting = str(reason), {}, [], []
         try:
-            receipts = self._absorb(node, client, fields, blobs)
+            receipts = self._absorb(Reply(node, client, fields, blobs))
         except OSError as reason:
             log.error("%s: upload not written to disk: %s; the site is asked again", client, reason)
             self.messenger.retry_later(node)
@@ -212,15 +221,9 @@ class Round:
             )
             quorum.decline(client)
 
-    def _absorb(
-        self,
-        node: int,  # noqa: ARG002
-        client: str,  # noqa: ARG002
-        fields: Mapping[str, Any],  # noqa: ARG002
-        blobs: Mapping[str, bytes],
-    ) -> list[Receipt]:
+    def _absorb(self, reply: Reply) -> list[Receipt]:
         """Decide about the envelopes of one reply. Secure sums are a mode of their own."""
-        return [self.store.receive(blob) for blob in blobs.values()]
+        return [self.store.receive(blob) for blob in reply.blobs.values()]
 
     def _check_owner(self, node: int, client: str) -> None:
         """Refuse an answer for another client than the node's own."""

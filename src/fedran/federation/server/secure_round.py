@@ -31,7 +31,7 @@ from fedran.federation.server.cohorts import (
 )
 from fedran.federation.server.ledger import over_budget
 from fedran.federation.server.quorum import Quorum, Verdict
-from fedran.federation.server.round import Round
+from fedran.federation.server.round import Reply, Round
 
 log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 3
@@ -232,10 +232,9 @@ class SecureRound(Round):
             self.heard.add(node)
         super()._receive_reply(node, reply, task, quorum)
 
-    def _absorb(
-        self, node: int, client: str, fields: Mapping[str, Any], blobs: Mapping[str, bytes]
-    ) -> list[Receipt]:
+    def _absorb(self, reply: Reply) -> list[Receipt]:
         """Take the answers of a site to its requests. Plain uploads are refused in this mode."""
+        node, client, fields, blobs = reply
         self.clients[node] = client
         for name, blob in blobs.items():
             try:
