@@ -30,7 +30,7 @@ from fedran.core._linalg.blas import (
     times,
     transposed_times,
 )
-from fedran.core._linalg.cholesky import solve_definite, solve_with_leverages
+from fedran.core._linalg.cholesky import solve_definite
 from fedran.core._linalg.truncation import leading_of_gram
 from fedran.core.accounts import Accounts
 
@@ -135,7 +135,7 @@ def solve_stack(F: Float[Array, "M w"], B: Float64[Array, "M C"], lam: float) ->
     K, FtB = inner(F, B)
     if F.shape[1] == 0:
         return Solution(B / lam, "no features", 0.0, 0.0, 0.0, 0.0)
-    X, route = solve_definite(K, FtB, lam)
+    X, _, route = solve_definite(K, FtB, lam)
     W = (B - times(F, X)) / lam
     residual = B - lam * W - times(F, transposed_times(F, W))
     spread = effective_rank(K)
@@ -154,12 +154,8 @@ def solve_gram(
     the upper triangle of a column-major G, so that no second (M, M) matrix is needed; while it
     runs, no other thread may read G. The residual is computed in float64.
     """
-    leverages = None
-    if H is None:
-        W, route = solve_definite(G, B, lam)
-    else:
-        W, found, route = solve_with_leverages(G, B, H, lam)
-        leverages = to_numpy(found)
+    W, found, route = solve_definite(G, B, lam, H)
+    leverages = None if found is None else to_numpy(found)
     residual = frobenius(B - lam * W - symmetric_times(G, W))
     spread = effective_rank(G)
     return Solution(W, f"gram, {route}", spectral_norm(G), spread, residual, 0.0, leverages)

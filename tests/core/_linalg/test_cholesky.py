@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedran.core._linalg.cholesky import solve_definite, solve_with_leverages
+from fedran.core._linalg.cholesky import solve_definite
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -13,7 +13,7 @@ def test_the_lower_triangle_survives_success_and_failure(dtype, lam):
     F = rng.standard_normal((40, 7)).astype(dtype)  # singular: a tiny ridge makes Cholesky fail
     G = np.asfortranarray(np.tril(F @ F.T))
     before = G.copy(order="F")
-    _, route = solve_definite(G, rng.standard_normal((40, 3)), lam)
+    _, _, route = solve_definite(G, rng.standard_normal((40, 3)), lam)
     assert np.array_equal(np.tril(G), before)
     assert ("failed" in route) == (lam == 1e-30)
 
@@ -26,7 +26,7 @@ def test_only_the_lower_triangle_is_read(order):
     G = np.array(F @ F.T, order=order)
     expected = np.linalg.solve(G + 2.0 * np.eye(30), B)
     G[np.triu_indices(30, 1)] = np.nan
-    X, _ = solve_definite(G, B, 2.0)
+    X, _, _ = solve_definite(G, B, 2.0)
     np.testing.assert_allclose(X, expected, rtol=1e-9)
 
 
@@ -44,13 +44,13 @@ def test_leverages_come_from_the_same_factorisation(library, dtype, singular):
     H = (rng.standard_normal((n, rank)) @ F.T).astype(dtype)  # rows inside the range of G
     dense = np.linalg.pinv(G.astype(np.float64) + lam * np.eye(w), rcond=1e-6, hermitian=True)
     expected = np.sum(H @ dense * H, axis=1)
-    alone, route = solve_definite(np.asfortranarray(G), B, lam)
+    alone, _, route = solve_definite(np.asfortranarray(G), B, lam)
     if library == "torch":
         torch = pytest.importorskip("torch")
         G, B, H = (torch.from_numpy(np.array(x)) for x in (G, B, H))
     else:
         G = np.asfortranarray(G)
-    X, leverages, same_route = solve_with_leverages(G, B, H, lam)
+    X, leverages, same_route = solve_definite(G, B, lam, H)
     tolerance = 1e-3 if dtype == np.float32 else 1e-6
     np.testing.assert_allclose(np.asarray(leverages), expected, rtol=tolerance)
     assert ("failed" in same_route) == (singular and dtype == np.float32)

@@ -58,7 +58,7 @@ def test_candidates_that_fail_are_passed_over(monkeypatch):
     def fails_at_the_best(G, B, lam, fallbacks):
         if lam == best:
             raise np.linalg.LinAlgError("not positive")
-        return solve(G, B, lam, fallbacks)
+        return solve(G, B, lam, fallbacks=fallbacks)
 
     monkeypatch.setattr(ranpac, "solve_definite", fails_at_the_best)
     del errors[best]

@@ -25,9 +25,14 @@ FLOAT32_LAMBDA = 1e38
 
 
 def solve_definite(
-    K: Float[Array, "w w"], B: Float64[Array, "w C"], lam: float, fallbacks: bool = True
-) -> tuple[Float64[Array, "w C"], str]:
-    """(K + lam I)^-1 B in float64, and the method that succeeded.
+    K: Float[Array, "w w"],
+    B: Float64[Array, "w C"],
+    lam: float,
+    H: Float[Array, "n w"] | None = None,
+    *,
+    fallbacks: bool = True,
+) -> tuple[Float64[Array, "w C"], Float64[Array, " n"] | None, str]:
+    """(K + lam I)^-1 B in float64, h' (K + lam I)^-1 h of the rows H, and the method that worked.
 
     In NumPy the lower triangle of K is read. A column-major K is factorised in its own upper
     triangle, so that no second matrix is needed; its lower triangle and diagonal are unchanged
@@ -35,26 +40,6 @@ def solve_definite(
     float64, eigenvalues with those below rounding set to zero. Without ``fallbacks`` the first
     failure is a LinAlgError, for searches over lambda that skip values that do not work.
     """
-    X, _, route = _solve(K, B, None, lam, fallbacks)
-    return X, route
-
-
-def solve_with_leverages(
-    K: Float[Array, "w w"], B: Float64[Array, "w C"], H: Float[Array, "n w"], lam: float
-) -> tuple[Float64[Array, "w C"], Float64[Array, " n"], str]:
-    """``solve_definite``, and h' (K + lam I)^-1 h of each row of H, by one factorisation."""
-    X, leverages, route = _solve(K, B, H, lam, True)
-    assert leverages is not None
-    return X, leverages, route
-
-
-def _solve(
-    K: Float[Array, "w w"],
-    B: Float64[Array, "w C"],
-    H: Float[Array, "n w"] | None,
-    lam: float,
-    fallbacks: bool,
-) -> tuple[Float64[Array, "w C"], Float64[Array, " n"] | None, str]:
     tried: list[str] = []
     single = eps(K) > 1e-10 and lam < FLOAT32_LAMBDA
     for dtype in dict.fromkeys(("float32" if single else "float64", "float64")):

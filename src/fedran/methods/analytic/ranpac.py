@@ -70,7 +70,10 @@ def search(H: Array, codes: NDArray[np.int64], n_classes: int) -> float:
     errors = {}
     for lam in GRID:
         try:
-            W = solve_stack(fit.T, B, lam).weights if few else solve_definite(G, B, lam, False)[0]
+            if few:
+                W = solve_stack(fit.T, B, lam).weights
+            else:
+                W, _, _ = solve_definite(G, B, lam, fallbacks=False)
         except np.linalg.LinAlgError:
             continue  # below rounding: not a candidate
         scores = to_numpy(rest @ W)
