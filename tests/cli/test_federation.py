@@ -3,10 +3,7 @@
 import os
 import re
 import socket
-import tomllib
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -17,119 +14,7 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
-
-
-@pytest.fixture
-def call(cli, tmp_path, monkeypatch):
-    """``fedran federation ...`` in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        return cli("federation", *map(str, arguments))
-
-    return run
-
-
-@pytest.fixture
-def trial(call):
-    """A trial without rows, in the folder ``t``."""
-    assert call("init", "t", "--in-features", "6", "--out-features", "48")[0] == 0
-    return "t"
-
-
-def refused(found, *words):
-    """Exit code 2, nothing on stdout, one line on stderr."""
-    code, out, err = found
-    assert (code, out) == (2, "")
-    assert err.startswith("fedran: ")
-    assert err.count("\n") == 1
-    assert "Traceback" not in err
-    assert "Errno" not in err
-    for word in words:
-        assert word in err
-    return err
-
-
-def test_init_prints_what_it_created_and_the_next_commands(call, tmp_path):
-    code, out, err = call("init", "t")
-    assert (code, err) == (0, "")
-    assert "2 sites" in out
-    commands = re.findall(r"^  fedran federation (\w+) (\S+)", out, re.M)
-    assert commands == [("up", "t"), ("task", "t"), ("status", "t"), ("down", "t")]
-    assert "task t task-1" in out
-    assert sorted(p.name for p in (tmp_path / "t").iterdir()) == ["server", "sites"]
-    assert (tmp_path / "t" / "sites" / "site-1" / "data" / "task-2.npz").is_file()
-    assert max(map(len, out.splitlines())) <= 80
-
-
-def kind_of(folder):
-    return re.search(r'^kind = "(\w+)"', (folder / "server" / "server.toml").read_text(), re.M)[1]
-
-
-def test_init_takes_the_kind_from_a_feature_file_or_from_the_option(call, tmp_path):
-    X, y = np.eye(3), [0, 1, 0]
-    arrays = {"train": X, "test": X, "train_labels": y, "test_labels": y, "nonnegative": True}
-    np.savez(tmp_path / "f.npz", **arrays, backbone="net")
-    assert call("init", "a", "--sites", 0, "--features", "f.npz")[0] == 0
-    text = (tmp_path / "a" / "server" / "server.toml").read_text()
-    assert kind_of(tmp_path / "a") == "hellinger"
-    assert "in_features = 3" in text
-    assert 'source = {"backbone" = "net"}' in text
-    for options, kind in [
-        (["--features", "f.npz", "--kind", "cosine"], "cosine"),
-        (["--in-features", 6], "cosine"),
-        (["--in-features", 6, "--kind", "relu"], "relu"),
-    ]:
-        name = f"t{len(list(tmp_path.iterdir()))}"
-        assert call("init", name, "--sites", 0, *options)[0] == 0
-        assert kind_of(tmp_path / name) == kind
-
-
-def test_init_wants_one_description_of_the_features(call, tmp_path):
-    both = ("--in-features", 6, "--features", "f.npz")
-    refused(call("init", "t", *both), "one of --in-features, --features and --backbone")
-    refused(call("init", "t", "--kind", "relu"), "name them with --in-features")
-    refused(call("init", "t", "--features", "f.npz"), "f.npz does not exist")
-    assert call("init", "t", "--in-features", 6, "--kind", "tanh")[0] == 2
-    assert not (tmp_path / "t").exists()
-
-
-def test_init_without_sites_creates_a_server_alone(call, tmp_path):
-    options = ("--sites", "0", "--federation", "hospitals-2026", "--in-features", "1280")
-    code, out, err = call("init", "h", *options, "--address", "0.0.0.0:9443", "--host", "fl.org")
-    assert (code, err) == (0, "")
-    assert "fedran federation server h" in out
-    assert "fedran federation join" in out
-    assert " up " not in out
-    text = (tmp_path / "h" / "server" / "server.toml").read_text()
-    for line in ('federation = "hospitals-2026"', 'address = "0.0.0.0:9443"', "= 1280", "= 8192"):
-        assert line in text
-    assert not (tmp_path / "h" / "sites").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--sites", "-1"), "sites: expected from 0 to 1000"),
-        (("--sites", "many"), "many"),
-        (("--federation", "a b"), "federation must be"),
-        (("--address", "9443"), "address must be host:port"),
-        (("--tasks", "11"), "tasks: expected from 1 to 10"),
-        (("--in-features", "-5"), "in_features must be from 1"),
-        (("--host", "bücher.example"), "host: expected a host name"),
-        (("--in-features", "0"), "in_features must be from 1"),
-        (("--out-features", "0"), "out_features must be from 1"),
-    ],
-)
-def test_init_with_a_wrong_option_is_an_error_of_one_line(options, words, call):
-    refused(call("init", "t", *options), words)
-
-
-def test_init_does_not_change_a_folder_with_contents(call, trial, tmp_path):
-    before = sorted(p.read_bytes() for p in (tmp_path / "t").rglob("*.key"))
-    refused(call("init", "t"), "t/server: is not empty; name a new folder")
-    assert sorted(p.read_bytes() for p in (tmp_path / "t").rglob("*.key")) == before
-
+from helpers.one_line_error import refused
 
 JOIN = ("--federation", "trial", "--client", "site-9", "--server", "localhost:9443")
 CA = ("--ca", "t/server/tls/ca.crt")
@@ -329,16 +214,6 @@ def test_a_roster_is_compared_at_the_server_and_pinned_at_the_site(call, tmp_pat
     assert (code, out.splitlines()[-1]) == (0, "this site has pinned it")
     refused(call("repeat", "s/sites/site-2", "task-1"), "no secure sum of this task")
     refused(call("init", "x", "--privacy", "secure", "--in-features", "6"), "`classes`")
-
-
-def test_a_federation_with_differential_privacy_needs_a_budget(call):
-    refused(call("init", "x", "--privacy", "dp"), "needs `epsilon`")
-    code, _, err = call("init", "s", "--privacy", "dp", "--epsilon", "3")
-    assert (code, err) == (0, "")
-    settings = tomllib.loads(Path("s/server/server.toml").read_text())
-    assert (settings["privacy"], settings["epsilon"]) == ("dp", 3.0)
-    assert settings["out_features"] == settings["in_features"] == 64
-    assert tomllib.loads(Path("s/sites/site-1/site.toml").read_text())["privacy"] == "dp"
 
 
 HELP = {

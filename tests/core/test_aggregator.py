@@ -1,8 +1,8 @@
+"""What an aggregator absorbs, refuses and keeps."""
+
 import copy
 import pickle
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -19,14 +19,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.ridge import Ridge
 from fedran.core.summarize import summarize
 from helpers.reference import features, federations, quick, ridge
-
-MODES = [{}, {"server_rank": 3}, {"server_rank": 3, "order": "paper"}]
-
-
-def summary(seed=0, n=6, M=8, labels=(0, 1, "a"), **options):
-    rng = np.random.default_rng(seed)
-    y = [labels[i % len(labels)] for i in range(n)]
-    return summarize(features(rng, n, M), y, **options)
+from helpers.small_summary import MODES, summary
 
 
 def snapshot(agg):
@@ -112,45 +105,6 @@ def test_torch_on_the_cpu_agrees_with_numpy(mode, dtype):
     np.testing.assert_allclose(b.weights, a.weights, atol=1e-4 * np.abs(a.weights).max())
     assert b.diagnosis.effective_rank == pytest.approx(a.diagnosis.effective_rank, rel=1e-4)
     assert b.diagnosis.condition == pytest.approx(a.diagnosis.condition, rel=1e-3)
-
-
-@pytest.mark.parametrize("device", [None, "cpu"])
-@pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e-8, 1e8, 1e15, 1e25])
-@pytest.mark.parametrize("M", [8, 200], ids=["gram", "stack"])
-@pytest.mark.parametrize("mode", MODES)
-def test_the_head_does_not_depend_on_the_scale_of_the_features(device, scale, M, mode):
-    """W(s H) = W(H) / s under a relative ridge; what cannot be computed is refused in words."""
-    H = features(np.random.default_rng(0), 12, M)
-    y = [0, 1, "a"] * 4
-    weights = []
-    for s in (1.0, scale):
-        agg = Aggregator(M, device=device, **mode)
-        with np.errstate(all="ignore"):
-            scaled = (H * s).astype(np.float32)
-            try:
-                agg.absorb(summarize(scaled, y, None), client="c", task="t")
-                head = agg.solve()
-            except ValueError:
-                assert s in (1e-30, 1e-15, 1e25)
-                return
-        weights.append(np.asarray(head.to(None).weights, dtype=np.float64) * s)
-    difference = np.linalg.norm(weights[1] - weights[0])
-    assert difference <= 1e-2 * np.linalg.norm(weights[0])
-
-
-@pytest.mark.parametrize("M", [8, 200], ids=["gram", "stack"])
-@pytest.mark.parametrize("scale", [1e-100, 1e-60, 1e60, 1e100])
-def test_float64_extremes_are_solved_or_refused_in_words(scale, M):
-    H = features(np.random.default_rng(0), 12, M) * scale
-    agg = Aggregator(M, dtype="float64")
-    with np.errstate(all="ignore"):
-        try:
-            agg.absorb(summarize(H, [0, 1, "a"] * 4, None), client="c", task="t")
-            head = agg.solve()
-        except ValueError:
-            return
-    assert np.isfinite(head.weights).all()
-    assert head.weights.any()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -299,73 +253,6 @@ class TestFingerprints:
         assert agg.fingerprint is None
 
 
-class TestSolving:
-    def test_dropping_the_complement_needs_a_server_rank(self):
-        agg = Aggregator(8)
-        agg.absorb(summary(), client="c", task="t")
-        with pytest.raises(ValueError, match="server_rank"):
-            agg.solve(complement="drop")
-        with pytest.raises(ValueError, match="'keep' or 'drop'"):
-            agg.solve(complement="half")
-
-    @pytest.mark.parametrize("center", ["class", None])
-    def test_the_dropped_head_lies_in_the_retained_subspace(self, center):
-        agg = Aggregator(8, 3, dtype="float64")
-        agg.absorb(summary(center=center), client="c", task="t")
-        head = agg.solve(Ridge.absolute(1.0), complement="drop")
-        agg.close_task()
-        held = agg.state().arrays
-        columns = [held["past"], held["past_sums"].T] if center else [held["past"]]
-        V = np.linalg.qr(np.concatenate(columns, axis=1))[0]
-        np.testing.assert_allclose(V @ (V.T @ head.weights), head.weights, atol=1e-6)
-        assert head.diagnosis.route == "subspace"
-
-    @pytest.mark.parametrize("lam", [2.5, 0.1])
-    def test_the_diagnosis_says_how_it_went(self, lam):
-        agg = Aggregator(8, dtype="float64")
-        agg.absorb(summary(rank=2), client="c", task="t")
-        d = agg.solve(Ridge.absolute(lam)).diagnosis
-        G = summary(rank=2).gram()
-        values = np.linalg.eigvalsh(G)
-        assert d.lam == lam
-        assert d.f == pytest.approx(agg.accounts.cut_fraction)
-        assert d.n_rows == 6
-        assert d.condition == pytest.approx((values[-1] + lam) / lam, rel=0.01)
-        assert d.effective_rank == pytest.approx(values.sum() ** 2 / np.sum(values**2))
-        assert d.residual < 1e-9
-        assert "Cholesky in float64" in d.route
-
-    def test_the_default_ridge_grows_with_the_share_that_was_cut(self):
-        agg = Aggregator(8)
-        agg.absorb(summary(rank=1), client="c", task="t")
-        acc = agg.accounts
-        assert (acc.n_rows, acc.parts) == (6, 1)
-        expected = (0.03 + 0.07 * acc.cut / acc.energy * 6**0.5) * acc.energy / acc.n_rows
-        assert agg.solve().diagnosis.lam == pytest.approx(expected)
-
-    def test_a_cholesky_breakdown_is_in_the_diagnosis(self):
-        agg = Aggregator(4)
-        H = 1e4 * np.ones((3, 4), dtype=np.float32)
-        agg.absorb(summarize(H + np.eye(4, dtype=np.float32)[:3], [0, 1, 2]), client="c", task="t")
-        assert "Cholesky in float32 failed" in agg.solve(Ridge.absolute(1e-6)).diagnosis.route
-
-    def test_rows_without_any_energy_can_be_solved(self):
-        agg = Aggregator(4)
-        agg.absorb(summarize(np.zeros((3, 4)), [0, 1, 2]), client="c", task="t")
-        head = agg.solve()
-        assert head.diagnosis.lam == 1.0
-        assert not head.weights.any()
-
-    def test_unlabelled_rows_shape_the_gram_only(self):
-        H = features(np.random.default_rng(0), 10, 6)
-        y = [0, 1] * 3 + [None] * 4
-        agg = Aggregator(6, dtype="float64")
-        agg.absorb(summarize(H, y, None, unlabelled="factor"), client="c", task="t")
-        Y = np.array([[v == 0, v == 1] for v in y], dtype=float)
-        W = np.linalg.solve(H.T @ H + np.eye(6), H.T @ Y)
-        np.testing.assert_allclose(agg.solve(Ridge.absolute(1.0)).weights, W, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("bad", [0, -3, 2.0, True, "8", None])
 def test_the_width_must_be_a_positive_integer(bad):
     with pytest.raises(ValueError, match="out_features must be a positive integer"):
@@ -419,81 +306,6 @@ def test_rank_bounds_and_print_follow_the_state():
     ranked.close_task()
     assert ranked.rank == 3
     assert "server_rank=3" in repr(ranked)
-
-
-class AbsorbsOnRelease:
-    """A lock in whose place another thread absorbs as soon as it is released."""
-
-    def __init__(self, agg, new):
-        self.agg, self.new, self.inner = agg, new, agg.lock
-
-    def __enter__(self):
-        self.inner.acquire()
-
-    def __exit__(self, *_):
-        self.inner.release()
-        new, self.new = self.new, None
-        if new is not None:
-            self.agg.absorb(new, client="other", task="t")
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_class_absorbed_right_after_a_solve_is_not_in_its_head(mode):
-    agg = Aggregator(8, **mode)
-    agg.absorb(summary(0), client="c", task="t")
-    agg.lock = AbsorbsOnRelease(agg, summary(1, labels=("new",)))
-    head = agg.solve()
-    assert head.classes == (0, 1, "a")
-    assert agg.classes == (0, 1, "a", "new")
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("device", [None, "cpu"])
-def test_threads_may_solve_absorb_new_classes_and_read_at_the_same_time(mode, device):
-    M, sites = 48, 12
-    rng = np.random.default_rng(0)
-    parts = [summarize(features(rng, 9, M), [k, f"site-{k}", 99] * 3, 6) for k in range(sites)]
-    agg = Aggregator(M, dtype="float64", device=device, **mode)
-    agg.absorb(parts[0], client="0", task="t")
-    alone = Aggregator(M, dtype="float64", device=device, **mode)
-    done = threading.Event()
-
-    def absorb(k):
-        return agg.absorb(parts[k], client=str(k), task="t")
-
-    def solve():
-        heads = []
-        while not done.is_set() or not heads:
-            heads.append(agg.solve())
-        return heads
-
-    def read():
-        seen = []
-        while not done.is_set() or not seen:
-            assert set(agg.counts) >= {0, "site-0", 99}
-            assert agg.accounts.n_rows % 9 == 0
-            assert agg.gram().shape == (M, M)
-            assert f"M={M}" in repr(agg)
-            seen.append((len(agg.classes), len(agg.absorbed), agg.bounds.trace))
-        return seen
-
-    with ThreadPoolExecutor(8) as pool:
-        workers = [pool.submit(work) for work in (solve, solve, read, read)]
-        assert all(pool.map(absorb, range(1, sites)))
-        done.set()
-        heads = [h for worker in workers[:2] for h in worker.result()]
-        seen = [s for worker in workers[2:] for s in worker.result()]
-    for head in heads:
-        # Each part brings two classes and shares one: a head shows whole parts only.
-        assert len(head.classes) % 2 == 1
-        assert head.diagnosis.n_rows == 9 * (len(head.classes) // 2)
-    assert max(classes for classes, _, _ in seen) <= 2 * sites + 1
-    for client, task in agg.absorbed:
-        alone.absorb(parts[int(client)], client=client, task=task)
-    assert agg.classes == alone.classes
-    assert agg.counts == alone.counts
-    got, expected = (np.asarray(a.solve().to(None).weights) for a in (agg, alone))
-    np.testing.assert_allclose(got, expected, atol=1e-6 * np.abs(expected).max())
 
 
 def test_an_aggregator_survives_pickling():

@@ -46,25 +46,29 @@ WITH_AFL = CONFIG + '[[method]]\nkey = "afl"\n'
 KILL = """
     import os, pathlib, signal
     from fedran.methods.analytic.afl import AFL
+    from fedran.methods.analytic.fedncm import FedNCM
 
-    client = AFL.client
+    def kill_in(method, once):
+        client, marker = method.client, pathlib.Path(f"{method.__name__} was killed")
 
-    def killed(self, *given):
-        marker = pathlib.Path("killed")
-        if {condition}:
-            marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return client(self, *given)
+        def killed(self, *given):
+            if not (once and marker.exists()):
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return client(self, *given)
 
-    AFL.client = killed
+        method.client = killed
+
+    kill_in(AFL, once=False)
+    kill_in(FedNCM, once=True)
 """
 
 
-def test_a_killed_process_fails_its_own_run_and_the_others_go_on(
+def test_a_run_that_is_killed_is_tried_once_more_and_the_others_go_on(
     config, tmp_path, patched_processes
 ):
     """As the kernel does when memory runs out."""
-    patched_processes(KILL.format(condition="True"))
+    patched_processes(KILL)
     listener = Listener()
     experiment = config(WITH_AFL, "stream.seed=1")
     outcome = execute(experiment, tmp_path / "out", listener, workers=2)
@@ -74,25 +78,14 @@ def test_a_killed_process_fails_its_own_run_and_the_others_go_on(
     assert "AFL" in failed
     assert "was killed (SIGKILL)" in failed
     assert len(listener.of("failed")) == 1
+    assert len([note for (note,) in listener.of("note") if "tried once more" in note]) == 2
 
 
-def test_a_run_whose_process_was_killed_once_is_tried_again(config, tmp_path, patched_processes):
-    patched_processes(KILL.format(condition="not marker.exists()"))
-    listener = Listener()
-    experiment = config(WITH_AFL, "methods=afl,fedncm", "stream.seed=1")
-    outcome = execute(experiment, tmp_path / "out", listener, workers=1)
-    assert (outcome.done, outcome.failed) == (2, ())
-    assert [note for (note,) in listener.of("note") if "tried once more" in note]
-
-
-@pytest.mark.parametrize(("workers", "cores"), [(2, None), (1, 1)])
 def test_linear_algebra_in_a_process_uses_its_share_of_the_cores(
-    workers, cores, config, tmp_path, patched_processes, monkeypatch
+    config, tmp_path, patched_processes, monkeypatch
 ):
     for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    if cores:
-        monkeypatch.setenv("LOKY_MAX_CPU_COUNT", str(cores))
     patched_processes("""
         import json, os, pathlib, threadpoolctl
         from fedran.methods.analytic.fedncm import FedNCM
@@ -108,10 +101,10 @@ def test_linear_algebra_in_a_process_uses_its_share_of_the_cores(
         FedNCM.client = noting
     """)
     experiment = config(CONFIG, "methods=fedncm")
-    assert execute(experiment, tmp_path / "out", Listener(), workers=workers).done == 2
-    share = max(1, (cores or usable_cores()) // workers)
+    assert execute(experiment, tmp_path / "out", Listener(), workers=2).done == 2
+    share = max(1, usable_cores() // 2)
     notes = [json.loads(p.read_text()) for p in tmp_path.glob("threads-*")]
-    assert len(notes) == workers
+    assert len(notes) == 2
     for note in notes:
         assert set(note["pools"]) == {share}
         assert note["environment"] == str(share)
@@ -119,6 +112,8 @@ def test_linear_algebra_in_a_process_uses_its_share_of_the_cores(
 
 
 def test_the_environment_can_lower_the_number_of_threads(monkeypatch):
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    assert usable_cores() == 1
     monkeypatch.setattr(machine, "usable_cores", lambda: 8)
     for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)

@@ -1,93 +1,26 @@
 """The Flower app of a site answers every message and reveals nothing private."""
 
-import hashlib
 import json
 import logging
 import shutil
 import time
 
-import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-import fedran
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.messages import PROTOCOL, Offer, open_envelope
+from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
+from fedran.federation.protocol.transport import message_content
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation import Rules
-from fedran.federation.site.app import VARIABLE, answer_offer, receive_results, validate_heads
-from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
+from helpers.site_app import OFFER, PHI, Place, asked, call, context
 
 DIGEST = "ab" * 32
-OFFER = Offer("trial", "may", 6, 48, "relu", 0, "test", 20_000)
-PHI = OFFER.features()
-
-
-class Place:
-    """A site's folder, whose work is done in this process."""
-
-    def __init__(self, folder, client="site-1", more=""):
-        self.folder = folder
-        (folder / "data").mkdir(parents=True)
-        self.key = SiteKey.generate()
-        self.key.save(folder / "site.key")
-        self.file = folder / "site.toml"
-        self.file.write_text(
-            f'federation = "trial"\nclient = "{client}"\nfolder = "data"\n'
-            f"own_process = false\n{more}"
-        )
-        for n, task in enumerate(("may", "june")):
-            X, y = self.rows(n)
-            np.savez(folder / "data" / f"{task}.npz", features=X, labels=y)
-
-    @staticmethod
-    def rows(seed):
-        y = np.arange(60) % 3
-        return np.random.default_rng(seed).random((60, 6)) + np.eye(6)[y], y
-
-    @property
-    def outbox(self):
-        return Outbox(self.folder / "state" / "outbox")
-
-    @property
-    def head(self):
-        return self.folder / "state" / "head.fedran"
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    found = Place(tmp_path / "site")
-    monkeypatch.setenv(VARIABLE, str(found.file))
-    return found
-
-
-def context(number=None, **run):
-    node = {} if number is None else {"partition-id": number}
-    return Context(1, 2, node, RecordDict(), dict(run))
-
-
-def call(app, body, here=None):
-    """Fields and blobs of the answer."""
-    now = time.time()
-    about = Metadata(1, "m", 1, 2, "", "", now, 60.0, "train", src_task_id=1, dst_task_id=1)
-    message = Message(content=body, metadata=about)
-    reply = app(message, context() if here is None else here)
-    assert not reply.has_error()
-    fields = fields_of(reply)
-    names = {"client", "head", "settled", "waiting", "told", "failed", "more", "protocol"}
-    assert set(fields) - {"validated", "counts"} == names
-    assert fields.pop("protocol") == PROTOCOL
-    return fields, blobs_of(reply, 10**6)
-
-
-def asked(task="may", **changes):
-    return message_content({"offer": {**OFFER.fields(), "task": task, **changes}}, {})
 
 
 def fields_of_body(body):
@@ -266,52 +199,6 @@ def test_the_work_is_done_in_a_child_process_by_default(place):
     assert (fields["told"], set(blobs)) == ("", {"may"})
 
 
-def head_for(phi=PHI, seed=0):
-    X, y = Place.rows(seed)
-    server = fedran.Aggregator(phi.out_features, fingerprint=phi.fingerprint)
-    server.absorb(
-        fedran.summarize(phi(X), y, rank=8, fingerprint=phi.fingerprint), client="a", task="t"
-    )
-    return fedran.encode(server.solve())
-
-
-def test_the_newest_head_is_kept_and_its_digest_reported(place):
-    call(answer_offer, asked())
-    for seed in (0, 1):
-        blob = head_for(seed=seed)
-        fields, _ = call(receive_results, message_content({}, {"head": blob}))
-        assert fields["head"] == hashlib.sha256(blob).hexdigest()
-        assert place.head.read_bytes() == blob
-    assert call(answer_offer, asked())[0]["head"] == fields["head"]
-
-
-def test_a_wrong_head_leaves_the_old_one(place, caplog):
-    call(answer_offer, asked())
-    good = head_for()
-    call(receive_results, message_content({}, {"head": good}))
-    other = fedran.RandomFeatures(6, 48, "relu", seed=1, source="test")
-    summary = open_envelope(place.outbox.envelope("may")).upload
-    for bad, words in (
-        (good[:-5], "message: expected"),
-        (b"\0", "message: expected"),
-        (head_for(other), "fingerprint: expected site and head to mean the same features"),
-        (summary, "kind: expected head"),
-    ):
-        fields, _ = call(receive_results, message_content({}, {"head": bad}))
-        assert words in fields["told"]
-        assert words in caplog.text
-        assert fields["head"] == hashlib.sha256(good).hexdigest()
-        assert place.head.read_bytes() == good
-
-
-def test_a_site_without_an_offer_accepts_its_first_head(place):
-    assert call(receive_results, message_content({}, {"head": head_for()}))[0]["told"] == ""
-    call(answer_offer, asked(seed=1))
-    assert (
-        "fingerprint" in call(receive_results, message_content({}, {"head": head_for()}))[0]["told"]
-    )
-
-
 def test_foreign_and_wrong_receipts_change_nothing(place, caplog):
     call(answer_offer, asked())
     (mine,) = receipts_to_json([Receipt(Code.ACCEPTED, "site-1", "may", "d")])
@@ -372,58 +259,3 @@ def test_an_upload_that_the_server_lost_and_the_site_deleted_is_made_again(place
     assert call(answer_offer, asked())[1] == {}
     call(receive_results, told(Code.LOST))
     assert set(call(answer_offer, asked())[1]) == {"may"}
-
-
-def heads_of(place, *tasks):
-    """Encoded heads over the rows of each task."""
-    found = {}
-    for task in tasks:
-        with np.load(place.folder / "data" / f"{task}.npz") as file:
-            agg = fedran.Aggregator(48, fingerprint=PHI.fingerprint)
-            rows = PHI(file["features"])
-            summary = fedran.summarize(rows, file["labels"], fingerprint=PHI.fingerprint)
-            agg.absorb(summary, client="a", task=task)
-        found[task] = fedran.encode(agg.solve())
-    return found
-
-
-def test_a_site_counts_how_many_of_its_validation_rows_a_head_labels_correctly(place):
-    X, y = place.rows(9)
-    rare = np.where(np.arange(60) < 2, 77, y)  # fewer than min_class_count rows
-    np.savez(place.folder / "held-out.npz", features=X, labels=rare)
-    assert "validated" not in call(answer_offer, asked())[0]
-    place.file.write_text(place.file.read_text() + 'validation = "held-out.npz"\n')
-    assert sorted(call(answer_offer, asked())[0]["validated"]) == [0, 1, 2]
-    heads = heads_of(place, "may", "june")
-    said = {"earlier": [0, 1, 2], "tested": [0, 1, 2]}
-    fields, _ = call(validate_heads, message_content(said, heads))
-    assert (fields["told"], set(fields["counts"])) == ("", {"may", "june"})
-    for name, blob in heads.items():
-        right = fedran.decode(blob).predict(PHI(X)) == rare
-        for label, rows, correct, fair in fields["counts"][name]:
-            assert (rows, correct) == ((rare == label).sum(), right[rare == label].sum())
-            assert fair == correct
-    assert {line[0] for line in fields["counts"]["may"]} == {0, 1, 2}
-
-
-def test_a_site_without_validation_rows_counts_nothing(place):
-    call(answer_offer, asked())
-    said = {"earlier": [], "tested": []}
-    fields, _ = call(validate_heads, message_content(said, heads_of(place, "may")))
-    assert "counts" not in fields
-    assert "a site with validation rows" in fields["told"]
-
-
-@pytest.mark.parametrize(
-    "said", [{"earlier": 3, "tested": []}, {"earlier": [], "tested": [[1]]}, None]
-)
-def test_a_request_for_counts_that_makes_no_sense_is_refused(place, said):
-    np.savez(place.folder / "held-out.npz", features=place.rows(9)[0], labels=place.rows(9)[1])
-    place.file.write_text(place.file.read_text() + 'validation = "held-out.npz"\n')
-    call(answer_offer, asked())
-    heads = heads_of(place, "may")
-    if said is None:
-        said, heads = {"earlier": [], "tested": []}, {str(i): heads["may"] for i in range(10)}
-    fields, _ = call(validate_heads, message_content(said, heads))
-    assert "counts" not in fields
-    assert fields["failed"]

@@ -30,12 +30,6 @@ from helpers.made_up_vit import vit
 pytest.importorskip("matplotlib")
 
 
-def test_the_same_results_give_the_same_bytes():
-    runs = comparison(seeds=(1, 2), betas=(0.1,))[:24]
-    for first, again in zip(accuracy_bytes_charts(runs), accuracy_bytes_charts(runs), strict=True):
-        assert render(first) == render(again)
-
-
 def test_hostile_labels_are_drawn_as_text_without_a_warning():
     labels = ["$\\frac{", "_hidden", "<script>x</script>", "a\x00b\x1b", "漢字", "x" * 5000]
     runs = [made_up(f"k{i}", name, level=0.5 + i / 20) for i, name in enumerate(labels)]
@@ -90,13 +84,14 @@ def test_a_narrow_drawing_has_its_panels_in_a_column():
     assert [ax.get_subplotspec().rowspan.start for ax in narrow] == [0, 1]
 
 
-def test_every_figure_can_be_drawn_narrow():
-    pages = make_pages([*studies(seeds=(1,)), *vit(), *scratch()], "x")
+def test_every_figure_can_be_drawn_wide_and_narrow():
+    pages = make_pages([*studies(seeds=(1, 2)), *vit(), *scratch()], "x")
     charts = {c.slug: c for page in pages for s in page.sections for c in s.charts}
     assert {slug.split("-")[0] for slug in charts} == {
         *("bytes", "tasks", "labels", "rank", "components", "drift")
     }
     for chart in {name.split("-")[0]: c for name, c in charts.items()}.values():
+        assert len(render(chart)[1]) > 5000
         size = (NARROW, chart.narrow_height)
         assert len(render(replace(chart, size=size), png=False)[0]) > 5000
 
@@ -105,14 +100,6 @@ def test_a_legend_with_long_names_has_fewer_columns_and_is_higher():
     assert fit_legend(6.2, [], 3)[0] == 3
     assert fit_legend(1.0, ["x" * 50], 3)[0] == 1
     assert fit_legend(6.2, ["x" * 36] * 6, 3)[1] > fit_legend(6.2, ["x"] * 6, 3)[1]
-
-
-def test_the_ablations_are_drawn():
-    pages = make_pages(studies(seeds=(1, 2)), "x")
-    drawn = [c for page in pages for s in page.sections for c in s.charts]
-    assert {c.slug.split("-")[0] for c in drawn} == {"bytes", "labels", "rank", "components"}
-    for c in drawn:
-        assert len(render(c)[1]) > 5000
 
 
 def test_components_that_the_paper_does_not_print_are_drawn_without_a_printed_value():

@@ -1,0 +1,14 @@
+"""A site whose work is done in this process."""
+
+import pytest
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    pytest.importorskip("flwr")
+    from fedran.federation.site.app import VARIABLE
+    from helpers.site_app import Place
+
+    found = Place(tmp_path / "site")
+    monkeypatch.setenv(VARIABLE, str(found.file))
+    return found

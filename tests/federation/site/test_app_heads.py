@@ -1,0 +1,115 @@
+"""Heads that a site's Flower app keeps, refuses and validates."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+import fedran
+from fedran.federation.protocol.messages import open_envelope
+from fedran.federation.protocol.transport import message_content
+from fedran.federation.site.app import answer_offer, receive_results, validate_heads
+from helpers.site_app import PHI, Place, asked, call
+
+
+def head_for(phi=PHI, seed=0):
+    X, y = Place.rows(seed)
+    server = fedran.Aggregator(phi.out_features, fingerprint=phi.fingerprint)
+    server.absorb(
+        fedran.summarize(phi(X), y, rank=8, fingerprint=phi.fingerprint), client="a", task="t"
+    )
+    return fedran.encode(server.solve())
+
+
+def test_the_newest_head_is_kept_and_its_digest_reported(place):
+    call(answer_offer, asked())
+    for seed in (0, 1):
+        blob = head_for(seed=seed)
+        fields, _ = call(receive_results, message_content({}, {"head": blob}))
+        assert fields["head"] == hashlib.sha256(blob).hexdigest()
+        assert place.head.read_bytes() == blob
+    assert call(answer_offer, asked())[0]["head"] == fields["head"]
+
+
+def test_a_wrong_head_leaves_the_old_one(place, caplog):
+    call(answer_offer, asked())
+    good = head_for()
+    call(receive_results, message_content({}, {"head": good}))
+    other = fedran.RandomFeatures(6, 48, "relu", seed=1, source="test")
+    summary = open_envelope(place.outbox.envelope("may")).upload
+    for bad, words in (
+        (good[:-5], "message: expected"),
+        (b"\0", "message: expected"),
+        (head_for(other), "fingerprint: expected site and head to mean the same features"),
+        (summary, "kind: expected head"),
+    ):
+        fields, _ = call(receive_results, message_content({}, {"head": bad}))
+        assert words in fields["told"]
+        assert words in caplog.text
+        assert fields["head"] == hashlib.sha256(good).hexdigest()
+        assert place.head.read_bytes() == good
+
+
+def test_a_site_without_an_offer_accepts_its_first_head(place):
+    assert call(receive_results, message_content({}, {"head": head_for()}))[0]["told"] == ""
+    call(answer_offer, asked(seed=1))
+    assert (
+        "fingerprint" in call(receive_results, message_content({}, {"head": head_for()}))[0]["told"]
+    )
+
+
+def heads_of(place, *tasks):
+    """Encoded heads over the rows of each task."""
+    found = {}
+    for task in tasks:
+        with np.load(place.folder / "data" / f"{task}.npz") as file:
+            agg = fedran.Aggregator(48, fingerprint=PHI.fingerprint)
+            rows = PHI(file["features"])
+            summary = fedran.summarize(rows, file["labels"], fingerprint=PHI.fingerprint)
+            agg.absorb(summary, client="a", task=task)
+        found[task] = fedran.encode(agg.solve())
+    return found
+
+
+def test_a_site_counts_how_many_of_its_validation_rows_a_head_labels_correctly(place):
+    X, y = place.rows(9)
+    rare = np.where(np.arange(60) < 2, 77, y)  # fewer than min_class_count rows
+    np.savez(place.folder / "held-out.npz", features=X, labels=rare)
+    assert "validated" not in call(answer_offer, asked())[0]
+    place.file.write_text(place.file.read_text() + 'validation = "held-out.npz"\n')
+    assert sorted(call(answer_offer, asked())[0]["validated"]) == [0, 1, 2]
+    heads = heads_of(place, "may", "june")
+    said = {"earlier": [0, 1, 2], "tested": [0, 1, 2]}
+    fields, _ = call(validate_heads, message_content(said, heads))
+    assert (fields["told"], set(fields["counts"])) == ("", {"may", "june"})
+    for name, blob in heads.items():
+        right = fedran.decode(blob).predict(PHI(X)) == rare
+        for label, rows, correct, fair in fields["counts"][name]:
+            assert (rows, correct) == ((rare == label).sum(), right[rare == label].sum())
+            assert fair == correct
+    assert {line[0] for line in fields["counts"]["may"]} == {0, 1, 2}
+
+
+def test_a_site_without_validation_rows_counts_nothing(place):
+    call(answer_offer, asked())
+    said = {"earlier": [], "tested": []}
+    fields, _ = call(validate_heads, message_content(said, heads_of(place, "may")))
+    assert "counts" not in fields
+    assert "a site with validation rows" in fields["told"]
+
+
+@pytest.mark.parametrize(
+    "said", [{"earlier": 3, "tested": []}, {"earlier": [], "tested": [[1]]}, None]
+)
+def test_a_request_for_counts_that_makes_no_sense_is_refused(place, said):
+    np.savez(place.folder / "held-out.npz", features=place.rows(9)[0], labels=place.rows(9)[1])
+    place.file.write_text(place.file.read_text() + 'validation = "held-out.npz"\n')
+    call(answer_offer, asked())
+    heads = heads_of(place, "may")
+    if said is None:
+        said, heads = {"earlier": [], "tested": []}, {str(i): heads["may"] for i in range(10)}
+    fields, _ = call(validate_heads, message_content(said, heads))
+    assert "counts" not in fields
+    assert fields["failed"]

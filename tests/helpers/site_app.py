@@ -1,0 +1,68 @@
+"""Calls of a site's Flower app, whose folder holds two tasks."""
+
+import time
+
+import numpy as np
+from flwr.app import Context, Message, Metadata, RecordDict
+
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.messages import PROTOCOL, Offer
+from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
+from fedran.federation.site.outbox import Outbox
+
+OFFER = Offer("trial", "may", 6, 48, "relu", 0, "test", 20_000)
+PHI = OFFER.features()
+
+
+class Place:
+    """A site's folder, whose work is done in this process."""
+
+    def __init__(self, folder, client="site-1", more=""):
+        self.folder = folder
+        (folder / "data").mkdir(parents=True)
+        self.key = SiteKey.generate()
+        self.key.save(folder / "site.key")
+        self.file = folder / "site.toml"
+        self.file.write_text(
+            f'federation = "trial"\nclient = "{client}"\nfolder = "data"\n'
+            f"own_process = false\n{more}"
+        )
+        for n, task in enumerate(("may", "june")):
+            X, y = self.rows(n)
+            np.savez(folder / "data" / f"{task}.npz", features=X, labels=y)
+
+    @staticmethod
+    def rows(seed):
+        y = np.arange(60) % 3
+        return np.random.default_rng(seed).random((60, 6)) + np.eye(6)[y], y
+
+    @property
+    def outbox(self):
+        return Outbox(self.folder / "state" / "outbox")
+
+    @property
+    def head(self):
+        return self.folder / "state" / "head.fedran"
+
+
+def context(number=None, **run):
+    node = {} if number is None else {"partition-id": number}
+    return Context(1, 2, node, RecordDict(), dict(run))
+
+
+def call(app, body, here=None):
+    """Fields and blobs of the answer."""
+    now = time.time()
+    about = Metadata(1, "m", 1, 2, "", "", now, 60.0, "train", src_task_id=1, dst_task_id=1)
+    message = Message(content=body, metadata=about)
+    reply = app(message, context() if here is None else here)
+    assert not reply.has_error()
+    fields = fields_of(reply)
+    names = {"client", "head", "settled", "waiting", "told", "failed", "more", "protocol"}
+    assert set(fields) - {"validated", "counts"} == names
+    assert fields.pop("protocol") == PROTOCOL
+    return fields, blobs_of(reply, 10**6)
+
+
+def asked(task="may", **changes):
+    return message_content({"offer": {**OFFER.fields(), "task": task, **changes}}, {})
