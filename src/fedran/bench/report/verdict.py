@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fedran.bench.report.ablations import component_studies, label_studies, rank_studies
 from fedran.bench.report.tables.communication import largest_upload
@@ -18,7 +18,6 @@ from fedran.bench.report.tables.table import (
     number_columns,
     results_of,
     seconds,
-    setting_cell,
     text_columns,
 )
 from fedran.bench.results.grouping import (
@@ -68,7 +67,7 @@ def role(g: Group) -> str:
         return POOLED
     if is_ours(g):
         if is_fine_tuned(g.first):
-            return TUNED
+            return TUNED if g.key in ("fedran", "fedran-mixture") else ""
         return {"fedran": OURS, "fedran-mixture": MIXTURE, "fedran-paper": PAPER}.get(g.key, "")
     if not is_trained(g.first):
         return "" if is_fine_tuned(g.first) else ANALYTIC
@@ -264,10 +263,12 @@ def comparison_table(results: Sequence[Result]) -> Table:
     """Our messages, two references and the best other method at every setting and beta."""
     blocks: list[Block] = []
     used: list[Group] = []
-    for (setting, beta), members in comparison_cases(results).items():
+    for (setting, beta), tuned, members in _frozen_and_tuned(results):
         shown = [_best(g for g in members if g.key == key) for key in COMPARED]
         best = _best(g for g in members if g.competes and not is_ours(g))
-        row = [setting_cell(setting), Cell(beta_text(beta)), *(Cell(_pair(g)) for g in shown)]
+        stage = ", network fine-tuned in task 0" if tuned else ""
+        where = Cell(setting.title + stage, key=setting.key + stage)
+        row = [where, Cell(beta_text(beta)), *(Cell(_pair(g)) for g in shown)]
         row += [Cell(f"{best.name}: {_pair(best)}" if best else NOTHING)]
         if not blocks or blocks[-1][0][0] != row[0]:
             blocks.append([])
@@ -295,6 +296,17 @@ def comparison_table(results: Sequence[Result]) -> Table:
     }
     note = " ".join([note, *(text for key, text in about.items() if key in present)])
     return Table("All comparisons", columns, blocks, note, results_of(used))
+
+
+def _frozen_and_tuned(results: Sequence[Result]) -> Iterator[tuple[Case, bool, list[Group]]]:
+    """The methods of each case on the frozen network, then those on a fine-tuned one."""
+    cases = comparison_cases(results).items()
+    for setting in dict.fromkeys(case[0] for case, _ in cases):
+        for tuned in (False, True):
+            for case, found in cases:
+                members = [g for g in found if is_fine_tuned(g.first) == tuned]
+                if case[0] == setting and members:
+                    yield case, tuned, members
 
 
 def _best(found: Iterable[Group]) -> Group | None:

