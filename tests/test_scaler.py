@@ -84,6 +84,11 @@ def test_sites_agree_on_a_scaler_and_their_models_add(sites):
     assert a.summary().fingerprint.fields["scaler"] == common.fingerprint_
 
 
+def test_another_scaler_is_refused(sites):
+    with pytest.raises(TypeError, match="must be a FederatedScaler, got StandardScaler"):
+        FedRANClassifier(64, scaler=StandardScaler()).fit(*sites[0])
+
+
 def test_models_with_different_scalers_are_not_added(sites):
     X_a, y_a = sites[0]
     own = [FedRANClassifier(64, scaler=FederatedScaler()).fit(X, y) for X, y in sites]

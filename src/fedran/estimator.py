@@ -68,9 +68,8 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     random_state:
         Seed of P. Models add only if it is the same int in both, and all other parameters too.
     scaler:
-        A fitted ``FederatedScaler`` that is applied to X first, for example one that several
-        sites added up. An unfitted one is fitted on the rows of ``fit`` or of the first
-        ``partial_fit``. Its fingerprint becomes part of the model's.
+        A fitted ``FederatedScaler`` to apply to X, for example one that several sites added up. An
+        unfitted one is fitted on the first rows. Its fingerprint becomes part of the model's.
 
     Attributes
     ----------
@@ -158,6 +157,8 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scaler = self.scaler if fresh else self.scaler_
         if scaler is not None and not hasattr(scaler, "mean_"):
             scaler = clone(scaler).fit(batch.X, sample_weight=batch.weights)
+        if scaler is not None and not hasattr(scaler, "fingerprint_"):
+            raise TypeError(f"scaler must be a FederatedScaler, got {type(scaler).__name__}")
         batch = batch.scaled(scaler)
         phi = self._new_map(batch.X.shape[1], scaler) if fresh else self.phi_
         if phi.kind == "relu":

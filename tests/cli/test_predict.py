@@ -58,6 +58,9 @@ def test_predict_writes_labels_to_a_file(made, cli):
         ("head.fedran", "ragged.csv", "expected 6 values per row, got 2 in row 1"),
         ("head.fedran", "twice.csv", "columns with different names"),
         ("head.fedran", "empty.csv", "at least one line"),
+        ("head.fedran", "header.csv", "expected at least one row, got a header alone"),
+        ("head.fedran", "hole.csv", "numbers in column b, got an empty value in row 0"),
+        ("head.fedran", "semicolons.csv", "got 1;2 in row 0; separate values by commas"),
         ("head.fedran", "labels.csv", "at least one column of features"),
         ("head.fedran", "latin.csv", "a CSV file in UTF-8"),
         ("head.fedran", "wide.npy", "6"),
@@ -73,6 +76,9 @@ def test_predict_refuses_wrong_files_in_one_line(head, rows, words, made, cli):
     (folder / "ragged.csv").write_text("1,2,3,4,5,6\n1,2\n")
     (folder / "twice.csv").write_text("a,a\n1,2\n")
     (folder / "empty.csv").write_text("")
+    (folder / "header.csv").write_text("a,b,c,d,e,f\n")
+    (folder / "hole.csv").write_text("a,b,c,d,e,f\n1,,3,4,5,6\n")
+    (folder / "semicolons.csv").write_text("a;b\n1;2\n")
     (folder / "labels.csv").write_text("label\ncat\n")
     (folder / "latin.csv").write_bytes("a,\u00e4\n1,2\n".encode("latin-1"))
     agg = fedran.Aggregator(4)
@@ -204,3 +210,11 @@ def test_a_head_of_scaled_rows_needs_its_scaler(tmp_path, cli):
     ]:
         code, out, err = cli("predict", *files, *more)
         assert (code, out, words in err, err.count("\n")) == (2, "", True, 1), err
+
+
+def test_a_result_that_cannot_be_written_is_one_sentence_without_a_number(made, cli):
+    folder, _ = made
+    target = folder / "none" / "labels.csv"
+    files = (str(folder / "head.fedran"), str(folder / "rows.npy"))
+    code, _, err = cli("predict", *files, "--out", str(target))
+    assert (code, err) == (2, f"fedran: {target}: No such file or directory\n")

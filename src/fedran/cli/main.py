@@ -99,9 +99,12 @@ def run(arguments: list[str] | None = None) -> int:
         if "--debug" in arguments:
             traceback.print_exc()
             return 2
-        message = (
-            f"{error}" if isinstance(error, (ValueError, OSError, ImportError)) else repr(error)
-        )
+        if isinstance(error, OSError) and error.strerror and error.filename:
+            message = f"{error.filename}: {error.strerror}"
+        elif isinstance(error, (ValueError, OSError, ImportError)):
+            message = str(error)
+        else:
+            message = repr(error)
     typer.echo(f"fedran: {printable(' '.join(message.split()), 2000)}", err=True)
     return 2
 

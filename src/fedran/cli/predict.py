@@ -143,6 +143,8 @@ def read_rows(path: Path, id_column: str | None = None) -> tuple[NDArray[Any], l
         columns.pop(LABEL, None)
         if not columns:
             raise Refused(str(path), "at least one column of features", "none")
+        if not any(columns.values()):
+            raise Refused(str(path), "at least one row", "a header alone")
         return np.stack([_numbers(path, k, v) for k, v in columns.items()], axis=1), ids
     if id_column is not None:
         raise ValueError(f"--id names a column of a CSV or Parquet file, not of {path.name}")
@@ -157,8 +159,10 @@ def _numbers(path: Path, name: str, values: list[Any]) -> NDArray[np.float64]:
         raise Refused(
             str(path),
             f"numbers in column {printable(name, 60)}",
-            f"{printable(values[row], 60)} in row {row}",
-            hint="a column that is no feature can be named with --id",
+            f"{printable(values[row], 60) or 'an empty value'} in row {row}",
+            hint="separate values by commas"
+            if ";" in name
+            else "a column that is no feature can be named with --id",
         ) from None
 
 
