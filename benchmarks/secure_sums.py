@@ -43,7 +43,7 @@ from fedran.federation.secure.contribution import (
     encode_contribution,
     sum_to_summary,
 )
-from fedran.federation.secure.masking import SiteState
+from fedran.federation.secure.site_state import SiteState
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.settings import ServerPaths

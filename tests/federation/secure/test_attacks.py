@@ -23,6 +23,7 @@ from fedran.federation.secure.attempt import (
     threshold,
 )
 from fedran.federation.secure.shamir import combine
+from fedran.federation.secure.site_state import SentVector
 from helpers.secure_sums import KEYS, made_attempt, made_cohort
 
 
@@ -314,12 +315,12 @@ class TestAttempts:
                 for first in itertools.combinations(then, threshold(len(then)))
                 for second in itertools.combinations(now, threshold(len(now)))
             }
-            sent = masking.SentVector("c" * 64, then, ())
+            sent = SentVector("c" * 64, then, ())
             if min(both) <= helpers:  # nobody but helpers need break a rule
                 with pytest.raises(Refused, match="participants: expected most of"):
-                    masking._check_overlap(sent, now, helpers)
+                    sent.require_overlap(now, helpers)
             else:
-                masking._check_overlap(sent, now, helpers)
+                sent.require_overlap(now, helpers)
 
     @pytest.mark.parametrize("revealed", [False, True])
     def test_a_site_that_was_declared_dead_or_alive_is_in_no_sum_with_other_sites(self, revealed):

@@ -19,7 +19,7 @@ from fedran.federation.secure.agreement import (
 )
 from fedran.federation.secure.attempt import STAGES, Answer, Request, SiteIdentity, Stage
 from fedran.federation.secure.ciphers import private_key
-from fedran.federation.secure.masking import SiteState
+from fedran.federation.secure.site_state import SiteState
 from helpers.secure_sums import KEYS, made_attempt, made_cohort
 
 

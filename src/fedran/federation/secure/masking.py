@@ -20,20 +20,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.core.ids import check_id
 from fedran.federation.secure.agreement import (
     ADVERTISED,
-    Participants,
     advertised_keys,
     check_advertisements,
-    pack_keys,
     pair_mask_key,
     participants_digest,
     self_mask_key,
@@ -43,17 +40,12 @@ from fedran.federation.secure.agreement import (
 from fedran.federation.secure.attempt import (
     MAX_SITES,
     MIN_SITES,
-    STAGES,
     Answer,
-    Attempt,
     Request,
     SiteIdentity,
     Stage,
-    check_digest,
     helpers,
-    pack_parts,
     threshold,
-    unpack_parts,
 )
 from fedran.federation.secure.ciphers import (
     KEY_BYTES,
@@ -63,99 +55,10 @@ from fedran.federation.secure.ciphers import (
     private_key,
     seal_shares,
 )
-from fedran.federation.secure.shamir import SHARE_BYTES, Random, split
-from fedran.wire.validation import FILE_LIMITS
+from fedran.federation.secure.shamir import Random, split
+from fedran.federation.secure.site_state import SentVector, SiteState
 
 OTHER_LIST = "the server has shown it another list of survivors, or altered its message"
-
-
-@dataclass(frozen=True)
-class SentVector:
-    """An attempt that may have been opened, with the masked vector of this site in its sum."""
-
-    content: str
-    participants: tuple[str, ...]
-    survivors: tuple[str, ...]
-    """The list for which this site revealed shares; empty if it revealed none."""
-
-
-@dataclass(frozen=True)
-class SiteState:
-    """What a site must remember of its newest attempt at the sum of one task. It holds secrets."""
-
-    attempt: Attempt
-    client: str
-    secrets: dict[str, bytes] = field(repr=False)
-    """Private keys ``channel`` and ``mask`` and the self-mask ``seed``. Empty after ``mask``: from
-    then on not even the site itself can remove its masks."""
-    participants: Participants = field(default_factory=dict, repr=False)
-    held: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)
-    """Client -> this site's shares of its seed and of its mask key. ``reveal`` sends one of them
-    and deletes both."""
-    survivors: tuple[str, ...] = ()
-    """The list that this site confirmed."""
-    earlier: tuple[SentVector, ...] = ()
-    """The ledger of earlier attempts at this sum. Only ``repeat`` empties it."""
-    requests: dict[Stage, str] = field(default_factory=dict)
-    """SHA-256 of the request that was answered in each stage."""
-    answers: dict[Stage, bytes] = field(default_factory=dict, repr=False)
-
-    @property
-    def stage(self) -> Stage | None:
-        """The stage that this site answers next; None after the last."""
-        return next((stage for stage in STAGES if stage not in self.answers), None)
-
-    @property
-    def sent(self) -> tuple[SentVector, ...]:
-        """The ledger with this attempt. Without this site's shares, no sum is opened where all
-        participants are needed.
-        """
-        sites, revealed = tuple(sorted(self.participants)), Stage.REVEAL in self.answers
-        if not revealed and (Stage.MASK not in self.answers or threshold(len(sites)) == len(sites)):
-            return self.earlier
-        mine = SentVector(self.attempt.content, sites, self.survivors if revealed else ())
-        return self.earlier if mine in self.earlier else (*self.earlier, mine)
-
-    def to_bytes(self) -> bytes:
-        """The state for a file that only its owner can read."""
-        fields = {
-            "attempt": self.attempt.fields,
-            "client": self.client,
-            "survivors": self.survivors,
-            "earlier": [astuple(sent) for sent in self.earlier],
-            "requests": self.requests,
-        }
-        parts = {f"answer:{stage}": answer for stage, answer in self.answers.items()}
-        parts |= {f"secret:{name}": secret for name, secret in self.secrets.items()}
-        parts |= {f"keys:{client}": pack_keys(keys) for client, keys in self.participants.items()}
-        parts |= {f"held:{client}": b"".join(shares) for client, shares in self.held.items()}
-        return pack_parts("secure site", fields, parts)
-
-    @classmethod
-    def from_bytes(cls, blob: bytes) -> SiteState:
-        """The state that ``to_bytes`` wrote. A damaged one is refused."""
-        header, parts = unpack_parts("secure site", blob, FILE_LIMITS)
-
-        def named(kind: str) -> Iterator[tuple[str, bytes]]:
-            return ((n[len(kind) :], p) for n, p in parts.items() if n.startswith(kind))
-
-        try:
-            return cls(
-                Attempt.read(header.section("attempt")),
-                check_id(header.text("client"), "client"),
-                dict(named("secret:")),
-                {client: unpack_keys(keys) for client, keys in named("keys:")},
-                {c: (both[:SHARE_BYTES], both[SHARE_BYTES:]) for c, both in named("held:")},
-                tuple(header.get("survivors")),
-                tuple(
-                    SentVector(check_digest(content, "content"), tuple(sites), tuple(survivors))
-                    for content, sites, survivors in header.get("earlier")
-                ),
-                {Stage(s): check_digest(d, s) for s, d in header.get("requests").items()},
-                {Stage(stage): answer for stage, answer in named("answer:")},
-            )
-        except (TypeError, ValueError, AttributeError) as reason:
-            raise Refused("state", "the state of a site in a secure sum", str(reason)) from None
 
 
 def advertise(
@@ -226,7 +129,7 @@ def share(
     if participants.get(own) != advertised_keys(attempt, own, state.secrets):
         raise Refused(f"advertisement of {own}", "the one that this site sent", "another, or none")
     for sent in state.earlier:
-        _check_overlap(sent, participants, helpers(attempt.min_sites))
+        sent.require_overlap(participants, helpers(attempt.min_sites))
     peers, channel = sorted(participants), private_key(state.secrets["channel"])
     shares = [
         split(state.secrets[name], len(peers), threshold(len(peers)), random)
@@ -365,25 +268,6 @@ def _answer(
     blob = Answer.sign(state.attempt, stage, state.client, parts, identity.key).to_bytes()
     requests = {**state.requests, stage: hashlib.sha256(request).hexdigest()}
     return replace(state, requests=requests, answers={**state.answers, stage: blob}), blob
-
-
-def _check_overlap(sent: SentVector, participants: Collection[str], liars: int) -> None:
-    """Refuse participants with whom a second sum could be opened beside that of an earlier attempt.
-
-    A threshold of the sites revealed the earlier sum, if it is known, and a threshold of these
-    participants would confirm this one. If more than ``liars`` sites must be in both, one of
-    them follows the rules and confirms no other survivors than before.
-    """
-    then, now = sent.participants, participants
-    common = threshold(len(then)) + threshold(len(now)) - len({*then, *now})
-    if common <= liars:
-        raise Refused(
-            "participants",
-            f"most of {', '.join(then)}, with whom this site has sent its vector before",
-            ", ".join(sorted(now)),
-            hint="both sums could be opened, and their difference tells about single sites; "
-            "`fedran federation repeat` at this site agrees to that",
-        )
 
 
 def _check_list(what: str, sites: Collection[str], known: Collection[str], least: int) -> None:

@@ -28,8 +28,8 @@ from fedran.federation.secure import masking
 from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Stage, helpers
 from fedran.federation.secure.contribution import Content
 from fedran.federation.secure.coordinator import OMEGA
-from fedran.federation.secure.masking import SiteState
 from fedran.federation.secure.pinning import PinnedRoster, read_clients
+from fedran.federation.secure.site_state import SiteState
 from fedran.federation.site.settings import SiteSettings
 from fedran.wire.files import read_json_object, write_atomically
 
@@ -126,16 +126,17 @@ class SumFiles:
         A site that has refused its rows only tries to add them again, and this returns False. Then
         the ledger holds as before, and a second call lifts it.
         """
-        refused = bool(self.note(task).get("refused"))
+        if self.note(task).get("refused"):
+            self.set_note(task, refused="", limits=[])
+            return False
         try:
-            if self.state(task) is None and not refused:
+            if self.state(task) is None:
                 raise FileNotFoundError(f"{task}: no secure sum of this task at this site")
         except Refused:  # it is damaged, and of no use
             self.path(task, "state").unlink()
-        if not refused:
-            write_atomically(self.path(task, "repeat"), b"")
-        self.set_note(task, refused="", limits=[])
-        return not refused
+        write_atomically(self.path(task, "repeat"), b"")
+        self.set_note(task, limits=[])
+        return True
 
     def settle(self, receipt: Receipt) -> None:
         """Keep the server's receipt, and delete the secrets of a sum that the server has."""
