@@ -375,14 +375,14 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def _common_parameters(clf: FedRANClassifier) -> dict[str, Any]:
     """What fitted models must share in order to add, by the names of the constructor."""
     check_is_fitted(clf, "classes_")
-    phi = clf.phi_
+    phi, scaler = clf.phi_, clf.phi_.source.get("scaler")
     return {
         "n_features_in_": phi.in_features,
         "out_features": phi.out_features,
         "kind": phi.kind,
         "bias": phi.bias,
         "random_state": phi.seed,
-        "scaler": phi.source.get("scaler"),
+        "scaler": scaler and f"{scaler[:12]}...",
         "rank": clf.rank,
         "ridge": clf.ridge,
     }

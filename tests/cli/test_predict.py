@@ -111,7 +111,7 @@ def table(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-@pytest.mark.parametrize("header", ["a,b,c,d,e,f", "a,b,c,d,e,f,label", None])
+@pytest.mark.parametrize("header", ["a,b,c,d,e,f", "a,b,c,d,e,f,label", "0,1,2,3,4,5", None])
 def test_rows_of_a_csv_file_are_those_of_the_array(header, made, cli):
     folder, labels = made
     Z = np.load(folder / "rows.npy")
@@ -135,12 +135,12 @@ def test_a_table_has_ids_best_labels_and_scores(made, cli):
     assert (code, err) == (0, "")
     found = table(out)
     assert [line["id"] for line in found] == [f"p{i}" for i in range(len(Z))]
-    assert [line["label"] for line in found] == [line["label_1"] for line in found] == labels
+    assert [line["label"] for line in found] == [line["top_1"] for line in found] == labels
     for line, row in zip(found, S, strict=True):
         assert float(line["score_cat"]) == pytest.approx(row[0], rel=1e-4)
-        assert float(line["score_1"]) == pytest.approx(row.max(), rel=1e-4)
-        assert float(line["score_2"]) == pytest.approx(row.min(), rel=1e-4)
-        assert {line["label_1"], line["label_2"]} == {"cat", "dog"}
+        assert float(line["top_score_1"]) == pytest.approx(row.max(), rel=1e-4)
+        assert float(line["top_score_2"]) == pytest.approx(row.min(), rel=1e-4)
+        assert {line["top_1"], line["top_2"]} == {"cat", "dog"}
     code, _, err = cli("predict", *files, "--id", "nobody")
     assert (code, "expected one of a, b, c, d, e, f, patient, got nobody" in err) == (2, True)
     code, _, err = cli("predict", files[0], str(folder / "rows.npy"), "--id", "a")

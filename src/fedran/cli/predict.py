@@ -116,7 +116,7 @@ def as_csv(
     names = [_shown(c) for c in label_array(head.classes).tolist()]
     best = np.argsort(-scores, axis=1, kind="stable")[:, : min(top or 0, len(names))]
     header = ["row" if ids is None else "id", "label"]
-    header += [f"{what}_{k + 1}" for k in range(best.shape[1]) for what in ("label", "score")]
+    header += [f"{what}_{k + 1}" for k in range(best.shape[1]) for what in ("top", "top_score")]
     header += [f"score_{name}" for name in names] if all_scores else []
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -175,7 +175,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _read_csv(path: Path) -> dict[str, list[Any]]:
-    """Columns by name; 0, 1, ... where the first line holds numbers only."""
+    """Columns by name; 0, 1, ... where the first line holds numbers only.
+
+    The line 0, 1, 2, ... is a header too: pandas writes it for columns without names.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = [line for line in csv.reader(file) if line]
@@ -184,7 +187,8 @@ def _read_csv(path: Path) -> dict[str, list[Any]]:
     if not lines:
         raise Refused(str(path), "at least one line", "none")
     names = [str(i) for i in range(len(lines[0]))]
-    if not all(_is_number(value) for value in lines[0]):
+    counted = lines[0] == names and len(names) > 2
+    if counted or not all(_is_number(value) for value in lines[0]):
         names, lines = lines[0], lines[1:]
     if len(set(names)) != len(names):
         raise Refused(str(path), "columns with different names", names)
