@@ -382,7 +382,7 @@ def _common_parameters(clf: FedRANClassifier) -> dict[str, Any]:
         "kind": phi.kind,
         "bias": phi.bias,
         "random_state": phi.seed,
-        "scaler": scaler and f"{scaler[:12]}...",
+        "scaler": scaler and f"{scaler:.12}...",
         "rank": clf.rank,
         "ridge": clf.ridge,
     }
