@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.ops import tasks
 from helpers.real_federation import federation, wait_for
 
 SITES = ("site-1", "site-2")
@@ -42,8 +41,7 @@ def open_routes(fed):
 
 @pytest.mark.waits
 @pytest.mark.skipif(os.name != "posix", reason="the federation runs on Linux")
-def test_two_sites_learn_two_tasks_although_one_is_killed_during_an_upload(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "POLL_SECONDS", 5.0)  # every look at a run starts a program
+def test_two_sites_learn_two_tasks_although_one_is_killed_during_an_upload(tmp_path):
     with federation(tmp_path / "trial") as fed:
         made = fed.outbox("site-2").folder / "task-1.envelope"
 

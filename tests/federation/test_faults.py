@@ -4,6 +4,7 @@
 """
 
 import getpass
+import json
 import os
 import shutil
 import signal
@@ -22,9 +23,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.ops.flower import CONNECTION, _executable, flwr, free_port, is_listening
+from flwr.cli.build import build_fab_from_files
+
+from fedran.federation.ops import owner
+from fedran.federation.ops.flower import APP_TEXT, _executable, free_port, is_listening
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
+from fedran.federation.server.settings import APP, OWNER, ServerPaths
 from fedran.federation.server.store import Store
 from helpers.made_federation import same_state
 from helpers.real_federation import Federation, federation, wait_for
@@ -36,8 +41,7 @@ pytestmark = [
 
 
 def online(fed):
-    nodes = flwr(fed.server, "supernode", "list", CONNECTION)["nodes"]
-    return sum(n["status"] == "online" for n in nodes)
+    return sum(node.status == "online" for node in owner.list_nodes(fed.server))
 
 
 def test_a_site_that_stops_answering_is_waited_for_and_catches_up(tmp_path):
@@ -296,23 +300,19 @@ def train(message, context):
 """
 
 
-def submit_evil_app(fed, folder, marker, home=None):
-    """Start a run, with the owner's credentials or those in another folder; Flower's answer."""
-    folder.mkdir(exist_ok=True)
-    named = (fed.server.flower / "app" / "pyproject.toml").read_text()
+def submit_evil_app(fed, folder, marker, **changes):
+    """Start a run with another app, as a thief of the owner's secret or as a stranger."""
+    named = APP_TEXT
     for ours, evil in (("server.app:app", "app"), ("site.app:app", "site")):
         named = named.replace(f"fedran.federation.{ours}", f"evil:{evil}")
-    (folder / "pyproject.toml").write_text(named)
-    (folder / "evil.py").write_text(EVIL.format(marker=str(marker)))
-    done = subprocess.run(
-        [_executable("flwr"), "run", ".", CONNECTION, "--format", "json"],
-        cwd=folder,
-        env={**os.environ, "FLWR_HOME": str(home or fed.server.flower)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return done.stdout + done.stderr
+    code = EVIL.format(marker=str(marker))
+    app, _ = build_fab_from_files({"pyproject.toml": named.encode(), "evil.py": code.encode()})
+    paths = ServerPaths(folder)
+    paths.runtime.mkdir(parents=True, exist_ok=True)
+    (paths.flower / APP).write_bytes(app)
+    stolen = json.loads((fed.server.runtime / OWNER).read_bytes())
+    (paths.runtime / OWNER).write_text(json.dumps({**stolen, **changes}))
+    return owner.start_run(paths)
 
 
 def flowers_own_launcher(fed, home):
@@ -329,19 +329,16 @@ def test_a_run_of_another_app_executes_no_code_and_raises_an_alarm(tmp_path):
     alarm = "ALARM: a run brought an app that is not"
     with federation(tmp_path / "t", sites=1, catch_up=10) as fed:
         marker, log = tmp_path / "code-was-run", fed.server.folder / "log" / "fedran.log"
-        (tmp_path / "stranger").mkdir()
-        shutil.copy(fed.server.flower / "config.toml", tmp_path / "stranger")
-        answer = submit_evil_app(fed, tmp_path / "evil", marker, tmp_path / "stranger")
-        assert "Authentication failed" in answer
+        with pytest.raises(owner.FlowerError, match="refused to start a run"):
+            submit_evil_app(fed, tmp_path / "evil", marker, secret="guess")
         assert "ALARM: a request to the owner's interface" in log.read_text()
         assert "ALARM: the SuperLink refused" in fed.command("status", fed.folder)[1]
-        answer = submit_evil_app(fed, tmp_path / "evil", marker)  # by a thief of the secret
-        assert '"success": true' in answer, answer
+        submit_evil_app(fed, tmp_path / "evil", marker)
         wait_for(lambda: alarm in log.read_text(), "an alarm at the server")
         wait_for(lambda: "ALARM: run" in fed.command("status", fed.folder)[1], "it in the status")
         assert not marker.exists()
         with flowers_own_launcher(fed, tmp_path / "home"):
-            assert '"success": true' in submit_evil_app(fed, tmp_path / "evil", marker)
+            submit_evil_app(fed, tmp_path / "evil", marker)
             wait_for(marker.exists, "code at a server that an intruder controls")
             log = fed.site("site-1").folder / "log" / "fedran.log"
             wait_for(lambda: alarm in log.read_text(), "an alarm at the site")

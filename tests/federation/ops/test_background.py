@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.ops import background, flower
+from fedran.federation.ops import background, flower, owner
 from fedran.federation.ops.background import (
     StartFailed,
     start_federation,
@@ -74,15 +74,16 @@ def test_a_server_that_is_not_ready_in_time_is_an_error_with_its_last_line(folde
 
 
 def test_flower_is_asked_again_until_it_answers(folder, monkeypatch):
-    answers = iter([flower.FlowerError("flwr failed"), [{"status": "online"}]])
+    online = owner.FlowerNode("1", "online", "", "")
+    answers = iter([owner.FlowerError("no answer"), [online]])
 
     def ask(*_):
         found = next(answers)
         if isinstance(found, Exception):
             raise found
-        return {"nodes": found}
+        return found
 
-    monkeypatch.setattr(flower, "flwr", ask)
+    monkeypatch.setattr(owner, "list_nodes", ask)
     monkeypatch.setattr(flower, "is_listening", lambda _: True)
     with locked(folder / "server" / "log"), locked(folder / "sites" / "site-1" / "log"):
         start_federation(folder, insecure=True, say=lambda _: None)

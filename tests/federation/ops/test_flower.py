@@ -1,8 +1,7 @@
-"""The answers of ``flwr``, and what they mean."""
+"""The command lines of Flower's programs."""
 
+import json
 import socket
-import subprocess
-import sys
 
 import pytest
 
@@ -10,70 +9,7 @@ pytest.importorskip("cryptography")
 
 from fedran.federation.ops import flower
 from fedran.federation.ops.scaffold import make_server
-from fedran.federation.server.settings import WITHOUT_KEYS, ServerPaths, ServerSettings
-
-
-@pytest.fixture
-def place(tmp_path):
-    (tmp_path / "flower" / "app").mkdir(parents=True)
-    return ServerPaths(tmp_path)
-
-
-def test_no_answer_within_the_time_limit_is_an_error(place, monkeypatch):
-    hanging = [sys.executable, "-S", "-c", "import time; time.sleep(30)"]
-    run = subprocess.run
-    monkeypatch.setattr(flower, "_executable", lambda name: name)
-    monkeypatch.setattr(flower.subprocess, "run", lambda command, **how: run(hanging, **how))
-    with pytest.raises(flower.FlowerError, match=r"flwr list: no answer within 0\.2 s"):
-        flower.flwr(place, "list", timeout=0.2)
-
-
-def test_a_run_is_active_until_it_is_finished_in_any_way():
-    for status in ("finished:completed", "finished:failed", "finished:stopped"):
-        assert not flower.is_active({"status": status})
-    for status in ("pending", "starting", "running"):
-        assert flower.is_active({"status": status})
-
-
-def test_a_run_without_measured_traffic_has_zero_bytes():
-    assert flower.traffic({"run-id": 3, "status": "running"}) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("said", "code", "words"),
-    [
-        ('print(\'{"success": false, "error-message": "no\\\\n such"}\')', 1, "failed: no such"),
-        ("import sys; sys.stderr.write('cannot\\nconnect')", 1, "failed: cannot connect"),
-        ("print('nothing like it')", 0, "failed: nothing like it"),
-        ("print('')", 0, "failed: no answer"),
-        ("print('[1]')", 0, "failed: no answer"),
-        ("print('{\"nodes\": []}')", 0, "failed: no answer"),
-    ],
-)
-def test_an_error_of_flwr_is_one_sentence(said, code, words, place, monkeypatch):
-    run = subprocess.run
-
-    def fake(command, **how):
-        return run([sys.executable, "-S", "-c", f"{said}\nraise SystemExit({code})"], **how)
-
-    monkeypatch.setattr(flower, "_executable", lambda name: name)
-    monkeypatch.setattr(flower.subprocess, "run", fake)
-    with pytest.raises(flower.FlowerError, match=words) as caught:
-        flower.flwr(place, "supernode", "list", flower.CONNECTION)
-    assert str(caught.value).startswith("flwr supernode list failed: ")
-    assert "\n" not in str(caught.value)
-
-
-def test_output_around_the_json_answer_is_skipped(place, monkeypatch):
-    run = subprocess.run
-
-    def fake(command, **how):
-        said = "print('Loading ...'); print('{\"success\": true, \"runs\": [1]}'); print('done')"
-        return run([sys.executable, "-S", "-c", said], **how)
-
-    monkeypatch.setattr(flower, "_executable", lambda name: name)
-    monkeypatch.setattr(flower.subprocess, "run", fake)
-    assert flower.flwr(place, "list")["runs"] == [1]
+from fedran.federation.server.settings import OWNER, WITHOUT_KEYS, ServerSettings
 
 
 def test_addresses_of_both_kinds_are_reached(tmp_path, monkeypatch):
@@ -97,18 +33,21 @@ def test_addresses_of_both_kinds_are_reached(tmp_path, monkeypatch):
             assert flower.is_listening(address)
 
 
-def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
+def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path):
     paths = make_server(tmp_path / "s", ServerSettings("trial", 4, address="[::1]:9443"))
-    monkeypatch.setattr(flower, "_executable", lambda name: name)
     command, _ = flower.superlink(paths, insecure=False)
     assert command[command.index("--host") + 1 : command.index("--host") + 4] == [
         "::1",
         "--port",
         "9443",
     ]
-    assert 'address = "[::1]:9443"' in (paths.flower / "config.toml").read_text()
+    owner = json.loads((paths.runtime / OWNER).read_text())
+    assert (owner["address"], owner["ca"]) == ("[::1]:9443", str(paths.tls / "ca.crt"))
+    assert owner["secret"] not in " ".join(command)
     assert command[command.index("--isolation") + 1] == "process"
     secret = paths.runtime / "secret"
+    assert (paths.runtime / OWNER).stat().st_mode & 0o077 == 0
     assert command[command.index("--superexec-auth-secret-file") + 1] == str(secret)
     assert secret.stat().st_mode & 0o077 == 0
     for insecure in (False, True):

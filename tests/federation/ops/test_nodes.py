@@ -5,7 +5,6 @@ import json
 import logging
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +16,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from fedran.federation.ops import flower
+from fedran.federation.ops import owner
 from fedran.federation.ops.keys import make_node_key
 from fedran.federation.ops.nodes import FIRST_WAIT, NodeRegistry, _free_key
 from fedran.federation.server.database import Database
-from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.settings import APP, ServerPaths
 
 
 class Flower:
@@ -31,33 +30,40 @@ class Flower:
         self.asked, self.nodes, self.runs, self.count = [], {}, [], 0
         self.away = None
 
-    def __call__(self, place, *words, timeout=60.0):
+    def ask(self, *words):
         self.asked.append(words)
         if self.away is not None:
             raise self.away
-        if words[:2] == ("supernode", "register"):
-            key = Path(words[2]).read_text()
-            if key in [n["key"] for n in self.nodes.values()]:
-                raise flower.FlowerError(
-                    "flwr supernode register failed: Public key already in use"
-                )
-            self.count += 1
-            self.nodes[str(self.count)] = {"key": key, "status": "registered"}
-            return {"success": True, "node-id": self.count}
-        if words[:2] == ("supernode", "unregister"):
-            if words[2] not in self.nodes:
-                raise flower.FlowerError("flwr supernode unregister failed: Node not found")
-            del self.nodes[words[2]]
-            return {"success": True}
-        if words[:2] == ("supernode", "list"):
-            return {"nodes": [self.node(n) for n in self.nodes]}
-        if words[0] == "run":
-            return {"run-id": 7}
-        return {"runs": self.runs}
 
-    def node(self, number):
-        times = {"online-at": "2026-01-01T00:00:00Z", "offline-at": "2026-01-02T00:00:00Z"}
-        return {"node-id": int(number), "status": self.nodes[number]["status"], **times}
+    def register_node(self, place, key, name):
+        self.ask("register", name)
+        if key in [n["key"] for n in self.nodes.values()]:
+            raise owner.FlowerError("Flower refused to register a node: key already in use")
+        self.count += 1
+        self.nodes[str(self.count)] = {"key": key, "status": "registered"}
+        return str(self.count)
+
+    def unregister_node(self, place, node):
+        self.ask("unregister", node)
+        if node not in self.nodes:
+            raise owner.FlowerError("Flower refused to unregister a node: not found")
+        del self.nodes[node]
+
+    def list_nodes(self, place):
+        self.ask("list nodes")
+        times = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
+        return [
+            owner.FlowerNode(n, self.nodes[n]["status"], *(self.nodes[n].get("times") or times))
+            for n in self.nodes
+        ]
+
+    def list_runs(self, place):
+        self.ask("list runs")
+        return self.runs
+
+    def start_run(self, place):
+        self.ask("run")
+        return "7"
 
     def how_often(self, *words):
         return sum(a[: len(words)] == words for a in self.asked)
@@ -66,7 +72,8 @@ class Flower:
 @pytest.fixture
 def link(monkeypatch):
     found = Flower()
-    monkeypatch.setattr(flower, "flwr", found)
+    for name in ("register_node", "unregister_node", "list_nodes", "list_runs", "start_run"):
+        monkeypatch.setattr(owner, name, getattr(found, name))
     return found
 
 
@@ -76,6 +83,10 @@ def place(tmp_path):
     for name in ("nodes", "flower", "state"):
         (tmp_path / name).mkdir()
     return ServerPaths(tmp_path)
+
+
+def flower_run(run_id, status="finished:completed", app="", received=0, sent=0):
+    return owner.FlowerRun(run_id, status, app, received, sent)
 
 
 def database(place):
@@ -99,11 +110,10 @@ def test_a_new_key_is_registered_once_through_restarts(place, link):
         update(place, 2)
     key(place, "site-2", "B")
     update(place, 2)
-    assert link.how_often("supernode", "register") == 2
+    assert link.how_often("register") == 2
     assert [n["key"] for n in link.nodes.values()] == ["A", "B"]
     assert database(place).node_owners() == {"1": "site-1", "2": "site-2"}
-    asked = next(words for words in link.asked if words[:2] == ("supernode", "register"))
-    assert asked[3:] == (flower.CONNECTION, "--name", "site-1")
+    assert ("register", "site-1") in link.asked
 
 
 def test_a_changed_node_key_replaces_the_old_one(place, link):
@@ -112,7 +122,7 @@ def test_a_changed_node_key_replaces_the_old_one(place, link):
     key(place, "site-1", "B")
     update(place, 3)
     assert [n["key"] for n in link.nodes.values()] == ["B"]
-    assert (link.how_often("supernode", "unregister"), link.count) == (1, 2)
+    assert (link.how_often("unregister"), link.count) == (1, 2)
     assert database(place).node_owners() == {"2": "site-1"}
 
 
@@ -124,7 +134,7 @@ def test_a_removed_key_may_no_longer_connect_and_is_forgotten(place, link, caplo
     with caplog.at_level(logging.INFO):
         update(place, 3)
     assert [n["key"] for n in link.nodes.values()] == ["site-2"]
-    assert link.how_often("supernode", "unregister") == 1
+    assert link.how_often("unregister") == 1
     assert database(place).node_owners() == {"2": "site-2"}
     assert "the node of site-1 may no longer connect" in caplog.text
     assert "not updated" not in caplog.text
@@ -147,14 +157,14 @@ def test_a_key_file_that_is_no_text_is_a_warning(place, link):
 def test_without_authentication_nothing_is_registered(place, link):
     key(place, "site-1", "A")
     update(place, registry=NodeRegistry(place, authenticated=False))
-    assert link.how_often("supernode", "register") == 0
-    assert link.how_often("supernode", "list") == 1
+    assert link.how_often("register") == 0
+    assert link.how_often("list nodes") == 1
 
 
 def test_nodes_and_runs_are_recorded_for_the_status(place, link):
     for client in ("site-1", "site-2"):
         key(place, client, client)
-    link.runs = [{"run-id": 9, "status": "running", "network-traffic": {"inbound-bytes": 5}}] * 300
+    link.runs = [flower_run("9", "running", received=5)] * 300
     update(place)
     link.nodes["1"]["status"] = "online"
     link.nodes["2"]["status"] = "offline"
@@ -178,7 +188,7 @@ def test_a_missing_state_folder_is_created(place, link):
 
 
 GONE = [
-    flower.FlowerError("flwr list failed: no answer"),
+    owner.FlowerError("no answer of Flower to list runs"),
     OSError(111, "refused"),
     TimeoutError("x"),
     KeyError("nodes"),
@@ -214,7 +224,7 @@ def three(place, link):
 def test_all_nodes_without_the_newest_head_get_it_in_one_run(three, place, link):
     serve(place, "1")
     three.update(catch_up=True)
-    assert [a for a in link.asked if a[0] == "run"] == [("run", ".", flower.CONNECTION)]
+    assert link.how_often("run") == 1
 
 
 @pytest.mark.parametrize("why", ["all have it", "no head", "never served", "away", "not wanted"])
@@ -236,13 +246,10 @@ def test_no_catch_up_run_is_started_without_need(why, three, place, link):
 @pytest.mark.parametrize("status", ["pending", "starting", "running"])
 def test_no_catch_up_run_is_started_while_another_run_is_active(status, three, place, link):
     serve(place)
-    link.runs = [
-        {"run-id": 1, "status": "finished:completed"},
-        {"run-id": 2, "status": status},
-    ]
+    link.runs = [flower_run("1"), flower_run("2", status)]
     three.update(catch_up=True)
     assert link.how_often("run") == 0
-    link.runs[1]["status"] = "finished:failed"
+    link.runs[1] = flower_run("2", "finished:failed")
     three.update(catch_up=True)
     assert link.how_often("run") == 1
 
@@ -328,32 +335,25 @@ def test_the_key_of_an_unregistered_node_can_be_registered_again(place):
     register(2)
 
 
-def test_nodes_that_flower_lists_as_unregistered_are_ignored(place, link):
-    link.nodes["9"] = {"key": "Z", "status": "unregistered"}
-    key(place, "site-1", "A")
-    update(place, 3)
-    assert link.how_often("supernode", "unregister") == 0
-    assert link.how_often("supernode", "register") == 1
+def test_a_node_that_connects_anew_is_asked_at_once(three, place, link):
+    """A site that was killed may have been asked while Flower believed it to be connected."""
+    serve(place, "1", "2")
+    for _ in range(2):
+        three.update(catch_up=True)
+    assert link.how_often("run") == 1
+    link.nodes["3"]["times"] = ("2026-01-03T00:00:00Z", "2026-01-02T00:00:00Z")
+    three.update(catch_up=True)
+    assert link.how_often("run") == 2
 
 
-def test_a_run_with_a_foreign_app_is_an_alarm(place, link, monkeypatch, caplog):
-    monkeypatch.setattr(flower, "app_hash", lambda paths: "ours")
-    run = {"status": "finished:completed", "fab-hash": "ours"}
-    link.runs = [{**run, "run-id": 1}, {**run, "run-id": 2, "fab-hash": "theirs"}]
-    registry = update(place, 2)
+def test_a_run_with_a_foreign_app_is_an_alarm(place, link, caplog):
+    (place.flower / APP).write_bytes(b"ours")
+    ours = hashlib.sha256(b"ours").hexdigest()
+    link.runs = [flower_run("1", app=ours), flower_run("2", app="theirs")]
+    update(place, 2)
     assert caplog.text.count("ALARM: run 2 has an app that is not fedran's") == 1
     assert json.loads(database(place).fact("flower"))["foreign_runs"] == ["2"]
-    monkeypatch.setattr(flower, "app_hash", lambda paths: "newer")
+    (place.flower / APP).write_bytes(b"newer")
     update(place)
     found = json.loads(database(place).fact("flower"))["foreign_runs"]
     assert found == ["2"], "runs of an earlier version of our app are not foreign"
-    assert registry.app == "ours"
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_hash_of_our_app_is_that_of_the_packed_app(place):
-    build = pytest.importorskip("flwr.cli.build")
-    (place.flower / "app").mkdir()
-    (place.flower / "app" / "pyproject.toml").write_text(flower._APP)
-    packed, _ = build.build_fab_from_files({"pyproject.toml": flower._APP.encode()})
-    assert flower.app_hash(place) == hashlib.sha256(packed).hexdigest() == flower.app_hash(place)

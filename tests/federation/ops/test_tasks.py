@@ -8,7 +8,7 @@ pytest.importorskip("cryptography")
 
 from fedran.cli.main import run as cli
 from fedran.core.errors import Refused
-from fedran.federation.ops import flower, tasks
+from fedran.federation.ops import flower, owner, tasks
 from fedran.federation.ops.tasks import (
     MAX_RUNS,
     RunFailed,
@@ -24,8 +24,6 @@ from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths
 from helpers.recorded_federation import add_row
 
-TRAFFIC = {"inbound-bytes": 3000, "outbound-bytes": 2000, "total-bytes": 5000}
-
 
 class Flower:
     """Runs end as a test says; an exception is raised instead of an answer."""
@@ -33,17 +31,16 @@ class Flower:
     def __init__(self, place, *answers):
         self.place, self.answers, self.started = place, list(answers), []
 
-    def __call__(self, place, *words, timeout=60.0):
-        if words[0] == "run":
-            self.started.append(words)
-            return {"run-id": 100 + len(self.started)}
-        assert words == ("list", flower.CONNECTION, "--run-id", str(100 + len(self.started)))
+    def start_run(self, place, task, simulated=None):
+        self.started.append(task)
+        return str(100 + len(self.started))
+
+    def list_runs(self, place, run_id):
+        assert run_id == str(100 + len(self.started))
         found = self.answers.pop(0)
         if isinstance(found, Exception):
             raise found
-        if not isinstance(found, str):
-            return {"runs": found}
-        return {"runs": [{"run-id": 1, "status": found, "network-traffic": TRAFFIC}]}
+        return [owner.FlowerRun("1", found, "", 3000, 2000)] if isinstance(found, str) else found
 
 
 @pytest.fixture
@@ -61,7 +58,8 @@ def place(tmp_path, monkeypatch):
 def answering(place, monkeypatch):
     def make(*answers):
         found = Flower(place, *answers)
-        monkeypatch.setattr(flower, "flwr", found)
+        for name in ("start_run", "list_runs"):
+            monkeypatch.setattr(owner, name, getattr(found, name))
         return found
 
     return make
@@ -103,7 +101,7 @@ def test_the_state_of_a_task_is_what_the_server_recorded(state, place, answering
     assert (done.task, done.state, done.transport) == ("may", state, 5000)
     assert done.successful == (state != "short")
     assert said[-1] == (f"task may: {state}; uploads 2.38 MiB; transport 2.9 KiB in, 2.0 KiB out")
-    assert link.started == [("run", ".", flower.CONNECTION, "--run-config", 'task="may"')]
+    assert link.started == ["may"]
     noted = {run.run: run for run in book(place).runs()}["1"]
     assert (noted.task, noted.received, noted.sent) == ("may", 3000, 2000)
     assert noted.status == "finished:completed"
@@ -152,7 +150,7 @@ def test_a_task_whose_runs_all_fail_is_an_error(place, answering):
     assert sum("it is started again" in line for line in said) == MAX_RUNS - 1
 
 
-AWAY = [flower.FlowerError("flwr list failed: no answer"), OSError(111, "refused"), TimeoutError()]
+AWAY = [owner.FlowerError("no answer of Flower"), OSError(111, "refused"), TimeoutError()]
 
 
 @pytest.mark.parametrize("reason", AWAY, ids=lambda r: type(r).__name__)
@@ -234,25 +232,3 @@ def test_a_second_task_at_the_same_time_is_an_error(place, answering):
     with locked(place.state, task="may"), pytest.raises(TaskInProgress, match="task may is open"):
         run_task(place, "june", say=print)
     assert not link.started
-
-
-def test_flower_is_asked_rarely_while_the_server_app_is_at_work(place, answering, monkeypatch):
-    """Every question starts a program. Four answers are enough for 62 polls."""
-    holder, polls, now = [None], [], [0.0]
-
-    def sleep(_):
-        polls.append(1)
-        now[0] += 0.5
-        holder[0] = {"task": "may"} if 2 < len(polls) < 62 else None
-
-    def lock_holder(folder):
-        return {"pid": 1} if folder == place.folder / "log" else holder[0]
-
-    monkeypatch.setattr(tasks.time, "sleep", sleep)
-    monkeypatch.setattr(tasks.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(tasks, "lock_holder", lock_holder)
-    ended(place, "complete")
-    link = answering("running", "running", "running", "finished:completed")
-    assert run_task(place, "may", say=lambda _: None).state == "complete"
-    assert len(polls) == 62
-    assert link.answers == []

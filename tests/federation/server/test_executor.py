@@ -10,7 +10,7 @@ from fedran.core.errors import Refused
 from fedran.federation.ops import flower
 from fedran.federation.server import executor
 
-OURS = flower._APP.encode()
+OURS = flower.APP_TEXT.encode()
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
 
 

@@ -1,6 +1,5 @@
 """Flower's interface for the owner answers only to the owner's secret."""
 
-import base64
 import json
 import sys
 from importlib import import_module
@@ -10,12 +9,11 @@ import pytest
 pytest.importorskip("flwr")
 
 from fastapi.routing import APIRoute, iter_route_contexts
-from flwr.proto.control_pb2 import ListRunsRequest, ListRunsResponse
 from flwr.superlink import main as flower_app
 
 from fedran.federation.ops import flower
 from fedran.federation.server import superlink
-from fedran.federation.server.settings import OWNER_SECRET, REFUSED_REQUESTS, ServerPaths
+from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
 LOGIN = {"get-login-details", "get-auth-tokens", "refresh-auth-tokens"}
@@ -65,18 +63,6 @@ def test_nobody_can_log_in_or_exchange_a_wrong_secret(app):
     for name in LOGIN:
         reply = ask(app, f"/v1/control/{name}", content=b"\n\x05guess")
         assert reply.status_code >= 400 or not reply.content, name
-
-
-def test_flowers_command_finds_the_secret_among_its_credentials(app, paths):
-    path = paths.flower / "credentials.yaml"
-    assert path.stat().st_mode & 0o077 == 0
-    name = "flower.account-auth.127.0.0.1:9443.oidc-access-token"
-    token = base64.b64decode(json.loads(path.read_text())[name])
-    assert token == (paths.runtime / OWNER_SECRET).read_bytes()
-    request = ListRunsRequest().SerializeToString()
-    reply = ask(app, "/v1/control/list-runs", token.decode(), request)
-    assert reply.status_code == 200
-    assert not ListRunsResponse.FromString(reply.content).run_dict
 
 
 def test_the_program_starts_flowers_with_this_plugin(paths, monkeypatch):

@@ -23,7 +23,7 @@ from fedran.federation.site.executor import note_alarm
 from fedran.federation.site.report import ALARMS
 from fedran.federation.site.settings import SitePaths
 
-OURS = flower._APP.encode()
+OURS = flower.APP_TEXT.encode()
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
 
 

@@ -94,7 +94,7 @@ def simulate(
     tasks: Annotated[
         list[str], typer.Argument(help="Ids of the tasks, in order.", show_default=False)
     ],
-    cpus: Annotated[float, typer.Option(min=0.1, help="Cores per site.")] = 1.0,
+    cpus: Annotated[int, typer.Option(min=1, help="Cores per site.")] = 1,
 ) -> None:
     """Run tasks over all sites of a folder in Flower's simulation (Ray).
 

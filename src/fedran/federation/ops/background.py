@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from fedran.federation.ops import flower
+from fedran.federation.ops import flower, owner
 from fedran.federation.protocol.lockfile import lock_holder, terminate
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.server.database import Database
@@ -48,10 +48,10 @@ def start_federation(folder: Path, *, insecure: bool, say: Callable[[str], None]
 
     def sites_are_connected() -> bool:
         try:
-            nodes = flower.flwr(server, "supernode", "list", flower.CONNECTION)["nodes"]
-        except flower.FlowerError:
+            nodes = owner.list_nodes(server)
+        except owner.FlowerError:
             return False
-        return sum(n["status"] == "online" for n in nodes) >= len(sites)
+        return sum(node.status == "online" for node in nodes) >= len(sites)
 
     if lock_holder(server.folder / "log") is not None:
         say("the server runs already; starting the sites that do not")

@@ -1,27 +1,23 @@
-"""Flower's programs: their command lines, their environment, and the answers of ``flwr``."""
+"""Flower's programs: their command lines and their environment."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fedran.core.errors import MissingExtra
 from fedran.federation.ops.keys import days_left, make_certificates
 from fedran.federation.protocol.identity import check_private, write_private
 from fedran.federation.protocol.settings import check_address, join_address
 from fedran.federation.server.settings import (
-    OWNER_SECRET,
+    APP,
+    OWNER,
     REFUSED_REQUESTS,
     WITHOUT_KEYS,
     ServerPaths,
@@ -29,10 +25,6 @@ from fedran.federation.server.settings import (
 from fedran.federation.site.settings import SitePaths
 from fedran.wire.files import write_atomically
 
-CONNECTION = "fedran"
-"""Name of the connection to our SuperLink in Flower's configuration."""
-COMPLETED = "finished:completed"
-"""Status of a run that ended without an error."""
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Addresses that mean all interfaces, and one that reaches them from this machine."""
 OFFLINE = {
@@ -50,7 +42,7 @@ SUPERNODE_HINTS = {
 }
 """Codes in a SuperNode's output -> explanation. Every failure has the exit code 1, so that the
 output is the only source. Codes are those of OpenSSL and of Flower's API errors."""
-_APP = """\
+APP_TEXT = """\
 [project]
 name = "fedran-app"
 version = "1.0.0"
@@ -68,10 +60,6 @@ clientapp = "fedran.federation.site.app:app"
 [tool.flwr.app.config]
 task = ""
 """
-
-
-class FlowerError(OSError):
-    """``flwr`` did not answer in time, or answered with an error."""
 
 
 def superlink(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
@@ -150,53 +138,6 @@ def executor(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
     return command, _environment(FLWR_HOME=paths.folder / "flower", FEDRAN_SITE=paths.settings_file)
 
 
-def flwr(paths: ServerPaths, *arguments: str, timeout: float = 60.0) -> dict[str, Any]:
-    """The JSON answer of ``flwr ... --format json`` about this server's SuperLink."""
-    command = [_executable("flwr"), *arguments, "--format", "json"]
-    shown = f"flwr {' '.join(arguments[:2])}"
-    try:
-        done = subprocess.run(  # noqa: S603
-            command,
-            cwd=paths.flower / "app",
-            env=_environment(FLWR_HOME=paths.flower),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
-    except subprocess.TimeoutExpired:
-        raise FlowerError(f"{shown}: no answer within {timeout:g} s") from None
-    start = done.stdout.find("{")
-    try:
-        found, _ = json.JSONDecoder().raw_decode(done.stdout[max(start, 0) :])
-    except ValueError:
-        found = {"success": False, "error-message": (done.stderr or done.stdout)[-500:]}
-    answer = dict(found) if isinstance(found, Mapping) else {}
-    if not answer.get("success"):
-        reason = " ".join(str(answer.get("error-message", "")).split())
-        raise FlowerError(f"{shown} failed: {reason or 'no answer'}")
-    return answer
-
-
-def app_hash(paths: ServerPaths) -> str:
-    """SHA-256 of our app as Flower packs it. Flower lists it with every run."""
-    from flwr.cli.build import build_fab_from_disk
-
-    with warnings.catch_warnings():  # of a library that Flower uses
-        warnings.simplefilter("ignore")
-        return hashlib.sha256(build_fab_from_disk(paths.flower / "app")).hexdigest()
-
-
-def is_active(run: dict[str, Any]) -> bool:
-    """Whether a run, as ``flwr list`` describes it, has not ended."""
-    return not str(run["status"]).startswith("finished")
-
-
-def traffic(run: dict[str, Any]) -> tuple[int, int]:
-    """Bytes that the server received and sent in a run, as ``flwr list`` describes it."""
-    found = run.get("network-traffic", {})
-    return int(found.get("inbound-bytes", 0)), int(found.get("outbound-bytes", 0))
-
-
 def is_listening(address: str) -> bool:
     """Whether a program listens at a server's address."""
     try:
@@ -251,28 +192,18 @@ def _environment(**variables: str | Path) -> dict[str, str]:
 def _superlink_program(paths: ServerPaths, address: str, *, insecure: bool) -> list[str]:
     """The program of a SuperLink, without Flower's arguments.
 
-    Our app, which only names two modules, and the connection for ``flwr`` are written. ``flwr``
-    finds the secret of the owner's interface, which is new for every start, among its credentials.
+    Our app, and a new secret of the owner's interface, are written for ``ops/owner.py``.
     """
-    (paths.flower / "app").mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(paths.flower / "app" / "pyproject.toml", _APP.encode())
-    security = "insecure = true"
-    if not insecure:
-        security = f"root-certificates = {json.dumps(str(paths.tls / 'ca.crt'))}"
-    text = (
-        f'[superlink]\ndefault = "{CONNECTION}"\n\n'
-        f"[superlink.{CONNECTION}]\naddress = {json.dumps(address)}\n{security}\n"
-    )
-    write_atomically(paths.flower / "config.toml", text.encode())
-    secret = secrets.token_hex(32)
-    _replace_private(paths.runtime / OWNER_SECRET, secret.encode())
+    from flwr.cli.build import build_fab_from_files
+
+    with warnings.catch_warnings():  # of a library that Flower uses
+        warnings.simplefilter("ignore")
+        app, _ = build_fab_from_files({"pyproject.toml": APP_TEXT.encode()})
+    paths.flower.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(paths.flower / APP, app)
+    ca = None if insecure else str(paths.tls / "ca.crt")
+    owner = {"address": address, "ca": ca, "secret": secrets.token_hex(32)}
+    _replace_private(paths.runtime / OWNER, json.dumps(owner).encode())
     (paths.runtime / REFUSED_REQUESTS).unlink(missing_ok=True)
-    names = ("authn-type", "oidc-access-token", "oidc-refresh-token")
-    values = ("oidc", secret, "none")
-    credentials = {
-        f"flower.account-auth.{address}.{name}": base64.b64encode(value.encode()).decode()
-        for name, value in zip(names, values, strict=True)
-    }
-    _replace_private(paths.flower / "credentials.yaml", json.dumps(credentials).encode())
     module = "fedran.federation.server.superlink"
     return [sys.executable, "-P", "-m", module, str(paths.runtime)]

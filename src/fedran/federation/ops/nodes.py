@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from fedran.federation.ops import flower
+from fedran.federation.ops import owner
 from fedran.federation.server.database import Database
-from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.settings import APP, ServerPaths
 
 log = logging.getLogger(__name__)
 FIRST_WAIT = 1
@@ -38,8 +38,6 @@ class NodeRegistry:
         self.waits: dict[tuple[str, str], tuple[int, int]] = {}
         """Node and when it connected -> updates until ``head`` is sent again, and the next wait."""
         self.alarmed: set[str] = set()
-        self.app = ""
-        """Hash of our app, as soon as a run was listed."""
 
     def update(self, *, catch_up: bool) -> None:
         """Register new keys, record nodes and runs, send the newest head to nodes without it.
@@ -47,14 +45,13 @@ class NodeRegistry:
         A failure is only logged, so that the server continues. The next update tries again.
         """
         try:
-            listed = flower.flwr(self.paths, "supernode", "list", flower.CONNECTION)["nodes"]
-            nodes = [n for n in listed if n["status"] != "unregistered"]
+            nodes = owner.list_nodes(self.paths)
             with closing(Database(self.paths.state)) as database:
                 if self.authenticated:
-                    self._register(database, {str(n["node-id"]) for n in nodes})
-                runs = flower.flwr(self.paths, "list", flower.CONNECTION)["runs"]
+                    self._register(database, {node.node_id for node in nodes})
+                runs = owner.list_runs(self.paths)
                 self._record(database, nodes, runs)
-                if catch_up and not any(flower.is_active(run) for run in runs):
+                if catch_up and not any(run.active for run in runs):
                     self._catch_up(database, nodes)
         except Exception as reason:
             log.warning("nodes and runs were not updated: %s: %s", type(reason).__name__, reason)
@@ -71,7 +68,7 @@ class NodeRegistry:
         if known != stored:
             database.set_nodes(known)
         for node in listed - {node for node, _ in known.values()}:
-            self._call("unregister", node, "an unknown site")
+            self._unregister(node, "an unknown site")
         keys = {}
         for path in self.paths.nodes.glob("*.pub"):
             try:
@@ -79,29 +76,32 @@ class NodeRegistry:
             except (OSError, ValueError) as reason:
                 log.warning("%s: %s", path.name, reason)
         for client, (node, key) in list(known.items()):
-            if keys.get(client) != key and self._call("unregister", node, client):
+            if keys.get(client) != key and self._unregister(node, client):
                 log.info("the node of %s may no longer connect", client)
                 del known[client]
                 database.set_nodes(known)
         for client in sorted(keys.keys() - known.keys()):
-            path = self.paths.nodes / f"{client}.pub"
             _free_key(self.paths.flower / "state.db", keys[client])
-            answer = self._call("register", str(path), client, "--name", client)
-            if answer:
+            try:
+                node = owner.register_node(self.paths, keys[client], client)
+            except owner.FlowerError as reason:
+                log.warning("node of %s: %s", client, reason)
+            else:
                 log.info("the node of %s may connect", client)
-                known[client] = (str(answer["node-id"]), keys[client])
+                known[client] = (node, keys[client])
                 database.set_nodes(known)
 
-    def _call(self, verb: str, argument: str, client: str, *options: str) -> dict[str, Any]:
-        """Flower's answer; empty, with a warning, if it refuses this node."""
+    def _unregister(self, node: str, client: str) -> bool:
+        """Whether Flower took the node from its list. A refusal is a warning."""
         try:
-            return flower.flwr(self.paths, "supernode", verb, argument, flower.CONNECTION, *options)
-        except flower.FlowerError as reason:
+            owner.unregister_node(self.paths, node)
+        except owner.FlowerError as reason:
             log.warning("node of %s: %s", client, reason)
-            return {}
+            return False
+        return True
 
     def _record(
-        self, database: Database, nodes: list[dict[str, Any]], runs: list[dict[str, Any]]
+        self, database: Database, nodes: list[owner.FlowerNode], runs: list[owner.FlowerRun]
     ) -> None:
         """Note Flower's nodes and runs for ``fedran federation status``."""
         owners, foreign = database.node_owners(), self._foreign_runs(database, runs)
@@ -109,10 +109,10 @@ class NodeRegistry:
             "at": time.time(),
             "nodes": [
                 {
-                    "node_id": str(n["node-id"]),
-                    "client": owners.get(str(n["node-id"]), ""),
-                    "status": n["status"],
-                    "last_seen": n["online-at"] if n["status"] == "online" else n["offline-at"],
+                    "node_id": n.node_id,
+                    "client": owners.get(n.node_id, ""),
+                    "status": n.status,
+                    "last_seen": n.online_at if n.status == "online" else n.offline_at,
                 }
                 for n in nodes
             ],
@@ -121,17 +121,17 @@ class NodeRegistry:
         with database.transaction():
             database.set_fact("flower", json.dumps(record))
             for run in runs[:100]:
-                database.set_run(str(run["run-id"]), "", run["status"], *flower.traffic(run))
+                database.set_run(run.run_id, "", run.status, run.received, run.sent)
 
-    def _foreign_runs(self, database: Database, runs: list[dict[str, Any]]) -> list[str]:
+    def _foreign_runs(self, database: Database, runs: list[owner.FlowerRun]) -> list[str]:
         """Runs whose app is not ours. Sites refuse them; a new one is an alarm in the log."""
-        found = {str(r["run-id"]): r["fab-hash"] for r in runs if r.get("fab-hash")}
+        found = {run.run_id: run.app for run in runs if run.app}
         if not found:
             return []
         apps = set(json.loads(database.fact("apps") or "[]"))
-        self.app = self.app or flower.app_hash(self.paths)
-        if self.app not in apps:  # those of earlier versions stay listed
-            apps.add(self.app)
+        app = hashlib.sha256((self.paths.flower / APP).read_bytes()).hexdigest()
+        if app not in apps:  # those of earlier versions stay listed
+            apps.add(app)
             database.set_fact("apps", json.dumps(sorted(apps)))
         foreign = [run_id for run_id, app in found.items() if app not in apps]
         for run_id in set(foreign) - self.alarmed:
@@ -143,7 +143,7 @@ class NodeRegistry:
         self.alarmed.update(foreign)
         return foreign
 
-    def _catch_up(self, database: Database, nodes: list[dict[str, Any]]) -> None:
+    def _catch_up(self, database: Database, nodes: list[owner.FlowerNode]) -> None:
         """Start a run without a task if a connected node lacks the newest head.
 
         A node that still lacks it afterwards, or from which the server waits for an upload, is
@@ -154,7 +154,7 @@ class NodeRegistry:
             return
         if head != self.head:
             self.head, self.waits = head, {}
-        online = {(str(n["node-id"]), n["online-at"]) for n in nodes if n["status"] == "online"}
+        online = {(n.node_id, n.online_at) for n in nodes if n.status == "online"}
         lacking = {connection for connection in online if connection[0] not in current}
         self.waits = {c: wait for c, wait in self.waits.items() if c in lacking}
         due = 0
@@ -167,7 +167,7 @@ class NodeRegistry:
                 due += 1
         if due:
             log.info("%d connected sites lack the newest head; sending it", due)
-            flower.flwr(self.paths, "run", ".", flower.CONNECTION)
+            owner.start_run(self.paths)
 
 
 def _free_key(database: Path, key: str) -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from fedran.core.errors import MissingExtra, Refused
 from fedran.core.labels import Label, canonical
-from fedran.federation.ops import flower
+from fedran.federation.ops import flower, owner
+from fedran.federation.ops.owner import FlowerRun
 from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.identity import base_task, check_task
 from fedran.federation.protocol.lockfile import lock_holder, locked
@@ -37,9 +37,7 @@ from fedran.wire.sizes import human_bytes
 
 MAX_RUNS = 4
 """Runs of one task until it counts as failed."""
-POLL_SECONDS = 2.0
-LOOK_SECONDS = 20.0
-"""Seconds between two questions to Flower about a run whose app is at work."""
+POLL_SECONDS = 1.0
 EXTRA_SECONDS = 900.0
 """Time beyond a task's deadline for starting, waiting for another run, solving and sending."""
 START_SECONDS = 120.0
@@ -108,15 +106,15 @@ def run_task(
         open_classes(paths, task, classes)
     for remaining in reversed(range(MAX_RUNS)):
         run = _run_once(paths, task, say)
-        if run["status"] == flower.COMPLETED:
+        if run.status == owner.COMPLETED:
             return _finish(paths, task, run, say)
         if remaining:
-            say(f"the run ended as {run['status']}; it is started again, received uploads are kept")
+            say(f"the run ended as {run.status}; it is started again, received uploads are kept")
             time.sleep(POLL_SECONDS)
             deadline = time.monotonic() + START_SECONDS
             while not flower.is_listening(settings.address) and time.monotonic() < deadline:
                 time.sleep(1)
-    raise RunFailed(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run['status']}")
+    raise RunFailed(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run.status}")
 
 
 def require_budget(paths: ServerPaths, task: str) -> None:
@@ -150,7 +148,7 @@ def open_classes(paths: ServerPaths, task: str, classes: Sequence[Label]) -> Non
 
 
 def simulate(
-    folder: Path, tasks: list[str], *, cpus: float = 1.0, say: Callable[[str], None]
+    folder: Path, tasks: list[str], *, cpus: int = 1, say: Callable[[str], None]
 ) -> list[TaskResult]:
     """Run tasks over all sites in a folder in Flower's simulation, ``cpus`` cores per site.
 
@@ -163,7 +161,6 @@ def simulate(
     if not sites:
         raise FileNotFoundError(f"{folder}/sites: no sites; create them with `init`")
     paths = replace(ServerPaths.find(folder), flower_name="simulation")
-    nodes = f"num-supernodes={len(sites)} client-resources-num-cpus={cpus:g}"
     results = []
     with (
         locked(paths.folder / "log", simulation=True),
@@ -171,9 +168,9 @@ def simulate(
     ):
         for task in tasks:
             require_budget(paths, task)
-            run = _run_once(paths, task, say, "--federation-config", nodes)
-            if run["status"] != flower.COMPLETED:
-                raise RunFailed(f"task {task}: the run ended as {run['status']}; see {output}")
+            run = _run_once(paths, task, say, (len(sites), cpus))
+            if run.status != owner.COMPLETED:
+                raise RunFailed(f"task {task}: the run ended as {run.status}; see {output}")
             results.append(_finish(paths, task, run, say))
     return results
 
@@ -199,59 +196,49 @@ def _simulator(paths: ServerPaths, sites: Path) -> Iterator[Path]:
 
 
 def _run_once(
-    paths: ServerPaths, task: str, say: Callable[[str], None], *options: str
-) -> dict[str, Any]:
+    paths: ServerPaths,
+    task: str,
+    say: Callable[[str], None],
+    simulated: tuple[int, int] | None = None,
+) -> FlowerRun:
     """Start one run and pass on the server's log until it ends; Flower's description of it."""
     tail = Tail(log_file(paths.folder))
     say(f"task {task}: Flower starts a run, which takes some seconds")
     try:
-        started = flower.flwr(
-            paths, "run", ".", flower.CONNECTION, "--run-config", f'task="{task}"', *options
-        )
-    except flower.FlowerError as reason:  # the SuperLink may be starting
-        return {"run-id": "", "status": f"not started ({reason})"}
-    run_id = str(started["run-id"])
+        run_id = owner.start_run(paths, task, simulated)
+    except owner.FlowerError as reason:  # the SuperLink may be starting
+        return FlowerRun("", f"not started ({reason})", "", 0, 0)
     with closing(Database(paths.state)) as database:
         database.set_run(run_id, task, "started", 0, 0)
     deadline = time.monotonic() + paths.settings().deadline + EXTRA_SECONDS
-    run: dict[str, Any] = {"run-id": run_id, "status": "unknown"}
-    next_look = 0.0
-    while time.monotonic() < deadline:
+    run = FlowerRun(run_id, "unknown", "", 0, 0)
+    while run.active and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         for line in tail.lines():
             say(line)
-        # Every question to Flower starts a program, which slows down the task on a small machine.
-        # While our app holds the store, the run has not ended.
-        working = (lock_holder(paths.state) or {}).get("task") == task
-        if working and time.monotonic() < next_look:
-            continue
-        next_look = time.monotonic() + LOOK_SECONDS
         try:
-            (run,) = flower.flwr(paths, "list", flower.CONNECTION, "--run-id", run_id)["runs"]
+            (run,) = owner.list_runs(paths, run_id)
         except (OSError, ValueError):
             continue  # the SuperLink does not answer; its supervisor restarts it
-        if not flower.is_active(run):
-            break
     for line in tail.lines():
         say(line)
     return run
 
 
 def _finish(
-    paths: ServerPaths, task: str, run: dict[str, Any], say: Callable[[str], None]
+    paths: ServerPaths, task: str, run: FlowerRun, say: Callable[[str], None]
 ) -> TaskResult:
     """Record the bytes of a completed run and report how the task ended."""
-    received, sent = flower.traffic(run)
     with closing(Database(paths.state)) as database:
-        database.set_run(str(run["run-id"]), task, run["status"], received, sent)
+        database.set_run(run.run_id, task, run.status, run.received, run.sent)
         states = [known.state for known in database.tasks() if known.task == task]
         sizes = database.upload_sizes()
     payload = sum(size for _, name, size, _ in sizes if base_task(name) == task)
     transport = "transport not measured"
-    if received + sent:
-        transport = f"transport {human_bytes(received)} in, {human_bytes(sent)} out"
+    if run.received + run.sent:
+        transport = f"transport {human_bytes(run.received)} in, {human_bytes(run.sent)} out"
     state = states[0] if states and states[0] != "open" else "unknown"
-    result = TaskResult(task, state, received + sent)
+    result = TaskResult(task, state, run.received + run.sent)
     say(f"task {task}: {result.state}; uploads {human_bytes(payload)}; {transport}")
     return result
 

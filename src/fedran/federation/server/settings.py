@@ -30,9 +30,11 @@ from fedran.settings import Settings, between
 WITHOUT_KEYS = "FEDRAN_NODES_WITHOUT_KEYS"
 """Environment variable of the server app: "1" if nodes have no keys (no TLS, or a simulation).
 Otherwise a node may only answer for the client whose key it has."""
-OWNER_SECRET, REFUSED_REQUESTS = "owner", "refused.json"
-"""Files in ``ServerPaths.runtime``: the secret of Flower's interface for the owner, and how many
-requests without it were refused."""
+OWNER, REFUSED_REQUESTS = "owner.json", "refused.json"
+"""Files in ``ServerPaths.runtime``: address and secret of Flower's interface for the owner, and how
+many requests without the secret were refused."""
+APP = "app.fab"
+"""File in ``ServerPaths.flower``: our app as Flower packs it. It contains no code."""
 ENVELOPE_BYTES = 1024
 """Room for the statement and the signature beside an upload."""
 ANSWER_BYTES = 2**16
@@ -316,5 +318,5 @@ class ServerPaths:
 
     @property
     def flower(self) -> Path:
-        """The folder of Flower's own files: its database, its connection and our thin app."""
+        """The folder of Flower's own files: its database and our thin app."""
         return self.folder / self.flower_name

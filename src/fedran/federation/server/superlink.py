@@ -25,7 +25,7 @@ from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 
 from fedran.federation.protocol.executor import replace_steps
 from fedran.federation.protocol.logs import log_to
-from fedran.federation.server.settings import OWNER_SECRET, REFUSED_REQUESTS
+from fedran.federation.server.settings import OWNER, REFUSED_REQUESTS
 from fedran.wire.files import write_atomically
 
 Metadata = Sequence[tuple[str, str | bytes]]
@@ -39,7 +39,7 @@ class OwnerOnly(NoOpControlAuthnPlugin):  # type: ignore[misc]
 
     def __init__(self, runtime: Path) -> None:
         super().__init__()
-        self.secret = (runtime / OWNER_SECRET).read_bytes()
+        self.secret = json.loads((runtime / OWNER).read_bytes())["secret"].encode()
         self.refused = runtime / REFUSED_REQUESTS
         """File with the number of refused requests, for the status."""
         self.times, self.next_alarm = 0, 0.0
