@@ -265,13 +265,16 @@ class Round:
             self.messenger.send(node, body, MessageType.QUERY, HAND_BACK_SECONDS)
         before, had_it = self.store.database.served()
         served = had_it if before == digest else set()
-        deadline = time.monotonic() + HAND_BACK_SECONDS
-        while self.messenger.unanswered and time.monotonic() < deadline:
+        start, next_progress = time.monotonic(), FIRST_PROGRESS
+        while self.messenger.unanswered and time.monotonic() < start + HAND_BACK_SECONDS:
             for node, reply in self.messenger.replies():
                 # A node that did not answer the offer may still have rows to send.
                 answered = node in self.receipts and node not in self.have_more
                 if answered and _held_head(reply) == digest:
                     served.add(str(node))
+            if time.monotonic() - start >= next_progress:
+                next_progress += PROGRESS_SECONDS
+                log.info("waiting for %d nodes to take them", len(self.messenger.unanswered))
             time.sleep(POLL_SECONDS / 2)
         last = {n: {r.task: r.code for r in told} for n, told in self.receipts.items()}
         asked = {Code.LOST, Code.REVISE}
