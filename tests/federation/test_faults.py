@@ -325,6 +325,7 @@ def flowers_own_launcher(fed, home):
     return fed.other_executor(command, {**os.environ, "FLWR_HOME": str(home), "PATH": path})
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a library with which Flower packs
 def test_a_run_of_another_app_executes_no_code_and_raises_an_alarm(tmp_path):
     alarm = "ALARM: a run brought an app that is not"
     with federation(tmp_path / "t", sites=1, catch_up=10) as fed:
