@@ -43,7 +43,6 @@ def test_optional_fields_of_a_feature_file_are_read(tmp_path):
     assert d.groups.tolist() == ["ann", "bob"]
     assert d.source == {"backbone": "net", "weights": "abc123", "preprocessing": "resize 224"}
     assert d.seconds_per_row == 0.25
-    assert read_feature_file(path, "other").name == "other"
 
 
 def test_missing_optional_fields_of_a_feature_file_are_none(tmp_path):

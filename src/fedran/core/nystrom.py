@@ -21,13 +21,12 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core._linalg.blas import gram, matmul, mirror, unpack_lower
 from fedran.core._linalg.eigh import eigh
-from fedran.core._linalg.truncation import check_rank, wanted
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.ridge import Ridge, frobenius
-from fedran.core.summarize import share_of_rest, without_rounding
+from fedran.core.summarize import without_rounding
 from fedran.core.summary import ENERGY_SLACK, Summary
 from fedran.core.totals import Totals
 
@@ -73,7 +72,6 @@ def totals_to_summary(
     total: Totals,
     omega: Float[Array, "M s"] | None,
     fingerprint: Fingerprint | None = None,
-    rank: int | float | None = None,
     *,
     rounding: RoundingErrors | None = None,
     device: str | None = None,
@@ -95,8 +93,6 @@ def totals_to_summary(
         The one of the sites; None where the totals hold the Gram itself.
     fingerprint:
         Of the features, for the aggregator.
-    rank:
-        Columns to keep (int), share of the energy to keep (float in (0, 1]), or None for all.
     rounding:
         Errors of fixed-point numbers (``totals_rounding``). Directions of W that rounding may
         have made are left out, and the bounds of the accounts cover the errors.
@@ -109,7 +105,7 @@ def totals_to_summary(
     nu at least the norm of the errors, N stays positive semidefinite, so that small eigenvalues of
     Omega' W Omega do not amplify errors; nu is subtracted from the eigenvalues again.
     """
-    rank, rounding = check_rank(rank), rounding or RoundingErrors()
+    rounding = rounding or RoundingErrors()
     kept = [i for i, n in enumerate(total.sums.counts) if n]
     sums = ClassSums(
         tuple(total.classes[i] for i in kept),
@@ -131,11 +127,8 @@ def totals_to_summary(
         values, vectors, noise = _eigenpairs(total, sums, rounding)
     else:
         values, vectors, noise = _nystrom(total, sums, omega, rounding)
-    if isinstance(rank, float):
-        rank = share_of_rest(rank, within, between)
-    k = wanted(values, rank, within) if values.shape[0] else 0
     accounts = Accounts(n_rows=n_rows, energy=energy, parts=min(n_rows, 1))
-    factor = cast(vectors[:, :k] * namespace(values).sqrt(values[:k]), "float32")
+    factor = cast(vectors * namespace(values).sqrt(values), "float32")
     factor = without_rounding(factor, sums, accounts, "class")
     held = float(namespace(values).sum(values[: factor.shape[1]]))
     if held > within:  # the trace is known better than the sketch

@@ -28,9 +28,7 @@ _USUAL_NAMES = {
 """Names that scikit-learn users give to the arrays, and ours."""
 
 
-def read_feature_file(
-    path: str | Path, name: str | None = None, nonnegative: bool | None = None
-) -> Dataset:
+def read_feature_file(path: str | Path, nonnegative: bool | None = None) -> Dataset:
     """The dataset in a feature file.
 
     Required arrays: ``train`` (n, d) and ``test`` (m, d) with numbers, or ``train_codes`` and
@@ -59,7 +57,7 @@ def read_feature_file(
             raise Refused(f"{path}: nonnegative", f"{nonnegative}, as for this dataset", stored)
         nonnegative = bool(stored)
     return Dataset(
-        name or path.stem,
+        path.stem,
         "features",
         train,
         y_train,

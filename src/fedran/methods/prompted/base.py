@@ -223,12 +223,8 @@ class PromptedMethod(FedAvg, ABC):
 
     def scores(self, state: ServerState, X: NDArray[Any]) -> Tensor:
         """Scores (n, C) over all classes seen."""
-        return self.evaluate(X, lambda part: self.final_scores(state, part))
-
-    def final_scores(self, state: ServerState, X: Embedded) -> Tensor:
-        """Scores of embedded images with the server's model."""
         weights = self.deployed(state)
-        return self.class_scores(weights, self.features(weights, X))
+        return self.evaluate(X, lambda p: self.class_scores(weights, self.features(weights, p)))
 
     def deployed(self, state: ServerState) -> Weights:
         """The tensors of the network that predicts; by default the global model."""

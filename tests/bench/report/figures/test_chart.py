@@ -97,9 +97,9 @@ def test_every_figure_can_be_drawn_wide_and_narrow():
 
 
 def test_a_legend_with_long_names_has_fewer_columns_and_is_higher():
-    assert fit_legend(6.2, [], 3)[0] == 3
-    assert fit_legend(1.0, ["x" * 50], 3)[0] == 1
-    assert fit_legend(6.2, ["x" * 36] * 6, 3)[1] > fit_legend(6.2, ["x"] * 6, 3)[1]
+    assert fit_legend(6.2, [])[0] == 4
+    assert fit_legend(1.0, ["x" * 50])[0] == 1
+    assert fit_legend(6.2, ["x" * 36] * 6)[1] > fit_legend(6.2, ["x"] * 6)[1]
 
 
 def test_components_that_the_paper_does_not_print_are_drawn_without_a_printed_value():

@@ -213,13 +213,12 @@ def panels(figure: Figure, n: int, **options: Any) -> list[Axes]:
     return list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
 
 
-def legend_below(figure: Figure, axes: Sequence[Axes], columns: int | None = None) -> None:
+def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend for all panels, below them, with as many columns as fit."""
     pairs = [ax.get_legend_handles_labels() for ax in axes]
     handles = [h for found, _ in pairs for h in found]
     labels = [text for _, found in pairs for text in found]
-    if columns is None:
-        columns = fit_legend(figure.get_figwidth(), labels)[0]
+    columns, _ = fit_legend(figure.get_figwidth(), labels)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
@@ -234,13 +233,13 @@ def log_ticks(axis: Axis, values: Iterable[float]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def fit_legend(width: float, names: Iterable[str], most: int = 4) -> tuple[int, float]:
+def fit_legend(width: float, names: Iterable[str]) -> tuple[int, float]:
     """Columns of a legend with such names that fit a width, and its height; both in inches.
 
-    >>> fit_legend(6.2, ["FedRAN", "AFL"], 3)[0], fit_legend(6.2, ["x" * 36], 3)[0]
-    (3, 2)
+    >>> fit_legend(6.2, ["FedRAN", "AFL"])[0], fit_legend(6.2, ["x" * 36])[0]
+    (4, 2)
     """
     lengths = [len(short(name)) for name in names]
     fitting = int(width / (0.068 * max(lengths, default=0) + 0.45))
-    columns = max(1, min(most, fitting))
+    columns = max(1, min(4, fitting))
     return columns, 0.2 * -(-len(lengths) // columns) + 0.1
