@@ -1,5 +1,8 @@
 """On a torch device every method does what it does in NumPy."""
 
+from functools import cache
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 
@@ -26,41 +29,60 @@ def clear_rows(state, X):
     return scores[:, -1] - scores[:, -2] > 1e-2 * np.abs(scores).max()
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_predictions_and_weights_are_those_of_numpy(key, torch):
-    toy = with_images(make_toy(0, "mixed"))
-    plain, there = both(key)
-    state, other = toy.play(plain), toy.play(there)
+class Played(NamedTuple):
+    """A method in NumPy and on a device, and what both learned from the same rows."""
+
+    plain: Any
+    there: Any
+    state: Any
+    other: Any
+
+
+TOY = with_images(make_toy(0, "mixed"))
+
+
+@pytest.fixture(scope="module")
+def played():
+    """What a method learned; every method learns once on either side."""
+
+    def play(key):
+        plain, there = both(key)
+        return Played(plain, there, TOY.play(plain), TOY.play(there))
+
+    return cache(play)
+
+
+each = pytest.mark.parametrize("key", KEYS, scope="module")
+
+
+@each
+def test_predictions_and_weights_are_those_of_numpy(key, torch, played):
+    plain, there, state, other = played(key)
     assert isinstance(other.head.weights, torch.Tensor)
     assert distance(np.asarray(other.head.weights), state.head.weights) < 2e-2
-    clear = clear_rows(state, toy.X_test)
+    clear = clear_rows(state, TOY.X_test)
     assert clear.mean() > 0.8
-    found, wanted = there.predict(other, toy.X_test), plain.predict(state, toy.X_test)
+    found, wanted = there.predict(other, TOY.X_test), plain.predict(state, TOY.X_test)
     assert isinstance(found, np.ndarray)
     assert np.array_equal(found[clear], wanted[clear])
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_a_dumped_state_can_be_loaded_on_the_other_side(key):
-    toy = with_images(make_toy(1))
-    plain, there = both(key)
-    state = toy.play(there)
-    moved = plain.load(there.dump(state), toy.spec, 0)
-    clear = clear_rows(moved, toy.X_test)
-    assert clear.mean() > 0.8
-    found, wanted = plain.predict(moved, toy.X_test), there.predict(state, toy.X_test)
+@each
+def test_a_dumped_state_can_be_loaded_on_the_other_side(key, played):
+    plain, there, _, other = played(key)
+    moved = plain.load(there.dump(other), TOY.spec, 0)
+    clear = clear_rows(moved, TOY.X_test)
+    found, wanted = plain.predict(moved, TOY.X_test), there.predict(other, TOY.X_test)
     assert np.array_equal(found[clear], wanted[clear])
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_an_upload_made_on_a_device_is_taken_in_without_one(key):
-    toy = with_images(make_toy(2))
-    plain, there = both(key)
-    mixed = plain.init(toy.spec, 0)
+@each
+def test_an_upload_made_on_a_device_is_taken_in_without_one(key, played):
+    plain, there, wanted, _ = played(key)
+    mixed = plain.init(TOY.spec, 0)
     for t in range(3):
-        uploads = toy.uploads(there, t, message=plain.broadcast(mixed, t, 0))
+        uploads = TOY.uploads(there, t, message=plain.broadcast(mixed, t, 0))
         mixed = plain.aggregate(mixed, t, 0, uploads)
-    wanted = toy.play(plain)
-    clear = clear_rows(wanted, toy.X_test)
-    found = plain.predict(mixed, toy.X_test)
-    assert np.array_equal(found[clear], plain.predict(wanted, toy.X_test)[clear])
+    clear = clear_rows(wanted, TOY.X_test)
+    found = plain.predict(mixed, TOY.X_test)
+    assert np.array_equal(found[clear], plain.predict(wanted, TOY.X_test)[clear])

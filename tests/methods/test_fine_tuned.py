@@ -60,7 +60,7 @@ def stream(dataset):
 @pytest.mark.parametrize("key", ANALYTIC)
 def test_the_stage_is_the_same_method_on_features_of_the_adapted_network(key, dataset, stream):
     """Against the method itself on features that are computed before it starts."""
-    method = tuned(key)
+    method = tuned(key, n_rounds=1, epochs=1)
     rounds = Rounds(method, dataset, stream).run(3)
     adapters = rounds.state.adapters
     features = {
