@@ -120,7 +120,7 @@ def test_the_readme_table_is_measured(results, row, key, params):
 
 
 def test_the_table_of_secure_sums_is_measured(results):
-    text = (ROOT / "docs/explanation/mathematics.md").read_text()
+    text = (ROOT / "docs/explanation/sums.md").read_text()
     rows = re.findall(r"^\| (\S+), \d+ tasks \| (\d+) \| (.+) \| (.+) \| (.+) \|$", text, re.M)
     assert len(rows) == 3
     for backbone, width, *shown in rows:
