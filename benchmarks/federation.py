@@ -230,7 +230,7 @@ def with_flower(work, sites, made, phi, *, simulated):
     """One task with this many sites: seconds, bytes and peak memory of the server."""
     folder = work / f"{'simulated' if simulated else 'deployed'}-{sites}"
     trial(folder, sites, made, phi)
-    names = ("flwr-simulation",) if simulated else ("server.executor", "flower-superlink")
+    names = ("flwr-simulation",) if simulated else ("server.executor", "server.superlink")
     watch = Watch(str(folder), names)
     watch.start()
     try:
@@ -291,7 +291,7 @@ def flower_table(found):
     for f in found:
         simulated = "flwr-simulation" in f
         app = f.get("flwr-simulation") or f["server.executor"]
-        link = "-" if simulated else f"{f['flower-superlink']:.0f}"
+        link = "-" if simulated else f"{f['server.superlink']:.0f}"
         way = "-" if simulated else f"{f['transport'] / MIB:.2f}"
         how = "simulated (Ray)" if simulated else "SuperNodes, TLS"
         lines.append(

@@ -270,7 +270,7 @@ def flower_lines(folder: Path, sites: int, width: int, sketch: int) -> list[str]
         for number, task in enumerate(TASKS):
             Z, y = features(ROWS, 1000 * number + i)
             np.savez(place.folder / "data" / f"{task}.npz", features=Z, labels=y)
-    watch = Watch(str(folder), ("server.executor", "flower-superlink", "site.worker"))
+    watch = Watch(str(folder), ("server.executor", "server.superlink", "site.worker"))
     watch.start()
     costs, exchanges = [], []
     try:
