@@ -194,6 +194,7 @@ def _superlink_program(paths: ServerPaths, address: str, *, insecure: bool) -> l
 
     Our app, and a new secret of the owner's interface, are written for ``ops/owner.py``.
     """
+    _executable("flower-superlink")  # one sentence where Flower is not installed
     from flwr.cli.build import build_fab_from_files
 
     with warnings.catch_warnings():  # of a library that Flower uses
