@@ -13,7 +13,7 @@ from fedran.methods.prompted.base import PromptedMethod, add_rows
 from fedran.methods.prompted.codaprompt import FedCODAPrompt
 from fedran.methods.prompted.frozen_vit import frozen_vit
 from fedran.methods.prompted.steps import with_rows
-from fedran.methods.trained.training import local_training
+from fedran.methods.trained.training import rows
 from fedran.methods.trained.training.messages import unpack_tensors
 from helpers.tiny_vit import WIDTH, tiny_vit
 from helpers.toy_training import Rounds, make_tasks, same
@@ -127,7 +127,7 @@ def test_batches_come_from_the_client_and_the_round_alone(dataset):
 
 
 def test_tokens_are_computed_once_per_task_and_client(dataset, monkeypatch):
-    monkeypatch.setattr(local_training, "_computed", {})
+    monkeypatch.setattr(rows, "_computed", {})
     rounds, calls = Rounds(quick(), dataset, make_tasks(dataset)), []
     embedded = PromptedMethod.embedded
     monkeypatch.setattr(

@@ -13,7 +13,8 @@ from fedran.methods.prompted.codaprompt import (
     orthogonality_penalty,
     orthonormal_rows,
 )
-from fedran.methods.trained.training.local_training import ClientRound, Rows
+from fedran.methods.trained.training.local_training import ClientRound
+from fedran.methods.trained.training.rows import Rows
 from helpers.tiny_vit import tiny_vit
 from helpers.toy_training import Rounds, make_tasks
 

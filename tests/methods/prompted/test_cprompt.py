@@ -7,8 +7,9 @@ import torch
 from fedran.data.stream import Stream, Task
 from fedran.methods.prompted.codaprompt import POOL, component_weights
 from fedran.methods.prompted.cprompt import FedCPrompt
-from fedran.methods.trained.training.local_training import ClientRound, Rows
+from fedran.methods.trained.training.local_training import ClientRound
 from fedran.methods.trained.training.messages import unpack_tensors
+from fedran.methods.trained.training.rows import Rows
 from helpers.tiny_vit import tiny_vit
 from helpers.toy_training import Rounds, make_tasks
 

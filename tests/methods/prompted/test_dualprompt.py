@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedran.methods.prompted.dualprompt import FedDualPrompt, choose_prompts
-from fedran.methods.trained.training.local_training import ClientRound, Rows
+from fedran.methods.trained.training.local_training import ClientRound
+from fedran.methods.trained.training.rows import Rows
 from helpers.tiny_vit import WIDTH, tiny_vit
 from helpers.toy_training import Rounds, make_tasks, quick
 

@@ -10,13 +10,7 @@ from fedran.methods.trained.fedewc import (
     elastic_penalty,
     fisher_information,
 )
-from fedran.methods.trained.training.local_training import (
-    Rows,
-    as_tensor,
-    batches,
-    network_input,
-    seeded_random,
-)
+from fedran.methods.trained.training.local_training import batches, seeded_random
 from fedran.methods.trained.training.messages import (
     strip_prefix,
     unpack_tensors,
@@ -25,6 +19,7 @@ from fedran.methods.trained.training.networks import (
     build,
     initialise,
 )
+from fedran.methods.trained.training.rows import Rows, as_tensor, network_input
 from fedran.methods.trained.training.weights import (
     copy_weights,
     grow_head,

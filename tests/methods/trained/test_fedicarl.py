@@ -9,15 +9,12 @@ from hypothesis import strategies as st
 from fedran.core.errors import Refused
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.trained.fedicarl import herd, quotas
-from fedran.methods.trained.training.local_training import (
-    ClientRound,
-    Rows,
-    seeded_random,
-)
+from fedran.methods.trained.training.local_training import ClientRound, seeded_random
 from fedran.methods.trained.training.messages import (
     pack_tensors,
     unpack_tensors,
 )
+from fedran.methods.trained.training.rows import Rows
 from fedran.methods.trained.training.weights import (
     student_network,
     teacher_network,

@@ -5,15 +5,11 @@ import pytest
 import torch
 
 from fedran.methods.trained.fedlwf import FedLwF
-from fedran.methods.trained.training.local_training import (
-    ClientRound,
-    Rows,
-    as_tensor,
-    seeded_random,
-)
+from fedran.methods.trained.training.local_training import ClientRound, seeded_random
 from fedran.methods.trained.training.messages import (
     strip_prefix,
 )
+from fedran.methods.trained.training.rows import Rows, as_tensor
 from fedran.methods.trained.training.weights import (
     copy_weights,
     evaluate,

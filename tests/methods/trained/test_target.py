@@ -8,14 +8,11 @@ from fedran.bench.run.runner import PreparedJob, run
 from fedran.methods.registry import make_method
 from fedran.methods.trained.target import TARGET
 from fedran.methods.trained.training import synthesis
-from fedran.methods.trained.training.local_training import (
-    ClientRound,
-    Rows,
-    network_input,
-)
+from fedran.methods.trained.training.local_training import ClientRound
 from fedran.methods.trained.training.messages import (
     unpack_tensors,
 )
+from fedran.methods.trained.training.rows import Rows, network_input
 from fedran.methods.trained.training.weights import (
     student_network,
     teacher_network,

@@ -32,16 +32,18 @@ from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import (
     ClientRound,
     Precision,
-    Rows,
-    as_tensor,
     batches,
-    client_rows,
     cross_entropy,
-    once_per_task,
-    to_device_async,
 )
 from fedran.methods.trained.training.method import IMAGE_SIDE
 from fedran.methods.trained.training.recorded import require_gpu
+from fedran.methods.trained.training.rows import (
+    Rows,
+    as_tensor,
+    client_rows,
+    once_per_task,
+    to_device_async,
+)
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import Averaging, average
 from fedran.settings import at_least, positive

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from fedran.methods.prompted.frozen_vit import Embedded
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran.methods.trained.training.local_training import ClientRound, Rows
+from fedran.methods.trained.training.local_training import ClientRound
 from fedran.methods.trained.training.recorded import Replays, kept_step
+from fedran.methods.trained.training.rows import Rows
 
 if TYPE_CHECKING:
     from fedran.methods.prompted.base import PromptedMethod

@@ -12,15 +12,14 @@ from fedran.methods.trained.training.local_training import (
     ClientRound,
     Memory,
     Precision,
-    Rows,
     autocast,
     batches,
     cross_entropy,
-    network_input,
     set_training_mode,
 )
 from fedran.methods.trained.training.messages import add_prefix, strip_prefix
 from fedran.methods.trained.training.method import TrainedMethod
+from fedran.methods.trained.training.rows import Rows, network_input
 from fedran.methods.trained.training.weights import student_network
 from fedran.settings import at_least
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedran.methods.trained.training.lazy_torch import Tensor
-from fedran.methods.trained.training.local_training import ClientRound, network_input
+from fedran.methods.trained.training.local_training import ClientRound
 from fedran.methods.trained.training.method import TrainedMethod
+from fedran.methods.trained.training.rows import network_input
 
 
 @dataclass(frozen=True)

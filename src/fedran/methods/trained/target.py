@@ -10,13 +10,12 @@ from fedran.methods.trained.training.lazy_torch import Tensor, torch
 from fedran.methods.trained.training.local_training import (
     ClientRound,
     Memory,
-    Replay,
     distillation,
     fast_convolutions,
-    network_input,
     stable_seed,
 )
 from fedran.methods.trained.training.method import TrainedMethod
+from fedran.methods.trained.training.rows import Replay, network_input
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import student_network, teacher_network
 from fedran.settings import at_least, positive

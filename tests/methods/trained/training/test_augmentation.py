@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedran.methods.trained.training.local_training import augment
+from fedran.methods.trained.training.rows import augment
 
 
 def pictures(seed, n, size):

@@ -10,19 +10,11 @@ from fedran.core.errors import Refused
 from fedran.methods.protocol import ClientData
 from fedran.methods.trained.training import local_training
 from fedran.methods.trained.training.local_training import (
-    MEAN,
-    STD,
-    Replay,
-    Rows,
     Schedule,
-    as_tensor,
-    augment,
     batches,
-    client_rows,
     cross_entropy,
     epoch,
     fit,
-    network_input,
     seeded_random,
     set_training_mode,
     stable_seed,
@@ -30,6 +22,16 @@ from fedran.methods.trained.training.local_training import (
 from fedran.methods.trained.training.networks import (
     build,
     initialise,
+)
+from fedran.methods.trained.training.rows import (
+    MEAN,
+    STD,
+    Replay,
+    Rows,
+    as_tensor,
+    augment,
+    client_rows,
+    network_input,
 )
 from fedran.methods.trained.training.weights import (
     copy_weights,

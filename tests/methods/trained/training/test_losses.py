@@ -7,10 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedran.methods.trained.fedewc import elastic_penalty
-from fedran.methods.trained.training.local_training import (
-    cross_entropy,
-    distillation,
-)
+from fedran.methods.trained.training.local_training import cross_entropy, distillation
 from fedran.methods.trained.training.synthesis import (
     adversarial_loss,
     divergence,

@@ -8,7 +8,7 @@ from fedran.bench.run.runner import PreparedJob, run
 from fedran.methods.protocol import ClientData
 from fedran.methods.registry import make_method
 from fedran.methods.trained.finetune import Finetune
-from fedran.methods.trained.training import local_training
+from fedran.methods.trained.training import rows
 from fedran.methods.trained.training.messages import unpack_tensors
 from fedran.methods.trained.training.weights import student_network
 from helpers.toy_training import Rounds, make_tasks, quick
@@ -22,7 +22,7 @@ def test_only_bfloat16_computes_in_mixed_precision(dataset, monkeypatch, precisi
     seen = set()
 
     def loss(self, client, X, codes):
-        logits = client.student(local_training.network_input(X))
+        logits = client.student(rows.network_input(X))
         seen.add((logits.dtype, client.student.head.weight.dtype))
         return self.classification_loss(client, logits, codes)
 
@@ -57,20 +57,20 @@ def test_the_precision_is_one_of_two_and_not_for_a_head():
 
 def test_rows_are_copied_to_an_accelerator_once_per_task(monkeypatch):
     copies = []
-    monkeypatch.setattr(local_training, "as_tensor", lambda X, device: copies.append(X) or X.copy())
-    monkeypatch.setattr(local_training, "_computed", {})
+    monkeypatch.setattr(rows, "as_tensor", lambda X, device: copies.append(X) or X.copy())
+    monkeypatch.setattr(rows, "_computed", {})
     X = np.arange(12, dtype=np.uint8).reshape(4, 3)
 
-    def rows(client="a", task="0", X=X, device="cuda"):
+    def copied(client="a", task="0", X=X, device="cuda"):
         data = ClientData(client, task, X.copy(), np.zeros(4, int))
-        np.testing.assert_array_equal(local_training.client_tensor(data, device), X)
+        np.testing.assert_array_equal(rows.client_tensor(data, device), X)
         return len(copies)
 
-    assert [rows(), rows(), rows("b"), rows(), rows("b")] == [1, 1, 2, 2, 2]
-    assert [rows(X=X + 1), rows(X=X + 1), rows(X=X)] == [3, 3, 4]
-    assert [rows(task="1"), rows(task="1"), rows()] == [5, 5, 6]
-    assert [rows(device="cpu"), rows(device="cpu")] == [7, 8]
-    assert set(local_training._computed) == {("a", "0", "cuda")}
+    assert [copied(), copied(), copied("b"), copied(), copied("b")] == [1, 1, 2, 2, 2]
+    assert [copied(X=X + 1), copied(X=X + 1), copied(X=X)] == [3, 3, 4]
+    assert [copied(task="1"), copied(task="1"), copied()] == [5, 5, 6]
+    assert [copied(device="cpu"), copied(device="cpu")] == [7, 8]
+    assert set(rows._computed) == {("a", "0", "cuda")}
 
 
 @needs_gpu

@@ -6,9 +6,10 @@ import torch
 from fedran.methods.protocol import Spec
 from fedran.methods.registry import make_method
 from fedran.methods.trained.training import recorded
-from fedran.methods.trained.training.local_training import Rows, Schedule, cross_entropy, fit
+from fedran.methods.trained.training.local_training import Schedule, cross_entropy, fit
 from fedran.methods.trained.training.networks import build
 from fedran.methods.trained.training.recorded import RecordedStep
+from fedran.methods.trained.training.rows import Rows
 from fedran.methods.trained.training.weights import copy_weights
 from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
 

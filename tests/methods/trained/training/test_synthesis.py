@@ -5,10 +5,7 @@ import pytest
 import torch
 
 from fedran.methods.trained.training import synthesis
-from fedran.methods.trained.training.local_training import (
-    network_input,
-    normalise,
-)
+from fedran.methods.trained.training.rows import network_input, normalise
 from fedran.methods.trained.training.synthesis import (
     BatchNormDistance,
     Synthesis,

@@ -22,8 +22,6 @@ from fedran.methods.trained.training.lazy_torch import Tensor, Weights
 from fedran.methods.trained.training.local_training import (
     ClientRound,
     Memory,
-    Rows,
-    client_rows,
     seeded_random,
     stable_seed,
 )
@@ -34,6 +32,7 @@ from fedran.methods.trained.training.messages import (
     strip_prefix,
     unpack_tensors,
 )
+from fedran.methods.trained.training.rows import Rows, client_rows
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import Averaging, average, check_weights
 from fedran.settings import Settings, at_least, share

@@ -17,18 +17,15 @@ from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import (
     ClientRound,
     Memory,
-    Replay,
-    Rows,
     Schedule,
-    as_tensor,
     cross_entropy,
     distillation,
     fit,
-    network_input,
     stable_seed,
 )
 from fedran.methods.trained.training.messages import strip_prefix
 from fedran.methods.trained.training.recorded import recorded_step, require_gpu
+from fedran.methods.trained.training.rows import Replay, Rows, as_tensor, network_input
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import (
     COUNTERS,

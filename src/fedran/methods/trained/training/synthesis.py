@@ -17,14 +17,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from fedran.methods.trained.training.local_training import (
-    Precision,
-    augment,
-    autocast,
-    normalise,
-    to_device_async,
-)
+from fedran.methods.trained.training.local_training import Precision, autocast
 from fedran.methods.trained.training.networks import Network, initialise
+from fedran.methods.trained.training.rows import augment, normalise, to_device_async
 
 NOISE = 256
 """Dimensions of the generator's input."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedran.core.errors import Refused
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, load_torch, torch
-from fedran.methods.trained.training.local_training import network_input
+from fedran.methods.trained.training.rows import network_input
 
 if TYPE_CHECKING:
     from fedran.methods.trained.training.networks import Network
