@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import fedran
+from fedran.cli.main import run
 from fedran.core.errors import Refused
 from fedran.federation.ops.forget import check_record, forget, record_key
 from fedran.federation.ops.maintenance import (
@@ -27,6 +28,7 @@ from fedran.federation.server.head import update_head
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.sqlite_file import StoreDamaged
 from fedran.federation.server.store import Store
+from fedran.federation.status.reader import Reader
 from helpers.made_federation import Sites, same_state, upload
 
 SITES = ("site-1", "site-2", "site-3", "edge")
@@ -121,12 +123,16 @@ def test_nothing_of_a_forgotten_upload_is_left_in_any_file(envelopes, paths):
     assert not any(blobs[0][-300:] in data for data in files)
 
 
-def test_the_last_upload_can_be_forgotten(envelopes, paths):
+def test_the_last_upload_can_be_forgotten(envelopes, paths, capsys):
     receive(paths, [envelopes["site-1", "may"]])
     with opened(paths) as store:
         update_head(store, None, "may")
-    forget(paths, "site-1")
+    assert run(["federation", "forget", str(paths.folder), "site-1"]) == 0
+    out = capsys.readouterr().out
+    assert "1 earlier classifier was made with them" in out
+    assert "no upload is left to make a classifier of" in out
     assert not (paths.state / "head.fedran").exists()
+    assert Reader(paths.folder).read().head is None
     assert receive(paths, [envelopes["site-2", "may"]]) == [Code.ACCEPTED]
 
 

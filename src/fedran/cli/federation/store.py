@@ -20,21 +20,24 @@ def forget(
     The site stays a member: `remove` ends that. A signed record says what was removed.
     """
     from fedran.federation.ops.forget import forget as run
+    from fedran.federation.protocol.identity import is_cohort
+    from fedran.federation.server.head import HEAD
     from fedran.federation.server.settings import ServerPaths
 
-    found, record = run(ServerPaths.find(folder), client, task)
+    paths = ServerPaths.find(folder)
+    found, record = run(paths, client, task)
     for gone in found.tombstones:
-        typer.echo(f"removed: {gone.client}, {gone.task} {gone.digest[:12]}")
+        typer.echo(f"removed: {gone.client}, {gone.task} {gone.digest[:12]}".rstrip())
     for total in found.sums:
-        typer.echo(
-            f"removed: {total.task} of {total.client}, which contained it; the edge is asked for "
-            "the sum without it"
-        )
-    typer.echo(
-        f"{len(found.heads)} earlier classifiers were made with them; record: {record}\n"
-        "a running server will send a new classifier"
-    )
-    if ServerPaths.find(folder).settings().privacy != "none":
+        asked = "" if is_cohort(total.client) else "; the edge is asked for the sum without it"
+        typer.echo(f"removed: {total.task} of {total.client}, which contained it{asked}")
+    were = "classifier was" if len(found.heads) == 1 else "classifiers were"
+    typer.echo(f"{len(found.heads)} earlier {were} made with them; record: {record}")
+    if (paths.state / HEAD).is_file():
+        typer.echo("a running server will send a new classifier")
+    else:
+        typer.echo("no upload is left to make a classifier of; sites still have the last one")
+    if paths.settings().privacy != "none":
         typer.echo(
             "the sums of its cohorts are deleted, with the rows of all their members; ask the "
             "other members to run `fedran federation repeat`, then run the task again"

@@ -127,5 +127,5 @@ def receive_sum(store: Store, finished: FinishedSum) -> Receipt:
         digest = hashlib.sha256(upload).hexdigest()
         said = Statement(attempt.federation, client, task, fingerprint.hash, digest, members)
         receipt = store.receive(Envelope(said, store.key.sign(said), upload).to_bytes())
-    log.info("%s, %s: %s %s", client, task, receipt.outcome, receipt.reason)
+    log.info("%s, %s: %s", client, task, f"{receipt.outcome} {receipt.reason}".strip())
     return receipt

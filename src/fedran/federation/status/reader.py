@@ -103,7 +103,7 @@ class Reader:
             disk_bytes=disk_bytes(self.state),
             payload=sum(site.bytes for site in counts.sites.values()),
             transport=_sum_of_bytes(stored.runs, "received", "sent"),
-            head=_head(stored.heads[-1]) if stored.heads else None,
+            head=_head(stored.heads[-1]) if stored.heads and stored.records else None,
             tasks=[_task(stored, name, known.get(name), active) for name in reversed(names)],
             sites=sites,
             quarantine=self._quarantine(stored.quarantine),
