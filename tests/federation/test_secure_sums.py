@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.ops import tasks
 from fedran.federation.protocol.identity import base_task
 from fedran.federation.secure.attempt import STAGES
 from fedran.federation.server.database import Database
@@ -50,8 +49,7 @@ def rows_of(fed, task, names):
 
 
 @pytest.mark.waits
-def test_three_sites_learn_from_a_sum(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "POLL_SECONDS", 5.0)  # every look at a run starts a program
+def test_three_sites_learn_from_a_sum(tmp_path):
     names = ["site-1", "site-2", "site-3"]
     with federation(tmp_path / "t", 3, privacy="secure", out_features=256, catch_up=0) as fed:
         assert fed.task("task-1").state == "complete"

@@ -223,3 +223,8 @@ def to_text(blob: bytes) -> str:
 
 def fixture(name: str) -> bytes:
     return base64.b64decode((FIXTURES / f"{name}.txt").read_text())
+
+
+def codes(value, rows=3, dtype=np.int8):
+    """Equal codes of 16 values per row, as bytes."""
+    return np.full((rows, 16), value, dtype=dtype).tobytes()
