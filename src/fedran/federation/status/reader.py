@@ -9,11 +9,8 @@ import json
 import math
 import shlex
 import time
-from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field, fields
-from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +26,7 @@ from fedran.federation.server.entries import Charge, Run, SolvedHead, Task, Wait
 from fedran.federation.server.events import read_events
 from fedran.federation.server.ledger import over_budget, spent
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
+from fedran.federation.status.connections import Connections
 from fedran.federation.status.counts import Counts, Event, SiteCounts, TaskCounts
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import (
@@ -254,54 +252,6 @@ class Stored:
     epoch: str = ""
 
 
-@dataclass(frozen=True)
-class Connections:
-    """What the server last recorded about Flower's nodes."""
-
-    at: float | None = None
-    fresh: bool = False
-    nodes: list[dict[str, Any]] = field(default_factory=list)
-    foreign_runs: list[str] = field(default_factory=list)
-    """Runs whose app is not ours."""
-
-    @classmethod
-    def read(cls, text: str, oldest: float) -> Connections:
-        """The server's last record; everything is unknown without one."""
-        if not text:
-            return cls()
-        found = json.loads(text)
-        foreign = found.get("foreign_runs", [])
-        return cls(found["at"], found["at"] >= oldest, found["nodes"], foreign)
-
-    @property
-    def online(self) -> int | None:
-        """Number of connected nodes; None: unknown."""
-        return sum(self._online.values()) if self.fresh else None
-
-    def connected(self, client: str) -> bool | None:
-        """Whether a node of this site is connected; None: unknown."""
-        if not self.fresh or (client not in self._online and "" in self._online):
-            return None  # a node of an unknown site may be its own
-        return client in self._online
-
-    def last_seen(self, client: str) -> float | None:
-        """When Flower last heard from a node of this site."""
-        return self.at if self.connected(client) else self._last_seen.get(client)
-
-    @cached_property
-    def _online(self) -> Counter[str]:
-        return Counter(n["client"] for n in self.nodes if n["status"] == "online")
-
-    @cached_property
-    def _last_seen(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for node in self.nodes:
-            at = _timestamp(node["last_seen"])
-            if at is not None:
-                found[node["client"]] = max(at, found.get(node["client"], at))
-        return found
-
-
 def disk_bytes(folder: Path) -> int:
     """Bytes of all files below a folder. Files may appear and disappear meanwhile."""
     total = 0
@@ -395,12 +345,3 @@ def _problems(events: list[Event]) -> list[Problem]:
         times = found.pop(key).times + 1 if key in found else 1
         found[key] = Problem(float(event["at"]), *who, reason, verified, times)
     return list(reversed(found.values()))[:MAX_PROBLEMS]
-
-
-def _timestamp(text: object) -> float | None:
-    """Unix seconds of an ISO 8601 time with a time zone."""
-    try:
-        found = datetime.fromisoformat(str(text))
-        return found.timestamp() if found.tzinfo else None
-    except (ValueError, OverflowError):
-        return None
