@@ -51,16 +51,8 @@ def best(function, repeat):
 
 def row(what, ours, theirs, ratio, target, note=""):
     """One line of the table; printed as soon as it is known."""
-    line = {
-        "what": what,
-        "ours": ours,
-        "theirs": theirs,
-        "ratio": ratio,
-        "target": target,
-        "note": note,
-    }
     print(f"{what}: {ours} against {theirs} -> {ratio} (to reach {target}) {note}", flush=True)
-    return line
+    return what, ours, theirs, ratio, target, note
 
 
 def feature_maps(Z):
@@ -344,7 +336,7 @@ def write(rows, command):
         "| what | fedran | peer | ratio | to reach | |",
         "|---|---|---|---|---|---|",
     ]
-    lines += ["| " + " | ".join(str(v) for v in r.values()) + " |" for r in rows]
+    lines += [f"| {' | '.join(cells)} |" for cells in rows]
     path = ROOT / "results" / "speed.md"
     path.write_text("\n".join(lines) + "\n")
     print(f"wrote {path.relative_to(ROOT)}")

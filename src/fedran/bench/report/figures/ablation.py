@@ -47,16 +47,12 @@ AVERAGE, FINAL = "average accuracy, %", "final accuracy, %"
 
 def label_charts(results: Sequence[Result]) -> list[Chart]:
     """A_avg and A_T against the label rate."""
-    return unique(
-        Chart(
-            slug("labels", study.title),
-            study.title,
-            (7.2, 3.0),
-            partial(_draw_labels, study),
-            narrow_height=5.4,
-        )
-        for study in label_studies(results)
-    )
+    studies = label_studies(results)
+    return unique(_two_panels("labels", s.title, partial(_draw_labels, s)) for s in studies)
+
+
+def _two_panels(kind: str, title: str, draw: Callable[[Figure], None]) -> Chart:
+    return Chart(slug(kind, title), title, (7.2, 3.0), draw, narrow_height=5.4)
 
 
 def _draw_labels(study: LabelStudy, figure: Figure) -> None:
@@ -94,16 +90,8 @@ def error_line(
 
 def rank_charts(results: Sequence[Result]) -> list[Chart]:
     """A_avg and bytes over the rank, one line per width."""
-    return unique(
-        Chart(
-            slug("rank", study.title),
-            study.title,
-            (7.2, 3.0),
-            partial(_draw_rank, study),
-            narrow_height=5.4,
-        )
-        for study in rank_studies(results)
-    )
+    studies = rank_studies(results)
+    return unique(_two_panels("rank", s.title, partial(_draw_rank, s)) for s in studies)
 
 
 def _draw_rank(study: RankStudy, figure: Figure) -> None:
