@@ -210,6 +210,7 @@ def test_a_backup_of_a_server_that_writes_restores_the_state(envelopes, paths, t
     names = {str(p.relative_to(tmp_path / "backup")) for p in (tmp_path / "backup").rglob("*")}
     assert names == {"store.db", "server.toml", "roster.toml", "nodes", "nodes/site-1.pub"}
     assert stat.S_IMODE((tmp_path / "backup" / "store.db").stat().st_mode) == 0o600
+    assert verify_store(ServerPaths(tmp_path / "backup")) == []
     receive(paths, list(envelopes.values())[4:])
     assert restore(paths, tmp_path / "backup") == []
     assert state(paths) == wanted

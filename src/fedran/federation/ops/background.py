@@ -55,6 +55,8 @@ def start_federation(folder: Path, *, insecure: bool, say: Callable[[str], None]
 
     if lock_holder(server.folder / "log") is not None:
         say("the server runs already; starting the sites that do not")
+    else:
+        say(f"starting the server and {len(sites)} sites, which takes up to a minute")
     wait_for_service(start_service("server", server.folder, insecure=insecure), server.folder)
     _wait(server_is_ready, deadline, server.folder, "the server is not ready")
     say(f"server listens at {address} {'(no TLS)' if insecure else '(TLS)'}")

@@ -30,11 +30,16 @@ class ServerRunning(OSError):
 
 
 def verify_store(paths: ServerPaths) -> list[str]:
-    """Every damage of the database, its snapshots and its signed records, one sentence each."""
+    """Every damage of the database, its snapshots and its signed records, one sentence each.
+
+    Of a backup, the database alone: the key of its records is at the server.
+    """
+    is_backup = (paths.folder / FILE).is_file()
+    folder = paths.folder if is_backup else paths.state
     try:
-        with closing(Database(paths.state, read_only=True)) as database:
+        with closing(Database(folder, read_only=True)) as database:
             found = verify(database)
-            for content in [] if found else database.records():
+            for content in [] if found or is_backup else database.records():
                 check_record(content, record_key(paths))
     except (StoreDamaged, Refused) as reason:
         return [str(reason)]
