@@ -255,4 +255,4 @@ if __name__ == "__main__":
     app, record = executor.app, Path(os.environ["RECORD"])
     chosen = {"all": attack_all, "none": app}[os.environ["ATTACK"]]
     executor.app = lambda grid, context: chosen(grid=RecordedGrid(grid, record), context=context)
-    executor.main(*(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])))
+    executor.main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
