@@ -76,7 +76,7 @@ def test_a_failing_run_is_reported_with_exit_code_1(cli, tmp_path):
     assert (code, err) == (1, "")
     assert "] Finetune (from weights)" in out
     assert "none.safetensors: no such file; expected weights (.safetensors)" in out
-    assert "1 runs done, 0 skipped, 1 failed" in out
+    assert "1 run done, 0 skipped, 1 failed" in out
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_in_a_terminal_there_is_a_bar_and_one_line_per_run(cli, monkeypatch, tmp
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
     assert code == 0
     assert len(re.findall(r"AFL on digits \(.*?\): A_avg", text)) == 1
-    assert "runs to do" not in text
+    assert " to do," not in text
     assert (tmp_path / "runs" / "digits.jsonl").is_file()  # the default folder
     code, out, _ = cli("run", DIGITS, *FAST, "--set", "stream.beta=1")
     assert "2 runs are already done and are skipped" in out

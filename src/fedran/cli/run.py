@@ -126,8 +126,8 @@ def run(
         console.print(f"Stopped: {HOW_TO_CONTINUE}.", highlight=False)
         raise
     console.print(
-        f"{outcome.done} runs done, {outcome.skipped} skipped, {len(outcome.failed)} failed. "
-        f"Results: {escape(str(outcome.file))}\nLook at them: fedran report {escape(str(out))}",
+        f"{outcome.summary}. Results: {escape(str(outcome.file))}\n"
+        f"Look at them: fedran report {escape(str(out))}",
         highlight=False,
         soft_wrap=True,
     )

@@ -159,7 +159,7 @@ def test_the_plain_reporter_prints_one_line_per_minute_of_a_long_run(now):
         now[0] += 30
         plain.step("long", "task 1, round 3: client-0 sent 5 bytes")
     assert out.getvalue().splitlines() == [
-        "1 runs to do, 0 already done",
+        "1 run to do, 0 already done",
         "0/1 done; long: task 1, round 3: client-0 sent 5 bytes; about 4 min left",
         "0/1 done; long: task 1, round 3: client-0 sent 5 bytes; about 3 min left",
     ]

@@ -40,5 +40,5 @@ def test_without_torch_trained_methods_say_what_to_install_and_others_run(tmp_pa
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert "FAILED: trained methods need PyTorch: install fedran's extra 'torch'" in done.stderr
-    assert "1 runs done, 0 skipped, 1 failed" in done.stdout
+    assert "1 run done, 0 skipped, 1 failed" in done.stdout
     assert done.returncode == 1

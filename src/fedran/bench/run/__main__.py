@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as reason:
         print(f"fedran: {' '.join(str(reason).split())}", file=sys.stderr)
         return 2
-    print(f"{outcome.done} runs done, {outcome.skipped} skipped, {len(outcome.failed)} failed")
+    print(outcome.summary)
     print(f"results: {outcome.file}; look at them with `fedran report {outcome.file.parent}`")
     return 1 if outcome.failed else 0
 

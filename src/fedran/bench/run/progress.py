@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from fedran.bench.results.grouping import counted
 from fedran.bench.results.metrics import task_seconds
 from fedran.bench.results.result import Result
 from fedran.bench.run.job import Job
@@ -226,7 +227,7 @@ class PlainReporter:
         """Print how many runs there are."""
         self.remaining.plan(planned, workers)
         self.total = len(planned)
-        self.note(f"{self.total} runs to do, {skipped} already done")
+        self.note(f"{counted(self.total, 'run')} to do, {skipped} already done")
 
     def learn(self, result: Result) -> None:
         """Remember how long it took."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedran.bench.results.grouping import counted
 from fedran.bench.results.result import Result, append, finished
 from fedran.bench.run.checkpoint import Checkpoint
 from fedran.bench.run.config import Experiment
@@ -39,6 +40,12 @@ class Outcome:
     done: int
     skipped: int
     failed: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        """The numbers in words."""
+        done = counted(self.done, "run")
+        return f"{done} done, {self.skipped} skipped, {len(self.failed)} failed"
 
 
 def execute(

@@ -166,7 +166,7 @@ class NodeRegistry:
                 self.waits[connection] = next_wait, 2 * next_wait
                 due += 1
         if due:
-            log.info("%d connected sites lack the newest head; sending it", due)
+            log.info("sending the newest head to connected sites that lack it: %d", due)
             owner.start_run(self.paths)
 
 
