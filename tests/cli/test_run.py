@@ -152,6 +152,14 @@ def test_an_interrupt_says_stopped(cli, monkeypatch):
     assert err.strip() == "fedran: stopped"
 
 
+def test_a_device_that_is_not_there_is_refused_before_the_first_run(cli):
+    pytest.importorskip("torch")
+    code, out, err = cli("run", DIGITS, *FAST, "--device", "nonsense")
+    assert code == 2
+    assert "device: expected one that PyTorch has here, got 'nonsense'" in " ".join(err.split())
+    assert "runs" not in out
+
+
 def test_in_a_terminal_there_is_a_bar_and_one_line_per_run(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then believes that it writes to a terminal
     code, out, _ = cli("run", DIGITS, *FAST, "--set", "stream.beta=1")

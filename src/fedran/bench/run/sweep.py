@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
+from fedran.backbones.backbone import torch_device
 from fedran.bench.results.grouping import counted
 from fedran.bench.results.result import Result, append, finished
 from fedran.bench.run.checkpoint import Checkpoint
@@ -66,6 +68,8 @@ def execute(
     folder ``streams``, so that others can run on the same rows. ``trackers`` are names of
     ``TRACKERS`` or classes as ``module:Class``.
     """
+    if device is not None and find_spec("torch") is not None:
+        torch_device(device)
     for folder in (out, streams):
         if folder is not None and folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder}: expected a folder for the results, found a file")
