@@ -36,7 +36,7 @@ def test_text_alone_writes_nothing(cli, tmp_path):
     assert code == 0
     title, where, _, *lines = out.splitlines()
     assert title == "accuracy: accuracy and bytes of 2 methods"
-    assert where.startswith("CIFAR-100: 10 classes in 5 tasks, 5 clients")
+    assert where.startswith("CIFAR-100, EfficientNet-Lite0: 10 classes in 5 tasks, 5 clients")
     assert lines[0].startswith("1. fedran classifies ")
     assert len([x for x in lines if x.startswith(("fedran ", "afl "))]) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["runs"]
