@@ -42,6 +42,7 @@ def test_a_new_study_gets_a_page_of_its_own_and_stays_out_of_the_others(monkeypa
     runs[1] = made_up("fedran", study="noise", params={"epsilon": 1.0})
     index, dataset, page = make_pages(runs, "x")
     assert (page.slug, page.title, page.about) == ("noise", "Noise", "Adds noise.")
+    assert page.where.startswith("CIFAR-100, EfficientNet-Lite0: 10 classes in 5 tasks")
     assert page.verdict
     assert page.sections[0].tables
     names = [

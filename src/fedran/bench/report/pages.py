@@ -123,12 +123,15 @@ def make_pages(
     for study in dict.fromkeys(s for s in studies if s not in COMPARISONS):
         own = [r for r in results if SAME_PAGE.get(r.study, r.study) == study]
         title = STUDY_TITLES.get(study, study.replace("_", " ").capitalize())
+        where = ""
         if study in STUDY_TITLES:
             sections = study_sections(study, own)
         else:  # it has no sections of its own
             own = as_comparison(own)
             sections = _own_figures(study, study_sections(study, own))
-        pages.append(Page(study, title, STUDIES[study], _study_lines(study, own), sections))
+            first = main_case(own)
+            where = _where(*first) if first else ""
+        pages.append(Page(study, title, STUDIES[study], _study_lines(study, own), sections, where))
     if leakage:
         pages.append(leakage_page(leakage))
     pages = _distinct([page for page in pages if page.sections])
