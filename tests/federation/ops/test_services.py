@@ -10,6 +10,7 @@ pytest.importorskip("cryptography")
 from fedran.federation.ops import keys, services
 from fedran.federation.ops.scaffold import make_site
 from fedran.federation.ops.services import Connection, warn_of_expiry
+from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.site.settings import SitePaths
 
 
@@ -39,6 +40,20 @@ def test_a_site_says_whether_it_is_connected_when_this_changes(paths, monkeypatc
     ]
     note = json.loads((paths.folder / "state" / "connection.json").read_text())
     assert note["state"] == "cannot reach fl.example.org:9444 (no answer)"
+
+
+def test_a_site_makes_its_secret_only_while_it_holds_the_lock_of_its_folder(paths, monkeypatch):
+    """A second start would otherwise replace the secret of a site that has just begun to run."""
+    held = []
+
+    def supernode(*_, **__):
+        held.append(lock_holder(paths.folder / "log"))
+        raise PermissionError("an error in the folder")
+
+    monkeypatch.setattr(services.flower, "supernode", supernode)
+    with pytest.raises(PermissionError):
+        services.run_site(paths, insecure=True, say=print)
+    assert held[0] is not None
 
 
 def test_a_certificate_that_expires_soon_is_a_warning(tmp_path, monkeypatch, caplog):

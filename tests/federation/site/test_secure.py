@@ -19,8 +19,9 @@ from fedran.federation.server.cohorts import make_terms
 from fedran.federation.site.app import LocalSite
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.report import read_site
-from fedran.federation.site.secure import CANNOT_ADD, NoContribution, Participant
+from fedran.federation.site.secure import CANNOT_ADD, MAX_CONTENTS, NoContribution, Participant
 from fedran.federation.site.settings import SitePaths, SiteSettings
+from fedran.federation.site.upload import Site
 from fedran.federation.status.site_terminal import print_site
 from helpers.secure_federation import D, SecureFederation, rows
 
@@ -102,10 +103,45 @@ def test_a_server_that_changes_its_limits_learns_nothing_about_the_rows(three, c
     advertise(three, 4, max_rows=41)
 
 
+def test_a_server_cannot_ask_with_one_test_matrix_or_feature_map_after_the_other(three):
+    """With longer and longer test matrices, the first refusal would tell the size of a sketch."""
+    for number in range(1, MAX_CONTENTS + 1):
+        advertise(three, number, seed=number)
+        advertise(three, number, seed=number)
+    with pytest.raises(Refused, match="expected one of the first 10 for this task, got another"):
+        advertise(three, 11, seed=11)
+    advertise(three, 12, seed=3)
+    assert three.files("site-1").allow_repeat("may")
+    advertise(three, 13, seed=11)
+
+
+def test_the_agreement_to_another_sum_is_used_up_by_the_next_attempt_and_by_no_other(three):
+    advertise(three, 1)
+    files = three.files("site-1")
+    assert files.allow_repeat("may")
+    advertise(three, 1)
+    assert files.may_repeat("may", files.state("may"))
+    left = files.path("may", "repeat").read_bytes()
+    advertise(three, 2)
+    files.path("may", "repeat").write_bytes(left)  # as after a crash before it was deleted
+    assert not files.may_repeat("may", files.state("may"))
+
+
+def test_a_file_that_is_missing_after_rows_were_read_is_a_refusal_like_others(three, monkeypatch):
+    """Otherwise a server without a refusal could ask with one class list after the other."""
+    missing = FileNotFoundError("weights.onnx")
+    monkeypatch.setattr(Site, "extractor", lambda *_: (_ for _ in ()).throw(missing))
+    with pytest.raises(NoContribution) as told:
+        advertise(three)
+    assert (str(told.value), told.value.failed) == (CANNOT_ADD, True)
+
+
 def test_a_site_without_rows_says_so_and_takes_part_later(three):
+    (three.folder / "sites" / "site-1" / "data" / "MAY.csv").touch()
     three.remove("site-1", "may")
-    with pytest.raises(NoContribution, match="no rows for task may yet"):
+    with pytest.raises(NoContribution) as told:
         advertise(three, 1, max_rows=50)
+    assert (str(told.value), told.value.failed) == ("no rows for task may yet", False)
     three.put("site-1", "may", *rows(0))
     advertise(three, 2, max_rows=100)
 

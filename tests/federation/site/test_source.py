@@ -1,6 +1,7 @@
 """Rows of a site from files and from functions."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,16 @@ def test_rows_are_read_from_the_file_of_a_task(tmp_path):
     for name in ("bad", "worse", "pickled", "torn", "rotten"):
         with pytest.raises(Refused, match=f"^{name}.npz: expected"):
             FolderSource(tmp_path)(name)
+
+
+def test_a_disk_that_ignores_case_does_not_give_the_same_rows_to_two_tasks(tmp_path, monkeypatch):
+    X, y = rows(12)
+    np.savez(tmp_path / "may.npz", features=X, labels=y)
+    same = {(tmp_path / "may.npz"), (tmp_path / "May.npz")}
+    monkeypatch.setattr(Path, "is_file", lambda path: path in same)
+    assert len(FolderSource(tmp_path)("may").y) == 12
+    with pytest.raises(FileNotFoundError, match="no rows for task May yet; found may"):
+        FolderSource(tmp_path)("May")
 
 
 def test_rows_are_read_from_a_csv_file(tmp_path):

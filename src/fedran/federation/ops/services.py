@@ -20,7 +20,7 @@ from fedran.federation.ops import flower
 from fedran.federation.ops.nodes import NodeRegistry
 from fedran.federation.ops.supervisor import Command, SupervisedProcess
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry, why_unreachable
-from fedran.federation.protocol.lockfile import lock_holder, locked
+from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import Tail, log_to
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.settings import SitePaths
@@ -43,9 +43,8 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
     """Run a server until SIGTERM or Ctrl-C; ``say`` gets its log lines."""
     settings = paths.settings()
     make_command = partial(flower.superlink, paths, insecure=insecure)
-    if lock_holder(paths.folder / "log") is None:  # the secrets of a running server stay
-        make_command()  # an error in the folder ends the program before the first start
     with _service(paths.folder, say, insecure=insecure, address=settings.address) as stopping:
+        make_command()  # an error in the folder ends the program before the first start
         where = f"federation {settings.federation} at {settings.address}"
         if insecure:
             log.warning("%s WITHOUT ENCRYPTION", where)
@@ -94,9 +93,8 @@ def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) ->
         port = flower.free_port()
         return flower.supernode(paths, port, insecure=insecure)
 
-    if lock_holder(paths.folder / "log") is None:  # the secret of a running site stays
-        supernode()  # an error in the folder ends the program before the first start
     with _service(paths.folder, say, insecure=insecure) as stopping:
+        supernode()  # an error in the folder ends the program before the first start
         security = "WITHOUT ENCRYPTION" if insecure else "over TLS"
         log.info("site %s connects to %s %s", settings.client, settings.server, security)
         logs = paths.folder / "log"

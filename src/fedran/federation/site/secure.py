@@ -40,6 +40,9 @@ CANNOT_ADD = (
     "task until its operator has run `fedran federation repeat`"
 )
 """All that a server learns if the rows do not fit what it asks for, whatever the reason is."""
+MAX_CONTENTS = 10
+"""Contents and feature maps for which a site makes a contribution to one task, unless its operator
+agrees to more. Each of them tells the server whether the rows fit."""
 MakeVector = Callable[[Offer, Content], None]
 """Writes the contribution of a task to its file, in a process of its own."""
 
@@ -86,7 +89,7 @@ class SumFiles:
         """What is known about a task; may be empty.
 
         ``content``, ``fingerprint`` and ``limits`` of the contribution, or why it was ``refused``;
-        ``code``, ``digest`` and ``reason`` of the receipt.
+        for which contents one was ``made``; ``code``, ``digest`` and ``reason`` of the receipt.
         """
         return read_json_object(self.path(task, "note"))
 
@@ -116,9 +119,10 @@ class SumFiles:
             hint = "another attempt makes it anew"
             raise Refused("contribution", "the one that was made for this attempt", "another", hint)
 
-    def may_repeat(self, task: str) -> bool:
-        """Whether this site's operator agreed to another sum of the task."""
-        return self.path(task, "repeat").is_file()
+    def may_repeat(self, task: str, state: SiteState | None) -> bool:
+        """Whether this site's operator agreed to another sum of the task after this attempt."""
+        path, number = self.path(task, "repeat"), 0 if state is None else state.attempt.number
+        return path.is_file() and path.read_bytes() == b"%d" % number
 
     def allow_repeat(self, task: str) -> bool:
         """Take part in another sum of a task, also with other sites or rows, once.
@@ -127,15 +131,18 @@ class SumFiles:
         the ledger holds as before, and a second call lifts it.
         """
         if self.note(task).get("refused"):
-            self.set_note(task, refused="", limits=[])
+            self.set_note(task, refused="", limits=[], made=[])
             return False
+        number = 0
         try:
-            if self.state(task) is None:
+            state = self.state(task)
+            if state is None:
                 raise FileNotFoundError(f"{task}: no secure sum of this task at this site")
+            number = state.attempt.number
         except Refused:  # it is damaged, and of no use
             self.path(task, "state").unlink()
-        write_atomically(self.path(task, "repeat"), b"")
-        self.set_note(task, limits=[])
+        write_atomically(self.path(task, "repeat"), b"%d" % number)
+        self.set_note(task, limits=[], made=[])
         return True
 
     def settle(self, receipt: Receipt) -> None:
@@ -198,15 +205,12 @@ class Participant:
         files, state = self.files, self.files.state(task)
         if found.stage is Stage.ADVERTISE:
             self._prepare(replace(offer, task=task, earlier=()), found.attempt, content, omega)
-            state, answer = masking.advertise(
-                request,
-                self.identity,
-                state,
-                min_sites=self.limits.min_sites,
-                repeat=files.may_repeat(task),
+            repeat = files.may_repeat(task, state)
+            newest, answer = masking.advertise(
+                request, self.identity, state, min_sites=self.limits.min_sites, repeat=repeat
             )
-            files.save(state)
-            if files.may_repeat(task):
+            files.save(newest)  # with its number, so the operator's agreement is used up
+            if repeat and newest is not state:
                 files.set_note(task, code="pending")
                 files.path(task, "repeat").unlink()
             return answer
@@ -260,7 +264,7 @@ class Participant:
         # the difference would tell what changed, and new noise could be averaged out.
         sent = () if state is None else state.sent
         fixed = known or any(s.survivors or s.content == content.digest for s in sent)
-        if fixed and not files.may_repeat(task):
+        if fixed and not files.may_repeat(task, state):
             same = note.get("content") == content.digest
             if same and files.path(task, "vector").is_file():
                 return
@@ -272,14 +276,23 @@ class Participant:
                 "at this site agrees to that",
             )
         # Whether rows fit is one bit about them. A server that could ask with one limit after the
-        # other would find out their number and classes.
+        # other would find out their number and classes, and with one test matrix after the other
+        # the size of their sketch.
         limits = [content.max_rows, *content.classes]
+        made = sorted({*note.get("made", []), f"{content.digest} {attempt.fingerprint}"})
         if content.noise is None and (note.get("limits") or limits) != limits:
             raise Refused(
                 "content",
                 "the classes and max_rows of the first request for this task",
                 "others",
                 hint="`fedran federation repeat` at this site accepts them",
+            )
+        if content.noise is None and len(made) > MAX_CONTENTS:
+            raise Refused(
+                "content",
+                f"one of the first {MAX_CONTENTS} for this task",
+                "another",
+                hint="`fedran federation repeat` at this site accepts it",
             )
         if content.omega:
             write_atomically(files.path(task, "omega"), omega)
@@ -288,12 +301,12 @@ class Participant:
             self.make_vector(offer, content)
         except Exception as reason:
             if isinstance(reason, NoContribution) and not reason.failed:
-                raise
+                raise NoContribution(f"no rows for task {task} yet", failed=False) from None
             asked = f"max_rows {content.max_rows} and {len(content.classes)} classes"
             log.error("task %s refused: %s; the server asked with %s", task, reason, asked)
             files.set_note(task, refused=f"{reason}; the server asked with {asked}")
             raise NoContribution(CANNOT_ADD, failed=True) from None
-        files.set_note(task, fingerprint=attempt.fingerprint, limits=limits)
+        files.set_note(task, fingerprint=attempt.fingerprint, limits=limits, made=made)
 
     def _check_limits(self, offer: Offer, attempt: Attempt, content: Content) -> None:
         """Refuse more features, or less noise, than this site's settings allow.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 from pathlib import Path
 from typing import Protocol
 
@@ -17,36 +18,40 @@ log = logging.getLogger(__name__)
 SUFFIXES = (".npz", ".csv", ".parquet")
 
 
+class NoRows(FileNotFoundError):
+    """There are no rows for a task yet."""
+
+
 class Source(Protocol):
-    """Rows of a task. Raises FileNotFoundError while there are none yet."""
+    """Rows of a task."""
 
     def __call__(self, task: str) -> Rows:
-        """The rows of one task."""
+        """The rows of one task. Raises NoRows while there are none yet."""
         ...
 
 
 class FolderSource:
     """``FOLDER/TASK.npz`` with ``labels``, and ``features`` or ``images``; or a table of features.
 
-    The server names the task, so the name is checked: it cannot point outside the folder. Errors
+    The server names the task, so the name is checked: it cannot point outside the folder, and
+    upper and lower case differ on every disk. Otherwise two tasks could mean the same rows. Errors
     go to the server, so they name the file without its folder.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise FileNotFoundError(f"{self.folder}: no such folder; expected the site's data")
+            raise NoRows(f"{self.folder}: no such folder; expected the site's data")
 
     def __call__(self, task: str) -> Rows:
         """The rows in the file of the task."""
         names = [f"{check_id(task, 'task')}{suffix}" for suffix in SUFFIXES]
-        found = [name for name in names if (self.folder / name).is_file()]
+        listed = set(os.listdir(self.folder))
+        found = [name for name in names if name in listed and (self.folder / name).is_file()]
         if len(found) > 1:
             raise Refused("rows", f"one file for task {task}", f"{', '.join(found)}")
         if not found:
-            raise FileNotFoundError(
-                f"{names[0]}: no rows for task {task} yet{self._misplaced(task, names)}"
-            )
+            raise NoRows(f"{names[0]}: no rows for task {task} yet{self._misplaced(task, names)}")
         return read_rows(self.folder / found[0])
 
     def _misplaced(self, task: str, names: list[str]) -> str:
@@ -89,7 +94,7 @@ class FunctionSource:
             found = self.function(task)
         except FileNotFoundError as reason:
             log.info("%s: %s", self.entry, reason)
-            raise FileNotFoundError(f"{self.entry}: no rows for task {task} yet") from None
+            raise NoRows(f"{self.entry}: no rows for task {task} yet") from None
         except MemoryError:
             raise
         except (Exception, SystemExit) as reason:

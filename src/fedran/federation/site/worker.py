@@ -2,8 +2,7 @@
 
 ``python -m fedran.federation.site.worker SITE.toml`` is the child process. It reads the offer from
 stdin, puts uploads into the outbox, or a contribution to a secure sum into its file, and writes
-problems to stdout. Text that an entry point prints
-goes to stderr, with the log.
+problems to stdout. Text that an entry point prints goes to stderr, with the log.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from fedran.federation.secure.contribution import Content
 from fedran.federation.site.contribution import make_contribution
 from fedran.federation.site.secure import NoContribution, SumFiles
 from fedran.federation.site.settings import SiteSettings
+from fedran.federation.site.source import NoRows
 from fedran.federation.site.upload import Site
 
 log = logging.getLogger("fedran.federation.site.worker")
@@ -110,7 +110,7 @@ def work(path: Path, offer: Offer, content: Content | None = None) -> Problems:
         files.put_vector(offer.task, make_contribution(site, offer, content, encoded), content)
     except (Exception, SystemExit) as reason:
         told = f"task {offer.task}: {text_for_server(reason, path.parent)}"
-        return Problems(told, not isinstance(reason, FileNotFoundError))
+        return Problems(told, not isinstance(reason, NoRows))
     return Problems()
 
 
