@@ -40,7 +40,7 @@ def test_onnxruntime_gives_the_labels_and_scores_of_the_head(kind, bias, names):
     label, scores = run(fedran.to_onnx(head), Z, "label", "scores")
     np.testing.assert_allclose(scores, head.scores(phi(Z)), atol=1e-4)
     assert label.tolist() == head.predict(phi(Z)).tolist()
-    assert run(fedran.to_onnx(head, phi), Z[:1], "label")[0].tolist() == label[:1].tolist()
+    assert run(head.to_onnx(phi=phi), Z[:1], "label")[0].tolist() == label[:1].tolist()
 
 
 def test_a_head_over_features_that_are_not_projected():

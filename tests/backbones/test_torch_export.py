@@ -35,7 +35,7 @@ def test_the_torch_module_gives_the_scores_of_the_head(fitted):
     assert torch.equal(exported(torch.asarray(Z)), module(torch.asarray(Z)))
     assert not any(p.requires_grad for p in module.parameters())
     assert module.classes == head.classes
-    assert torch.equal(to_torch(head)(torch.asarray(Z)), module(torch.asarray(Z)))
+    assert torch.equal(head.to_torch()(torch.asarray(Z)), module(torch.asarray(Z)))
 
 
 def test_export_with_another_feature_map_is_refused(fitted):

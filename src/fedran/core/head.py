@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,15 @@ class Head:
         """The same head on a torch device, or in NumPy when ``device`` is None."""
         seen = None if self.seen is None else to_device(self.seen, device)
         return replace(self, weights=to_device(self.weights, device), seen=seen)
+
+    def to_onnx(self, **options: Any) -> bytes:
+        """The head as an ONNX model: ``fedran.to_onnx(head, phi=None, scaler=None)``."""
+        # Exports are above this package, so they are looked up when they are called.
+        return import_module("fedran").to_onnx(self, **options)
+
+    def to_torch(self, **options: Any) -> Any:
+        """The head as a PyTorch module: ``fedran.to_torch(head, phi=None, scaler=None)``."""
+        return import_module("fedran").to_torch(self, **options)
 
     def __repr__(self) -> str:
         return f"Head(M={self.out_features}, classes={len(self.classes)}, {self.diagnosis})"
