@@ -22,7 +22,8 @@ def repeat(folder: SiteFolder, task: Task) -> None:
     from fedran.federation.site.settings import SitePaths
 
     if allow_repeat(SitePaths.find(folder), task):
-        typer.echo(f"this site takes part in one more sum of {task}")
+        typer.echo(f"this site takes part in one more sum of {task}, with any sites;")
+        typer.echo("whoever has seen both sums knows the difference between them")
     else:
         typer.echo(f"this site tries again to add its rows of {task}, when the server asks next")
 
