@@ -75,8 +75,9 @@ def test_a_class_that_does_not_exist_and_takes_rows_holds_the_head_back(store, s
 
 
 @pytest.mark.parametrize("most", [0, 1, 4])
-def test_uploads_that_were_not_left_out_are_counted(most, store, sites, caplog):
+def test_uploads_that_were_not_left_out_are_counted(most, store, sites, caplog, monkeypatch):
     """Only so many heads can be tested, and the largest uploads are left out first."""
+    monkeypatch.setattr(gate, "MOST_BATCHES", 1)
     validation = replace(VALIDATION)
     object.__setattr__(validation, "most_heads", most)
     honest(store, sites, "may", (0, 1))
@@ -89,6 +90,21 @@ def test_uploads_that_were_not_left_out_are_counted(most, store, sites, caplog):
     assert f"{5 - most} smaller new uploads were not left out" in event["reason"]
     assert ("no single one of the largest" in event["reason"]) == (not event["uploads"])
     assert bool(event["uploads"]) == (most > 0)
+
+
+def test_a_held_head_is_explained_by_a_small_upload_of_a_later_batch(store, sites):
+    """The liar has the fewest rows, and one head is tested at a time."""
+    validation = replace(VALIDATION)
+    object.__setattr__(validation, "most_heads", 1)
+    honest(store, sites, "may", (0, 1))
+    update_head(store, validation, "may", 2.0)
+    for i in range(1, 5):
+        assert send(store, sites, f"site-{i}", "june", rows(10 * i, (2, 3)), times=5)
+    assert send(store, sites, "site-5", "june", flipped(rows(7, (0, 1), 30), 0, 1), times=4)
+    update_head(store, validation, "june", 2.0)
+    (event,) = held_events(store)
+    assert [upload[:2] for upload in event["uploads"]] == [["site-5", "june"]]
+    assert "not left out" not in event["reason"]
 
 
 def test_the_first_head_is_tested_too(store, sites):

@@ -30,13 +30,15 @@ from fedran.wire.validation import FILE_LIMITS
 log = logging.getLogger(__name__)
 LEAST_ROWS = 3
 """Validation rows by which a head must be worse, so that a single row never decides."""
+MOST_BATCHES = 8
+"""Batches of new uploads that are left out one by one if a head is held, until one explains it."""
 
 
 class Validation(Protocol):
     """Rows with labels on which heads are tested: the server's own, or those of the sites."""
 
     most_heads: int
-    """New uploads that are left out one by one, those with the most rows first."""
+    """New uploads of a batch that are left out one by one, those with the most rows first."""
 
     def counts(self, heads: Iterable[Head], earlier: Collection[Label]) -> list[Counts]:
         """Rows and correct ones per class, for each head. All have the same rows."""
@@ -141,22 +143,41 @@ def check_head(
         suspicious = bool(suspicious or falls or _falls(groups, before, after, margin, fair=False))
     if not suspicious or accuracy(after, known) is None:
         return None
-    blamed = []
-    tried = sorted(uploads, key=lambda u: -u.rows)[: validation.most_heads]
-    # The new head is tested again with the others, because fewer sites may answer this time.
-    left_out, (after, *rests) = _leave_out(store, validation, new, tried, earlier)
-    rows = sum(after[label].rows for label in known if label in after)
-    for upload, rest in zip(left_out, rests, strict=False):
-        gain = sum(rest[label].correct - after[label].correct for label in known if label in after)
-        if gain >= LEAST_ROWS - 0.5 and 100 * gain / rows > margin:
-            blamed.append(Blame(upload.client, upload.task, 100 * gain / rows))
+    blamed: list[Blame] = []
+    waiting = sorted(uploads, key=lambda u: -u.rows)
+    for _ in range(MOST_BATCHES if falls else 1):
+        batch = waiting[: validation.most_heads]
+        if blamed or not batch:
+            break
+        # The new head is tested again with the others, because fewer sites may answer this time.
+        left_out, (after, *rests) = _leave_out(store, validation, new, batch, earlier)
+        blamed = list(_blamed(left_out, rests, after, known, margin))
+        untested = left_out[len(rests) :]
+        waiting = waiting[batch.index(untested[0]) if untested else len(batch) :]
+        if untested and not rests:
+            break
     blamed.sort(key=lambda b: -b.gain)
-    not_tried = len(uploads) - len(tried) + max(0, len(left_out) - len(rests))
+    not_tried = len(waiting)
     if falls or blamed:
         return Held(tuple(falls), tuple(blamed), not_tried)
     if not_tried:
         log.warning("the new head is not held back, but %s", _not_tried(not_tried))
     return None
+
+
+def _blamed(
+    left_out: Iterable[Upload],
+    rests: Iterable[Counts],
+    after: Counts,
+    known: Collection[Label],
+    margin: float,
+) -> Iterator[Blame]:
+    """The uploads without which more rows are right than with them, by more than the margin."""
+    rows = sum(after[label].rows for label in known if label in after)
+    for upload, rest in zip(left_out, rests, strict=False):
+        gain = sum(rest[label].correct - after[label].correct for label in known if label in after)
+        if gain >= LEAST_ROWS - 0.5 and 100 * gain / rows > margin:
+            yield Blame(upload.client, upload.task, 100 * gain / rows)
 
 
 def _leave_out(
