@@ -340,7 +340,8 @@ def write(lines):
         "",
         f"`python benchmarks/federation.py` at {version or 'no commit'} on "
         f"{datetime.date.today().isoformat()}, {platform.system()}, "
-        f"{os.cpu_count()} cores; M = {M}, r = {RANK}, {CLASSES} classes. The uploads of the sites",
+        f"{os.cpu_count()} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}; "
+        f"M = {M}, r = {RANK}, {CLASSES} classes. The uploads of the sites",
         "are in their outboxes before the start, so that the work of the server is measured. Peaks",
         "are the largest resident sets of the named process, sampled twice per second.",
         "",
