@@ -26,3 +26,9 @@ def assert_is_plain_text(rendered):
     assert "&lt;script&gt;" in rendered
     assert "<script" not in rendered
     assert not re.search(r"[\x00-\x09\x0b-\x1f\u202e]", rendered)
+
+
+def first_cells(*pages):
+    """The text of the first cell of every row in the tables of some pages."""
+    tables = [t for page in pages for section in page.sections for t in section.tables]
+    return [row[0].text for table in tables for row in table.rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from fedran.bench.report.ablations import component_studies, label_studies, rank_studies
 from fedran.bench.report.tables.communication import largest_upload
@@ -298,15 +298,17 @@ def comparison_table(results: Sequence[Result]) -> Table:
     return Table("All comparisons", columns, blocks, note, results_of(used))
 
 
-def _frozen_and_tuned(results: Sequence[Result]) -> Iterator[tuple[Case, bool, list[Group]]]:
-    """The methods of each case on the frozen network, then those on a fine-tuned one."""
-    cases = comparison_cases(results).items()
-    for setting in dict.fromkeys(case[0] for case, _ in cases):
-        for tuned in (False, True):
-            for case, found in cases:
-                members = [g for g in found if is_fine_tuned(g.first) == tuned]
-                if case[0] == setting and members:
-                    yield case, tuned, members
+def _frozen_and_tuned(results: Sequence[Result]) -> list[tuple[Case, bool, list[Group]]]:
+    """The methods of each case; for each setting first those on the frozen network."""
+    cases = comparison_cases(results)
+    settings = list(dict.fromkeys(setting for setting, _ in cases))
+    parts = [
+        (case, tuned, [g for g in found if is_fine_tuned(g.first) == tuned])
+        for case, found in cases.items()
+        for tuned in (False, True)
+    ]
+    parts.sort(key=lambda part: (settings.index(part[0][0]), part[1]))
+    return [part for part in parts if part[2]]
 
 
 def _best(found: Iterable[Group]) -> Group | None:
