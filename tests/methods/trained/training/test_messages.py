@@ -184,6 +184,17 @@ def test_an_impossible_shape_is_refused(shape):
         unpack_tensors("k", len(raw).to_bytes(8, "little") + raw + bytes(n), "cpu")
 
 
+def test_numbers_that_are_not_aligned_are_refused():
+    entries = {
+        "__metadata__": {"fedran": '{"kind":"k"}'},
+        "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
+        "b": {"dtype": "F32", "shape": [1], "data_offsets": [1, 5]},
+    }
+    raw = json.dumps(entries).encode()
+    with pytest.raises(Refused, match="b: expected numbers in the order"):
+        unpack_tensors("k", len(raw).to_bytes(8, "little") + raw + bytes(5), "cpu")
+
+
 @given(
     st.dictionaries(
         st.text('aé/."\\ ', min_size=1, max_size=4),

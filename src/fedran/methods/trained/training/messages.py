@@ -14,9 +14,10 @@ from fedran.methods.trained.training.lazy_torch import Tensor, torch
 from fedran.wire.container import FORMAT
 from fedran.wire.validation import Header
 
-DTYPES = {"F32": np.float32, "U8": np.uint8, "I64": np.int64}
-NAMES = {np.dtype(dtype).name: name for name, dtype in DTYPES.items()}
+DTYPES = {"F32": "float32", "U8": "uint8", "I64": "int64"}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
 LARGEST_HEADER = 8 * 2**20
+MOST_DIMENSIONS, LARGEST_DIMENSION = 8, 2**31
 
 
 @dataclass(frozen=True)
@@ -55,30 +56,41 @@ def pack_tensors(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Ten
 
 
 def unpack_tensors(kind: str, blob: bytes, device: str) -> Message:
-    """The message. An incomplete message or one of another kind is refused."""
+    """The message. An incomplete message or one of another kind is refused.
+
+    All tensors are parts of one copy of the message, which goes to the device at once.
+    """
     import safetensors
 
     length = int.from_bytes(blob[:8], "little")
     if len(blob) < 8 or length > min(LARGEST_HEADER, len(blob) - 8):
         raise Refused("message", "a safetensors file", f"{len(blob)} bytes", hint="ask again")
     try:
-        parts = safetensors.deserialize(blob)  # type: ignore[no-untyped-call]
+        safetensors.deserialize(blob)  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as reason:
         raise Refused("message", "a complete safetensors file", str(reason)) from None
-    metadata = json.loads(blob[8 : 8 + length]).get("__metadata__") or {}
-    header = Header.parse(metadata.get(FORMAT, "{}"))
+    entries = json.loads(blob[8 : 8 + length])
+    header = Header.parse((entries.pop("__metadata__", None) or {}).get(FORMAT, "{}"))
     found = header.fields.get("kind", "none")
     if found != kind:
         raise Refused("kind", kind, found)
+    on_host = torch.empty(
+        len(blob) - 8 - length, dtype=torch.uint8, pin_memory=device.startswith("cuda")
+    )
+    on_host.numpy()[:] = np.frombuffer(blob, dtype=np.uint8, offset=8 + length)
+    values = on_host.to(device, non_blocking=True)
     tensors = {}
-    for name, part in parts:
-        if part["dtype"] not in DTYPES:
-            raise Refused(name, f"one of {', '.join(DTYPES)}", part["dtype"])
+    for name, entry in entries.items():
+        if entry["dtype"] not in DTYPES:
+            raise Refused(name, f"one of {', '.join(DTYPES)}", entry["dtype"])
+        (start, end), shape = entry["data_offsets"], entry["shape"]
+        if len(shape) > MOST_DIMENSIONS or max(shape, default=0) > LARGEST_DIMENSION:
+            raise Refused(name, "the shape of a tensor of a network", shape)
         try:
-            array = np.frombuffer(part["data"], dtype=DTYPES[part["dtype"]]).reshape(part["shape"])
-        except ValueError:
-            raise Refused(name, "a shape that fits its numbers", part["shape"]) from None
-        tensors[name] = torch.from_numpy(array).to(device)
+            numbers = values[start:end].view(getattr(torch, DTYPES[entry["dtype"]]))
+            tensors[name] = numbers.view(shape)
+        except RuntimeError:  # numbers that do not start at a multiple of their size
+            raise Refused(name, "numbers in the order in which fedran packs them", start) from None
     return Message(header, tensors)
 
 
