@@ -336,11 +336,8 @@ def largest_row_norm(fingerprint: Fingerprint) -> float | None:
     >>> largest_row_norm(RandomFeatures(64, 1024).fingerprint)
     46.0
     """
-    try:
-        phi = RandomFeatures.from_fingerprint(fingerprint)
-    except Refused:
-        return None
-    return None if phi.kind == "relu" else phi.largest_gain
+    phi = _unit_norm_map(fingerprint)
+    return None if phi is None else phi.largest_gain
 
 
 def row_energy_range(fingerprint: Fingerprint) -> tuple[float, float] | None:
@@ -354,14 +351,20 @@ def row_energy_range(fingerprint: Fingerprint) -> tuple[float, float] | None:
     >>> round(low / 8192, 2), round(high / 8192, 2)
     (0.32, 0.59)
     """
-    try:
-        phi = RandomFeatures.from_fingerprint(fingerprint)
-    except Refused:
-        return None
-    if phi.kind == "relu":
+    phi = _unit_norm_map(fingerprint)
+    if phi is None:
         return None
     if not phi.projected:
         return 0.0, 1 + UNIT_SLACK
     M, spread = phi.out_features, GELU_VARIANCE * NEVER * phi.out_features
     low = GELU_ENERGY * M - math.sqrt(2 * spread)
     return max(0.0, low), GELU_ENERGY * M + 2 * math.sqrt(spread) + 2 * NEVER
+
+
+def _unit_norm_map(fingerprint: Fingerprint) -> RandomFeatures | None:
+    """The map that a fingerprint describes, if it describes one whose prepared rows have norm 1."""
+    try:
+        phi = RandomFeatures.from_fingerprint(fingerprint)
+    except Refused:
+        return None
+    return None if phi.kind == "relu" else phi

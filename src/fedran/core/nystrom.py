@@ -23,11 +23,12 @@ from fedran.core._linalg.blas import gram, matmul, mirror, unpack_lower
 from fedran.core._linalg.eigh import eigh
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
+from fedran.core.consistency import ENERGY_SLACK
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.ridge import Ridge, frobenius
 from fedran.core.summarize import without_rounding
-from fedran.core.summary import ENERGY_SLACK, Summary
+from fedran.core.summary import Summary
 from fedran.core.totals import Totals
 
 SKETCH_BASE, SKETCH_SLOPE = 0.03, 4.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -27,14 +26,12 @@ from fedran.core._linalg.truncation import check_rank, leading, leading_qr, squa
 from fedran.core.accounts import Accounts
 from fedran.core.calibration import Calibration, add_calibrations
 from fedran.core.class_sums import ClassSums
+from fedran.core.consistency import check_summary
 from fedran.core.errors import Refused
-from fedran.core.features import largest_row_norm
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.labels import Label
 
 Center = Literal["class"]
-ENERGY_SLACK = 1e-4
-"""Relative tolerance for rounding in the checks of factor and class sums against the energy."""
 SAME_CENTER = "summaries add only if they were made with the same center"
 
 
@@ -215,98 +212,9 @@ class Summary:
         return replace(self, factor=to_device(self.factor, device), sums=self.sums.to(device))
 
     def validate(self) -> Summary:
-        """Check that the numbers can describe real rows; returns self or raises Refused.
-
-        All values are finite, counts are positive and add up to at most ``n_rows``, a centred
-        factor has at most ``n_rows`` minus the number of classes columns, cut <= M eps_G, and
-        ||F||^2 + cut = energy, where a centred summary adds sum_c ||b_c||^2 / n_c on the left.
-        Without centring that sum is at most the energy (Cauchy-Schwarz). Where the feature map
-        bounds the norm of a row by R, energy <= n_rows R^2 and ||b_c|| <= n_c R.
-        """
-        acc = self.accounts
-        for name in acc.__dataclass_fields__:
-            value = getattr(acc, name)
-            if not math.isfinite(value) or (value < 0 and name != "weight_excess"):
-                raise Refused(f"accounts.{name}", "a finite number, at least 0", value)
-        self._validate_weights()
-        if self.calibration is not None:
-            self.calibration.validate(acc.weight)
-        if acc.n_rows == 0 and acc.energy > 0:
-            raise Refused("accounts.energy", "0 where n_rows is 0", acc.energy)
-        if not min(acc.n_rows, 1) <= acc.parts <= acc.n_rows:
-            raise Refused("accounts.parts", f"1 to n_rows = {acc.n_rows}", acc.parts)
-        if acc.mixture_rows:
-            raise Refused("accounts.mixture_rows", "0 in a summary", acc.mixture_rows)
-        if any(n < 1 for n in self.counts):
-            raise Refused("counts", "at least one row for every class listed", min(self.counts))
-        if sum(self.counts) > acc.n_rows:
-            raise Refused("counts", f"at most n_rows = {acc.n_rows} in all", sum(self.counts))
-        free = acc.n_rows - (len(self.classes) if self.center else 0)
-        if self.rank > free:
-            what = "n_rows - classes" if self.center else "n_rows"
-            raise Refused("rank", f"at most {what} = {free}", self.rank)
-        self._validate_energy()
-        if max(acc.eta_loc, acc.eta_merge) > 1 + ENERGY_SLACK:
-            raise Refused("accounts", "eta_loc and eta_merge of at most 1", "larger shares")
-        least = (acc.cut - ENERGY_SLACK * acc.energy) / self.out_features
-        if acc.eps_G < least:
-            raise Refused("accounts.eps_G", f"at least cut / M = {least:.6g}", acc.eps_G)
+        """Self, if its numbers can describe real rows; ``check_summary`` refuses it otherwise."""
+        check_summary(self)
         return self
-
-    def _validate_weights(self) -> None:
-        """Weights are finite and positive, and those of the classes add up to at most all."""
-        acc, weights = self.accounts, self.sums.weights
-        if weights is None:
-            if acc.weight_excess:
-                raise Refused("accounts.weight_excess", "0 without weights", acc.weight_excess)
-            return
-        if acc.n_rows and acc.weight <= 0:
-            raise Refused("accounts.weight_excess", "a positive total weight", acc.weight)
-        if not all(math.isfinite(w) and w > 0 for w in weights):
-            raise Refused("weights", "finite, positive numbers", weights)
-        if sum(weights) > acc.weight * (1 + 1e-9):
-            raise Refused("weights", f"at most {acc.weight:.6g} in all", sum(weights))
-
-    def _validate_energy(self) -> None:
-        """The checks of the factor and the class sums against the energy and the counts."""
-        acc = self.accounts
-        counts = self.sums.totals
-        with np.errstate(over="ignore", invalid="ignore"):
-            held = float(np.sum(self.sigma**2))
-            norms = np.linalg.norm(to_numpy(self.class_sums), axis=0)
-            between = float(np.sum(norms**2 / counts))
-        if not math.isfinite(held):
-            raise Refused("factor", "finite values", "NaN or infinity")
-        if not np.all(np.isfinite(norms)):
-            raise Refused("class_sums", "finite values", "NaN, infinity or beyond float64")
-        # The wire format keeps every ||b_c||, so eps_B excuses nothing.
-        if between > acc.energy * (1 + ENERGY_SLACK):
-            raise Refused(
-                "class_sums",
-                f"sums that energy {acc.energy:.6g} and the counts allow",
-                f"sums that need {between:.6g}",
-            )
-        total, parts = held + acc.cut, "||F||^2 + cut"
-        if self.center:
-            total, parts = total + between, f"{parts} + sum_c ||b_c||^2 / n_c"
-        if not abs(total - acc.energy) <= ENERGY_SLACK * acc.energy:
-            raise Refused("accounts.energy", f"{parts} = {total:.6g}", f"{acc.energy:.6g}")
-        largest = None if self.fingerprint is None else largest_row_norm(self.fingerprint)
-        if largest is None:
-            return
-        if acc.energy > acc.weight * largest**2 * (1 + ENERGY_SLACK):
-            raise Refused(
-                "accounts.energy",
-                f"at most {largest**2:.6g} per row for this feature map",
-                f"{acc.mean_row_energy:.6g}",
-            )
-        if np.any(norms > counts * largest * (1 + ENERGY_SLACK)):
-            label = self.classes[int(np.argmax(norms / counts))]
-            raise Refused(
-                "class_sums",
-                f"a norm of at most n_c {largest:.6g} for this feature map",
-                f"{np.max(norms / counts):.6g} per row of class {label!r}",
-            )
 
     def content_digest(self) -> str:
         """``digest``, or SHA-256 over the arrays and fields where the summary was not decoded."""
