@@ -17,6 +17,7 @@ from fedran.core._linalg.arrays import (
     cast,
     like,
     namespace,
+    scale_rows,
     to_device,
     to_numpy,
 )
@@ -92,9 +93,8 @@ class ClassSums:
         counts = tuple(np.bincount(codes[known], minlength=len(classes)).tolist())
         if weights is None:
             return cls(classes, sum_by_code(H, codes, len(classes), block), counts)
-        H = H * namespace(H).astype(like(weights, H), H.dtype)[:, None]
         totals = np.bincount(codes[known], weights[known], len(classes))
-        sums = sum_by_code(H, codes, len(classes), block)
+        sums = sum_by_code(scale_rows(H, weights), codes, len(classes), block)
         return cls(classes, sums, counts, tuple(totals.tolist()))
 
     def state(self) -> tuple[dict[str, Any], NDArray[Any]]:
@@ -212,12 +212,16 @@ class ClassSums:
         weights = None if other.weights is None else tuple(-w for w in other.weights)
         counts = tuple(-n for n in other.counts)
         rest = self + replace(other, sums=-other.sums, counts=counts, weights=weights)
-        kept = [i for i, n in enumerate(rest.counts) if n > 0]
+        return rest.with_rows()
+
+    def with_rows(self) -> ClassSums:
+        """The sums of the classes that have rows."""
+        kept = [i for i, n in enumerate(self.counts) if n > 0]
         return ClassSums(
-            tuple(rest.classes[i] for i in kept),
-            rest.sums[:, kept],
-            tuple(rest.counts[i] for i in kept),
-            None if rest.weights is None else tuple(rest.weights[i] for i in kept),
+            tuple(self.classes[i] for i in kept),
+            self.sums[:, kept],
+            tuple(self.counts[i] for i in kept),
+            None if self.weights is None else tuple(self.weights[i] for i in kept),
         )
 
     def __radd__(self, other: object) -> ClassSums:

@@ -23,6 +23,7 @@ from fedran.core._linalg.arrays import (
     contiguous,
     like,
     namespace,
+    scale_rows,
     to_device,
     to_numpy,
 )
@@ -132,14 +133,14 @@ class ExactSum:
         """
         for rows, block in blocks:
             H = cast(block, "float64") if self.dtype == "float64" else block
-            xp, w, excess = namespace(H), None if weights is None else weights[rows], 0.0
+            w, excess = None if weights is None else weights[rows], 0.0
             sums = ClassSums.from_codes(H, classes, codes[rows], weights=w)
             if w is not None:
-                H = H * xp.astype(like(np.sqrt(w), H), H.dtype)[:, None]
-                excess = float(np.sum(w - 1.0))
+                H, excess = scale_rows(H, np.sqrt(w)), float(np.sum(w - 1.0))
             if isinstance(H, np.ndarray):
                 energy = float(np.einsum("ij,ij->i", H, H).sum(dtype=np.float64))
             else:
+                xp = namespace(H)
                 energy = float(xp.sum(cast(xp.sum(H * H, axis=1), "float64")))
             with self._lock:
                 self.add_factor(H.T)

@@ -16,7 +16,6 @@ from fedran.core._linalg.arrays import (
     like,
     linalg_errors,
     namespace,
-    to_device,
     to_numpy,
 )
 from fedran.core._linalg.blas import gram, matmul, mirror, unpack_lower
@@ -107,12 +106,7 @@ def totals_to_summary(
     Omega' W Omega do not amplify errors; nu is subtracted from the eigenvalues again.
     """
     rounding = rounding or RoundingErrors()
-    kept = [i for i, n in enumerate(total.sums.counts) if n]
-    sums = ClassSums(
-        tuple(total.classes[i] for i in kept),
-        to_device(to_numpy(total.sums.sums)[:, kept], device),
-        tuple(total.sums.counts[i] for i in kept),
-    )
+    sums = total.sums.with_rows().to(device)
     n_rows, between = sum(sums.counts), sums.energy
     eps_B = rounding.n_sites * rounding.sums * math.sqrt(total.out_features * len(sums))
     room = rounding.n_sites * rounding.energy + 2 * eps_B * frobenius(sums.means)

@@ -19,6 +19,7 @@ from fedran.core._linalg.arrays import (
     like,
     namespace,
     require_finite,
+    scale_rows,
     to_numpy,
 )
 from fedran.core._linalg.truncation import check_rank, leading
@@ -264,9 +265,7 @@ def _weighted(
     rows: Float[Array, "n M"], weights: Float64[NDArray[Any], " n"] | None
 ) -> Float[Array, "n M"]:
     """Rows times the square roots of their weights: their Gram is the weighted one."""
-    if weights is None:
-        return rows
-    return rows * namespace(rows).astype(like(np.sqrt(weights), rows), rows.dtype)[:, None]
+    return rows if weights is None else scale_rows(rows, np.sqrt(weights))
 
 
 def _excess(weights: Float64[NDArray[Any], " n"] | None) -> float:

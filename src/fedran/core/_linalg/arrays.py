@@ -45,6 +45,7 @@ __all__ = [
     "linalg_errors",
     "namespace",
     "require_finite",
+    "scale_rows",
     "to_device",
     "to_numpy",
 ]
@@ -99,6 +100,13 @@ def cast(x: Array, dtype: str) -> Array:
     """``x`` as ``"float32"`` or ``"float64"``; no copy when it is that already."""
     xp = namespace(x)
     return xp.astype(x, getattr(xp, dtype), copy=False)
+
+
+def scale_rows(
+    x: Float[Array, "n columns"], factors: Float64[Array, " n"]
+) -> Float[Array, "n columns"]:
+    """Each row of ``x`` times its factor, in the dtype of ``x``."""
+    return x * namespace(x).astype(like(factors, x), x.dtype)[:, None]
 
 
 def contiguous(x: Any, copy: bool = False) -> Array:
