@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -28,13 +27,12 @@ from fedran.core.totals import (
     sketch_width,
     totals,
 )
+from fedran.methods.analytic.aggregator_based import ExactAggregatorMethod, ServerState
 from fedran.methods.analytic.base import (
-    HeadMethod,
     OptionalKind,
     OptionalPositive,
     Width,
     pack_integers,
-    random_features,
     read_integers,
     require_few_rows,
 )
@@ -83,19 +81,15 @@ class Sketch:
 
 
 @dataclass(frozen=True)
-class SecureState:
-    """The feature map, what was absorbed, the Omega of the next task, and the newest head."""
+class SecureState(ServerState):
+    """What the server of an aggregator knows, its seed, and the Omega of the next task."""
 
-    spec: Spec
-    seed: int
-    phi: RandomFeatures
-    aggregator: Aggregator
-    sketch: Sketch
-    head: Head | None = None
+    seed: int = 0
+    sketch: Sketch = field(default_factory=Sketch)
 
 
 @dataclass(frozen=True)
-class FedRANSecure(HeadMethod):
+class FedRANSecure(ExactAggregatorMethod):
     """Class sums, counts, energy and a sketch of the Gram are added in 32-bit integers.
 
     This is the content of a secure sum without its masks, which cancel: the server adds the
@@ -132,17 +126,17 @@ class FedRANSecure(HeadMethod):
         """s, or None for the packed Gram."""
         return sketch_width(self.width, self.out_features)
 
-    def feature_map(self, in_features: int, seed: int) -> RandomFeatures:
-        """The map that all clients share."""
-        return random_features(in_features, self.out_features, self.kind, seed, self.source)
-
     def init(self, spec: Spec, seed: int) -> SecureState:
         """The feature map of this seed, an empty aggregator, a random Omega."""
         phi = self.feature_map(spec.in_features, seed)
         row_bounds(phi.fingerprint)  # a map without them is refused before any client starts
-        aggregator = Aggregator(self.out_features, fingerprint=phi.fingerprint, device=self.device)
         sketch = Sketch() if self._width is None else Sketch((seed, 0))
-        return SecureState(spec, seed, phi, aggregator, sketch)
+        return SecureState(spec, phi, self.new_aggregator(phi), seed=seed, sketch=sketch)
+
+    def solve(self, aggregator: Aggregator) -> Head:
+        """The ridge rule of sketches (or the given lambda)."""
+        rule = sketch_ridge(self.out_features)
+        return aggregator.solve(rule if self.lam is None else Ridge.absolute(self.lam))
 
     def broadcast(self, state: SecureState, task: int, round_: int) -> bytes:
         """Class list, number of clients and Omega of this task, and the newest head."""
@@ -151,7 +145,7 @@ class FedRANSecure(HeadMethod):
             return head
         fields, tensors = self._offer(state, task)
         fields["offer"] = _digest(fields, tensors)
-        return pack(OFFER, fields, {**tensors, "head": np.frombuffer(head, dtype=np.uint8)})
+        return pack(OFFER, fields, {**tensors, "head": head})
 
     def client(
         self, cstate: RandomFeatures | None, message: bytes, data: ClientData, seed: int
@@ -175,9 +169,10 @@ class FedRANSecure(HeadMethod):
         return phi, pack_integers(UPLOAD, fields, codes)
 
     def aggregate(
-        self, state: SecureState, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> SecureState:
+        self, state: ServerState, task: int, round_: int, uploads: dict[str, bytes]
+    ) -> ServerState:
         """Add the integers of all clients, decode the sum, rebuild, absorb, solve."""
+        assert isinstance(state, SecureState)
         classes = ordered(state.spec.task_classes[task])
         n_sites = len(state.spec.clients)
         if len(uploads) > n_sites:
@@ -202,19 +197,15 @@ class FedRANSecure(HeadMethod):
             sketch = Sketch(seed)
             if self.omega == "aware":
                 sketch = Sketch(None, *omega_codes(aware_omega(summary.factor, self.width, seed)))
-        return self._solved(replace(state, sketch=sketch))
+        return self.solved(replace(state, sketch=sketch))
 
-    def gram(self, state: SecureState) -> tuple[Callable[[Any], Any], Any]:
-        """What the rebuilt summaries add up to."""
-        return state.phi, state.aggregator.gram()
-
-    def dump(self, state: SecureState) -> bytes:
+    def dump(self, state: ServerState) -> bytes:
         """The aggregator and the next Omega; the head follows from them."""
+        assert isinstance(state, SecureState)
         fields, tensors = state.sketch.parts()
-        held = np.frombuffer(encode(state.aggregator), dtype=np.uint8)
-        return pack(STATE, fields, {**tensors, "aggregator": held})
+        return pack(STATE, fields, {**tensors, "aggregator": encode(state.aggregator)})
 
-    def load(self, blob: bytes, spec: Spec, seed: int) -> SecureState:
+    def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
         """The state that ``dump`` wrote, with its head solved again."""
         message = unpack(blob, FILE_LIMITS).of_kind(STATE)
         loaded = replace(
@@ -222,15 +213,7 @@ class FedRANSecure(HeadMethod):
             aggregator=decode(message.stream("aggregator"), Aggregator, device=self.device),
             sketch=Sketch.read(message, self.out_features, self.width),
         )
-        return self._solved(loaded)
-
-    def _solved(self, state: SecureState) -> SecureState:
-        """The state with its head, by the ridge rule of sketches or the given lambda."""
-        if not state.aggregator.classes:
-            return state
-        rule = sketch_ridge(self.out_features)
-        ridge = rule if self.lam is None else Ridge.absolute(self.lam)
-        return replace(state, head=state.aggregator.solve(ridge))
+        return self.solved(loaded)
 
     def _offer(self, state: SecureState, task: int) -> Parts:
         fields, tensors = state.sketch.parts()
