@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
+from fedran.core.errors import positive_integer
 from fedran.wire.codec import DEFAULT_BITS
 from fedran.wire.sizes import head_bytes, mixture_bytes, paper_upload_values, upload_bytes
 from fedran.wire.summary_codec import check_precision
@@ -99,16 +100,19 @@ def plan(
     ('mixture', 6)
     """
     precision = check_precision(precision, bits)
-    _check_sizes(
-        out_features=out_features,
-        n_classes=n_classes,
-        budget_bytes=budget_bytes,
-        rank=rank,
-        in_features=in_features,
-        n_rows=n_rows,
-        min_group=min_group,
-        classes_seen=classes_seen,
-    )
+    sizes = {
+        "out_features": out_features,
+        "n_classes": n_classes,
+        "budget_bytes": budget_bytes,
+        "rank": rank,
+        "in_features": in_features,
+        "n_rows": n_rows,
+        "min_group": min_group,
+        "classes_seen": classes_seen,
+    }
+    for name, size in sizes.items():
+        if size is not None:
+            positive_integer(size, name)
     if (budget_bytes is None) == (rank is None):
         raise ValueError("give either budget_bytes or rank")
     M, C = out_features, n_classes
@@ -150,15 +154,10 @@ def plan(
 
 
 def _largest_rank(budget: int, M: int, C: int, precision: str, bits: float) -> int:
-    """Bisection: the size grows with the rank."""
-    low, high = 0, M + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if upload_bytes(M, middle, C, precision, bits) <= budget:
-            low = middle
-        else:
-            high = middle
-    return low
+    """The largest rank whose summary fits; 0 if none does. Bisection: sizes grow with the rank."""
+    sizes = range(M + 1)
+    fitting = bisect_right(sizes, budget, key=lambda r: upload_bytes(M, r, C, precision, bits))
+    return max(0, fitting - 1)
 
 
 def _smallest_groups(
@@ -173,11 +172,3 @@ def _smallest_groups(
     # Bisection: larger groups take fewer bytes.
     found = bisect_left(sizes, True, key=lambda size: need(size) <= budget)
     return None if found == len(sizes) else (sizes[found], need(sizes[found]))
-
-
-def _check_sizes(**sizes: int | None) -> None:
-    for name, value in sizes.items():
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a positive integer, got {value!r}")
