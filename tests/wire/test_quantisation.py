@@ -62,7 +62,8 @@ def test_class_sums_gain_one_bit_per_fourfold_number_of_rows():
     hnp.arrays(np.uint8, 3, elements=BITS),
 )
 def test_codes_are_the_nearest_and_reach_their_largest(rows, bits):
-    codes, scale = quantise(rows, bits)
+    codes = quantise(rows, bits)
+    scale = np.abs(rows).max(axis=1) / largest_code(bits)
     assert np.all(np.abs(codes * scale[:, None] - rows) <= scale[:, None] * (0.5 + 1e-6))
     some = rows.any(axis=1)
     assert np.all(np.abs(codes).max(axis=1)[some] == largest_code(bits)[some])
@@ -73,9 +74,7 @@ def test_the_largest_code_of_b_bits():
 
 
 def test_rows_of_zeros_get_zero_codes():
-    codes, scale = quantise(np.zeros((2, 3)), np.array([2, 12], np.uint8))
-    assert not codes.any()
-    assert np.all(scale > 0)
+    assert not quantise(np.zeros((2, 3)), np.array([2, 12], np.uint8)).any()
 
 
 @st.composite
@@ -108,7 +107,7 @@ def test_unpack_refuses_every_other_stream(case, noise):
 
 def test_the_compressed_size_is_close_to_the_entropy():
     rng = np.random.default_rng(0)
-    codes, _ = quantise(rng.standard_normal((32, 4096)), np.full(32, 6, np.uint8))
+    codes = quantise(rng.standard_normal((32, 4096)), np.full(32, 6, np.uint8))
     _, counts = np.unique(codes, return_counts=True)
     share = counts / codes.size
     entropy = -np.sum(share * np.log2(share)) / 8 * codes.size

@@ -274,5 +274,4 @@ def _starts_with(X: NDArray[Any], first: NDArray[Any]) -> bool:
 
 
 def _pack(kind: str, **streams: bytes) -> bytes:
-    arrays = {name: np.frombuffer(blob, dtype=np.uint8) for name, blob in streams.items()}
-    return pack(kind, {}, arrays)
+    return pack(kind, {}, streams)

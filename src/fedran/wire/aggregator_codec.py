@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any, Literal, cast
 
@@ -81,9 +80,7 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
         if not (isinstance(row, list) and len(row) == 3 and isinstance(row[2], str)):
             raise Refused("ledger", "rows of client, task, digest", row)
         ledger[check_id(row[0], "ledger"), check_id(row[1], "ledger")] = row[2]
-    calibration = header.calibration("histograms") if "histograms" in header.fields else None
-    if calibration is not None:
-        calibration.validate(math.inf)
+    calibration = header.optional_calibration("histograms")
     aggregator.restore(AggregatorState(values, arrays, ledger, calibration))
     return aggregator
 

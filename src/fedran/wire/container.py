@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import safetensors
@@ -32,6 +32,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "U8": np.dtype("u1"),
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+Tensor: TypeAlias = NDArray[Any] | bytes
+"""What ``pack`` stores: an array, or bytes as a tensor U8 [n] (``Container.stream`` reads them)."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,14 @@ class Container:
             raise Refused("tensors", f"only {', '.join(names)}", ", ".join(extra))
 
 
-def pack(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> bytes:
+def pack(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
     """A message as bytes. The same input gives the same bytes on every machine."""
     head = {"format": FORMAT, "version": f"{MAJOR}.{MINOR}", "kind": kind, **fields}
     text = json.dumps(head, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    arrays = {
-        name: np.ascontiguousarray(a, dtype=a.dtype.newbyteorder("<"))
-        for name, a in tensors.items()
-    }
+    arrays = {}
+    for name, tensor in tensors.items():
+        a = np.frombuffer(tensor, dtype=np.uint8) if isinstance(tensor, bytes) else tensor
+        arrays[name] = np.ascontiguousarray(a, dtype=a.dtype.newbyteorder("<"))
     entries: dict[str, Any] = {"__metadata__": {FORMAT: text, "sha256": _checksum(text, arrays)}}
     offset = 0
     # Wide types first: readers that map the file into memory need aligned tensors.

@@ -158,8 +158,7 @@ def _aggregator(agg: Aggregator, message: Container) -> tuple[str, dict[str, Sec
     }
     if rank is not None:
         content["center"] = _center(message.header.section("state").get("center"))
-    header = message.header
-    calibration = header.calibration("histograms") if "histograms" in header.fields else None
+    calibration = message.header.optional_calibration("histograms")
     bounds: Section = {k.replace("_", " "): v for k, v in asdict(agg.bounds).items()}
     return "aggregator: a server's state", {
         "content": content,

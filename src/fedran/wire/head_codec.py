@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, Literal
@@ -114,9 +113,7 @@ def decode_head(message: Container, limits: Limits) -> Head:
     }
     route = printable(section.text("route", 1000), 1000)
     diagnosis = Diagnosis(route=route, n_rows=section.integer("n_rows"), **numbers)
-    calibration = header.calibration("histograms") if "histograms" in header.fields else None
-    if calibration is not None:
-        calibration.validate(math.inf)
+    calibration = header.optional_calibration("histograms")
     fingerprint = header.fingerprint("fingerprint")
     return Head(weights.T, classes, diagnosis, fingerprint, message.digest, calibration, seen)
 

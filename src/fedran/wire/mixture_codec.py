@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
 from fedran.core.mixture import MAX_DIRECTIONS, Mixture, MixturePart
-from fedran.wire.container import Container, pack
-from fedran.wire.quantisation import MAX_BITS, MIN_BITS, pack_codes, quantise, unpack_codes
+from fedran.wire.container import Container, Tensor, pack
+from fedran.wire.quantisation import MAX_BITS, check_bits, pack_codes, quantise, unpack_codes
 from fedran.wire.validation import MAX_ROWS, Header, Limits
 
 MixturePrecision = Literal["mixed", "float32"]
@@ -32,8 +32,7 @@ def check_mixture_precision(precision: str, bits: float) -> MixturePrecision:
     if precision not in MIXTURE_PRECISIONS:
         choices = " or ".join(MIXTURE_PRECISIONS)
         raise ValueError(f"the precision of a mixture must be {choices}, got {precision!r}")
-    if not MIN_BITS <= bits <= MAX_BITS:
-        raise ValueError(f"bits must lie in {MIN_BITS} .. {MAX_BITS}, got {bits!r}")
+    check_bits(bits)
     return precision
 
 
@@ -55,7 +54,7 @@ def encode_mixture(mixture: Mixture, precision: MixturePrecision, bits: float) -
         ],
     }
     counts = _stack([part.counts for part in parts], np.int64)
-    tensors: dict[str, NDArray[Any]] = {
+    tensors: dict[str, Tensor] = {
         "counts": _bytes_of_counts(counts),
         "spreads": _stack([part.spreads for part in parts], np.float32),
         "shares": _stack([part.shares for part in parts], np.float32),
@@ -65,14 +64,14 @@ def encode_mixture(mixture: Mixture, precision: MixturePrecision, bits: float) -
         directions = _stack([part.directions for part in parts], np.float32, d)
         return pack("mixture", header, {**tensors, "means": means, "directions": directions})
     widths = _mean_bits(counts, bits)
-    codes, _ = quantise(means, widths)
-    tensors["means"] = _as_stream(pack_codes(codes, widths))
+    codes = quantise(means, widths)
+    tensors["means"] = pack_codes(codes, widths)
     tensors["means_bits"] = widths
     tensors["means_scale"] = _norm_ratio(means, codes)
     coded = [_quantise_directions(part.directions) for part in parts]
     widths = _stack([w for _, w in coded], np.uint8)
     codes = _stack([c for c, _ in coded], np.int16, d)
-    tensors["directions"] = _as_stream(pack_codes(codes, widths))
+    tensors["directions"] = pack_codes(codes, widths)
     tensors["directions_bits"] = widths
     return pack("mixture", header, tensors)
 
@@ -211,7 +210,7 @@ def _quantise_directions(
     """Codes of orthonormal rows with as many bits as keep them independent, and the bits."""
     for bits in range(DIRECTION_BITS, MAX_BITS + 1):
         widths = np.full(len(directions), bits, dtype=np.uint8)
-        codes, _ = quantise(directions, widths)
+        codes = quantise(directions, widths)
         if _least_eigenvalue(_unit_rows(codes)) >= 2 * INDEPENDENT:
             break
     return codes, widths
@@ -241,7 +240,3 @@ def _stack(arrays: list[NDArray[Any]], dtype: Any, columns: int | None = None) -
     """Arrays of all parts one after the other, also when there is none."""
     empty = np.zeros(0 if columns is None else (0, columns), dtype=dtype)
     return np.concatenate([empty, *(a.astype(dtype) for a in arrays)])
-
-
-def _as_stream(data: bytes) -> NDArray[np.uint8]:
-    return np.frombuffer(data, dtype=np.uint8)

@@ -61,15 +61,20 @@ def allocate_sum_bits(counts: tuple[int, ...], average: float) -> NDArray[np.uin
     return np.clip(np.rint(wish), MIN_BITS, MAX_BITS).astype(np.uint8)
 
 
-def quantise(rows: NDArray[Any], bits: NDArray[np.uint8]) -> tuple[Codes, NDArray[np.float64]]:
-    """Integer codes (k, M) of the rows, and the scale with rows ~ codes * scale[:, None]."""
-    levels = largest_code(bits)
+def check_bits(bits: float) -> None:
+    """ValueError unless rows can be rounded to this average number of bits."""
+    if not MIN_BITS <= bits <= MAX_BITS:
+        raise ValueError(f"bits must lie in {MIN_BITS} .. {MAX_BITS}, got {bits!r}")
+
+
+def quantise(rows: NDArray[Any], bits: NDArray[np.uint8]) -> Codes:
+    """Integer codes (k, M) of the rows, with this number of bits per row."""
     peaks = np.max(np.abs(rows), axis=1, initial=0.0).astype(np.float64)
-    scale = np.where(peaks > 0, peaks, 1.0) / levels
+    scale = np.where(peaks > 0, peaks, 1.0) / largest_code(bits)
     codes = np.empty(rows.shape, dtype=np.int16)
     for i, row in enumerate(rows):
         codes[i] = np.rint(row / scale[i])
-    return codes, scale
+    return codes
 
 
 def largest_code(bits: NDArray[np.uint8]) -> NDArray[np.int64]:

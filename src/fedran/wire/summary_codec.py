@@ -20,12 +20,12 @@ from fedran.core.class_sums import ClassSums
 from fedran.core.consistency import Rounding
 from fedran.core.errors import Refused
 from fedran.core.summary import Center, Summary
-from fedran.wire.container import Container, pack
+from fedran.wire.container import Container, Tensor, pack
 from fedran.wire.quantisation import (
     MAX_BITS,
-    MIN_BITS,
     allocate_bits,
     allocate_sum_bits,
+    check_bits,
     largest_code,
     pack_codes,
     quantise,
@@ -59,8 +59,7 @@ def check_precision(precision: str, bits: float) -> Precision:
     """The precision of a summary. Raises ValueError if it or ``bits`` is not a valid choice."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-    if not MIN_BITS <= bits <= MAX_BITS:
-        raise ValueError(f"bits must lie in {MIN_BITS} .. {MAX_BITS}, got {bits!r}")
+    check_bits(bits)
     return precision
 
 
@@ -240,7 +239,7 @@ def _check_orthogonal(unit: NDArray[Any], precision: str) -> None:
 
 def _encode_directions(
     rows: NDArray[Any], sigma: NDArray[np.float64], precision: Precision, bits: float
-) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
+) -> tuple[dict[str, Tensor], NDArray[Any]]:
     """The tensors of the directions, and the unit rows that a decoder makes from them."""
     if precision in _DTYPE:
         peaks = np.max(np.abs(rows), axis=1, keepdims=True) if len(rows) else 1.0
@@ -248,17 +247,16 @@ def _encode_directions(
         stored = (rows / peaks if precision == "float16" else rows).astype(_DTYPE[precision])
         return {"directions": stored}, _unit_rows(stored)
     if precision == "int8":
-        codes, _ = quantise(rows, np.full(len(rows), 8, dtype=np.uint8))
+        codes = quantise(rows, np.full(len(rows), 8, dtype=np.uint8))
         return {"directions": codes.astype(np.int8)}, _unit_rows(codes)
     average = bits
     while True:
         widths = allocate_bits(sigma, average)
-        codes, _ = quantise(rows, widths)
+        codes = quantise(rows, widths)
         unit = _unit_rows(codes)
         # Directions with few large entries need more bits, or the decoder refuses them.
         if _deviation(unit) <= 0.9 * TOLERANCE["mixed"] or average >= 2 * MAX_BITS:
-            stream = np.frombuffer(pack_codes(codes, widths), dtype=np.uint8)
-            return {"directions": stream, "directions_bits": widths}, unit
+            return {"directions": pack_codes(codes, widths), "directions_bits": widths}, unit
         average += 1
 
 
@@ -276,7 +274,7 @@ def _unit_rows(stored: NDArray[Any]) -> NDArray[Any]:
 
 def _encode_sums(
     sums: NDArray[np.float64], counts: tuple[int, ...], precision: Precision, bits: float
-) -> tuple[dict[str, NDArray[Any]], NDArray[np.float64]]:
+) -> tuple[dict[str, Tensor], NDArray[np.float64]]:
     """The tensors of the class sums (C, M), and the float64 rows that a decoder makes from them."""
     if precision in ("float64", "float32"):
         with np.errstate(over="ignore"):
@@ -288,9 +286,8 @@ def _encode_sums(
     sums = np.where(norms[:, None] > 0, sums, 0.0)  # also where the squares underflow
     if precision == "mixed":
         widths = allocate_sum_bits(counts, bits)
-        stored, _ = quantise(sums, widths)
-        stream = np.frombuffer(pack_codes(stored, widths), dtype=np.uint8)
-        tensors: dict[str, NDArray[Any]] = {"sums": stream, "sums_bits": widths}
+        stored = quantise(sums, widths)
+        tensors: dict[str, Tensor] = {"sums": pack_codes(stored, widths), "sums_bits": widths}
     else:
         peaks = np.max(np.abs(sums), axis=1, initial=0.0)
         stored = (sums / np.where(peaks > 0, peaks, 1.0)[:, None]).astype("<f2")

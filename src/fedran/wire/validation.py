@@ -210,6 +210,11 @@ class Header:
         compared = section.number("compared", MAX_ENERGY)
         return Calibration(np.array(losses), np.array(gaps), compared)
 
+    def optional_calibration(self, key: str) -> Calibration | None:
+        """A calibration of any number of rows; None if the field is missing."""
+        found = self.calibration(key) if key in self.fields else None
+        return None if found is None else found.validate(math.inf)
+
 
 def plain_accounts(accounts: Accounts) -> dict[str, Any]:
     """The fields of accounts for a header; ``weight_excess`` only where rows have weights."""

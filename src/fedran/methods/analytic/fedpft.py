@@ -151,8 +151,8 @@ class FedPFT(HeadMethod):
 
     def dump(self, state: PftState) -> bytes:
         """The uploads; mixtures and head follow from them and the seed."""
-        joined = np.frombuffer(b"".join(state.uploads), dtype=np.uint8)
-        return pack("pft-state", {"sizes": [len(b) for b in state.uploads]}, {"uploads": joined})
+        sizes = [len(blob) for blob in state.uploads]
+        return pack("pft-state", {"sizes": sizes}, {"uploads": b"".join(state.uploads)})
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> PftState:
         """The state that ``dump`` wrote, with its head trained again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from fedran.methods.analytic.base import (
 )
 from fedran.methods.protocol import Claims, ClientData
 from fedran.settings import at_least
-from fedran.wire.container import pack, unpack
+from fedran.wire.container import Tensor, pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
 OFFER, UPLOAD = "dp-offer", "dp-sums"
@@ -94,7 +94,7 @@ class FedRANDP(AggregatorMethod):
             "classes": list(ordered(state.spec.task_classes[task])),
             "n_sites": len(state.spec.clients),
         }
-        tensors: dict[str, NDArray[Any]] = {"head": np.frombuffer(head, dtype=np.uint8)}
+        tensors: dict[str, Tensor] = {"head": head}
         center = self._center(state)
         if center is not None:
             tensors["center"] = center

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from fedran.methods.analytic.base import (
 from fedran.methods.analytic.feature_maps import FeatureMap
 from fedran.methods.analytic.gram_based import GramServer, GramState
 from fedran.methods.protocol import Claims, ClientData
-from fedran.wire.container import Container, pack, unpack
+from fedran.wire.container import Container, Tensor, pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
 
@@ -138,13 +138,12 @@ def pack_rows(
     kind: str,
     classes: tuple[Label, ...],
     codes: NDArray[np.int64],
-    tensors: dict[str, NDArray[Any]],
+    tensors: Mapping[str, Tensor],
 ) -> bytes:
     """A message of rows: their labels as class numbers of two bytes (four beyond 65,536)."""
     width = 2 if len(classes) <= 2**16 else 4
-    numbers = np.frombuffer(codes.astype(f"<u{width}").tobytes(), dtype=np.uint8)
     fields = {"classes": list(classes), "n": len(codes), "width": width}
-    return pack(kind, fields, {"codes": numbers, **tensors})
+    return pack(kind, fields, {"codes": codes.astype(f"<u{width}").tobytes(), **tensors})
 
 
 def unpack_rows(kind: str, blob: bytes) -> tuple[Container, list[Label]]:

@@ -58,10 +58,7 @@ class SendImages(SendFeatures):
         classes, codes = encode_labels(data.y, len(data.images))
         images = [data.images[int(i)] for i in np.flatnonzero(codes >= 0)]
         lengths = np.array([len(i) for i in images], dtype="<u4")
-        tensors = {
-            "blob": np.frombuffer(b"".join(images), dtype=np.uint8),
-            "lengths": np.frombuffer(lengths.tobytes(), dtype=np.uint8),
-        }
+        tensors = {"blob": b"".join(images), "lengths": lengths.tobytes()}
         return cstate, pack_rows("images", classes, codes[codes >= 0], tensors)
 
     def aggregate(
