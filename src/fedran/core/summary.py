@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add
 from typing import Any, Literal
 
@@ -105,7 +105,7 @@ class Summary:
         """r, the number of columns of the factor."""
         return int(self.factor.shape[1])
 
-    @property
+    @cached_property
     def sigma(self) -> Float64[NDArray[Any], " r"]:
         """Norms of the factor's columns, (r,) float64: the singular values when orthogonal."""
         total = np.zeros(self.rank)

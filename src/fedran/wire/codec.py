@@ -181,12 +181,15 @@ def decode_container(
     """The object in a verified container, refused unless it is of the given kind."""
     if kind is not None:
         message.of_kind(KINDS[kind])
+    found: Summary | Mixture | Head
     if message.kind == "summary":
-        return decode_summary(message, limits).to(device)
-    if message.kind == "mixture":
-        return decode_mixture(message, limits).to(device)
-    if message.kind == "head":
-        return decode_head(message, limits).to(device)
-    if message.kind == "aggregator":
+        found = decode_summary(message, limits)
+    elif message.kind == "mixture":
+        found = decode_mixture(message, limits)
+    elif message.kind == "head":
+        found = decode_head(message, limits)
+    elif message.kind == "aggregator":
         return decode_aggregator(message, limits, device)
-    raise Refused("kind", "summary, mixture, head or aggregator", message.kind)
+    else:
+        raise Refused("kind", "summary, mixture, head or aggregator", message.kind)
+    return found if device is None else found.to(device)

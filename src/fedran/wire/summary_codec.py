@@ -155,7 +155,8 @@ def rounding_of(message: Container, summary: Summary) -> Rounding:
     """
     precision = message.header.one_of("precision", *PRECISIONS)
     sigma, sums = summary.sigma, to_numpy(summary.class_sums)
-    peaks = np.max(np.abs(to_numpy(summary.factor)), axis=0, initial=0.0) / sigma
+    factor = to_numpy(summary.factor)
+    peaks = np.maximum(factor.max(axis=0, initial=0.0), -factor.min(axis=0, initial=0.0)) / sigma
     norms = np.linalg.norm(sums, axis=0)
     sum_peaks = np.max(np.abs(sums), axis=0, initial=0.0) / np.where(norms > 0, norms, 1.0)
     if precision == "mixed":

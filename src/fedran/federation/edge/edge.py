@@ -43,10 +43,12 @@ from fedran.federation.server.validation import (
     check_not_forgotten,
     check_parts,
     check_sender,
+    decode_unpacked,
     decode_upload,
 )
 from fedran.federation.site.outbox import Outbox
 from fedran.wire.codec import encode
+from fedran.wire.container import unpack
 from fedran.wire.files import refusals_name_file
 from fedran.wire.plan import plan
 from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
@@ -146,14 +148,15 @@ class Edge:
                 {k: d for k, d in self.accepted.items() if not revised or k != key},
                 {k: s for k, s in self.covered.items() if not revised or s != key},
             )
-            message = decode_upload(envelope, self.rules.limits)
+            upload = unpack(envelope.upload, self.rules.limits)
+            message = decode_unpacked(upload, self.rules.limits)
             if message.fingerprint is None or message.fingerprint.hash != statement.fingerprint:
                 expected = "the fingerprint of the message, as signed"
                 raise Refused("fingerprint", expected, statement.fingerprint)
             checker = self._checker or self._make_checker(message)
             checker.check(message, client=statement.client, task=statement.task)
             check_parts(statement, message)
-            check_accounts(envelope, message, self.rules.limits)
+            check_accounts(statement, message, upload)
         except Refused as reason:
             return Receipt.refusal(reason, *key, digest)
         self.database.add_upload(statement, message, blob)

@@ -19,8 +19,8 @@ from fedran.federation.protocol.messages import Envelope, MessageKind
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.quarantine import DEFAULT_THRESHOLDS, Thresholds, represented_sites
-from fedran.wire.codec import decode
-from fedran.wire.container import unpack
+from fedran.wire.codec import decode_container
+from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import classes_fit
 from fedran.wire.summary_codec import rounding_of
 from fedran.wire.validation import DEFAULT_LIMITS, Limits
@@ -127,7 +127,12 @@ def check_not_forgotten(statement: Statement, forgotten: Collection[UploadId]) -
 
 def decode_upload(envelope: Envelope, limits: Limits) -> Summary | Mixture:
     """The message in an envelope, of either kind."""
-    found = decode(envelope.upload, limits=limits)
+    return decode_unpacked(unpack(envelope.upload, limits), limits)
+
+
+def decode_unpacked(upload: Container, limits: Limits) -> Summary | Mixture:
+    """The message in a verified container, of either kind."""
+    found = decode_container(upload, None, limits, None)
     if not isinstance(found, (Summary, Mixture)):
         raise Refused("upload", "a summary or a mixture", type(found).__name__)
     return found
@@ -147,17 +152,17 @@ def check_parts(statement: Statement, message: Summary | Mixture) -> None:
         )
 
 
-def check_accounts(envelope: Envelope, message: Summary | Mixture, limits: Limits) -> None:
+def check_accounts(statement: Statement, message: Summary | Mixture, upload: Container) -> None:
     """Refuse a summary whose accounts the rows of one site cannot have.
 
     The accounts of a forwarded sum add up those of its members. The edge checked them.
     """
     if isinstance(message, Mixture):
         return
-    if envelope.statement.members:
+    if statement.members:
         check_row_energy(message)
     else:
-        check_one_site(message, rounding_of(unpack(envelope.upload, limits), message))
+        check_one_site(message, rounding_of(upload, message))
 
 
 def check_message(envelope: Envelope, rules: Rules, aggregator: Aggregator) -> Summary | Mixture:
@@ -168,7 +173,8 @@ def check_message(envelope: Envelope, rules: Rules, aggregator: Aggregator) -> S
         if size > rules.budget_bytes:
             expected = f"at most {rules.budget_bytes} bytes, the budget of the offer"
             raise UploadRefused(Code.TOO_LARGE, "upload", expected, size)
-    message = decode_upload(envelope, rules.limits)
+    upload = unpack(envelope.upload, rules.limits)
+    message = decode_unpacked(upload, rules.limits)
     if isinstance(message, Mixture) != (rules.message == "mixture"):
         got = type(message).__name__.lower()
         raise UploadRefused(Code.INVALID, "message", f"a {rules.message}", f"a {got}")
@@ -181,7 +187,7 @@ def check_message(envelope: Envelope, rules: Rules, aggregator: Aggregator) -> S
         expected = "rows that are not all zero"
         raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
     check_parts(statement, message)
-    check_accounts(envelope, message, rules.limits)
+    check_accounts(statement, message, upload)
     total = ordered({*aggregator.classes, *message.classes})
     if len(total) > rules.max_classes:
         expected = f"at most {rules.max_classes} over all uploads"
