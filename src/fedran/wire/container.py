@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,25 +38,16 @@ Tensor: TypeAlias = NDArray[Any] | bytes
 
 @dataclass(frozen=True)
 class Container:
-    """A verified message: its kind, header fields and tensors (views of one copy)."""
+    """A verified message: its kind, header fields, tensors (views of one copy) and digest."""
 
     kind: str
     header: Header
     tensors: dict[str, NDArray[Any]]
-    blob: bytes
-    """The whole message."""
+    digest: str
+    size: int
+    """Bytes of the whole message."""
     header_size: int
     """Bytes of its JSON header."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the whole message."""
-        return len(self.blob)
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the whole message."""
-        return hashlib.sha256(self.blob).hexdigest()
 
     def check_size(self, limits: Limits) -> None:
         """Refuse the message if it exceeds limits that were not known when it was unpacked."""
@@ -170,7 +160,8 @@ def unpack(blob: bytes, limits: Limits) -> Container:
             "it was written by an older fedran: make it again",
         )
         raise Refused("version", f"{MAJOR}.x", version, hint=newer if major > MAJOR else older)
-    return Container(header.text("kind", 32), header, tensors, blob, length)
+    digest = hashlib.sha256(blob).hexdigest()
+    return Container(header.text("kind", 32), header, tensors, digest, len(blob), length)
 
 
 def _checksum(text: str, tensors: Mapping[str, NDArray[Any]]) -> str:
