@@ -116,17 +116,16 @@ def unpack_codes(stream: bytes, bits: NDArray[np.uint8], width: int, name: str) 
         raise Refused(name, f"a stream of exactly {size} bytes when decompressed", got)
     raw = np.frombuffer(data, dtype=np.uint8)
     leading = raw[: len(bits) * width].view(np.int8).reshape(len(bits), width)
-    codes = leading.astype(np.int16)
+    codes, wide = leading.astype(np.int16), extra > 0
+    codes[wide] <<= extra[wide, None].astype(np.int16)
     start = len(bits) * width
     for row, low in zip(codes, extra, strict=True):
-        if low:
-            row <<= low
         for k in range(low):
             row |= np.unpackbits(raw[start : start + plane], count=width).astype(np.int16) << k
             start += plane
     if bits.size:
         beyond = np.maximum(codes.max(axis=1), -codes.min(axis=1)) > largest_code(bits)
         if beyond.any():
-            row = int(np.argmax(beyond))
-            raise Refused(name, f"codes of {bits[row]} bits in row {row}", "a larger code")
+            first = int(np.argmax(beyond))
+            raise Refused(name, f"codes of {bits[first]} bits in row {first}", "a larger code")
     return codes
