@@ -228,6 +228,7 @@ HELP = {
     "up": "Start a server and its sites on this machine in the background",
     "down": "Stop the server and the sites that run in a folder",
     "task": "Run a task: collect uploads",
+    "recharge": "Say what another private sum of a task costs",
     "simulate": "Run tasks over all sites",
     "renew": "Renew the server's certificate",
     "offer": "Print the server's request for a task as JSON",

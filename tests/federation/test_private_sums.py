@@ -13,9 +13,7 @@ from rich.console import Console
 
 import fedran
 from fedran.core.dp import Budget, composed, gaussian_epsilon
-from fedran.federation.ops.tasks import OverBudget, require_budget
-from fedran.federation.protocol.receipts import Code, Receipt
-from fedran.federation.secure.attempt import Stage
+from fedran.federation.ops.budget import OverBudget, require_budget
 from fedran.federation.server import secure_round
 from fedran.federation.server.entries import Charge
 from fedran.federation.server.ledger import over_budget, spent
@@ -24,50 +22,9 @@ from fedran.federation.site import contribution
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_status
 from fedran.federation.status.web import render_sections
-from helpers.secure_federation import CLASSES, D, SecureFederation, deaf, rows
+from helpers.secure_federation import CLASSES, D, PrivateFederation, SecureFederation, rows
 
 PHI = fedran.RandomFeatures(D, D, "cosine", source="test", projected=False)
-
-
-class PrivateFederation(SecureFederation):
-    """Sites that accept any epsilon, so that few rows suffice for a classifier."""
-
-    def __init__(self, folder, monkeypatch, **options):
-        super().__init__(folder, monkeypatch, **options)
-        for name in self.names:
-            self.set_site(name, max_epsilon=1000.0)
-
-    def set_site(self, name, privacy="dp", **limits):
-        lines = [f"{key} = {value}" for key, value in limits.items()]
-        text = [
-            'federation = "trial"',
-            f'client = "{name}"',
-            'folder = "data"',
-            "own_process = false",
-            f'privacy = "{privacy}"',
-            *lines,
-        ]
-        (self.folder / "sites" / name / "site.toml").write_text("\n".join(text) + "\n")
-
-    def settings(self, deadline=0.3, **changes):
-        changes = {"epsilon": 1000.0, "max_rows": 200, **changes}
-        found = ServerSettings(
-            "trial", D, D, "cosine", source="test", classes=CLASSES, privacy="dp", **changes
-        )
-        object.__setattr__(found, "deadline", deadline)
-        object.__setattr__(found, "exchange_seconds", 0.3)
-        return found
-
-    def write_settings(self, **budget):
-        lines = [f"{key} = {value!r}" for key, value in budget.items()]
-        (self.server / "server.toml").write_text(
-            f'federation = "trial"\nin_features = {D}\nout_features = {D}\nclasses = {CLASSES}\n'
-            'source = "test"\nprivacy = "dp"\n' + "\n".join(lines)
-        )
-
-    def learned(self, **changes):
-        with self.store(**changes) as store:
-            return store.aggregator.counts, store.database.ledger(), store.database.uploads()
 
 
 @pytest.fixture
@@ -140,15 +97,12 @@ def test_a_site_refuses_too_little_noise(trial):
 
 
 def test_a_site_that_demands_noise_gets_a_secure_sum_without_it_refused(trial, monkeypatch):
-    original = secure_round.make_terms
+    original = secure_round.make_content
 
-    def without_noise(settings, store, *arguments):
-        attempt, content = original(settings, store, *arguments)
-        content = replace(content, noise=None)
-        length = content.length(store.rules.fingerprint)
-        return replace(attempt, content=content.digest, length=length), content
+    def without_noise(*arguments):
+        return replace(original(*arguments), noise=None)
 
-    monkeypatch.setattr(secure_round, "make_terms", without_noise)
+    monkeypatch.setattr(secure_round, "make_content", without_noise)
     trial.run("may")
     assert trial.learned()[0] == {}
 
@@ -240,25 +194,6 @@ def test_no_class_is_withheld_and_no_pseudo_label_given(trial):
     trial.run("may")
     counts, _, _ = trial.learned()
     assert abs(sum(counts.values()) - 60) < 8
-
-
-def test_a_site_that_was_not_asked_to_reveal_repeats_its_noise(tmp_path, monkeypatch):
-    """A server that repeats the sum would otherwise average the noise of this site out."""
-    federation = PrivateFederation(tmp_path, monkeypatch, n=4)
-    totals = []
-
-    def lose(store, found):
-        totals.append((found.members, found.total.tolist()))
-        return Receipt(Code.INVALID, "cohort-1", "may.sum-1", "?", "lost")
-
-    monkeypatch.setattr(secure_round, "receive_sum", lose)
-    monkeypatch.setattr(secure_round, "over_budget", lambda *_: "")
-    nodes = {i: federation.node(name) for i, name in enumerate(federation.names)}
-    nodes[3] = federation.node("site-4", deaf(Stage.REVEAL))
-    for _ in range(2):
-        federation.run("may", nodes=nodes, epsilon=1.0)
-    assert [list(members) for members, _ in totals] == [federation.names] * 2
-    assert totals[0] == totals[1]
 
 
 def test_no_row_makes_a_site_refuse(trial, caplog):

@@ -21,7 +21,7 @@ from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.attempt import Stage, unpack_parts
 from fedran.federation.secure.contribution import sum_to_summary
-from fedran.federation.server.cohorts import make_terms
+from fedran.federation.server.cohorts import make_content
 from fedran.federation.server.store import Store
 from fedran.federation.site.secure import SumFiles
 from helpers import dishonest_server
@@ -159,7 +159,7 @@ def check_sums(fed, vectors):
             tasks.append(base_task(upload.task))
             assert [site for site, _ in upload.members] == list(SITES)
             plain = [vectors[tasks[-1], site] for site in SITES]
-            _, content = make_terms(settings, store, tasks[-1], 1, "")
+            content = make_content(settings, store, tasks[-1], "", 1)
             expected = sum_to_summary(
                 np.sum(plain, axis=0, dtype=np.uint32),
                 content,

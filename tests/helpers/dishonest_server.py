@@ -28,7 +28,7 @@ from fedran.federation.secure.agreement import ADVERTISED, advertised_keys, pack
 from fedran.federation.secure.attempt import STAGES, Answer, Attempt, Request, Stage
 from fedran.federation.secure.unmasking import ServerState
 from fedran.federation.server import executor
-from fedran.federation.server.cohorts import make_terms, next_number
+from fedran.federation.server.cohorts import make_attempt, make_content, next_number
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
 
@@ -195,7 +195,9 @@ class DishonestServer:
             sums = []
             for _ in range(2):
                 number = next_number(self.store, task)
-                attempt, contents[task] = make_terms(self.settings, self.store, task, number, "")
+                given = self.settings, self.store, task
+                content = contents[task] = make_content(*given, "", 1)
+                attempt = make_attempt(*given, number, content)
                 sums.append(Sum(unmasking.start(attempt, self.store.roster.clients)))
             running[task] = attack(*sums)
             requests[task] = next(running[task])

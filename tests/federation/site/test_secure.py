@@ -15,7 +15,7 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.secure.attempt import Request, Stage
 from fedran.federation.secure.pinning import PinnedRoster
-from fedran.federation.server.cohorts import make_terms
+from fedran.federation.server.cohorts import make_attempt, make_content
 from fedran.federation.site.app import LocalSite
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.report import read_site
@@ -41,7 +41,8 @@ def advertise(federation, number=1, name="site-1", task="may", **changes):
     asked = federation.settings(**changes)
     with federation.store() as store:
         store.rules = replace(store.rules, fingerprint=asked.features().fingerprint)
-        attempt, content = make_terms(asked, store, task, number, "")
+        content = make_content(asked, store, task, "", 1)
+        attempt = make_attempt(asked, store, task, number, content)
     request = Request(attempt, Stage.ADVERTISE).to_bytes()
     return me.answer(asked.offer(task), request, content.fields(), b"")
 

@@ -20,7 +20,16 @@ COMMANDS = {
         create.renew,
     ),
     "At a site": (site.repeat, site.rekey, site.check, site.revise, site.doctor),
-    "Run it": (run.server, run.client, run.up, run.down, run.task, run.simulate, run.rebuild),
+    "Run it": (
+        run.server,
+        run.client,
+        run.up,
+        run.down,
+        run.task,
+        run.recharge,
+        run.simulate,
+        run.rebuild,
+    ),
     "Watch it": (
         watch.status,
         watch.metrics,

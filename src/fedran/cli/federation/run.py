@@ -76,6 +76,34 @@ def task(
         raise typer.Exit(1)
 
 
+def recharge(
+    folder: ServerFolder,
+    task: Task,
+    yes: Annotated[bool, typer.Option("--yes", help="Agree to the cost.")] = False,
+) -> None:
+    """Say what another private sum of a task costs; with --yes, let the next run make it.
+
+    Needed where the sum of a task was charged to the privacy budget and its sites cannot finish it,
+    or where it was forgotten. The exit code is 1 without --yes.
+    """
+    from fedran.federation.ops.budget import recharge as run
+    from fedran.federation.server.settings import ServerPaths
+
+    cost = run(ServerPaths.find(folder), task, agreed=yes)
+    if cost.sites:
+        typer.echo(f"rows of {', '.join(cost.sites)} in task {task} were charged before.")
+    typer.echo(
+        f"Another sum raises the epsilon of a row from {cost.row:.3g} to {cost.row_after:.3g}, and "
+        f"that of a person with rows in every sum from {cost.person:.3g} to "
+        f"{cost.person_after:.3g} (at delta {cost.delta:g})."
+    )
+    if not yes:
+        typer.echo("nothing was changed; --yes agrees to this")
+        raise typer.Exit(1)
+    typer.echo("sites that have revealed the earlier sum agree with `fedran federation repeat`;")
+    typer.echo(f"then run `fedran federation task {folder} {task}` again")
+
+
 def parse_label(text: str) -> str | int:
     """A label of the command line: an integer, a text in double quotes, or any other text.
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from fedran.core.errors import MissingExtra, Refused
 from fedran.core.labels import Label, canonical
 from fedran.federation.ops import flower, owner
+from fedran.federation.ops.budget import require_budget
 from fedran.federation.ops.owner import FlowerRun
 from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.identity import base_task, check_task
@@ -27,7 +28,6 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.head import held_digest, update_head
 from fedran.federation.server.influence import InfluenceTable, measure_influence
-from fedran.federation.server.ledger import over_budget
 from fedran.federation.server.quorum import Quorum
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
@@ -50,10 +50,6 @@ class ServerNotRunning(OSError):
 
 class TaskInProgress(OSError):
     """Another task is open. A server runs one task at a time."""
-
-
-class OverBudget(OSError):
-    """A task would exceed the privacy budget."""
 
 
 class RunFailed(OSError):
@@ -115,20 +111,6 @@ def run_task(
             while not flower.is_listening(settings.address) and time.monotonic() < deadline:
                 time.sleep(1)
     raise RunFailed(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run.status}")
-
-
-def require_budget(paths: ServerPaths, task: str) -> None:
-    """Refuse a new task whose sum would exceed the privacy budget, before any site is asked."""
-    settings = paths.settings()
-    if settings.noise is None:
-        return
-    with closing(Database(paths.state)) as database:
-        ledger = database.ledger()
-    if any(charge.task == task for charge in ledger):  # late sites may still get their results
-        return
-    reason = over_budget(ledger, task, (), settings.noise.budget, settings.total_epsilon)
-    if reason:
-        raise OverBudget(f"task {task} is refused: {reason}")
 
 
 def open_classes(paths: ServerPaths, task: str, classes: Sequence[Label]) -> None:

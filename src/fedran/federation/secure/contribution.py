@@ -29,7 +29,7 @@ from fedran.core.totals import (
     omega_from_codes,
 )
 from fedran.federation.protocol.messages import MAX_WIDTH, read_labels
-from fedran.federation.secure.attempt import MAX_SITES, canonical_json, check_digest
+from fedran.federation.secure.attempt import MAX_ATTEMPTS, MAX_SITES, canonical_json, check_digest
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.fixed_point import FixedPoint, row_bounds, totals_fixed_point, totals_rounding
 from fedran.wire.validation import DEFAULT_LIMITS, Header
@@ -46,6 +46,8 @@ class Noise:
     delta: float
     honest: int
     """Shares that must be in the sum and unknown to everybody else for the guarantee to hold."""
+    draw: int = 1
+    """Counts sums of one task with fresh noise. A site draws its noise once for each."""
 
     @classmethod
     def read(cls, fields: object) -> Noise | None:
@@ -56,7 +58,10 @@ class Noise:
             raise Refused("noise", "an object", type(fields).__name__)
         header = Header(dict(fields))
         found = cls(
-            header.number("epsilon"), header.number("delta"), header.integer("honest", 1, MAX_SITES)
+            header.number("epsilon"),
+            header.number("delta"),
+            header.integer("honest", 1, MAX_SITES),
+            header.integer("draw", 1, MAX_ATTEMPTS),
         )
         try:
             found.budget  # noqa: B018

@@ -52,6 +52,9 @@ class OpenSum:
     """Whether answers came since the state was written."""
     left_out: frozenset[str] = frozenset()
     """Sites whose rows are in another sum already. They are not asked."""
+    members: frozenset[str] = frozenset()
+    """The members of a charged sum that this attempt repeats: it gives their sum, or none. Empty:
+    it repeats none."""
 
     @property
     def attempt(self) -> Attempt:
@@ -61,7 +64,9 @@ class OpenSum:
     @property
     def waiting_for(self) -> set[str]:
         """The sites whose answer to the present stage is missing."""
-        return set(self.state.waiting_for) - self.refused.keys() - self.left_out
+        found = set(self.state.waiting_for) - self.refused.keys() - self.left_out
+        vectors = self.members and self.state.stage is Stage.MASK
+        return found & self.members if vectors else found
 
     @property
     def name(self) -> str:
@@ -210,13 +215,14 @@ class Coordinator:
         assert state.stage is not None
         waiting = opened.waiting_for
         answered = set(state.answered(state.stage))
-        if state.stage is Stage.ADVERTISE:
+        first = state.stage is Stage.ADVERTISE
+        if first:
             waiting &= set(expected)
             answered &= set(live)
         if opened.idle or (waiting and now < opened.until):
             return False
-        patient = state.stage in (Stage.ADVERTISE, Stage.REVEAL)
-        if patient and len(answered) < state.needed:
+        too_few = len(answered) < state.needed or (first and not opened.members <= answered)
+        if too_few and (first or state.stage is Stage.REVEAL):
             opened.idle = True
             self._save(opened)
             return False
@@ -227,6 +233,12 @@ class Coordinator:
         stage = opened.state.stage
         assert stage is not None
         answered = opened.state.answered(stage)
+        missing = sorted(opened.members.difference(answered))
+        if missing and stage in (Stage.SHARE, Stage.MASK):
+            raise AttemptFailed(
+                f"attempt {opened.attempt.number} of {opened.attempt.task} repeats a sum, and "
+                f"{', '.join(missing)} did not answer stage {stage}; start another attempt"
+            )
         opened.state = unmasking.close(opened.state)
         opened.until, opened.refused = now + self.seconds, {}
         self.report("sum", name=opened.name, state="stage", stage=str(stage), clients=answered)

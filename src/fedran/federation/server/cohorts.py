@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import zlib
+from dataclasses import replace
 
 from fedran.core.errors import Refused
 from fedran.core.release import mean_row
@@ -40,32 +41,38 @@ from fedran.wire.validation import FILE_LIMITS
 log = logging.getLogger(__name__)
 
 
-def make_terms(
-    settings: ServerSettings, store: Store, task: str, number: int, omega: str
-) -> tuple[Attempt, Content]:
-    """What the sites of an attempt must agree on, as the settings say now."""
-    roster, fingerprint = store.roster.clients, store.rules.fingerprint
+def make_content(
+    settings: ServerSettings, store: Store, task: str, omega: str, draw: int
+) -> Content:
+    """What the numbers of a new sum mean, as the settings say now."""
     assert settings.labels is not None
-    content = Content(
+    noise = settings.noise
+    return Content(
         settings.labels,
         settings.sketch_columns,
         omega,
         zlib.crc32(f"{settings.federation} {task}".encode()),
-        min(len(roster), MAX_SITES),
+        min(len(store.roster.clients), MAX_SITES),
         settings.max_rows,
-        settings.noise,
+        None if noise is None else replace(noise, draw=draw),
     )
-    attempt = Attempt(
+
+
+def make_attempt(
+    settings: ServerSettings, store: Store, task: str, number: int, content: Content
+) -> Attempt:
+    """What the sites of an attempt must agree on, as roster and settings say now."""
+    fingerprint = store.rules.fingerprint
+    return Attempt(
         settings.federation,
         task,
         number,
         fingerprint.hash,
         content.digest,
         content.length(fingerprint),
-        roster_digest(roster),
+        roster_digest(store.roster.clients),
         settings.min_sites,
     )
-    return attempt, content
 
 
 def next_number(store: Store, task: str, at_least: int = 1) -> int:

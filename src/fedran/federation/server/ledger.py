@@ -1,4 +1,4 @@
-"""The budget of differential privacy: what was spent, and whether another sum fits.
+"""The budget of differential privacy: which sums may be revealed, and what was spent.
 
 A row is in one task, so it spends the epsilon of that task. A person may have rows in several
 tasks, or at several sites. In the worst case they are in every sum, and spend what all sums
@@ -7,11 +7,17 @@ together do, composed exactly.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedran.core.dp import Budget, composed, gaussian_epsilon
+from fedran.federation.secure.attempt import Stage
+from fedran.federation.secure.contribution import Content
+from fedran.federation.secure.coordinator import OpenSum
+from fedran.federation.server.database import Database
 from fedran.federation.server.entries import Charge
 
 
@@ -57,27 +63,142 @@ def spent(ledger: Sequence[Charge], delta: float) -> Spent:
 def over_budget(
     ledger: Sequence[Charge],
     task: str,
-    sites: Sequence[str],
+    sites: Collection[str],
     noise: Budget,
     total_epsilon: float | None,
+    accepted: Collection[int] = (),
 ) -> str:
-    """Why a sum over these sites would exceed the budget; empty if it does not.
+    """Why a sum over these sites, with fresh noise, would exceed the budget; empty: it does not.
 
     ``noise.epsilon`` is the budget of a row, and ``total_epsilon`` that of a person; None: every
-    person has rows in one task only.
+    person has rows in one task only. ``accepted`` are attempts at the task whose rows may be in
+    another sum, because the owner has agreed to what that costs.
     """
-    again = sorted({s for c in ledger if c.task == task for s in c.sites} & set(sites))
+    before = [c for c in ledger if c.task == task and c.attempt not in accepted]
+    again = sorted({site for charge in before for site in charge.sites}.intersection(sites))
     if again:
         return (
             f"rows of {', '.join(again[:5])} in task {task} were in a sum that was revealed before "
-            "and have spent their epsilon; name new rows as a new task"
+            "and have spent their epsilon; name new rows as a new task, or see what another sum "
+            f"costs with `fedran federation recharge SERVER {task}`"
         )
     new = Charge(0, 0.0, task, 0, noise.epsilon, noise.delta, tuple(sites))
-    before, after = (spent(charges, noise.delta).person for charges in (ledger, [*ledger, new]))
+    now, after = (spent(charges, noise.delta).person for charges in (ledger, [*ledger, new]))
     if total_epsilon is not None and after > total_epsilon * (1 + 1e-9):
         return (
-            f"total_epsilon is {total_epsilon:g}, of which {before:.3g} is spent; task {task} with "
+            f"total_epsilon is {total_epsilon:g}, of which {now:.3g} is spent; task {task} with "
             f"epsilon {noise.epsilon:g} would raise this to {after:.3g} (at delta "
             f"{noise.delta:g}); raise total_epsilon or lower epsilon in server.toml"
         )
     return ""
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A sum that was charged, and that the server does not have: sites may have revealed it."""
+
+    content: Content
+    omega: bytes
+    participants: tuple[str, ...]
+    """The sites that advertised keys. With them, the members may take part again."""
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Decides in a server's database which secure sums are revealed, and what each one spends.
+
+    A charge is written before the first site is asked to reveal, and is never taken back: from then
+    on the sum counts as known, whatever becomes of the attempt. A site adds its rows and its noise
+    once per content, and sends the same integers in every attempt with that content. The field
+    ``draw`` of the noise makes another content, with fresh noise. So there are three cases:
+
+    1. *The same content and the same members* as a charged sum: its numbers are the same. Another
+       attempt reveals nothing new, costs nothing, and needs nobody's consent.
+    2. *The same content and other members*: the noise cancels in the difference of the two sums,
+       except that of the sites in one of them only. A single site's share protects its rows
+       much less than was promised. So this never happens: a task with an unfinished sum is
+       attempted with exactly its members, and every other sum of the task has another draw.
+    3. *Another draw*: the noise of the two sums is independent, so they compose. Rows of a site in
+       both spend both charges, rows of a site in one of them spend that one. Rows that would spend
+       more than ``epsilon`` need the owner's consent (``recharge``).
+
+    ``tests/federation/server/test_ledger.py`` compares this with the exact mu of all sums together.
+    """
+
+    database: Database
+
+    @property
+    def charges(self) -> list[Charge]:
+        """All charges, oldest first."""
+        return self.database.ledger()
+
+    def draw(self, task: str) -> int:
+        """The draw of noise for a new sum of a task."""
+        return int(self._read(task)["draw"])
+
+    def accepted(self, task: str) -> tuple[int, ...]:
+        """Attempts whose rows may be in another sum of the task: the owner agreed."""
+        return tuple(self._read(task)["accepted"])
+
+    def unfinished(self, task: str) -> Unfinished | None:
+        """The sum that the next attempt at a task must repeat; None: there is none."""
+        found = self._read(task)["unfinished"]
+        if found is None:
+            return None
+        content, omega = Content.read(found["content"]), bytes.fromhex(found["omega"])
+        return Unfinished(content, omega, tuple(found["participants"]), tuple(found["members"]))
+
+    def charge(self, opened: OpenSum, total_epsilon: float | None) -> str:
+        """Charge a sum that is about to be revealed; returns why it must not be, or nothing."""
+        task, content, members = opened.attempt.task, opened.content, opened.state.survivors
+        noise, known = content.noise, self.unfinished(task)
+        if known is not None:
+            same = (known.content, known.members) == (content, members)
+            return "" if same else cannot_finish(task, known)
+        if noise is not None:
+            given = self.charges, task, members, noise.budget, total_epsilon
+            if reason := over_budget(*given, self.accepted(task)):
+                return reason
+        epsilon, delta = (math.inf, 0.0) if noise is None else (noise.epsilon, noise.delta)
+        fields = {
+            "content": content.fields(),
+            "omega": opened.omega.hex(),
+            "participants": opened.state.answered(Stage.ADVERTISE),
+            "members": members,
+        }
+        with self.database.transaction():
+            self.database.add_charge(task, opened.attempt.number, epsilon, delta, members)
+            self._write(task, unfinished=fields)
+        return ""
+
+    def finish(self, task: str) -> None:
+        """The server has the sum, or gives it up. Another sum of the task gets fresh noise."""
+        known = self.unfinished(task)
+        if known is not None:
+            used = 1 if known.content.noise is None else known.content.noise.draw
+            self._write(task, unfinished=None, draw=max(self.draw(task), used + 1))
+
+    def recharge(self, task: str) -> None:
+        """Give up the sums of a task that were charged: their rows may be in another one."""
+        with self.database.transaction():
+            self.finish(task)
+            attempts = [charge.attempt for charge in self.charges if charge.task == task]
+            self._write(task, accepted=attempts, draw=self.draw(task) + 1)
+
+    def _read(self, task: str) -> dict[str, Any]:
+        found = json.loads(self.database.fact(f"sum {task}") or "{}")
+        return {"draw": 1, "accepted": [], "unfinished": None, **found}
+
+    def _write(self, task: str, **changes: Any) -> None:
+        self.database.set_fact(f"sum {task}", json.dumps({**self._read(task), **changes}))
+
+
+def cannot_finish(task: str, found: Unfinished, gone: Collection[str] = ()) -> str:
+    """Why a charged sum, of which some sites are ``gone``, blocks its task."""
+    without = f" ({', '.join(sorted(gone)[:5])} cannot take part)" if gone else ""
+    return (
+        f"a sum of {', '.join(found.members[:5])} in task {task} was charged and may have been "
+        f"revealed, so it can only be repeated with exactly these sites{without}; see what another "
+        f"sum costs with `fedran federation recharge SERVER {task}`"
+    )

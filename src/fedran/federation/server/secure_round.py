@@ -20,16 +20,18 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
 from fedran.federation.protocol.transport import message_content
 from fedran.federation.secure.attempt import Stage
+from fedran.federation.secure.contribution import Content
 from fedran.federation.secure.coordinator import FOLDER, OMEGA, Coordinator, FinishedSum
 from fedran.federation.server import round as rounds
 from fedran.federation.server.cohorts import (
-    make_terms,
+    make_attempt,
+    make_content,
     members_in_quarantine,
     next_number,
     receive_sum,
     task_before,
 )
-from fedran.federation.server.ledger import over_budget
+from fedran.federation.server.ledger import Ledger, cannot_finish, over_budget
 from fedran.federation.server.quorum import Quorum, Verdict
 from fedran.federation.server.round import Reply, Round
 
@@ -54,6 +56,7 @@ class SecureRound(Round):
             self.store.events.write,
             time.monotonic(),
         )
+        self.ledger = Ledger(self.store.database)
         self.clients: dict[int, str] = {}
         """Node -> its client, once it has answered."""
         self.heard: set[int] = set()
@@ -144,24 +147,36 @@ class SecureRound(Round):
 
         ``limit`` is when the first stage ends without sites that have not answered.
         """
-        opened, left_out = self.sums.sums.get(task), frozenset(self.decided[task])
+        opened, decided = self.sums.sums.get(task), self.decided[task].keys()
         if task not in self.started and opened is not None:
             opened.until = max(limit, opened.until)
-            first, number = opened.state.stage is Stage.ADVERTISE, opened.attempt.number
-            terms = make_terms(self.settings, self.store, task, number, opened.content.omega)
-            if first and (opened.attempt, opened.content) != terms:
-                self.sums.fail(task, "the server's settings have changed")
-            elif not first and left_out & set(opened.state.answered(Stage.ADVERTISE)):
+            if opened.state.stage is Stage.ADVERTISE:
+                content = self._content(task, opened.content.omega)
+                given = self.settings, self.store, task, opened.attempt.number, content
+                if (opened.attempt, opened.content) != (make_attempt(*given), content):
+                    self.sums.fail(task, "the server's settings have changed")
+            elif decided & set(opened.state.answered(Stage.ADVERTISE)):
                 self.sums.fail(task, "the rows of a member were forgotten, or are in another sum")
         self.started.add(task)
         if self._may_open(task):
             self._begin(task, limit, aware)
         if task in self.sums.sums:
-            self.sums.sums[task].left_out = left_out
+            opened, unfinished = self.sums.sums[task], self.ledger.unfinished(task)
+            opened.left_out = frozenset(decided)
+            if unfinished is not None:
+                opened.members = frozenset(unfinished.members)
+                opened.left_out |= self.store.roster.clients.keys() - set(unfinished.participants)
+
+    def _content(self, task: str, omega: str) -> Content:
+        """What the next attempt at a task sums: the content of its unfinished sum, or a new one."""
+        unfinished = self.ledger.unfinished(task)
+        if unfinished is not None:
+            return unfinished.content
+        return make_content(self.settings, self.store, task, omega, self.ledger.draw(task))
 
     def _begin(self, task: str, limit: float, aware: bool) -> None:
         """Open an attempt, unless its sum would exceed the privacy budget."""
-        if reason := self._over_budget(task):
+        if reason := self._refusal(task):
             self.attempts[task] = MAX_ATTEMPTS
             log.error("task %s is refused: %s", task, reason)
             self.store.events.write("sum", name=task, state="over budget", reason=reason)
@@ -169,20 +184,34 @@ class SecureRound(Round):
         if self.attempts.get(task):  # everyone has to answer the first stage again
             limit = max(limit, time.monotonic() + self.settings.exchange_seconds)
         self.attempts[task] = self.attempts.get(task, 0) + 1
-        omega = task_before(self.settings, self.store, task) if aware else b""
-        digest = hashlib.sha256(omega).hexdigest() if omega else ""
+        unfinished = self.ledger.unfinished(task)
+        if unfinished is not None:
+            omega = unfinished.omega
+        else:
+            omega = task_before(self.settings, self.store, task) if aware else b""
+        content = self._content(task, hashlib.sha256(omega).hexdigest() if omega else "")
         number = next_number(self.store, task)
-        terms = make_terms(self.settings, self.store, task, number, digest)
-        self.sums.open(*terms, omega, limit)
+        attempt = make_attempt(self.settings, self.store, task, number, content)
+        self.sums.open(attempt, content, omega, limit)
 
-    def _over_budget(self, task: str) -> str:
-        """Why the sum of a task must not be revealed; empty: it may, or there is no budget."""
-        settings = self.settings
+    def _refusal(self, task: str) -> str:
+        """Why no attempt at the sum of a task may begin; empty: one may."""
+        settings, decided = self.settings, self.decided[task]
+        asked = self.store.roster.clients.keys() - decided.keys()
+        unfinished = self.ledger.unfinished(task)
+        if unfinished is not None:
+            gone = set(unfinished.members) - asked
+            if not gone:
+                return ""
+            stored = {decided.get(site) for site in gone} <= {Code.DUPLICATE, Code.QUARANTINED}
+            if settings.noise is not None and not stored:
+                return cannot_finish(task, unfinished, gone)
+            # The store has it, or it has no noise: then the sites' own rules protect them.
+            self.ledger.finish(task)
         if settings.noise is None:
             return ""
-        asked = sorted(self.store.roster.clients.keys() - self.decided[task].keys())
-        ledger = self.store.database.ledger()
-        return over_budget(ledger, task, asked, settings.noise.budget, settings.total_epsilon)
+        given = self.ledger.charges, task, asked, settings.noise.budget, settings.total_epsilon
+        return over_budget(*given, self.ledger.accepted(task))
 
     def _charge(self) -> None:
         """Note what is spent by sums that are about to be revealed, also by those without noise.
@@ -190,20 +219,11 @@ class SecureRound(Round):
         One that no longer fits the budget is given up: others were revealed since it was opened.
         """
         for task, opened in list(self.sums.sums.items()):
-            noise, number = opened.content.noise, opened.attempt.number
-            if opened.state.stage not in (Stage.REVEAL, None):
+            if opened.state.stage is not Stage.REVEAL:
                 continue
-            ledger, sites = self.store.database.ledger(), opened.state.survivors
-            if (task, number) in {(charge.task, charge.attempt) for charge in ledger}:
-                continue
-            total = self.settings.total_epsilon
-            if noise is None:
-                self.store.database.add_charge(task, number, math.inf, 0.0, sites)
-            elif reason := over_budget(ledger, task, sites, noise.budget, total):
+            if reason := self.ledger.charge(opened, self.settings.total_epsilon):
                 self.attempts[task] = MAX_ATTEMPTS
                 self.sums.fail(task, reason)
-            else:
-                self.store.database.add_charge(task, number, noise.epsilon, noise.delta, sites)
 
     def _ask(self, offer: dict[str, Any], limit: float) -> None:
         """Send every node what it is asked now. Nodes with nothing new are left alone."""
@@ -269,6 +289,7 @@ class SecureRound(Round):
     def _commit(self, finished: FinishedSum, task: str, quorum: Quorum) -> None:
         """Put a sum into the store as the upload of a cohort, and tell its members."""
         attempt, receipt = finished.attempt, receive_sum(self.store, finished)
+        self.ledger.finish(attempt.task)
         self.sums.forget(attempt.task)
         if receipt.code == Code.QUARANTINED:
             self.in_quarantine |= {(member, attempt.task) for member in finished.members}

@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from fedran.federation.secure.coordinator import OMEGA
 from fedran.federation.secure.pinning import PinnedRoster, read_clients
 from fedran.federation.secure.site_state import SiteState
 from fedran.federation.site.settings import SiteSettings
+from fedran.federation.site.spending import SentNoise, read_sent
 from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,9 @@ class SumFiles:
         """What is known about a task; may be empty.
 
         ``content``, ``fingerprint`` and ``limits`` of the contribution, or why it was ``refused``;
-        for which contents one was ``made``; ``code``, ``digest`` and ``reason`` of the receipt.
+        for which contents one was ``made``; its ``noise``, and what was ``sent`` with noise; how
+        many ``agreements`` to another sum were used; ``code``, ``digest`` and ``reason`` of the
+        receipt.
         """
         return read_json_object(self.path(task, "note"))
 
@@ -144,6 +147,24 @@ class SumFiles:
         write_atomically(self.path(task, "repeat"), b"%d" % number)
         self.set_note(task, limits=[], made=[])
         return True
+
+    def agreements(self, task: str, state: SiteState | None) -> int:
+        """How often the operator agreed to another sum, with an agreement that is not used yet."""
+        return int(self.note(task).get("agreements", 0)) + self.may_repeat(task, state)
+
+    def note_sent(self, state: SiteState) -> None:
+        """Note what an answer with a masked vector, or with shares, may reveal of the rows."""
+        attempt, note = state.attempt, self.note(state.attempt.task)
+        if not note.get("noise"):
+            return
+        before, agreement = read_sent(note), int(note.get("agreements", 0))
+        same = [s for s in before if (s.agreement, s.content) == (agreement, attempt.content)]
+        new = SentNoise(agreement, attempt.number, attempt.content, *note["noise"])
+        entry = replace(same[0] if same else new, attempt=attempt.number)
+        if Stage.REVEAL in state.answers:
+            entry = replace(entry, members=state.survivors)
+        kept = [asdict(s) for s in (*before, entry) if s not in same]
+        self.set_note(attempt.task, sent=kept)
 
     def settle(self, receipt: Receipt) -> None:
         """Keep the server's receipt, and delete the secrets of a sum that the server has."""
@@ -209,9 +230,11 @@ class Participant:
             newest, answer = masking.advertise(
                 request, self.identity, state, min_sites=self.limits.min_sites, repeat=repeat
             )
+            used = repeat and newest is not state
+            if used:
+                files.set_note(task, code="pending", agreements=files.agreements(task, state))
             files.save(newest)  # with its number, so the operator's agreement is used up
-            if repeat and newest is not state:
-                files.set_note(task, code="pending")
+            if used:
                 files.path(task, "repeat").unlink()
             return answer
         if state is None:
@@ -219,6 +242,7 @@ class Participant:
         if found.stage is Stage.MASK:
             files.require_made_for(state.attempt)
             state, answer = masking.mask(state, request, self.identity, files.vector(task))
+            files.note_sent(state)
         else:
             steps = {
                 Stage.SHARE: masking.share,
@@ -226,6 +250,8 @@ class Participant:
                 Stage.REVEAL: masking.reveal,
             }
             state, answer = steps[found.stage](state, request, self.identity)
+            if found.stage is Stage.REVEAL:
+                files.note_sent(state)
         files.save(state)
         return answer
 
@@ -259,6 +285,14 @@ class Participant:
             raise NoContribution(CANNOT_ADD, failed=True)
         if state is not None and state.attempt == attempt:
             return
+        agreement = files.agreements(task, state)
+        if any(s.agreement < agreement and s.content == content.digest for s in read_sent(note)):
+            raise Refused(
+                "content",
+                "another draw of noise, because this site agreed to another sum",
+                "one with which it has sent its rows before",
+                hint="the server's owner runs `fedran federation recharge`",
+            )
         known = task in (name for name, _ in files.settled())
         # Others may have revealed a sum with this site's vector. Sent again, it must be the same:
         # the difference would tell what changed, and new noise could be averaged out.
@@ -306,7 +340,8 @@ class Participant:
             log.error("task %s refused: %s; the server asked with %s", task, reason, asked)
             files.set_note(task, refused=f"{reason}; the server asked with {asked}")
             raise NoContribution(CANNOT_ADD, failed=True) from None
-        files.set_note(task, fingerprint=attempt.fingerprint, limits=limits, made=made)
+        noise = content.noise and (content.noise.epsilon, content.noise.delta)
+        files.set_note(task, fingerprint=attempt.fingerprint, limits=limits, made=made, noise=noise)
 
     def _check_limits(self, offer: Offer, attempt: Attempt, content: Content) -> None:
         """Refuse more features, or less noise, than this site's settings allow.

@@ -1,0 +1,55 @@
+"""What the rows of a site have spent, by the site's own record.
+
+A server keeps a ledger too, but a dishonest one need not keep it. So a site notes every vector with
+noise before it leaves, in ``TASK.note``, and limits what they spend together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fedran.core.dp import Budget, composed, gaussian_epsilon
+
+
+@dataclass(frozen=True)
+class SentNoise:
+    """Rows with noise that left this site masked, in an attempt whose sum may be known."""
+
+    agreement: int
+    """How often this site's operator had agreed to another sum of the task before."""
+    attempt: int
+    """The newest attempt with these integers."""
+    content: str
+    """Digest of the content. A site draws its noise once for each."""
+    epsilon: float
+    delta: float
+    members: tuple[str, ...] = ()
+    """The sites for whose sum this site revealed shares; empty if it revealed none."""
+
+
+def read_sent(note: dict[str, Any]) -> tuple[SentNoise, ...]:
+    """What a note says about the noise that was sent."""
+    return tuple(
+        SentNoise(**{**fields, "members": tuple(fields["members"])})
+        for fields in note.get("sent", [])
+    )
+
+
+def task_mu(sent: Iterable[SentNoise]) -> float:
+    """The mu that the rows of one task have spent.
+
+    Between two agreements of the operator, a vector of this site is in one sum at most
+    (``docs/explanation/secure-sums.md``), so the largest mu counts. Their sums compose.
+    """
+    largest: dict[int, float] = {}
+    for one in sent:
+        mu = Budget(one.epsilon, one.delta).mu
+        largest[one.agreement] = max(mu, largest.get(one.agreement, 0.0))
+    return composed(list(largest.values()))
+
+
+def spent_epsilon(tasks: Iterable[Iterable[SentNoise]], delta: float) -> float:
+    """The epsilon of a person with rows in all of these tasks."""
+    return gaussian_epsilon(composed([task_mu(sent) for sent in tasks]), delta)

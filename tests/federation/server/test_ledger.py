@@ -1,0 +1,127 @@
+"""What the ledger charges is compared with the exact mu of everything that was revealed."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedran.core.dp import Budget, composed
+from fedran.federation.secure.attempt import Stage
+from fedran.federation.secure.contribution import Content, Noise
+from fedran.federation.server.database import Database
+from fedran.federation.server.ledger import Ledger
+
+SITES = ("a", "b", "c", "d")
+COHORTS = [c for n in (3, 4) for c in itertools.combinations(SITES, n)]
+NOISE = Noise(1.0, 1e-5, honest=2)
+MU = Budget(1.0, 1e-5).mu
+
+
+def content_of(draw):
+    return Content((0, 1), 0, "", 7, 4, 100, Noise(1.0, 1e-5, 2, draw))
+
+
+def about_to_reveal(number, content, members, participants=SITES):
+    """An attempt whose sites have confirmed the list of members."""
+    state = SimpleNamespace(survivors=members, answered={Stage.ADVERTISE: participants}.get)
+    attempt = SimpleNamespace(task="may", number=number)
+    return SimpleNamespace(attempt=attempt, content=content, omega=b"center", state=state)
+
+
+def exact_mu(site, revealed, helper=None):
+    """The mu of a site's rows in all revealed sums together, each a pair (draw, members).
+
+    A row moves every sum with its site by one unit of MU^2 honest shares. The noise of a sum is the
+    sum of independent shares, one per site and draw; a helper of the server tells its own.
+    """
+    shares = sorted({(s, draw) for draw, members in revealed for s in members if s != helper})
+    mixing = np.array([[s in m and d == draw for s, d in shares] for draw, m in revealed], float)
+    moved = np.array([site in members for _, members in revealed], float)
+    covariance = mixing @ mixing.T
+    inverse = np.linalg.pinv(covariance, hermitian=True)
+    assert np.allclose(covariance @ inverse @ moved, moved), "noise covers every combination"
+    return MU * np.sqrt(NOISE.honest * moved @ inverse @ moved)
+
+
+def charged_mu(site, ledger):
+    return composed([MU for charge in ledger.charges if site in charge.sites])
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(Database(tmp_path))
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("fails"), st.sampled_from(COHORTS)),
+    st.tuples(st.just("gives its sum"), st.sampled_from(COHORTS)),
+    st.tuples(st.just("the owner recharges"), st.none()),
+)
+
+
+@settings(max_examples=50)
+@given(st.lists(EVENTS, max_size=7))
+def test_no_order_of_failures_reveals_more_than_was_charged(tmp_path_factory, events):
+    """Every attempt that may reveal counts as known, whether or not it gave a sum."""
+    ledger = Ledger(Database(tmp_path_factory.mktemp("ledger")))
+    revealed = []
+    for number, (what, members) in enumerate(events, 1):
+        if members is None:
+            ledger.recharge("may")
+            continue
+        known = ledger.unfinished("may")
+        content = content_of(ledger.draw("may")) if known is None else known.content
+        before = len(ledger.charges)
+        if ledger.charge(about_to_reveal(number, content, members), None):
+            continue
+        new = (content.noise.draw, members)
+        assert (len(ledger.charges) == before) == (new in revealed), "only a repeated sum is free"
+        revealed.append(new)
+        if what == "gives its sum":
+            ledger.finish("may")
+    for site, helper in itertools.permutations(SITES, 2):
+        if any(site in members for _, members in revealed):
+            assert exact_mu(site, revealed, helper) <= charged_mu(site, ledger) * (1 + 1e-9)
+    if ("the owner recharges", None) not in events:
+        assert all(charged_mu(site, ledger) <= MU for site in SITES)
+
+
+def test_the_same_noise_in_sums_over_other_sites_would_cost_more_than_two_charges():
+    """So the ledger has to refuse it, and the test above can fail."""
+    same_draw = [(1, SITES), (1, SITES[:3])]
+    assert exact_mu("d", same_draw) > 1.4 * MU
+    assert exact_mu("d", [(1, SITES), (2, SITES[:3])]) < MU
+    assert exact_mu("a", [(1, SITES), (1, SITES)]) == pytest.approx(exact_mu("a", [(1, SITES)]))
+
+
+def test_a_charged_sum_is_repeated_with_its_members_only_until_it_is_there(ledger):
+    content = content_of(1)
+    assert ledger.charge(about_to_reveal(1, content, SITES[:3]), None) == ""
+    found = ledger.unfinished("may")
+    assert (found.content, found.omega) == (content, b"center")
+    assert (found.participants, found.members) == (SITES, SITES[:3])
+    assert ledger.charge(about_to_reveal(2, content, SITES[:3]), None) == ""
+    assert [charge.attempt for charge in ledger.charges] == [1]
+    refused = ledger.charge(about_to_reveal(3, content, SITES), None)
+    assert "only be repeated with exactly these sites" in refused
+    ledger.finish("may")
+    assert (ledger.unfinished("may"), ledger.draw("may")) == (None, 2)
+    assert "rows of a, b" in ledger.charge(about_to_reveal(4, content_of(2), ("a", "b", "d")), None)
+    assert ledger.charge(about_to_reveal(5, content_of(2), ("d",)), None) == ""
+
+
+def test_an_owner_who_recharges_pays_for_both_sums(ledger):
+    ledger.charge(about_to_reveal(1, content_of(1), SITES[:3]), None)
+    ledger.recharge("may")
+    assert (ledger.unfinished("may"), ledger.accepted("may")) == (None, (1,))
+    draw = ledger.draw("may")
+    assert draw > 1
+    assert "total_epsilon is 1," in ledger.charge(about_to_reveal(2, content_of(draw), SITES), 1.0)
+    assert ledger.charge(about_to_reveal(2, content_of(draw), SITES), None) == ""
+    assert charged_mu("a", ledger) == composed([MU, MU])
+    assert charged_mu("d", ledger) == MU
+    ledger.finish("may")
+    assert "rows of a" in ledger.charge(about_to_reveal(3, content_of(draw + 1), SITES), None)

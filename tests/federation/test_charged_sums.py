@@ -1,0 +1,280 @@
+"""A private sum that fails after it was charged: it is repeated for nothing, or paid for again."""
+
+import itertools
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from typer.testing import CliRunner
+
+from fedran.cli.federation import app
+from fedran.core.dp import Budget, composed, gaussian_epsilon
+from fedran.core.errors import Refused
+from fedran.federation.ops.budget import OverBudget, recharge
+from fedran.federation.secure import unmasking
+from fedran.federation.secure.attempt import AttemptFailed, Stage
+from fedran.federation.server import secure_round
+from fedran.federation.server.settings import ServerPaths
+from fedran.federation.site.spending import read_sent
+from helpers.secure_federation import PrivateFederation, SecureFederation, requests_in
+
+EPSILON = 500.0
+TWICE = gaussian_epsilon(composed([Budget(EPSILON, 1e-5).mu] * 2), 1e-5)
+
+
+class Killed(BaseException):
+    """The server's process ends."""
+
+
+def kill(*_):
+    raise Killed
+
+
+def kill_at(stage):
+    """A site that answers a stage, and then the server is killed."""
+
+    def tamper(message, answer):
+        found = answer()
+        return kill() if stage in [r.stage for r in requests_in(message)] else found
+
+    return tamper
+
+
+def lose_files(federation):
+    """The files of the server's attempts are gone."""
+    for path in (federation.server / "state" / "sums").iterdir():
+        path.unlink()
+
+
+def made(tmp_path, monkeypatch, n=3, **options):
+    federation = PrivateFederation(tmp_path, monkeypatch, n=n, **options)
+    federation.write_settings(epsilon=EPSILON)
+    return federation
+
+
+def run(federation, task="may", names=None, **changes):
+    return federation.run(task, names, epsilon=EPSILON, min_clients=3, **changes)
+
+
+def charges(federation):
+    return [(c.task, c.attempt, list(c.sites)) for c in federation.learned()[1]]
+
+
+def cohorts(federation):
+    uploads = federation.learned()[2]
+    return [(u.key, [client for client, _ in u.members]) for u in uploads]
+
+
+def gone_after(stage):
+    """A site that answers nothing from the request of this stage on, for good."""
+    dead = []
+
+    def tamper(message, answer):
+        dead.extend(r for r in requests_in(message) if r.stage is stage)
+        return None if dead else answer()
+
+    return tamper
+
+
+@pytest.fixture
+def wrong_shares(monkeypatch):
+    """Shares that give no sum in the first attempt; what the sums are nevertheless."""
+    totals, original = [], unmasking.unmask
+
+    def unmask(state):
+        totals.append((state.survivors, original(state).tolist()))
+        if len(totals) == 1:
+            raise AttemptFailed("sites sent wrong shares")
+        return original(state)
+
+    monkeypatch.setattr(unmasking, "unmask", unmask)
+    return totals
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_wrong_shares_are_followed_by_the_same_sum_for_nothing(
+    tmp_path, monkeypatch, wrong_shares, n
+):
+    """Of four sites, one never reveals: it cannot know whether the sum is known, and repeats its
+    noise too. Otherwise a server that repeats the sum could average the noise out."""
+    federation = made(tmp_path, monkeypatch, n)
+    nodes = {i: federation.node(name) for i, name in enumerate(federation.names)}
+    if n == 4:
+        quiet = federation.names[3]
+
+        def tamper(message, answer):
+            return None if Stage.REVEAL in [r.stage for r in requests_in(message)] else answer()
+
+        nodes[3] = federation.node(quiet, tamper)
+    assert run(federation, nodes=nodes) == "complete"
+    assert len(wrong_shares) == 2
+    assert wrong_shares[0] == wrong_shares[1], "the same sites, rows and noise"
+    assert charges(federation) == [("may", 1, federation.names)]
+    assert cohorts(federation) == [(("cohort-2", "may.sum-2"), federation.names)]
+    federation.write_settings(epsilon=EPSILON)
+    with pytest.raises(Refused, match="rows of site-1"):
+        recharge(ServerPaths(federation.server), "may", agreed=True)
+
+
+@pytest.mark.parametrize("fault", ["roster", "file", "other task"])
+def test_a_charged_sum_is_finished_after(tmp_path, monkeypatch, fault):
+    """... the roster, the server's files or its state have changed in the meantime."""
+    federation = made(tmp_path, monkeypatch, n=4)
+    first = federation.names[:3]
+    federation.set_roster(first)
+
+    nodes = {i: federation.node(name) for i, name in enumerate(first)}
+    with pytest.raises(Killed):
+        run(federation, nodes={**nodes, 1: federation.node("site-2", kill_at(Stage.REVEAL))})
+    assert charges(federation) == [("may", 1, first)]
+    if fault == "roster":
+        federation.set_roster(federation.names)
+    else:
+        lose_files(federation)
+    if fault == "other task":
+        run(federation, "june", first)
+    run(federation, names=None if fault == "roster" else first)
+    assert (("cohort-2", "may.sum-2"), first) in cohorts(federation), "without the new site"
+    assert sorted(task for task, _, _ in charges(federation)) == (
+        ["june", "may"] if fault == "other task" else ["may"]
+    )
+
+
+@pytest.mark.parametrize("where", ["receive_sum", "Ledger.finish", "Coordinator.forget"])
+def test_a_server_that_is_killed_between_the_charge_and_the_store(tmp_path, monkeypatch, where):
+    """Late sites have a sum of their own afterwards."""
+    federation = made(tmp_path, monkeypatch, n=6, tasks=("may",))
+    first, late = federation.names[:3], federation.names[3:]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{secure_round.__name__}.{where}", kill)
+        with pytest.raises(Killed):
+            run(federation, names=first)
+    assert run(federation) == "complete"
+    assert [members for _, members in cohorts(federation)] == [first, late]
+    assert [members for _, _, members in charges(federation)] == [first, late]
+
+
+def test_sites_that_are_gone_for_good_cost_another_charge(tmp_path, monkeypatch):
+    """Two of five die when they are asked to reveal, and four are needed."""
+    federation = made(tmp_path, monkeypatch, n=5, tasks=("may",))
+    names, left = federation.names, federation.names[:3]
+    nodes = {i: federation.node(name) for i, name in enumerate(left)}
+    dead = {i: federation.node(names[i], gone_after(Stage.REVEAL)) for i in (3, 4)}
+    assert run(federation, nodes={**nodes, **dead}) == "short"
+    assert run(federation, names=left) == "short"
+    assert (charges(federation), cohorts(federation)) == ([("may", 1, names)], [])
+    paths = ServerPaths(federation.server)
+    federation.write_settings(epsilon=EPSILON, total_epsilon=EPSILON)
+    with pytest.raises(OverBudget, match="another sum of task may is refused"):
+        recharge(paths, "may", agreed=True)
+    federation.write_settings(epsilon=EPSILON)
+    said = CliRunner().invoke(app, ["recharge", str(federation.server), "may"])
+    assert (said.exit_code, "nothing was changed" in said.output) == (1, True)
+    assert f"of a row from 500 to {TWICE:.3g}" in said.output
+    assert list((federation.server / "state" / "sums").glob("*.state"))
+    cost = recharge(paths, "may", agreed=True)
+    assert cost.sites == tuple(names)
+    assert (cost.row, cost.person) == pytest.approx((EPSILON, EPSILON))
+    assert (cost.row_after, cost.person_after) == pytest.approx((TWICE, TWICE))
+    assert not list((federation.server / "state" / "sums").iterdir())
+    assert run(federation, names=left) == "short", "sites that revealed a sum were not asked yet"
+    for name in left:
+        federation.files(name).allow_repeat("may")
+    assert run(federation, names=left) == "quorum"
+    assert [members for _, members in cohorts(federation)] == [left]
+    (_, _, first), (_, _, second) = charges(federation)
+    assert (first, second) == (names, left)
+    sent = read_sent(federation.files("site-1").note("may"))
+    assert [(s.agreement, s.members) for s in sent] == [(0, tuple(names)), (1, tuple(left))]
+    assert len({s.content for s in sent}) == 2
+
+
+def test_a_member_that_left_blocks_a_charged_sum_until_the_owner_pays(
+    tmp_path, monkeypatch, caplog
+):
+    federation = made(tmp_path, monkeypatch, n=5, tasks=("may",))
+    names, left = federation.names, federation.names[:4]
+    nodes = {i: federation.node(name) for i, name in enumerate(names)}
+    nodes |= {i: federation.node(names[i], gone_after(Stage.REVEAL)) for i in (3, 4)}
+    run(federation, nodes=nodes)
+    federation.set_roster(left)
+    for name in left:
+        federation.files(name).allow_repeat("may")
+    assert run(federation, names=left) == "short"
+    assert "exactly these sites (site-5 cannot take part)" in caplog.text
+    recharge(ServerPaths(federation.server), "may", agreed=True)
+    assert run(federation, names=left) == "complete"
+    assert [members for _, members in cohorts(federation)] == [left]
+
+
+def test_a_site_whose_operator_agreed_sends_no_new_noise_for_nothing(tmp_path, monkeypatch):
+    """The server would take it for the noise that it has charged."""
+    federation = made(tmp_path, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(secure_round, "receive_sum", kill)
+        with pytest.raises(Killed):
+            run(federation)
+    lose_files(federation)
+    federation.files("site-2").allow_repeat("may")
+    run(federation)
+    assert cohorts(federation) == []
+    with federation.store() as store:
+        told = [e.get("reason", "") for e in store.events.read() if e["event"] == "sum"]
+    assert any("another draw of noise" in reason for reason in told)
+    federation.write_settings(epsilon=EPSILON)
+    recharge(ServerPaths(federation.server), "may", agreed=True)
+    for name in federation.names:
+        federation.files(name).allow_repeat("may")
+    assert run(federation) == "complete"
+    assert len(charges(federation)) == 2
+
+
+def test_sums_without_noise_are_repeated_in_the_same_way(tmp_path, monkeypatch, wrong_shares):
+    federation = SecureFederation(tmp_path, monkeypatch)
+    assert federation.run("may") == "complete"
+    assert wrong_shares[0] == wrong_shares[1]
+    with federation.store() as store:
+        (upload,) = store.database.uploads()
+        assert np.isinf([c.epsilon for c in store.database.ledger()]).tolist() == [True]
+    assert upload.client == "cohort-2"
+
+
+FAULTS = ["wrong shares", "killed", "files lost", "quiet at confirm", "other task"]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("faults", list(itertools.product(FAULTS, repeat=2)), ids=" then ".join)
+def test_after_any_two_faults_one_sum_was_revealed_and_charged_once(tmp_path, monkeypatch, faults):
+    federation = made(tmp_path, monkeypatch, n=4)
+    unmasked, original = set(), unmasking.unmask
+    for fault in (*faults, "none"):
+
+        def unmask(state, wrong=fault == "wrong shares"):
+            total = original(state)
+            if state.attempt.task == "may":
+                unmasked.add((state.attempt.content, state.survivors, total.tobytes()))
+                if wrong:
+                    raise AttemptFailed("sites sent wrong shares")
+            return total
+
+        monkeypatch.setattr(unmasking, "unmask", unmask)
+        tamper = {
+            "killed": kill_at(Stage.REVEAL),
+            "files lost": kill_at(Stage.REVEAL),
+            "quiet at confirm": gone_after(Stage.CONFIRM),
+        }.get(fault)
+        nodes = {i: federation.node(name) for i, name in enumerate(federation.names)}
+        with suppress(Killed):
+            run(federation, nodes={**nodes, 3: federation.node("site-4", tamper)})
+        if fault == "files lost":
+            lose_files(federation)
+        if fault == "other task":
+            run(federation, "june")
+    assert len(unmasked) == 1
+    found = [members for (_, task), members in cohorts(federation) if task.startswith("may")]
+    assert found == [federation.names]
+    assert [task for task, _, _ in charges(federation)].count("may") == 1
