@@ -10,7 +10,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import (
+    check_sample_weight_equivalence_on_dense_data,
+    parametrize_with_checks,
+)
 
 import fedran
 from fedran import FedRANClassifier
@@ -32,6 +35,10 @@ from helpers.small_model import M, assert_same_model, model, rows_of_blobs
 )
 def test_scikit_learn_conventions(estimator, check):
     check(estimator)
+
+
+def test_the_default_width_meets_the_strictest_tolerance_of_scikit_learn():
+    check_sample_weight_equivalence_on_dense_data("FedRANClassifier", FedRANClassifier())
 
 
 @pytest.fixture(scope="module")
@@ -370,13 +377,24 @@ def test_models_whose_columns_differ_are_not_added(blobs):
 
 def test_mixed_labels_in_a_list_are_refused_and_sums_start_from_zero(blobs):
     X, y, _, _ = blobs
-    with pytest.raises(ValueError, match="all numbers or all strings"):
-        FedRANClassifier(out_features=16).fit(X, ["b" if c == 0 else int(c) for c in y])
+    mixed = ["b" if c == 0 else int(c) for c in y]
+    for labels in (mixed, np.array(mixed, dtype=object)):
+        with pytest.raises(ValueError, match="all numbers or all strings"):
+            FedRANClassifier(out_features=16).fit(X, labels)
     a = FedRANClassifier(out_features=16).fit(X, y)
     assert sum([a, a]).score(X, y) == pytest.approx((a + a).score(X, y))
 
 
-@pytest.mark.parametrize("options", [{}, {"rank": 20}, {"out_features": 1100}])
+@pytest.mark.parametrize("gap", [None, float("nan")])
+def test_rows_without_a_label_are_counted_and_refused(gap, blobs):
+    X, y, _, _ = blobs
+    labels = [gap if i in (7, 9) else f"class {c}" for i, c in enumerate(y)]
+    for given in (labels, np.array(labels, dtype=object)):
+        with pytest.raises(ValueError, match="no label in 2 of 300 rows, first in row 7; leave"):
+            FedRANClassifier(out_features=16).fit(X, given)
+
+
+@pytest.mark.parametrize("options", [{}, {"rank": 20}, {"out_features": 2100}])
 def test_weighted_rows_equal_repeated_rows(blobs, options):
     X, y, X_test, _ = blobs
     times = np.random.default_rng(0).integers(0, 4, len(X))

@@ -85,8 +85,10 @@ def test_sites_agree_on_a_scaler_and_their_models_add(sites):
 
 
 def test_another_scaler_is_refused(sites):
-    with pytest.raises(TypeError, match="must be a FederatedScaler, got StandardScaler"):
-        FedRANClassifier(64, scaler=StandardScaler()).fit(*sites[0])
+    for scaler in (StandardScaler(), "standard", True):
+        expected = f"must be a FederatedScaler or None, got {type(scaler).__name__}; put other"
+        with pytest.raises(TypeError, match=expected):
+            FedRANClassifier(64, scaler=scaler).fit(*sites[0])
 
 
 def test_models_with_different_scalers_are_not_added(sites):

@@ -20,7 +20,7 @@ from fedran.core.errors import Refused
 from fedran.core.exact import ExactSum
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.head import Head
-from fedran.core.labels import Label, encode_labels, label_array, recode
+from fedran.core.labels import Label, encode_labels, is_missing, label_array, recode
 from fedran.core.ridge import Ridge, seen_directions
 from fedran.core.summarize import check_weights
 from fedran.core.summary import Summary
@@ -30,8 +30,9 @@ LEFT_OUT_ROWS = 1024
 """Most rows of one batch whose leave-one-out scores are computed: 2 M^2 operations per row."""
 NOVELTY_RANK = 64
 """Directions of the learned rows with which ``novelty`` compares."""
-FLOAT64_WIDTH = 1024
-"""Up to this M the sums are float64. Wider ones would take too much memory and time."""
+FLOAT64_WIDTH = 2048
+"""Up to this M the sums are float64, so that equal rows in another form give equal models to
+scikit-learn's tolerances. Wider ones would take too much memory and time."""
 
 
 class _Batch(NamedTuple):
@@ -90,7 +91,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     all columns, so a column with large values hides the others.
 
     ``fit`` takes n M (2 d + M) operations, and 2 M^2 more for each of at most 1,024 rows that
-    calibrate. The state has 4 M^2 bytes (8 M^2 for M up to 1,024) and holds no training row.
+    calibrate. The state has 4 M^2 bytes (8 M^2 for M up to 2,048) and holds no training row.
     ``partial_fit`` may add classes at any time. Scores do not depend on how rows are split into
     batches, except for rounding; the calibration does.
 
@@ -155,10 +156,13 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Ridge.parse(self.ridge)
         batch = self._checked(X, y, sample_weight, reset=fresh)
         scaler = self.scaler if fresh else self.scaler_
-        if scaler is not None and not hasattr(scaler, "mean_"):
+        if isinstance(scaler, FederatedScaler) and not hasattr(scaler, "mean_"):
             scaler = clone(scaler).fit(batch.X, sample_weight=batch.weights)
         if scaler is not None and not hasattr(scaler, "fingerprint_"):
-            raise TypeError(f"scaler must be a FederatedScaler, got {type(scaler).__name__}")
+            raise TypeError(
+                f"scaler must be a FederatedScaler or None, got {type(scaler).__name__}; put other "
+                "scalers before the classifier, in a Pipeline"
+            )
         batch = batch.scaled(scaler)
         phi = self._new_map(batch.X.shape[1], scaler) if fresh else self.phi_
         if phi.kind == "relu":
@@ -184,11 +188,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> _Batch:
         """Rows of positive weight with their labels, after scikit-learn's checks."""
-        # scikit-learn would turn [0, "b"] into two strings.
-        if isinstance(y, (list, tuple)) and 0 < sum(isinstance(v, str) for v in y) < len(y):
-            raise ValueError(
-                "labels must be all numbers or all strings in one call; use str(label)"
-            )
+        _require_labels(y)
         X, y = validate_data(self, X, y, reset=reset, dtype=[np.float32, np.float64])
         check_classification_targets(y)
         weights = None
@@ -386,6 +386,24 @@ def _common_parameters(clf: FedRANClassifier) -> dict[str, Any]:
         "rank": clf.rank,
         "ridge": clf.ridge,
     }
+
+
+def _require_labels(y: Any) -> None:
+    """ValueError where a label is missing, or where some are numbers and others strings.
+
+    scikit-learn would turn [0, "b"] into two strings, and take None for a regression target.
+    """
+    values = y if isinstance(y, (list, tuple)) else np.asarray(y)
+    if isinstance(values, np.ndarray) and (values.dtype.kind != "O" or values.ndim != 1):
+        return
+    missing = [i for i, label in enumerate(values) if is_missing(label)]
+    if missing:
+        raise ValueError(
+            f"y has no label in {len(missing)} of {len(values)} rows, first in row {missing[0]}; "
+            "leave such rows out, or estimate their labels with fedran.margin_labels"
+        )
+    if 0 < sum(isinstance(label, str) for label in values) < len(values):
+        raise ValueError("labels must be all numbers or all strings in one call; use str(label)")
 
 
 def _require_energy(X: NDArray[Any], out_features: int) -> None:

@@ -269,7 +269,7 @@ def test_other_files_and_folders_are_refused(tmp_path):
         load_vit(tmp_path)
     torch.manual_seed(0)
     reference_model(SIZES).save_pretrained(tmp_path)
-    with pytest.raises(Refused, match="a vision model and its image processor"):
+    with pytest.raises(Refused, match=r"^vit:.* a vision model and its image processor"):
         load_vit(tmp_path)
     wrong = {**PROCESSOR, "size": {"height": 16, "width": 16}}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(wrong))

@@ -93,6 +93,8 @@ def test_a_mixture_has_no_factor(made, cli):
         ("upload.fedran", "none.npz", "no such file; expected rows with labels"),
         ("upload.fedran", "bare.npz", "expected arrays features and labels or test and test_la"),
         ("upload.fedran", "rows.npy", "expected arrays features and labels"),
+        ("upload.fedran", "half.npz", "half.npz: expected rows with labels"),
+        ("upload.fedran", "wide.npz", "wide.npz: expected rows of"),
         (
             "upload.fedran",
             "other.npz",
@@ -108,6 +110,8 @@ def test_what_cannot_be_measured_is_one_line_and_exit_code_2(message, rows, word
     fedran.save(fedran.summarize(w.phi(w.Z), w.y, 6), made / "bare.fedran")
     np.savez(made / "bare.npz", features=w.Z)
     np.save(made / "rows.npy", w.Z)
+    np.savez(made / "wide.npz", X=np.c_[w.Z, w.Z], y=w.y)
+    (made / "half.npz").write_bytes((made / "wide.npz").read_bytes()[:-400])
     code, out, err = cli(*arguments(made, message, rows))
     assert (code, out) == (2, "")
     assert words in err

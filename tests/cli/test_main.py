@@ -3,12 +3,10 @@
 import subprocess
 import sys
 
-import click
 import pytest
-import typer
 
 import fedran
-from fedran.cli.main import COMMANDS, app
+from fedran.cli.main import COMMANDS, load_command
 
 
 @pytest.mark.parametrize(
@@ -47,9 +45,19 @@ def test_every_help_page_fits_80_columns_and_describes_every_argument(cli, name)
     assert (code, err) == (0, "")
     assert max(len(line) for line in out.splitlines()) <= 80
     assert "…" not in out
-    group = typer.main.get_command(app)
-    command = group.get_command(click.Context(group), name)
+    command = load_command(name)
+    assert command.help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name]
     assert [(n, p.name) for n, p in arguments_of(command) if not p.help] == []
+
+
+def test_the_page_of_all_commands_imports_none_of_them():
+    code = (
+        "import sys; from fedran.cli.main import run; run(['--help'])\n"
+        "assert 'numpy' not in sys.modules\n"
+        "assert [m for m in sys.modules if m.startswith('fedran.cli.')] == ['fedran.cli.main']\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(name in done.stdout for name in COMMANDS)
 
 
 def test_debug_shows_the_traceback(cli):

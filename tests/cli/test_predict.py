@@ -63,7 +63,12 @@ def test_predict_writes_labels_to_a_file(made, cli):
         ("head.fedran", "semicolons.csv", "got 1;2 in row 0; separate values by commas"),
         ("head.fedran", "labels.csv", "at least one column of features"),
         ("head.fedran", "latin.csv", "a CSV file in UTF-8"),
-        ("head.fedran", "wide.npy", "6"),
+        ("head.fedran", "wide.npy", "wide.npy: expected rows of 6 features, got shape (2, 9)"),
+        ("head.fedran", "text.npy", "text.npy: expected numbers, got the dtype <U1"),
+        ("head.fedran", "none.npz", "none.npz: expected at least one row, got none"),
+        ("head.fedran", "nan.npy", "nan.npy: Z: expected finite values, got NaN in row 1"),
+        ("head.fedran", "objects.npz", "got an array of Python objects (X); save labels with"),
+        ("head.fedran", "/dev/null", "/dev/null: this is a pipe or a device"),
         ("plain.fedran", "rows.npy", "a head that identifies its features"),
     ],
 )
@@ -72,6 +77,10 @@ def test_predict_refuses_wrong_files_in_one_line(head, rows, words, made, cli):
     np.savez(folder / "bad.npz", other=[1])
     (folder / "bad.npy").write_bytes(b"nothing")
     np.save(folder / "wide.npy", np.zeros((2, 9)))
+    np.save(folder / "text.npy", np.array([["a"] * 6]))
+    np.save(folder / "nan.npy", np.array([[1.0] * 6, [np.nan] * 6]))
+    np.savez(folder / "none.npz", X=np.zeros((0, 6)))
+    np.savez(folder / "objects.npz", X=np.array([["a", None]], dtype=object))
     (folder / "words.csv").write_text("name,a,b,c,d,e,f\nada,1,2,3,4,5,6\n")
     (folder / "ragged.csv").write_text("1,2,3,4,5,6\n1,2\n")
     (folder / "twice.csv").write_text("a,a\n1,2\n")
@@ -212,9 +221,17 @@ def test_a_head_of_scaled_rows_needs_its_scaler(tmp_path, cli):
         assert (code, out, words in err, err.count("\n")) == (2, "", True, 1), err
 
 
-def test_a_result_that_cannot_be_written_is_one_sentence_without_a_number(made, cli):
+def test_a_result_that_cannot_be_written_is_one_sentence_and_changes_no_file(made, cli):
     folder, _ = made
-    target = folder / "none" / "labels.csv"
     files = (str(folder / "head.fedran"), str(folder / "rows.npy"))
-    code, _, err = cli("predict", *files, "--out", str(target))
-    assert (code, err) == (2, f"fedran: {target}: No such file or directory\n")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for target, words in [
+        (folder / "none" / "labels.csv", f"the folder {folder / 'none'} does not exist"),
+        ("/proc/labels.csv", "fedran: /proc/labels.csv: No such file or directory"),
+        (folder, "is not one"),
+        (folder / "rows.npy", "rows.npy is one of the files to read; name another file"),
+        (folder / "head.fedran", "head.fedran is one of the files to read"),
+    ]:
+        code, out, err = cli("predict", *files, "--out", str(target))
+        assert (code, out, words in err, err.count("\n")) == (2, "", True, 1), err
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before

@@ -115,7 +115,7 @@ def test_packed_files_are_read_in_order(tmp_path):
         ({"blob": None}, "without 'blob'"),
         ({"labels": None}, "without 'labels'"),
         ({"labels": np.array([0, 3], np.uint8)}, "0 to 2, the classes named, got 0 to 3"),
-        ({"labels": np.array([{}, {}])}, "allow_pickle=False"),
+        ({"labels": np.array([{}, {}])}, "an array of Python objects"),
     ],
 )
 def test_malformed_packed_files_are_refused(tmp_path, changes, word):

@@ -49,7 +49,7 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
     except ImportError:
         raise MissingExtra("Hugging Face models need PyTorch and transformers", "torch") from None
     model, missing = _model(name)
-    preprocess = image_preprocessing(name)
+    preprocess = image_preprocessing(name, f"hf:{name}")
     has_token = any(key.endswith(_TOKENS) for key in model.state_dict())
 
     def is_used(parameter: str) -> bool:  # checkpoints often lack an unused pooler
@@ -84,24 +84,27 @@ def _model(name: str) -> tuple[Any, set[str]]:
     """The model and the parameters that its file lacks."""
     from transformers import AutoModel
 
-    with _reading(name) as where:
+    with _reading(name, f"hf:{name}") as where:
         model, info = AutoModel.from_pretrained(**where, output_loading_info=True)
     return model, set(info["missing_keys"])
 
 
-def image_preprocessing(name: str) -> Preprocessing:
-    """The preprocessing that the image processor of a model on the Hub or in a folder describes."""
+def image_preprocessing(name: str, shown: str) -> Preprocessing:
+    """The preprocessing that the image processor of a model on the Hub or in a folder describes.
+
+    ``shown`` is the backbone in error messages, as the user wrote it.
+    """
     try:
         from transformers import AutoImageProcessor
     except ImportError:
         raise MissingExtra("image processors need transformers", "torch") from None
-    with _reading(name) as where:
+    with _reading(name, shown) as where:
         settings = AutoImageProcessor.from_pretrained(**where).to_dict()
-    return preprocessing_of(settings, name)
+    return preprocessing_of(settings, shown)
 
 
 @contextmanager
-def _reading(name: str) -> Iterator[dict[str, Any]]:
+def _reading(name: str, shown: str) -> Iterator[dict[str, Any]]:
     """Arguments that read a model; its errors are refusals. A folder needs no internet."""
     folder = Path(name).expanduser()
     local = folder.is_dir()
@@ -117,7 +120,7 @@ def _reading(name: str) -> Iterator[dict[str, Any]]:
             hint = "save it there with save_pretrained"
         else:
             hint = "a name needs the internet or a cached copy; else give a folder with the model"
-        raise Refused(f"hf:{name}", "a vision model and its image processor", first, hint) from None
+        raise Refused(shown, "a vision model and its image processor", first, hint) from None
 
 
 def _features(model: Any, has_token: bool) -> Callable[[Tensor], Tensor]:
@@ -150,19 +153,19 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def preprocessing_of(settings: Mapping[str, Any], name: str) -> Preprocessing:
+def preprocessing_of(settings: Mapping[str, Any], shown: str) -> Preprocessing:
     """The preprocessing that an image processor's settings describe. Other steps are refused."""
     for field in _UNSUPPORTED:
         if settings.get(field):
             raise Refused(
-                f"hf:{name}: {field}", "a step that fedran supports", settings[field], hint=_HINT
+                f"{shown}: {field}", "a step that fedran supports", settings[field], hint=_HINT
             )
     if not settings.get("do_resize", True):
-        raise Refused(f"hf:{name}: do_resize", "true", False, hint=_HINT)
+        raise Refused(f"{shown}: do_resize", "true", False, hint=_HINT)
     resample = int(settings.get("resample") or 2)
     if resample not in _FILTERS:
-        raise Refused(f"hf:{name}: resample", "2 (bilinear) or 3 (bicubic)", resample, hint=_HINT)
-    resize, crop = _sizes(settings, name)
+        raise Refused(f"{shown}: resample", "2 (bilinear) or 3 (bicubic)", resample, hint=_HINT)
+    resize, crop = _sizes(settings, shown)
     factor = settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1.0
     mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     if settings.get("do_normalize", True):
@@ -179,12 +182,12 @@ def _scaled(values: Any, factor: float) -> Triple:
 
 
 def _sizes(
-    settings: Mapping[str, Any], name: str
+    settings: Mapping[str, Any], shown: str
 ) -> tuple[int | tuple[int, int], tuple[int, int] | None]:
     """Size after resizing (or of the shorter side), and the size of the centre crop."""
     size = settings.get("size")
     if not isinstance(size, Mapping):
-        raise Refused(f"hf:{name}: size", "height and width, or shortest_edge", size, hint=_HINT)
+        raise Refused(f"{shown}: size", "height and width, or shortest_edge", size, hint=_HINT)
     side, share = size.get("shortest_edge"), settings.get("crop_pct")
     if side and share:
         if side >= _UNCROPPED_FROM:
@@ -192,10 +195,10 @@ def _sizes(
         return int(side / share), (side, side)
     crop = None
     if settings.get("do_center_crop"):
-        crop = _pair(settings.get("crop_size"), f"hf:{name}: crop_size")
+        crop = _pair(settings.get("crop_size"), f"{shown}: crop_size")
     if side and crop and not size.get("longest_edge"):
         return int(side), crop
-    return _pair(size, f"hf:{name}: size"), crop
+    return _pair(size, f"{shown}: size"), crop
 
 
 def _pair(size: Any, field: str) -> tuple[int, int]:

@@ -215,7 +215,7 @@ def load_vit(
         if (mean, std) != (None, None):
             raise ValueError(f"mean and std are for files, but {path} is a folder that has its own")
         network = _from_folder(path)
-        preprocess = image_preprocessing(str(path))
+        preprocess = image_preprocessing(str(path), f"vit:{path}")
     else:
         tensors, metadata = _read(path)
         tensors = {k: v for k, v in tensors.items() if not k.startswith("head.")}

@@ -14,10 +14,12 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from fedran.cli.predict import require_features
 from fedran.cli.tables import numbers
 from fedran.core.errors import Refused, printable
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
+from fedran.data.arrays import open_arrays
 from fedran.leakage import ClassLeakage, Leakage, Tolerance, measure
 from fedran.leakage.membership import LEAST_FOR_TPR
 from fedran.wire.codec import decode
@@ -69,6 +71,10 @@ def leak(
     content = _read_message(message)
     Z, y = read_labelled(rows)
     others, labels = read_labelled(reference)
+    assert content.fingerprint is not None
+    width = content.fingerprint.fields.get("d")
+    for path, features in ((rows, Z), (reference, others)):
+        require_features(path, features, width if isinstance(width, int) else None)
     try:
         with Console(stderr=True).status("Attacking the message ..."):
             found = measure(content, Z, y, others, labels, partial=partial)
@@ -109,15 +115,11 @@ def read_labelled(path: Path) -> tuple[Any, list[Any]]:
     if path.suffix.lower() in (".csv", ".parquet"):
         found = read_rows(path)
         return found.X, found.y
-    try:
-        with path.open("rb") as raw:
-            file = np.load(raw, allow_pickle=False)
-            held = [] if isinstance(file, np.ndarray) else file.files
-            for rows, labels in ARRAYS.items():
-                if rows in held and labels in held:
-                    return file[rows], none_if_missing(np.atleast_1d(file[labels]).tolist())
-    except (ValueError, OSError, EOFError) as reason:
-        raise Refused(str(path), READABLE, str(reason)) from None
+    with open_arrays(path, READABLE) as file:
+        held = [] if isinstance(file, np.ndarray) else file.files
+        for rows, labels in ARRAYS.items():
+            if rows in held and labels in held:
+                return file[rows], none_if_missing(np.atleast_1d(file[labels]).tolist())
     pairs = " or ".join(f"{rows} and {labels}" for rows, labels in ARRAYS.items())
     raise Refused(str(path), f"arrays {pairs}", ", ".join(held) or "no named array")
 

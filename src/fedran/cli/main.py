@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pkgutil
 import sys
 import traceback
+from importlib import import_module
 from typing import Annotated
 
 import click
@@ -14,18 +14,31 @@ import fedran
 from fedran.core.errors import nearest, printable
 
 COMMANDS = {
-    "demo": "fedran.cli.demo:demo",
-    "plan": "fedran.cli.plan:plan",
-    "inspect": "fedran.cli.inspect:inspect",
-    "leak": "fedran.cli.leak:leak",
-    "methods": "fedran.cli.methods:methods",
-    "run": "fedran.cli.run:run",
-    "report": "fedran.cli.report:report",
-    "features": "fedran.cli.features:features",
-    "predict": "fedran.cli.predict:predict",
-    "federation": "fedran.cli.federation:app",
+    "demo": "Compare five methods on scikit-learn's digits. Takes some seconds.",
+    "plan": "Find the message for a byte budget, or the costs of a rank.",
+    "inspect": "Show the content of a file: sizes, classes, accounts, fingerprint.",
+    "leak": "Attack a message with the rows that it was made of, and show what the attacks find.",
+    "methods": "List the methods of the benchmark with their claims, uploads and verification.",
+    "run": "Run an experiment or a sweep. Runs that are already done are skipped.",
+    "report": "Print a verdict and the accuracies of all results in a folder, "
+    "and write them as pages.",
+    "features": "Compute the features of images once and write them to a file.",
+    "predict": "Predict the labels of rows of features with a saved head.",
+    "federation": "Create, run and watch a federation of sites on Flower.",
 }
-"""The function or Typer app of each command, in the order of the help page."""
+"""The first sentence of each command in the order of the help page, which imports no command."""
+
+
+def load_command(name: str) -> click.Command:
+    """The command of this name: the function ``name``, or ``app``, of ``fedran.cli.name``."""
+    module = import_module(f"fedran.cli.{name}")
+    app = getattr(module, "app", None)
+    if app is None:
+        app = typer.Typer(add_completion=False)
+        app.command(name)(getattr(module, name))
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
 
 
 class LazyCommands(typer.core.TyperGroup):
@@ -36,16 +49,17 @@ class LazyCommands(typer.core.TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """The command of this name."""
+        """The name and the first sentence of a command, for the help page."""
         if cmd_name not in COMMANDS:
             ctx.fail(f"No such command {cmd_name!r}{nearest(cmd_name, COMMANDS)}")
-        found = pkgutil.resolve_name(COMMANDS[cmd_name])
-        if not isinstance(found, typer.Typer):
-            function, found = found, typer.Typer(add_completion=False)
-            found.command(cmd_name)(function)
-        command = typer.main.get_command(found)
-        command.name = cmd_name
-        return command
+        return click.Command(cmd_name, help=COMMANDS[cmd_name])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is about to run."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, load_command(str(name)), rest
 
 
 app = typer.Typer(
@@ -99,8 +113,8 @@ def run(arguments: list[str] | None = None) -> int:
         if "--debug" in arguments:
             traceback.print_exc()
             return 2
-        if isinstance(error, OSError) and error.strerror and error.filename:
-            message = f"{error.filename}: {error.strerror}"
+        if isinstance(error, OSError) and error.strerror:
+            message = f"{error.filename or 'cannot write the output'}: {error.strerror}"
         elif isinstance(error, (ValueError, OSError, ImportError)):
             message = str(error)
         else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import zipfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,8 @@ import fedran
 from fedran.core.errors import MissingExtra, Refused, printable
 from fedran.core.fingerprint import require_scaler
 from fedran.core.labels import label_array
-from fedran.wire.files import require_file
+from fedran.data.arrays import open_arrays
+from fedran.wire.files import refusals_name_file, require_file, write_atomically
 
 ARRAYS = ("features", "test", "X")
 """Names of the array to read from an .npz file, the first that exists."""
@@ -60,6 +60,8 @@ def predict(
     Prints one label per line, or CSV with a header with --scores, --top, --id or an --out that ends
     in .csv.
     """
+    if out is not None:
+        _require_new(out, (head, rows, scaler))
     found = fedran.load(require_file(head, "a saved head"), fedran.Head)
     if found.fingerprint is None:
         raise Refused(str(head), "a head that identifies its features", "no fingerprint")
@@ -70,22 +72,42 @@ def predict(
     except Refused as reason:
         raise Refused(f"{head}: {reason.field}", reason.expected, reason.got, SCALER) from None
     Z, ids = read_rows(rows, id_column)
-    Z = Z if scale is None else scale.transform(Z)
-    blocks = [(found.predict(H, reject), found.scores(H)) for _, H in phi.blocks(Z)]
+    require_features(rows, Z, phi.in_features)
+    with refusals_name_file(rows):
+        mapped = phi.blocks(Z if scale is None else scale.transform(Z))
+    blocks = [(found.predict(H, reject), found.scores(H)) for _, H in mapped]
     labels = [label for part, _ in blocks for label in part.tolist()]
     table = bool(scores or top or id_column or (out is not None and out.suffix == ".csv"))
     if table:
-        S = np.concatenate([s for _, s in blocks]) if blocks else np.zeros((0, len(found.classes)))
-        text = as_csv(found, labels, S, ids, scores, top)
+        text = as_csv(found, labels, np.concatenate([s for _, s in blocks]), ids, scores, top)
     else:
         text = "".join(f"{_shown(label)}\n" for label in labels)
     if out is None:
         typer.echo(text, nl=False)
         return
-    out.write_text(text, encoding="utf-8")
+    write_atomically(out, text.encode())
     unknown = sum(label is None for label in labels)
     note = f", {unknown} of them unknown" if reject is not None else ""
     typer.echo(f"{len(labels)} labels in {out}{note}")
+
+
+def _require_new(out: Path, inputs: tuple[Path | None, ...]) -> None:
+    """Refuse to write over an input, or over something that is not a file."""
+    if out.exists() and not out.is_file():
+        raise ValueError(f"--out: expected the name of a file, but {out} is not one")
+    if out.exists() and any(path is not None and path.samefile(out) for path in inputs):
+        raise ValueError(f"--out: {out} is one of the files to read; name another file")
+
+
+def require_features(path: Path, Z: NDArray[Any], width: int | None) -> None:
+    """Refuse what is not a matrix of numbers with ``width`` columns and at least one row."""
+    if Z.dtype.kind not in "fiub":
+        raise Refused(str(path), "numbers", f"the dtype {Z.dtype}")
+    if Z.ndim != 2 or width not in (None, Z.shape[1]):
+        expected = "a matrix of features" if width is None else f"rows of {width} features"
+        raise Refused(str(path), expected, f"shape {Z.shape}")
+    if not len(Z):
+        raise Refused(str(path), "at least one row", "none")
 
 
 def read_scaler(path: Path) -> fedran.FederatedScaler:
@@ -212,15 +234,12 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
 
 def _read_arrays(path: Path) -> NDArray[Any]:
     """The array of an .npy file, or the first of ``ARRAYS`` in an .npz file."""
-    try:
-        with path.open("rb") as raw:
-            found = np.load(raw, allow_pickle=False)
-            if isinstance(found, np.ndarray):
-                return found
-            for name in ARRAYS:
-                if name in found.files:
-                    return found[name]
-            held = ", ".join(found.files) or "none"
-    except (ValueError, EOFError, zipfile.BadZipFile) as reason:
-        raise Refused(str(path), READABLE, str(reason)) from None
+    with open_arrays(path, READABLE) as found:
+        if isinstance(found, np.ndarray):
+            return found
+        for name in ARRAYS:
+            if name in found.files:
+                array: NDArray[Any] = found[name]
+                return array
+        held = ", ".join(found.files) or "none"
     raise Refused(str(path), f"an array {' or '.join(ARRAYS)}", held)

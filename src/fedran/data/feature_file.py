@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
+from fedran.data.arrays import open_arrays
 from fedran.data.dataset import Dataset
 
 SOURCE = ("backbone", "weights", "preprocessing")
+ARCHIVE = "an .npz file of plain arrays"
 TEST_SHARE, TEST_SEED = 0.3, 0
 """The share of each class that becomes test rows where a file or dataset has none of its own."""
 _USUAL_NAMES = {
@@ -103,7 +103,7 @@ def _usual_names(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArr
 
 def images_of(path: Path) -> str | None:
     """The name or folder of the images that a feature file was made from, where it names them."""
-    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+    with open_arrays(path, ARCHIVE) as file:
         return str(file["images"]) if "images" in file.files else None
 
 
@@ -111,14 +111,10 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of an .npz file. Nothing in the file is executed."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; expected an .npz file of features")
-    try:
-        with path.open("rb") as raw:
-            file = np.load(raw, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("a single array")
-            return {name: file[name] for name in file.files}
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as reason:
-        raise Refused(f"{path}", "an .npz file of plain arrays", f"{reason}") from None
+    with open_arrays(path, ARCHIVE) as file:
+        if isinstance(file, np.ndarray):
+            raise Refused(f"{path}", ARCHIVE, "a single array")
+        return {name: file[name] for name in file.files}
 
 
 def require(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> NDArray[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import zipfile
-import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
+from fedran.data.arrays import open_arrays
 from fedran.data.images import ImageSet, decode_image
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+PACKED = "an .npz file of packed images"
 TEST_NAMES = ("test", "val")
 
 
@@ -136,14 +137,10 @@ class PackedFile:
         return self._array("blob")
 
     def _array(self, name: str) -> NDArray[Any]:
-        try:
-            with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        with open_arrays(self.path, PACKED) as file:
+            if name in getattr(file, "files", ()):
                 return file[name]
-        except KeyError:
-            found = f"a file without {name!r}"
-        except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as reason:
-            found = f"{reason}"
-        raise Refused(str(self.path), "an .npz file of packed images", found)
+        raise Refused(str(self.path), PACKED, f"a file without {name!r}")
 
     def _check_offsets(self) -> None:
         n, offsets = len(self.labels), self.offsets
@@ -169,7 +166,7 @@ class PackedFile:
         with zipfile.ZipFile(self.path) as archive:
             if "blob.npy" not in archive.namelist():
                 found = "a file without 'blob'"
-                raise Refused(str(self.path), "an .npz file of packed images", found)
+                raise Refused(str(self.path), PACKED, found)
             with archive.open("blob.npy") as file:
                 version = np.lib.format.read_magic(file)
                 if version not in readers:

@@ -42,7 +42,10 @@ def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        handle, temporary = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
+    except OSError as reason:  # it names the temporary file
+        raise OSError(reason.errno, reason.strerror, str(path)) from None
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -70,6 +73,8 @@ def require_file(path: str | Path, what: str) -> Path:
     path = Path(path)
     if not path.is_file():
         found = "this is a folder" if path.is_dir() else "no such file"
+        if path.exists() and not path.is_dir():
+            found = "this is a pipe or a device, which cannot be read twice"
         raise FileNotFoundError(f"{path}: {found}; expected {what}")
     return path
 

@@ -60,6 +60,10 @@ def one_line_error(capsys, *arguments):
 def test_a_folder_without_results_is_refused_in_one_sentence(tmp_path, capsys):
     assert "no such folder" in one_line_error(capsys, tmp_path / "no")
     assert "no results" in one_line_error(capsys, tmp_path)
+    write(tmp_path, [made_up()], "ok.jsonl")
+    assert f"expected a folder of results; try {tmp_path}\n" in one_line_error(
+        capsys, tmp_path / "ok.jsonl"
+    )
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", "incomplete"])

@@ -18,6 +18,7 @@ from fedran.bench.results.result import read_results
 from fedran.bench.run import machine
 from fedran.bench.run.machine import THREAD_VARIABLES, usable_cores
 from fedran.bench.run.sweep import execute
+from fedran.bench.run.workers import _Worker
 from helpers.listener import Listener, Stopper
 from helpers.small_sweep import BROKEN, CONFIG, measured
 
@@ -168,6 +169,18 @@ def test_an_interrupt_ends_a_long_computation_within_two_seconds(
     assert "fedran: stopped; the same command continues from here" in err
     for path in tmp_path.glob("pid-*"):
         assert not Path(f"/proc/{path.name[4:]}").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_an_interrupt_does_not_reach_a_process_that_is_still_starting():
+    worker = _Worker(1)
+    try:
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        os.kill(worker.process.pid, signal.SIGINT)
+        worker.process.join(0.5)
+        assert worker.process.is_alive()
+    finally:
+        worker.end()
 
 
 def test_an_interrupt_starts_no_more_runs(config, tmp_path):

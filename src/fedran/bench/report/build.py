@@ -60,6 +60,8 @@ def make_report(
 def load_results(folder: Path) -> list[Result]:
     """All results below a folder by setting, method and size of upload; ValueError if none."""
     if not folder.is_dir():
+        if folder.is_file():
+            raise ValueError(f"{folder}: expected a folder of results; try {folder.parent}")
         raise ValueError(f"{folder}: no such folder")
     results = read_results(sorted(folder.rglob("*.jsonl")))
     if not results:

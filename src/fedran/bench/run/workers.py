@@ -102,8 +102,14 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         threads = threads_per_run(side_by_side)
         self.process = context.Process(target=_serve, args=(theirs, threads), daemon=True)
-        with limited_threads(threads):
-            self.process.start()
+        # An interrupt from the keyboard reaches all processes. Only the main one answers it, also
+        # while this one still imports: a new process inherits the blocked signal.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with limited_threads(threads):
+                self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()  # so that the end of the process closes the pipe
 
     def begin(self, planned: PlannedJob) -> None:
@@ -128,7 +134,6 @@ class _Worker:
 
 def _serve(connection: Connection, threads: int) -> None:
     """The work of a process: receive jobs, send steps and outcomes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
     threading.Thread(target=_end_with_main_process, daemon=True).start()
     with limited_threads(threads):
         while True:

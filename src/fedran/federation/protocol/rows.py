@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import logging
 import re
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,13 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import MissingExtra, Refused, shortened
 from fedran.core.labels import encode_labels
+from fedran.data.arrays import AS_TEXT, UNREADABLE, object_arrays
 
 log = logging.getLogger(__name__)
 LABEL = "label"
 """Name of the column of labels in a table."""
 UNLABELLED = ""
 """Stands for a missing label in files whose arrays cannot hold None."""
-UNREADABLE = (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
-"""Exceptions that NumPy raises for a foreign or damaged file."""
 
 
 @dataclass(frozen=True)
@@ -74,23 +71,13 @@ def read_rows(path: Path) -> Rows:
         raise
     except UNREADABLE as reason:
         log.warning("%s: %s", path, reason)
-        objects = _object_arrays(path)
+        objects = object_arrays(path)
         if objects:
-            hint = 'save the labels with labels.astype(str), or as integers; "" means missing'
+            hint = f'{AS_TEXT}; "" means missing'
             got = f"an array of Python objects ({', '.join(objects)})"
             raise Refused(path.name, "arrays of numbers or text", got, hint) from None
         raise Refused(path.name, "an .npz file", type(reason).__name__) from None
     return Rows(X, none_if_missing(np.atleast_1d(y).tolist()))
-
-
-def _object_arrays(path: Path) -> list[str]:
-    """Arrays in an ``.npz`` file that NumPy would have to unpickle, by their headers alone."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            heads = {name: file.open(name).read(256) for name in file.namelist()}
-    except UNREADABLE:
-        return []
-    return [name.removesuffix(".npy") for name, head in heads.items() if b"'|O'" in head]
 
 
 def _read_csv(path: Path) -> Rows:

@@ -1,0 +1,53 @@
+"""Arrays in .npy and .npz files from anywhere. Nothing in a file is executed."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedran.core.errors import Refused
+
+UNREADABLE = (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+"""Exceptions that NumPy raises for a foreign or damaged file."""
+AS_TEXT = "save labels with y.astype(str), or as integers"
+
+
+@contextmanager
+def open_arrays(path: Path, expected: str) -> Iterator[Any]:
+    """The array in an .npy file, or the open archive of an .npz file with ``files`` and ``[name]``.
+
+    Whatever NumPy cannot read inside the block is refused, with ``expected`` in the sentence. An
+    array of an archive is read when it is asked for.
+    """
+    try:
+        with path.open("rb") as raw:
+            yield np.load(raw, allow_pickle=False)
+    except Refused:
+        raise
+    except MemoryError:
+        raise Refused(str(path), expected, "a size that does not fit into memory") from None
+    except UNREADABLE as reason:
+        objects = object_arrays(path)
+        if objects:
+            got = f"an array of Python objects ({', '.join(objects)})"
+            raise Refused(str(path), expected, got, AS_TEXT) from None
+        raise Refused(str(path), expected, f"a damaged or other file ({reason})") from None
+
+
+def object_arrays(path: Path) -> list[str]:
+    """Arrays that NumPy would have to unpickle, by their headers alone; [] for other files."""
+    try:
+        if not zipfile.is_zipfile(path):
+            with path.open("rb") as file:
+                return [path.name] if b"'|O'" in file.read(256) else []
+        with zipfile.ZipFile(path) as archive:
+            heads = {name: archive.open(name).read(256) for name in archive.namelist()}
+    except UNREADABLE:
+        return []
+    return [name.removesuffix(".npy") for name, head in heads.items() if b"'|O'" in head]
