@@ -13,20 +13,19 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import itertools
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 
 import fedran
-from choosing import RESULTS, Lines, regret, split, training_rows
+from choosing import Lines, best_rules, main, regret, split, training_rows
 from fedran.core._linalg.arrays import to_device
 from fedran.core.accounts import Accounts
 from fedran.core.pseudo_labels import margin_labels
@@ -177,8 +176,6 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
             accuracy[rho] = round(100 * right / len(rows), 3)
         tasks.append({"accounts": asdict(agg.accounts), "accuracy": list(accuracy.values())})
     return {
-        **asdict(case),
-        "seed": seed,
         "mib": round(largest / 2**20, 4),
         "seconds": round(time.perf_counter() - start, 1),
         "rhos": list(RHOS),
@@ -236,28 +233,20 @@ def ridge_table(title: str, runs: list[dict], beside: dict[str, list[dict]]) -> 
 
     ``beside``: runs whose regret is shown and does not choose.
     """
-    scored: dict[str, tuple[float, str, str]] = {}
-    for name, rule in rules().items():
-        lost = [loss(r, rule) for r in runs]
-        others = [np.mean([loss(r, rule) for r in group]) for group in beside.values()]
-        cells = [f"{x:{form}}" for x, form in [(np.mean(lost), ".3f"), (np.max(lost), ".2f")]]
-        row = " | ".join([name, *cells, *(f"{x:.2f}" for x in others)])
-        scored[name] = (float(np.mean(lost)), name.split(" ", 3)[-1], row)
-    order = sorted(scored.values())
-    first_of_family = {family: row for _, family, row in reversed(order)}
-    shown = [row for _, family, row in order if row == first_of_family[family]]
-    shown += [
-        row
-        for i, (_, _, row) in enumerate(order)
-        if row not in shown and (i < 5 or row.startswith(DEFAULT))
-    ]
+    made = rules()
+    lost = {name: [loss(r, rule) for r in runs] for name, rule in made.items()}
+    shown = []
+    for name, mean, largest in best_rules(lost, DEFAULT):
+        others = [np.mean([loss(r, made[name]) for r in group]) for group in beside.values()]
+        cells = [name, f"{mean:.3f}", f"{largest:.2f}", *(f"{x:.2f}" for x in others)]
+        shown.append(f"| {' | '.join(cells)} |")
     head = ["rule for rho", "mean regret", "largest regret of a run", *beside]
     return [
         f"## {title}: {len(runs)} runs",
         "",
         f"| {' | '.join(head)} |",
         f"|---|{'---:|' * (len(head) - 1)}",
-        *(f"| {row} |" for row in sorted(shown, key=lambda r: float(r.split(" | ")[1]))),
+        *shown,
     ]
 
 
@@ -306,19 +295,8 @@ def fit(runs: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=["measure", "fit"])
-    parser.add_argument("--device", default=None)
-    parser.add_argument("--only", default="", help="cases whose description contains this text")
-    parser.add_argument("--share", default="0/1", help="I/N: every N-th case, starting with I")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=RESULTS / "constants.ndjson")
-    args = parser.parse_args()
-    lines = Lines(args.out)
-    if args.step == "fit":
-        (RESULTS / "constants.md").write_text(fit(lines.all))
-        return
+def measure_all(lines: Lines, args: argparse.Namespace) -> None:
+    """Every case on every stream, or the share of them that was asked for."""
     first, step = map(int, args.share.split("/"))
     wanted = [
         (case, seed)
@@ -327,13 +305,17 @@ def main() -> None:
     ][first::step]
     with ThreadPoolExecutor(args.threads) as pool:
         for case, seed in wanted:
-            if lines.has({**asdict(case), "seed": seed}):
-                continue
-            result = measure(case, seed, args.device, pool)
-            lines.add(result)
-            best = max(map(max, (t["accuracy"] for t in result["tasks"])))
-            print(seed, case, result["mib"], best, result["seconds"], flush=True)
+            run = functools.partial(measure, case, seed, args.device, pool)
+            lines.measure({**asdict(case), "seed": seed}, run)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(
+        __doc__,
+        "constants",
+        measure_all,
+        fit,
+        device={"default": None},
+        share={"default": "0/1", "help": "I/N: every N-th case, starting with I"},
+        threads={"type": int, "default": 2},
+    )

@@ -1,6 +1,6 @@
 """Choose the constants of differential privacy on held-out training rows: results/dp_constants.md.
 
-    FEDRAN_DATA=... python benchmarks/choose_dp.py measure
+    FEDRAN_DATA=... python benchmarks/choose_dp.py measure [--only TEXT]
     python benchmarks/choose_dp.py fit
 
 ``measure`` writes, after every task, the accuracy on the held-out rows of all classes seen for each
@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from choosing import RESULTS, Lines, regret, split, training_rows
+from choosing import Lines, best_rules, main, regret, split, training_rows
 from fedran.core.aggregator import Aggregator
 from fedran.core.dp import Budget, Mechanism, Shares, levels_for
 from fedran.core.features import Kind, RandomFeatures
@@ -48,34 +48,41 @@ def cases() -> list[tuple[float, float, float | None]]:
     return shares + norms
 
 
-def measure(dataset: str, kind: Kind, seed: int, lines: Lines) -> None:
-    """All cases on one stream that were not measured yet."""
-    X, y = training_rows(dataset, kind)
-    H = RandomFeatures(X.shape[1], 1, kind).prepare(X)
+def measure_all(lines: Lines, args: argparse.Namespace) -> None:
+    """All cases on all streams of the datasets whose names were asked for."""
+    for seed, (dataset, kind) in itertools.product(STREAM_SEEDS, DATASETS.items()):
+        if args.only not in dataset:
+            continue
+        X, y = training_rows(dataset, kind)
+        H = RandomFeatures(X.shape[1], 1, kind).prepare(X)
+        for epsilon, share, norm in cases():
+            values = {"epsilon": epsilon, "gram": share, "norm": norm}
+            run = functools.partial(measure, H, y, seed, **values)
+            lines.measure({"dataset": dataset, "seed": seed, **values}, run)
+
+
+def measure(
+    H: np.ndarray, y: np.ndarray, seed: int, epsilon: float, gram: float, norm: float | None
+) -> dict:
+    """Run one case; accuracy per task and ridge, with what the rules may use."""
     rows, held_out = split(y)
     stream = make_stream(y[rows], n_tasks=5, n_clients=1, beta=1.0, seed=seed)
-    for epsilon, share, norm in cases():
-        case = {"dataset": dataset, "seed": seed, "epsilon": epsilon, "gram": share, "norm": norm}
-        if lines.has(case):
-            continue
-        random = np.random.default_rng(seed).bytes
-        shares = Shares(share, 0.99 - share, 0.01)
-        levels = levels_for(10_000, Budget(epsilon))
-        first = Mechanism(H.shape[1], Budget(epsilon), levels=levels, shares=shares)
-        server = Aggregator(H.shape[1], dtype="float64")
-        tasks = []
-        for t, task in enumerate(stream.tasks):
-            own = rows[task.rows[0]]
-            mechanism = first
-            if t and norm is not None:
-                mechanism = replace(first.centred(mean_row(server.class_sums)), norm=norm)
-            release = mechanism.privatise(H[own], y[own], task.classes, random)
-            server.absorb(release.summary(), client="all", task=str(t))
-            seen = held_out[np.isin(y[held_out], stream.seen(t))]
-            tasks.append({**accuracies(server, H[seen], y[seen]), **noise_of(release)})
-        lines.add({**case, "tasks": tasks})
-        best = max(tasks[-1]["accuracy"])
-        print(dataset, seed, epsilon, share, norm, best, flush=True)
+    random = np.random.default_rng(seed).bytes
+    shares = Shares(gram, 0.99 - gram, 0.01)
+    levels = levels_for(10_000, Budget(epsilon))
+    first = Mechanism(H.shape[1], Budget(epsilon), levels=levels, shares=shares)
+    server = Aggregator(H.shape[1], dtype="float64")
+    tasks = []
+    for t, task in enumerate(stream.tasks):
+        own = rows[task.rows[0]]
+        mechanism = first
+        if t and norm is not None:
+            mechanism = replace(first.centred(mean_row(server.class_sums)), norm=norm)
+        release = mechanism.privatise(H[own], y[own], task.classes, random)
+        server.absorb(release.summary(), client="all", task=str(t))
+        seen = held_out[np.isin(y[held_out], stream.seen(t))]
+        tasks.append({**accuracies(server, H[seen], y[seen]), **noise_of(release)})
+    return {"tasks": tasks}
 
 
 def accuracies(server: Aggregator, H: np.ndarray, y: np.ndarray) -> dict:
@@ -168,31 +175,11 @@ def fit(runs: list[dict]) -> str:
         "| rule | mean | largest of a run |",
         "|---|---:|---:|",
     ]
-    scored = []
-    for name, rule in rules().items():
-        lost = [regret(r, RIDGES, rule) for r in used]
-        scored.append((float(np.mean(lost)), name, float(np.max(lost))))
-    scored.sort()
-    shown = [s for i, s in enumerate(scored) if i < 12 or s[1] == f"{RIDGE:g} s"]
-    for family in (" m", " s", " sqrt(m s)"):
-        first = next(s for s in scored if s[1].split(" ", 1)[1] == family.strip())
-        shown += [first] if first not in shown else []
-    lines += [f"| {name} | {mean:.3f} | {most:.2f} |" for mean, name, most in sorted(shown)]
+    lost = {name: [regret(r, RIDGES, rule) for r in used] for name, rule in rules().items()}
+    best = best_rules(lost, f"{RIDGE:g} s", most=12)
+    lines += [f"| {rule} | {mean:.3f} | {most:.2f} |" for rule, mean, most in best]
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=["measure", "fit"])
-    parser.add_argument("--out", type=Path, default=RESULTS / "dp_constants.ndjson")
-    args = parser.parse_args()
-    lines = Lines(args.out)
-    if args.step == "fit":
-        (RESULTS / "dp_constants.md").write_text(fit(lines.all))
-        return
-    for seed, (dataset, kind) in itertools.product(STREAM_SEEDS, DATASETS.items()):
-        measure(dataset, kind, seed, lines)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, "dp_constants", measure_all, fit)

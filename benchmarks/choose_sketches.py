@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import itertools
 import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import scipy.linalg
 
 import fedran
-from choosing import RESULTS, Lines, at, regret, split, training_rows
+from choosing import Lines, at, best_rules, main, regret, split, training_rows
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
 from fedran.core.nystrom import SKETCH_BASE, SKETCH_SLOPE, totals_to_summary
@@ -112,7 +112,7 @@ def measure(case: Case) -> dict:
             accuracy.append(round(100 * float(np.mean(labels == truth[seen])), 3))
         tasks.append({"accounts": asdict(accounts), "accuracy": accuracy})
     seconds = round(time.perf_counter() - start)
-    return {**asdict(case), "seconds": seconds, "rhos": list(RHOS), "tasks": tasks}
+    return {"seconds": seconds, "rhos": list(RHOS), "tasks": tasks}
 
 
 def summed(
@@ -172,14 +172,10 @@ def ridge(run: dict, rule: Rule) -> Callable[[dict], float]:
 def fit(runs: list[dict]) -> str:
     """The report as Markdown."""
     chosen = [r for r in runs if r["rounded"] and r["clients"] == 5]
-    scored = []
-    for name, rule in rules().items():
-        lost = [regret(r, r["rhos"], ridge(r, rule)) for r in chosen]
-        scored.append((float(np.mean(lost)), max(lost), name))
-    order = sorted(scored)
-    first_of_family = {row[2].split(" ", 3)[-1]: row for row in reversed(order)}
-    others = {*first_of_family.values(), *(row for row in order if row[2] == IN_USE)}
-    shown = [row for i, row in enumerate(order) if i < 5 or row in others]
+    lost = {
+        name: [regret(r, r["rhos"], ridge(r, rule)) for r in chosen]
+        for name, rule in rules().items()
+    }
     lines = [
         "# The ridge of secure sums, chosen on held-out training rows",
         "",
@@ -194,7 +190,7 @@ def fit(runs: list[dict]) -> str:
         "",
         "| rule for rho = lambda / mean ‖h‖² | mean regret | largest regret of a run |",
         "|---|---:|---:|",
-        *(f"| {name} | {mean:.3f} | {most:.2f} |" for mean, most, name in shown),
+        *(f"| {rule} | {mean:.3f} | {most:.2f} |" for rule, mean, most in best_rules(lost, IN_USE)),
         "",
         "## Every case at its best fixed ridge and with the rule in use",
         "",
@@ -217,22 +213,12 @@ def fit(runs: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=["measure", "fit"])
-    parser.add_argument("--only", default="", help="cases whose description contains this text")
-    parser.add_argument("--out", type=Path, default=RESULTS / "sketches.ndjson")
-    args = parser.parse_args()
-    lines = Lines(args.out)
-    if args.step == "fit":
-        (RESULTS / "sketches.md").write_text(fit(lines.all))
-        return
+def measure_all(lines: Lines, args: argparse.Namespace) -> None:
+    """Every case that was asked for."""
     for case in cases():
-        if args.only in str(case) and not lines.has(asdict(case)):
-            result = measure(case)
-            lines.add(result)
-            print(case, result["seconds"], "s", flush=True)
+        if args.only in str(case):
+            lines.measure(asdict(case), functools.partial(measure, case))
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "sketches", measure_all, fit)

@@ -8,9 +8,11 @@ over tasks.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,12 @@ class Lines:
         """Whether some line holds all values of ``case``. A value that a line lacks is None."""
         plain = json.loads(json.dumps(case))
         return any(all(line.get(k) == v for k, v in plain.items()) for line in self.all)
+
+    def measure(self, case: Line, run: Callable[[], Line]) -> None:
+        """Add what ``run`` finds out about a case, unless the file holds it."""
+        if not self.has(case):
+            self.add({**case, **run()})
+            print(*case.values(), max(self.all[-1]["tasks"][-1]["accuracy"]), flush=True)
 
     def add(self, line: Line) -> None:
         """Append a measurement, in memory and on disk."""
@@ -83,3 +91,42 @@ def at(task: Line, grid: list[float], ridge: float) -> float:
 def regret(run: Line, grid: list[float], ridge: Callable[[Line], float]) -> float:
     """Mean over tasks of the accuracy lost against the best ridge of the grid."""
     return float(np.mean([max(t["accuracy"]) - at(t, grid, ridge(t)) for t in run["tasks"]]))
+
+
+def best_rules(
+    lost: dict[str, list[float]], in_use: str, most: int = 5
+) -> list[tuple[str, float, float]]:
+    """(rule, mean regret, largest regret), best first, from the regrets of every rule in all runs.
+
+    The ``most`` best rules, the best of each family (rules that differ in their numbers alone) and
+    the rule in use.
+    """
+    order = sorted((float(np.mean(x)), max(x), rule) for rule, x in lost.items())
+    families = {re.sub(r"[0-9.]+ ", "", row[2]): row for row in reversed(order)}
+    return [
+        (rule, mean, largest)
+        for i, (mean, largest, rule) in enumerate(order)
+        if i < most or rule == in_use or (mean, largest, rule) in families.values()
+    ]
+
+
+def main(
+    doc: str,
+    name: str,
+    measure: Callable[[Lines, argparse.Namespace], None],
+    fit: Callable[[list[Line]], str],
+    **options: Line,
+) -> None:
+    """The command line of a script: ``measure`` adds to results/NAME.ndjson, ``fit`` reports."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("step", choices=["measure", "fit"])
+    parser.add_argument("--only", default="", help="cases whose description contains this text")
+    parser.add_argument("--out", type=Path, default=RESULTS / f"{name}.ndjson")
+    for option, settings in options.items():
+        parser.add_argument(f"--{option}", **settings)
+    args = parser.parse_args()
+    lines = Lines(args.out)
+    if args.step == "fit":
+        (RESULTS / f"{name}.md").write_text(fit(lines.all))
+    else:
+        measure(lines, args)
