@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedran.bench.report.figures.chart import (
     INK,
-    SOFT,
     STYLES,
     Chart,
     is_narrow,
@@ -21,9 +19,10 @@ from fedran.bench.report.figures.chart import (
     slug,
     unique,
 )
+from fedran.bench.report.figures.dot_names import write_names
 from fedran.bench.report.figures.dots import KINDS, OVERVIEW, Dot, find_dots, front_of
-from fedran.bench.report.figures.label_layout import FAR, Box, Point, along, place
-from fedran.bench.report.verdict import MIXTURE, OURS, TUNED, main_beta, main_case
+from fedran.bench.report.figures.label_layout import Point
+from fedran.bench.report.verdict import MIXTURE, OURS, main_beta, main_case
 from fedran.bench.results.grouping import (
     by_setting,
     by_setting_and_beta,
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 WIDE, NARROW_HEIGHT, OVERVIEW_SIZE = (11.4, 5.0), 4.8, (8.0, 4.6)
 """Inches of a figure in wide windows, in narrow ones, and in the documentation."""
-NEAR = 4.0
-"""Points that are closer than this many 1/72 inch share one label."""
 
 
 def accuracy_bytes_charts(results: Sequence[Result]) -> list[Chart]:
@@ -105,34 +102,16 @@ def overview_svg(results: Sequence[Result]) -> str:
 
 def _draw(dots: Sequence[Dot], figure: Figure, title: str = "") -> None:
     ax = figure.subplots()
-    front = front_of(dots)
     floor, ceiling = _limits(dots)
-    lines: dict[str, list[Dot]] = {}
-    for d in sorted(dots, key=lambda d: d.size):
-        if d.line:
-            lines.setdefault(d.line, []).append(d)
-    for kind, style in KINDS.items():
-        members = [d for d in dots if d.kind == kind]
-        if members:
-            x, y = zip(*((d.size, max(d.accuracy, floor)) for d in members), strict=True)
-            size, order = (6.0, 4) if kind in STYLES else (4.5, 3)
-            look: dict[str, Any] = style.line | {"ls": "", "ms": size, "zorder": order}
-            ax.plot(x, y, **look, label=_entry(kind, members), clip_on=False)
-    for members in lines.values():
-        colour = KINDS[members[0].kind].colour
-        ax.plot([d.size for d in members], [d.accuracy for d in members], color=colour, lw=1.6)
+    _plot_kinds(ax, dots, floor)
+    paths = _plot_lines(ax, dots)
     ax.set_xscale("log")
     log_ticks(ax.xaxis, [d.size for d in dots])
     ax.locator_params(axis="y", integer=True)
     ax.margins(x=0.07)
     ax.set_ylim(floor, ceiling)
-    right = ax.get_xlim()[1]
     ax.set_xlim(ax.get_xlim())
-    steps = [*front, (right, front[-1][1])] if front else []
-    if steps:
-        x, y = zip(*steps, strict=True)
-        ax.step(x, y, where="post", color=INK, lw=0.8, alpha=0.6, zorder=1, label="Pareto front")
-        ax.fill_between(x, y, floor, step="post", color=INK, alpha=0.045, lw=0, zorder=0)
+    paths.append(_plot_front(ax, dots, floor))
     ax.set_ylabel("accuracy after the last task, %")
     ax.set_xlabel("largest upload of a client in one task, MiB")
     columns, size = (1, 7.5) if is_narrow(figure) else (4, 8.5)
@@ -142,8 +121,45 @@ def _draw(dots: Sequence[Dot], figure: Figure, title: str = "") -> None:
     # Label positions are in dots, so the layout must be final before they are chosen.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
-    paths = [[(d.size, d.accuracy) for d in members] for members in lines.values()]
-    _label(ax, dots, floor, [*paths, _corners(steps)])
+    write_names(ax, dots, floor, paths)
+
+
+def _plot_kinds(ax: Axes, dots: Sequence[Dot], floor: float) -> None:
+    """The dots of each kind, those below the axis at its lower edge."""
+    for kind, style in KINDS.items():
+        members = [d for d in dots if d.kind == kind]
+        if members:
+            x, y = zip(*((d.size, max(d.accuracy, floor)) for d in members), strict=True)
+            size, order = (6.0, 4) if kind in STYLES else (4.5, 3)
+            look: dict[str, Any] = style.line | {"ls": "", "ms": size, "zorder": order}
+            ax.plot(x, y, **look, label=_entry(kind, members), clip_on=False)
+
+
+def _plot_lines(ax: Axes, dots: Sequence[Dot]) -> list[list[Point]]:
+    """Connect the dots of one method at several sizes; the points of each line."""
+    lines: dict[str, list[Dot]] = {}
+    for d in sorted(dots, key=lambda d: d.size):
+        if d.line:
+            lines.setdefault(d.line, []).append(d)
+    for members in lines.values():
+        colour = KINDS[members[0].kind].colour
+        ax.plot([d.size for d in members], [d.accuracy for d in members], color=colour, lw=1.6)
+    return [[(d.size, d.accuracy) for d in members] for members in lines.values()]
+
+
+def _plot_front(ax: Axes, dots: Sequence[Dot], floor: float) -> list[Point]:
+    """The Pareto front up to the right edge, with the area below it shaded; its corners."""
+    front = front_of(dots)
+    if not front:
+        return []
+    steps = [*front, (ax.get_xlim()[1], front[-1][1])]
+    x, y = zip(*steps, strict=True)
+    ax.step(x, y, where="post", color=INK, lw=0.8, alpha=0.6, zorder=1, label="Pareto front")
+    ax.fill_between(x, y, floor, step="post", color=INK, alpha=0.045, lw=0, zorder=0)
+    corners = steps[:1]
+    for (_, before), (size, accuracy) in pairwise(steps):
+        corners += [(size, before), (size, accuracy)]
+    return corners
 
 
 def _entry(kind: str, members: Sequence[Dot]) -> str:
@@ -160,98 +176,3 @@ def _limits(dots: Sequence[Dot]) -> Point:
     space = max(1.0, max(shown) - min(shown))
     top = max(d.accuracy for d in dots)
     return min(shown) - 0.1 * space, top + 0.09 * space
-
-
-def _corners(steps: Sequence[Point]) -> list[Point]:
-    """The corners of a line that runs horizontally until the next point."""
-    path = list(steps[:1])
-    for (_, before), (size, accuracy) in pairwise(steps):
-        path += [(size, before), (size, accuracy)]
-    return path
-
-
-def _label(ax: Axes, dots: Sequence[Dot], floor: float, paths: Sequence[Sequence[Point]]) -> None:
-    """Write names next to the dots, as many as find a free position."""
-    figure = ax.get_figure()
-    assert figure is not None
-    scale = 72.0 / figure.dpi
-
-    def positions(data: Sequence[Point]) -> list[Point]:
-        return [(scale * float(x), scale * float(y)) for x, y in map(ax.transData.transform, data)]
-
-    shown = [(d.size, max(d.accuracy, floor)) for d in dots]
-    spots = positions(shown)
-    clusters = _clusters(dots, spots, floor)
-    firsts = [c[0] for c in clusters]
-    looks = [_look(dots[i]) for i in firsts]
-    texts = [_text([dots[i] for i in c], floor) for c in clusters]
-    sizes = []
-    for text, look in zip(texts, looks, strict=True):
-        drawn = ax.text(0.5, 0.5, text, transform=ax.transAxes, **look)
-        extent = drawn.get_window_extent()
-        drawn.remove()
-        sizes.append((scale * extent.width + 2.0, scale * extent.height))
-    frame = Box(*(scale * v for v in (ax.bbox.x0, ax.bbox.y0, ax.bbox.x1, ax.bbox.y1)))
-    obstacles = [box for path in paths for box in along(positions(path))]
-    obstacles += [Box.around(*spot, 7.0, 7.0) for spot in spots]
-    places = place([spots[i] for i in firsts], sizes, frame, obstacles)
-    for i, text, look, box in zip(firsts, texts, looks, places, strict=True):
-        if box is None:
-            continue
-        (x, y), (across, up) = spots[i], box.nearest(*spots[i])
-        start = (across - box.x0) / (box.x1 - box.x0), (up - box.y0) / (box.y1 - box.y0)
-        line = {"arrowstyle": "-", "lw": 0.5, "color": INK, "shrinkA": 0, "relpos": start}
-        ax.annotate(
-            text,
-            shown[i],
-            (box.centre[0] - x, box.centre[1] - y),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            arrowprops=line if box.distance(x, y) > FAR else None,
-            **look,
-        )
-
-
-def _clusters(dots: Sequence[Dot], spots: Sequence[Point], floor: float) -> list[list[int]]:
-    """Dots of one kind or below the axis that cannot be told apart; never those on a line."""
-    clusters: list[list[int]] = []
-    for i, d in enumerate(dots):
-        for c in clusters:
-            first = dots[c[0]]
-            below = max(first.accuracy, d.accuracy) < floor
-            alike = (first.kind == d.kind or below) and not first.line and not d.line
-            if alike and math.dist(spots[c[0]], spots[i]) < NEAR:
-                c.append(i)
-                break
-        else:
-            clusters.append([i])
-    return clusters
-
-
-def _text(members: Sequence[Dot], floor: float) -> str:
-    """Names of a cluster; their common remark in parentheses once. Below the axis, the values.
-
-    >>> dots = [Dot(f"{n} (head)", 1.0, 60.0, "", True) for n in ("Finetune", "FedLwF")]
-    >>> _text(dots, 50.0), _text(dots, 70.0)
-    ('Finetune, FedLwF (head)', 'Finetune, FedLwF (head): 60 %')
-    """
-    parts = [d.name.partition(" (") for d in members]
-    remarks = {remark for _, _, remark in parts}
-    if len(remarks) == 1:
-        stems = [stem for stem, _, _ in parts]
-        tail = "".join(parts[0][1:])
-    else:
-        stems, tail = [d.name for d in members], ""
-    text = (", ".join(stems) if len(stems) < 4 else f"{len(stems)} methods") + tail
-    values = [round(d.accuracy) for d in members]
-    below = " to ".join(str(v) for v in sorted({min(values), max(values)}))
-    return short(text) + (f": {below} %" if max(d.accuracy for d in members) < floor else "")
-
-
-def _look(d: Dot) -> dict[str, Any]:
-    ours = d.kind in (OURS, MIXTURE, TUNED)
-    size = 8.5 if d.kind in STYLES else 7.0
-    weight = "bold" if ours else "normal"
-    colour = KINDS[d.kind].colour if d.kind in STYLES else SOFT
-    return {"fontsize": size, "fontweight": weight, "color": colour}
