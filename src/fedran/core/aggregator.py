@@ -137,12 +137,12 @@ class Aggregator:
 
     @property
     def absorbed(self) -> dict[Key, str]:
-        """(client, task) -> digest of the summary absorbed under that key."""
+        """(client, task) -> digest of the message absorbed under that key."""
         return dict(self._absorbed)
 
     @property
     def rank(self) -> int:
-        """Columns held (a sum over clients), or M once the state is an (M, M) matrix."""
+        """Columns of everything absorbed, at most M; with ``server_rank`` those that are held."""
         return self._sum.rank
 
     def absorb(self, message: Summary | Mixture, *, client: str, task: str) -> bool:

@@ -47,7 +47,8 @@ def condense(
         The feature map. Its kind says how rows are transformed first (``phi.prepare``). Its width
         and seed do not matter and are no part of the mixture.
     group_size:
-        Rows per group, on average over a class. At least about 1.5 ``min_group``.
+        About how many rows a group has on average: a few less where rows are spread evenly, down
+        to ``group_size - min_group + 1``, but at least about 1.5 ``min_group``.
     min_group:
         Least rows of a group. Smaller groups join another group of their class. Classes with
         fewer rows are left out and listed in ``withheld``. 1 keeps everything, also single rows.

@@ -192,7 +192,7 @@ class Mixture:
         if isinstance(other, int) and other == 0:
             return self
         raise TypeError(
-            f"a Mixture adds only to a Mixture, not to a {type(other).__name__}; "
+            f"a Mixture adds only to a Mixture, got {type(other).__name__}; "
             "an Aggregator absorbs summaries and mixtures together"
         )
 

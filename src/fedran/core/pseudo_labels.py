@@ -39,7 +39,8 @@ class PseudoLabels:
     accepted: Bool[NDArray[Any], " n"]
     """Rows that had no label and received one."""
     confidence: Float64[NDArray[Any], " n"]
-    """The cosine or margin that was compared with the threshold; NaN for labelled rows."""
+    """The cosine or margin that was compared with the threshold; NaN for labelled rows, -inf where
+    the rule could not run."""
     threshold: float
     reason: str
     """One sentence: the rule and how many rows it accepted, or why it could not run."""

@@ -156,7 +156,7 @@ class Summary:
         if isinstance(other, int) and other == 0:
             return self
         raise TypeError(
-            f"a Summary adds only to a Summary, not to a {type(other).__name__}; "
+            f"a Summary adds only to a Summary, got {type(other).__name__}; "
             "an Aggregator absorbs summaries and mixtures together"
         )
 

@@ -31,7 +31,8 @@ class Plan:
     message: Literal["summary", "mixture"]
     """The message that is more accurate within the budget."""
     rank: int
-    """The given rank, or the largest that fits. 0: the class sums alone exceed the budget."""
+    """The given rank, or the largest that fits. 0: no column fits beside the class sums, or every
+    class has one row only."""
     upload: int
     """Bytes of a summary of that rank, with labels of usual length. An estimate for ``mixed``."""
     group_size: int | None

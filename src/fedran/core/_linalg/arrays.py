@@ -131,7 +131,7 @@ def linalg_errors() -> Iterator[None]:
 
 
 def eps(x: Array) -> float:
-    """Unit roundoff of the dtype of ``x``."""
+    """Machine epsilon of the dtype of ``x``: the distance from 1 to the next number."""
     return float(namespace(x).finfo(x.dtype).eps)
 
 
