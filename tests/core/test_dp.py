@@ -1,9 +1,7 @@
-"""Differential privacy: accountant, sensitivity, noise, and an audit with canaries."""
+"""Differential privacy: budgets, sensitivity, noise, and an audit with canaries."""
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,51 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta
 
-import helpers
 from fedran.core.discrete_gaussian import discrete_gaussian
 from fedran.core.dp import (
-    SMOOTHING_VARIANCE,
     Budget,
     Mechanism,
     Shares,
-    composed,
     gaussian_delta,
     gaussian_epsilon,
     levels_for,
 )
 
-GOOGLE = json.loads((Path(helpers.__file__).parent / "fixtures/dp_accounting.json").read_text())
-
 
 def seeded(seed):
     return np.random.default_rng(seed).bytes
-
-
-@pytest.mark.parametrize(("sigma", "epsilon", "delta"), GOOGLE["gaussian_delta"])
-def test_delta_is_that_of_dp_accounting(sigma, epsilon, delta):
-    assert gaussian_delta(1 / sigma, epsilon) == pytest.approx(delta, rel=1e-7, abs=1e-15)
-
-
-@pytest.mark.parametrize(("epsilon", "delta", "exact", "renyi"), GOOGLE["noise_multiplier"])
-def test_noise_is_that_of_dp_accounting_and_less_than_renyi_gives(epsilon, delta, exact, renyi):
-    assert 1 / Budget(epsilon, delta).mu == pytest.approx(exact, rel=1e-6)
-    assert 1 / Budget(epsilon, delta).mu < renyi
-
-
-@pytest.mark.parametrize(("sigmas", "delta", "epsilon"), GOOGLE["composition"])
-def test_composition_is_that_of_dp_accounting(sigmas, delta, epsilon):
-    mu = composed([1 / s for s in sigmas])
-    assert gaussian_epsilon(mu, delta) == pytest.approx(epsilon, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("variance", "shift", "epsilon", "delta"), GOOGLE["discrete_gaussian_delta"]
-)
-def test_discrete_noise_is_no_worse_than_the_gaussian_that_it_is_accounted_as(
-    variance, shift, epsilon, delta
-):
-    mu = shift / math.sqrt(variance - SMOOTHING_VARIANCE)
-    assert delta <= gaussian_delta(mu, epsilon) + 1e-12
 
 
 @given(st.floats(0.01, 20), st.floats(1e-12, 0.1))
