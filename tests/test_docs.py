@@ -2,8 +2,11 @@
 
 import re
 import tomllib
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedran
@@ -14,7 +17,9 @@ from fedran.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+BLOCK = re.compile(r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", re.M | re.S)
+"""A Python example, and the output that the page shows right below it."""
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 LINK = re.compile(r"\]\(([^)#:]+?)(?:#[^)]*)?\)")
 
 
@@ -24,12 +29,21 @@ WITH_EXAMPLES = [  # the pages of the gallery have tests of their own, which com
 
 
 def run_examples(page):
-    """Run the Python blocks of a page one after the other in one namespace."""
+    """Run the Python blocks of a page one after the other in one namespace.
+
+    Where the page shows an output, it must be what the block prints. Numbers may differ by 5 %,
+    because another BLAS rounds otherwise.
+    """
     blocks = BLOCK.findall(page.read_text())
     assert blocks, f"{page} has no Python example"
     namespace = {}
-    for block in blocks:
-        exec(compile(block, str(page), "exec"), namespace)
+    for block, shown in blocks:
+        with redirect_stdout(StringIO()) as printed:
+            exec(compile(block, str(page), "exec"), namespace)
+        if shown:
+            assert NUMBER.sub("#", printed.getvalue()) == NUMBER.sub("#", shown)
+            now, then = (NUMBER.findall(text) for text in (printed.getvalue(), shown))
+            np.testing.assert_allclose(np.float64(now), np.float64(then), rtol=0.05, atol=0.01)
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -38,11 +52,15 @@ def test_examples_run(page, tmp_path, monkeypatch):
     run_examples(page)
 
 
-def test_a_page_with_a_broken_example_or_none_fails(tmp_path):
+def test_a_page_with_a_broken_example_another_output_or_none_fails(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("Text.\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
     with pytest.raises(AssertionError):
         run_examples(page)
+    for output in ("3", "2 rows"):
+        page.write_text(f"```python\nprint(1 + 1)\n```\n\n```text\n{output}\n```\n")
+        with pytest.raises(AssertionError):
+            run_examples(page)
     page.write_text("Text without an example.\n")
     with pytest.raises(AssertionError, match="has no Python example"):
         run_examples(page)
