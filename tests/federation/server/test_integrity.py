@@ -154,7 +154,7 @@ def test_an_upload_with_a_damaged_envelope_is_named_as_lost(whole, tmp_path):
         sql.execute(query, [sha256])
         sql.commit()
     lost, uploads, *_ = salvaged((tmp_path / "w.db").read_bytes(), tmp_path)
-    assert lost[0] == "the upload of site-1 for task-1: its envelope is damaged"
+    assert lost == ["the upload of site-1 for task-1: its envelope is damaged"]
     assert ("site-1", "task-1") not in uploads
     assert len(uploads) == 4
 

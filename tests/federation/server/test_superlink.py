@@ -1,5 +1,6 @@
 """Flower's interface for the owner answers only to the owner's secret."""
 
+import asyncio
 import json
 import sys
 from importlib import import_module
@@ -65,6 +66,38 @@ def test_nobody_can_log_in_or_exchange_a_wrong_secret(app):
         assert reply.status_code >= 400 or not reply.content, name
 
 
+@pytest.mark.parametrize("name", ["secret", "previous"])
+def test_a_question_of_the_owner_during_a_restart_is_refused_without_an_alarm(
+    name, paths, app, caplog
+):
+    """Each start has another secret, and a question may be sent with the one before."""
+    flower._superlink_program(paths, "127.0.0.1:9443", insecure=True)
+    token = json.loads((paths.runtime / "owner.json").read_text())[name]
+    if name == "previous":  # the SuperLink has started again
+        app.state.account_access_dep.authn_plugin.secret = b"newer"
+    assert ask(app, "/v1/control/list-runs", token).status_code == 401
+    assert "ALARM" not in caplog.text
+    assert not (paths.runtime / REFUSED_REQUESTS).exists()
+
+
+def test_every_route_is_asked_before_the_superlink_listens(app):
+    asyncio.run(superlink.require_secret(app))
+
+
+def test_an_open_route_ends_the_superlink_before_it_listens(paths, app, monkeypatch, caplog):
+    """Another version of Starlette may call the check of the secret differently, or never."""
+    program = import_module("flwr.superlink.cli.flower_superlink")
+    monkeypatch.setattr(program, "load_control_authn_plugin", lambda: None)
+    monkeypatch.setattr(program, "flower_superlink", lambda: flower_app.create_app())
+    monkeypatch.setattr(flower_app, "create_app", lambda: app)
+    monkeypatch.setattr(sys, "argv", [])
+    app.user_middleware = [m for m in app.user_middleware if "Authentication" not in str(m.cls)]
+    with pytest.raises(SystemExit):
+        superlink.main(paths.runtime, [])
+    assert "the SuperLink is not started: with these versions of Flower, FastAPI and" in caplog.text
+    assert "install the versions in constraints.txt" in caplog.text
+
+
 def test_the_program_starts_flowers_with_this_plugin(paths, monkeypatch):
     program = import_module("flwr.superlink.cli.flower_superlink")
     started = []
@@ -73,6 +106,7 @@ def test_the_program_starts_flowers_with_this_plugin(paths, monkeypatch):
         started.append((program.load_control_authn_plugin(), sys.argv))
 
     monkeypatch.setattr(program, "flower_superlink", start)
+    monkeypatch.setattr(flower_app, "create_app", flower_app.create_app)
     monkeypatch.setattr(program, "load_control_authn_plugin", lambda: None)
     monkeypatch.setattr(sys, "argv", [])
     superlink.main(paths.runtime, ["--port", "9443"])

@@ -173,6 +173,14 @@ def test_events_of_other_kinds_do_not_stop_the_reader(recorded):
     assert status.tasks == []
 
 
+def test_with_an_unreadable_roster_nobody_is_said_to_be_removed(recorded):
+    recorded.upload("site-1", "may")
+    (recorded.server / "roster.toml").write_text("nonsense")
+    status = read(recorded)
+    assert any("roster cannot be read" in note for note in status.notes)
+    assert [(site.client, site.in_roster) for site in status.sites] == [("site-1", True)]
+
+
 def test_identical_refusals_are_counted_and_not_repeated(recorded):
     with recorded.database.transaction():  # one sync for all
         for _ in range(300):

@@ -97,9 +97,12 @@ def start_service(command: str, folder: Path, *, insecure: bool) -> subprocess.P
 
 
 def wait_for_service(process: subprocess.Popen[bytes] | None, folder: Path) -> None:
-    """Wait until a service has locked its folder."""
+    """Wait until a service has locked its folder and found no error in it."""
     deadline = time.monotonic() + 2 * START_SECONDS
-    while lock_holder(folder / "log") is None:
+    while True:
+        holder = lock_holder(folder / "log")
+        if holder is not None and (process is None or holder.get("ready")):
+            break
         if process is None or process.poll() is not None or time.monotonic() > deadline:
             reason = _last_line(folder / "log" / "start.log")
             raise StartFailed(f"{folder}: the service did not start: {reason}")

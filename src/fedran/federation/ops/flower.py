@@ -23,7 +23,7 @@ from fedran.federation.server.settings import (
     ServerPaths,
 )
 from fedran.federation.site.settings import SitePaths
-from fedran.wire.files import write_atomically
+from fedran.wire.files import read_json_object, write_atomically
 
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Addresses that mean all interfaces, and one that reaches them from this machine."""
@@ -203,7 +203,8 @@ def _superlink_program(paths: ServerPaths, address: str, *, insecure: bool) -> l
     paths.flower.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomically(paths.flower / APP, app)
     ca = None if insecure else str(paths.tls / "ca.crt")
-    owner = {"address": address, "ca": ca, "secret": secrets.token_hex(32)}
+    previous = read_json_object(paths.runtime / OWNER).get("secret")
+    owner = {"address": address, "ca": ca, "secret": secrets.token_hex(32), "previous": previous}
     _replace_private(paths.runtime / OWNER, json.dumps(owner).encode())
     (paths.runtime / REFUSED_REQUESTS).unlink(missing_ok=True)
     module = "fedran.federation.server.superlink"

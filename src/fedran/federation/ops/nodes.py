@@ -8,6 +8,7 @@ import logging
 import sqlite3
 import time
 from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -24,6 +25,20 @@ from fedran.federation.server.settings import APP, ServerPaths
 log = logging.getLogger(__name__)
 FIRST_WAIT = 1
 """Updates until a node that did not accept the newest head is asked again; then twice as many."""
+RECONNECTED_WAIT = 4
+"""Updates until a node is asked again that connected anew after it was asked."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """When a node was last asked to take the newest head."""
+
+    connected: str
+    """When it had connected."""
+    wait: int
+    """Updates until it is asked again."""
+    updates: int = 0
+    """Updates since then."""
 
 
 class NodeRegistry:
@@ -35,8 +50,8 @@ class NodeRegistry:
     def __init__(self, paths: ServerPaths, *, authenticated: bool) -> None:
         self.paths, self.authenticated = paths, authenticated
         self.head = ""
-        self.waits: dict[tuple[str, str], tuple[int, int]] = {}
-        """Node and when it connected -> updates until ``head`` is sent again, and the next wait."""
+        self.asked: dict[str, Asked] = {}
+        """Nodes to which ``head`` was sent and that have not accepted it."""
         self.alarmed: set[str] = set()
 
     def update(self, *, catch_up: bool) -> None:
@@ -147,24 +162,29 @@ class NodeRegistry:
         """Start a run without a task if a connected node lacks the newest head.
 
         A node that still lacks it afterwards, or from which the server waits for an upload, is
-        asked again after ever longer waits. One that connects anew is asked at once.
+        asked again after ever longer waits. One that connects anew waits a few updates at most.
         """
         head, current = database.served()
         if not head:
             return
         if head != self.head:
-            self.head, self.waits = head, {}
-        online = {(n.node_id, n.online_at) for n in nodes if n.status == "online"}
-        lacking = {connection for connection in online if connection[0] not in current}
-        self.waits = {c: wait for c, wait in self.waits.items() if c in lacking}
+            self.head, self.asked = head, {}
+        self.asked = {
+            node: replace(asked, updates=asked.updates + 1)
+            for node, asked in self.asked.items()
+            if node not in current
+        }
+        online = {n.node_id: n.online_at for n in nodes if n.status == "online"}
         due = 0
-        for connection in lacking:
-            wait, next_wait = self.waits.get(connection, (0, FIRST_WAIT))
-            if wait:
-                self.waits[connection] = wait - 1, next_wait
-            else:
-                self.waits[connection] = next_wait, 2 * next_wait
-                due += 1
+        for node in online.keys() - current:
+            before, wait = self.asked.get(node), FIRST_WAIT
+            if before is not None:
+                wait = 2 * before.wait
+                anew = before.connected != online[node]
+                if before.updates <= min(before.wait, RECONNECTED_WAIT if anew else before.wait):
+                    continue
+            self.asked[node] = Asked(online[node], wait)
+            due += 1
         if due:
             log.info("sending the newest head to connected sites that lack it: %d", due)
             owner.start_run(self.paths)

@@ -20,7 +20,7 @@ from fedran.federation.ops import flower
 from fedran.federation.ops.nodes import NodeRegistry
 from fedran.federation.ops.supervisor import Command, SupervisedProcess
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry, why_unreachable
-from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.lockfile import locked, mark_ready
 from fedran.federation.protocol.logs import Tail, log_to
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.settings import SitePaths
@@ -60,6 +60,7 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
         executor = partial(flower.server_executor, paths, insecure=insecure)
         app = SupervisedProcess("app", executor, paths.folder / "log" / "executor.log")
         app.end_leftover()
+        mark_ready(paths.folder / "log")
         registry = NodeRegistry(paths, authenticated=not insecure)
         next_update, update, next_expiry = 0.0, threading.Thread(), 0.0
         try:
@@ -95,6 +96,7 @@ def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) ->
 
     with _service(paths.folder, say, insecure=insecure) as stopping:
         supernode()  # an error in the folder ends the program before the first start
+        mark_ready(paths.folder / "log")
         security = "WITHOUT ENCRYPTION" if insecure else "over TLS"
         log.info("site %s connects to %s %s", settings.client, settings.server, security)
         logs = paths.folder / "log"

@@ -93,7 +93,7 @@ def salvage(path: Path, new: Database) -> list[str]:
                 "`fedran federation restore`"
             ) from None
         with new.transaction():
-            saved = _save_uploads(sql, new, lost)
+            known = _save_uploads(sql, new, lost)
             for table in table_names():
                 if table in ("envelopes", "uploads", "quarantine"):
                     continue
@@ -102,14 +102,17 @@ def salvage(path: Path, new: Database) -> list[str]:
                 for row in rows.values():
                     _insert(new, table, row)
             gone = {(t.client, t.task) for t in new.tombstones()}
-            lost += _named_in_events(new, saved | gone)
+            lost += _named_in_events(new, known | gone)
             new.new_epoch()
     return lost
 
 
 def _save_uploads(sql: sqlite3.Connection, new: Database, lost: list[str]) -> set[UploadId]:
-    """Copy uploads whose record and envelope are intact, and envelopes without a record."""
-    saved, used = set[UploadId](), set[str]()
+    """Copy uploads whose record and envelope are intact, and envelopes without a record.
+
+    Returns the uploads that were saved, or named as lost.
+    """
+    saved, named, used = set[UploadId](), set[UploadId](), set[str]()
     for table, start in (("uploads", 1), ("quarantine", 0)):
         rows, problems = _intact_rows(sql, table)
         lost += problems
@@ -120,6 +123,7 @@ def _save_uploads(sql: sqlite3.Connection, new: Database, lost: list[str]) -> se
             used.add(sha256)
             if statement is None or statement.key != (client, task):
                 lost.append(f"the upload of {client} for {task}: its envelope is damaged")
+                named.add((client, task))
             else:
                 _insert(new, "envelopes", (sha256, content))
                 _insert(new, table, row)
@@ -132,7 +136,7 @@ def _save_uploads(sql: sqlite3.Connection, new: Database, lost: list[str]) -> se
             client, task = statement.key
             saved.add(statement.key)
             lost.append(f"the record of {client} for {task}; the upload itself is in quarantine")
-    return saved
+    return saved | named
 
 
 def _named_in_events(new: Database, known: set[UploadId]) -> Iterator[str]:

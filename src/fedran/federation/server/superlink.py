@@ -9,27 +9,40 @@ user of the server can read.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
 from flwr.common.constant import ACCESS_TOKEN_KEY
 from flwr.supercore.auth.typing import AccountAuthLoginDetails, AccountInfo
 from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
+from starlette.types import Message, Scope
 
+from fedran.core.errors import shortened
 from fedran.federation.protocol.executor import replace_steps
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.server.settings import OWNER, REFUSED_REQUESTS
-from fedran.wire.files import write_atomically
+from fedran.wire.files import read_json_object, write_atomically
 
 Metadata = Sequence[tuple[str, str | bytes]]
 log = logging.getLogger("fedran.federation.server.superlink")
+CONTROL = "/v1/control/"
+"""Where the owner's interface is."""
+LOGIN = {
+    f"{CONTROL}{name}" for name in ("get-login-details", "get-auth-tokens", "refresh-auth-tokens")
+}
+"""Its routes that need no secret. They give none, because there is no login."""
 ALARM_SECONDS = 60.0
 """Least time between two alarms, because every request can cause one."""
 
@@ -39,9 +52,8 @@ class OwnerOnly(NoOpControlAuthnPlugin):  # type: ignore[misc]
 
     def __init__(self, runtime: Path) -> None:
         super().__init__()
+        self.runtime = runtime
         self.secret = json.loads((runtime / OWNER).read_bytes())["secret"].encode()
-        self.refused = runtime / REFUSED_REQUESTS
-        """File with the number of refused requests, for the status."""
         self.times, self.next_alarm = 0, 0.0
 
     def get_login_details(self) -> AccountAuthLoginDetails | None:
@@ -53,13 +65,23 @@ class OwnerOnly(NoOpControlAuthnPlugin):  # type: ignore[misc]
         token = str(dict(metadata).get(ACCESS_TOKEN_KEY, "")).encode(errors="replace")
         if hmac.compare_digest(token, self.secret):
             return super().validate_tokens_in_metadata(metadata)
-        self._note_refusal()
+        if not self._of_another_start(token):
+            self._note_refusal()
         return False, None
 
     def refresh_tokens(self, metadata: Metadata) -> tuple[Metadata | None, AccountInfo | None]:
         """Refuse: a wrong secret cannot be exchanged for another one."""
         del metadata
         return None, None
+
+    def _of_another_start(self, token: bytes) -> bool:
+        """Whether a token is the secret of the start before or after this one.
+
+        A restart replaces the secret, and a question of the owner may be under way meanwhile.
+        """
+        found = read_json_object(self.runtime / OWNER)
+        secrets = [str(found[name]).encode() for name in ("secret", "previous") if found.get(name)]
+        return any(hmac.compare_digest(token, secret) for secret in secrets)
 
     def _note_refusal(self) -> None:
         self.times += 1
@@ -73,16 +95,70 @@ class OwnerOnly(NoOpControlAuthnPlugin):  # type: ignore[misc]
         )
         with suppress(OSError):
             note = {"at": time.time(), "times": self.times}
-            write_atomically(self.refused, json.dumps(note).encode())
+            write_atomically(self.runtime / REFUSED_REQUESTS, json.dumps(note).encode())
+
+
+async def require_secret(app: FastAPI) -> None:
+    """Raise unless every route of the owner's interface refuses a request without the secret."""
+    routes = {getattr(found.route, "path", "") for found in iter_route_contexts(app.routes)}
+    guarded = sorted(r for r in routes if r.startswith(CONTROL) and r not in LOGIN)
+    answered = [route for route in guarded if await _status_without_secret(app, route) != 401]
+    if answered or f"{CONTROL}start-run" not in guarded:
+        raise NotImplementedError(
+            "with these versions of Flower, FastAPI and Starlette the owner's interface of the "
+            f"SuperLink cannot be protected ({shortened(answered, 3) or 'it is not found'}); "
+            "install the versions in constraints.txt"
+        )
+
+
+async def _status_without_secret(app: FastAPI, path: str) -> int:
+    """The status code of an empty request; 500 where it passes the check and causes an error."""
+    status = 500
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        status = message.get("status", status)
+
+    scope: Scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/protobuf")],
+        "state": {},
+    }
+    with suppress(Exception):
+        await app(scope, receive, send)
+    return status
 
 
 def main(runtime: Path, arguments: list[str]) -> None:
-    """Run a SuperLink until it is ended."""
+    """Run a SuperLink until it is ended, unless its owner's interface would be open."""
     flower = import_module("flwr.superlink.cli.flower_superlink")
+    service = import_module("flwr.superlink.main")
     log_to(runtime.parents[1])
-    replace_steps(flower, {"load_control_authn_plugin": lambda: OwnerOnly(runtime)})
-    sys.argv = ["flower-superlink", *arguments]
-    flower.flower_superlink()
+    plugin, create = OwnerOnly(runtime), service.create_app
+
+    def create_checked(*given: Any) -> FastAPI:
+        app = create(*given)
+        plugin.next_alarm = math.inf
+        asyncio.run(require_secret(app))
+        plugin.times, plugin.next_alarm = 0, 0.0
+        return app
+
+    try:
+        replace_steps(flower, {"load_control_authn_plugin": lambda: plugin})
+        replace_steps(service, {"create_app": create_checked})
+        sys.argv = ["flower-superlink", *arguments]
+        flower.flower_superlink()
+    except NotImplementedError as reason:
+        log.error("the SuperLink is not started: %s", reason)
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedran.federation.protocol.class_names import class_warnings
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry
-from fedran.federation.protocol.identity import base_task
+from fedran.federation.protocol.identity import base_task, is_cohort
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.coordinator import FOLDER as SUMS
@@ -201,12 +201,13 @@ class Reader:
     def _sites(
         self, stored: Stored, connections: Connections, notes: list[str]
     ) -> list[SiteStatus]:
+        uploaded = stored.counts.sites.keys()
         try:
             roster = set(Roster.load(self.folder / self.settings.roster).clients)
         except (ValueError, OSError) as reason:
             notes.append(f"The roster cannot be read: {reason}")
-            roster = set()
-        clients = sorted(roster | stored.counts.sites.keys())
+            roster = {client for client in uploaded if not is_cohort(client)}  # nobody was removed
+        clients = sorted(roster | uploaded)
         return [_site(stored, connections, client, client in roster) for client in clients]
 
     def _quarantine(self, waiting: list[Waiting]) -> list[Problem]:

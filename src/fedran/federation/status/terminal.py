@@ -193,7 +193,7 @@ def _print_sites(sites: list[SiteStatus], now: float, console: Console) -> None:
             f"{site.rows:,}",
         )
     console.print("\n[bold]Sites[/]")
-    console.print(table if sites else "  the roster is empty")
+    console.print(table if sites else "  no site is known; `fedran federation add` adds one")
     if hidden > 0:
         console.print(f"  and {hidden} more; --json prints all")
     if any(site.classes for site in sites):
