@@ -3,8 +3,7 @@
     python benchmarks/attacks.py      about one minute; writes results/attacks.md
 
 Digits, five sites, five tasks of two classes, M = 1024. Uploads are signed and go through the
-server's own admission, without sockets. The results page says
-what the columns mean.
+server's own admission, without sockets. The results page says what the columns mean.
 """
 
 from __future__ import annotations
@@ -118,11 +117,12 @@ def repeated(s: Message, times: float) -> Summary:
     return replace(s, factor=s.factor * np.float32(np.sqrt(times)), sums=sums, accounts=accounts)
 
 
-def flipped(world: World, site: int, task: int, times: int = 1) -> Message:
-    """Both classes of the task exchanged, and the rows counted several times."""
+def flipped(world: World, site: int, task: int, times: int = 1, share: float = 1.0) -> Message:
+    """Both classes of the task exchanged for a share of the rows; each row counts several times."""
     rows = world.rows[site, task]
-    first, second = sorted(set(rows.y))
-    y = [second if label == first else first for label in rows.y]
+    other = dict(zip(sorted(set(rows.y)), sorted(set(rows.y), reverse=True), strict=True))
+    flips = np.random.default_rng(task).random(len(rows.y)) < share
+    y = [other[label] if flip else label for label, flip in zip(rows.y, flips, strict=True)]
     return world.message(Rows(rows.X, y), times)
 
 
@@ -161,15 +161,7 @@ def all_cut(world: World, site: int, task: int, when: int, flat: bool) -> Messag
 
 def drift(world: World, site: int, task: int) -> Message:
     """Labels flipped for a share of the rows that grows from task to task, and more rows."""
-    rows = world.rows[site, task]
-    first, second = sorted(set(rows.y))
-    share = (task + 1) / TASKS
-    flips = np.random.default_rng(task).random(len(rows.y)) < share
-    y = [
-        (second if label == first else first) if flip else label
-        for label, flip in zip(rows.y, flips, strict=True)
-    ]
-    return world.message(Rows(rows.X, y), 1 + task // 2)
+    return flipped(world, site, task, times=1 + task // 2, share=(task + 1) / TASKS)
 
 
 def only(*sites: int):

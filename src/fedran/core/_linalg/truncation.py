@@ -123,12 +123,35 @@ def leading_qr(A: Float[Array, "M w"], rank: int) -> Leading:
     return Leading(factor, _loss(spectrum, k), float(xp.sum(spectrum)), "qr-svd")
 
 
+def leading_of_gram(G: Float[Array, "M M"], rank: int | float | None) -> Leading:
+    """The leading factor of a given symmetric (M, M) matrix: F = V_k sqrt(l_k)."""
+    energy = _trace(G)
+    if energy == 0.0:
+        return Leading(G[:, :0], Loss(), 0.0, "empty")
+    factor, loss = _from_eigen(G, rank, energy, negligible=RESOLVED * eps(G))
+    return Leading(factor, loss, energy, "gram")
+
+
 def square_factor(A: Float[Array, "M w"]) -> Float[Array, "M M"]:
     """An (M, M) factor with the same A A' as a wider A: R' of the QR of A'. Lossless."""
     if is_numpy_array(A):
         (R,) = scipy.linalg.qr(A.T, mode="r", check_finite=False)
         return np.ascontiguousarray(R[: A.shape[0]].T)
     return namespace(A).linalg.qr(A.T, mode="reduced")[1].T
+
+
+def check_rank(rank: int | float | None) -> int | float | None:
+    """``rank`` if it is a positive int, a float in (0, 1] or None; ValueError otherwise."""
+    if rank is None:
+        return None
+    if isinstance(rank, (int, np.integer)) and not isinstance(rank, bool) and rank >= 1:
+        return int(rank)
+    if isinstance(rank, (float, np.floating)) and 0.0 < rank <= 1.0:
+        return float(rank)
+    raise ValueError(
+        "rank must be a positive integer (columns kept), a float in (0, 1] (share of the energy "
+        f"kept) or None (everything), got {rank!r}"
+    )
 
 
 class _Unresolved(Exception):
@@ -162,7 +185,7 @@ def _by_ritz(
 def _by_gram(
     A: Float[Array, "M w"], K: Float[Array, "s s"], rank: int | float | None, energy: float
 ) -> tuple[Float[Array, "M k"], Loss]:
-    return _from_eigen(K, rank, energy, _lift(A), untrusted=RESOLVED * eps(K))
+    return _from_eigen(K, rank, energy, A, untrusted=RESOLVED * eps(K))
 
 
 def _by_gram64(
@@ -170,65 +193,9 @@ def _by_gram64(
 ) -> tuple[Float[Array, "M k"], Loss]:
     A64 = cast(A, "float64")
     K64 = K if K.dtype == A64.dtype else _small_gram(A64)
-    factor, loss = _from_eigen(K64, rank, energy, _lift(A64))
+    factor, loss = _from_eigen(K64, rank, energy, A64)
     with np.errstate(over="ignore"):
         return namespace(A).astype(factor, A.dtype), loss
-
-
-def leading_of_gram(G: Float[Array, "M M"], rank: int | float | None) -> Leading:
-    """The leading factor of a given symmetric (M, M) matrix: F = V_k sqrt(l_k)."""
-    energy = _trace(G)
-    if energy == 0.0:
-        return Leading(G[:, :0], Loss(), 0.0, "empty")
-    lift = _scaled_vectors(G)
-    factor, loss = _from_eigen(G, rank, energy, lift, negligible=RESOLVED * eps(G))
-    return Leading(factor, loss, energy, "gram")
-
-
-_Lift = Callable[[Array, Array], Array]
-
-
-def _lift(A: Array) -> _Lift:
-    """How eigenvectors U and eigenvalues of the small Gram become a factor."""
-    if A.shape[1] > A.shape[0]:
-        return _scaled_vectors(A)
-    return lambda U, _: matmul(A, namespace(A).astype(U, A.dtype))
-
-
-def _scaled_vectors(A: Array) -> _Lift:
-    xp = namespace(A)
-    return lambda U, values: xp.astype(U * xp.sqrt(values), A.dtype)
-
-
-def _from_eigen(
-    K: Float[Array, "s s"],
-    rank: int | float | None,
-    energy: float,
-    lift: _Lift,
-    untrusted: float = 0.0,
-    negligible: float = 0.0,
-) -> tuple[Float[Array, "M k"], Loss]:
-    """Factor and loss from the eigenvectors of K in float64.
-
-    A wanted eigenvalue below ``untrusted`` l_1 raises _Unresolved: K should be computed in a
-    higher precision. One below ``negligible`` l_1, or float64 rounding, counts as zero.
-    """
-    xp, w = namespace(K), K.shape[0]
-    first = max(0, w - rank - 1) if isinstance(rank, int) else 0
-    values, U = eigh(K, first)
-    values, U = xp.flip(values, axis=0), xp.flip(U, axis=1)
-    k = wanted(values, rank, energy)
-    if untrusted and values[k - 1] < untrusted * values[0]:
-        raise _Unresolved("spectrum too steep for its precision")
-    k = min(k, _resolved(values, max(negligible, w * eps(values))))
-    kept, U = values[:k], U[:, :k]
-    if first == 0:
-        return lift(U, kept), _loss(values, k)
-    return lift(U, kept), Loss(
-        spectral=max(0.0, float(values[k])),
-        frobenius=float(xp.linalg.vector_norm(cast(K, "float64") - matmul(U * kept, U.T))),
-        trace=max(0.0, energy - float(xp.sum(kept))),
-    )
 
 
 def _by_svd(
@@ -238,11 +205,47 @@ def _by_svd(
     with linalg_errors():
         U, s, _ = xp.linalg.svd(cast(A, "float64"), full_matrices=False)
     values = s**2
-    k = min(wanted(values, rank, energy), _resolved(values, eps(values) ** 2))
+    k = min(_wanted(values, rank, energy), _resolved(values, eps(values) ** 2))
     return xp.astype(U[:, :k] * s[:k], A.dtype), _loss(values, k)
 
 
-def wanted(values: Float64[Array, " s"], rank: int | float | None, energy: float) -> int:
+def _from_eigen(
+    K: Float[Array, "s s"],
+    rank: int | float | None,
+    energy: float,
+    A: Float[Array, "M w"] | None = None,
+    untrusted: float = 0.0,
+    negligible: float = 0.0,
+) -> tuple[Float[Array, "M k"], Loss]:
+    """Factor and loss from the eigenvectors U and eigenvalues l of K in float64.
+
+    The factor is A U where K is A'A, and U sqrt(l) where K is A A' or no A is given. A wanted
+    eigenvalue below ``untrusted`` l_1 raises _Unresolved: K should be computed in a higher
+    precision. One below ``negligible`` l_1, or float64 rounding, counts as zero.
+    """
+    xp, w = namespace(K), K.shape[0]
+    first = max(0, w - rank - 1) if isinstance(rank, int) else 0
+    values, U = eigh(K, first)
+    values, U = xp.flip(values, axis=0), xp.flip(U, axis=1)
+    k = _wanted(values, rank, energy)
+    if untrusted and values[k - 1] < untrusted * values[0]:
+        raise _Unresolved("spectrum too steep for its precision")
+    k = min(k, _resolved(values, max(negligible, w * eps(values))))
+    kept, U = values[:k], U[:, :k]
+    if A is None or A.shape[1] > A.shape[0]:
+        factor = xp.astype(U * xp.sqrt(kept), K.dtype)
+    else:
+        factor = matmul(A, xp.astype(U, A.dtype))
+    if first == 0:
+        return factor, _loss(values, k)
+    return factor, Loss(
+        spectral=max(0.0, float(values[k])),
+        frobenius=float(xp.linalg.vector_norm(cast(K, "float64") - matmul(U * kept, U.T))),
+        trace=max(0.0, energy - float(xp.sum(kept))),
+    )
+
+
+def _wanted(values: Float64[Array, " s"], rank: int | float | None, energy: float) -> int:
     """How many of the descending eigenvalues ``rank`` asks for (at least one)."""
     n = int(values.shape[0])
     if rank is None:
@@ -252,20 +255,6 @@ def wanted(values: Float64[Array, " s"], rank: int | float | None, energy: float
         short = held < rank * min(energy, held[-1]) * (1 - 1e-12)
         return min(n, int(short.sum()) + 1)
     return min(n, int(rank))
-
-
-def check_rank(rank: int | float | None) -> int | float | None:
-    """``rank`` if it is a positive int, a float in (0, 1] or None; ValueError otherwise."""
-    if rank is None:
-        return None
-    if isinstance(rank, (int, np.integer)) and not isinstance(rank, bool) and rank >= 1:
-        return int(rank)
-    if isinstance(rank, (float, np.floating)) and 0.0 < rank <= 1.0:
-        return float(rank)
-    raise ValueError(
-        "rank must be a positive integer (columns kept), a float in (0, 1] (share of the energy "
-        f"kept) or None (everything), got {rank!r}"
-    )
 
 
 def _small_gram(A: Float[Array, "M w"]) -> Float[Array, "s s"]:
