@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedran.bench.results.grouping import Stat, stat
+from fedran.bench.results.grouping import Stat
 from fedran.bench.results.result import Result
 
 MIB = 2**20
@@ -179,10 +179,9 @@ def _measured(results: Sequence[Result], goal: Goal) -> tuple[Stat, Stat, float]
     newest = {r.seeds["order"]: r for r in runs}
     if newest.keys() != SEEDS:
         raise ValueError(f"{goal.where}: expected runs of seeds {SEEDS}, got {set(newest)}")
-    a_avg, a_t = stat([r.A_avg for r in newest.values()]), stat([r.A_T for r in newest.values()])
-    assert a_avg is not None
-    assert a_t is not None
-    return a_avg, a_t, max(r.max_upload for r in newest.values()) / MIB
+    found = newest.values()
+    a_avg, a_t = Stat.of([r.A_avg for r in found]), Stat.of([r.A_T for r in found])
+    return a_avg, a_t, max(r.max_upload for r in found) / MIB
 
 
 def _with_spread(s: Stat) -> str:

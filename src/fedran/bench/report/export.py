@@ -40,7 +40,7 @@ def overview_tables(results: Sequence[Result]) -> list[Table]:
             [
                 Cell(g.name),
                 Cell(beta_text(g.beta)),
-                *(Cell(f"{g.mean(m):.2f}") for m in (lambda r: r.A_avg, lambda r: r.A_T)),
+                *(Cell(f"{accuracy.mean:.2f}") for accuracy in (g.A_avg, g.A_T)),
                 Cell(human_bytes(max(r.max_upload for r in g.results))),
                 Cell(f"{g.mean(task_seconds):.3g}"),
                 Cell(str(len(g.results))),

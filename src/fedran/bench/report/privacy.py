@@ -23,7 +23,6 @@ from fedran.bench.report.tables.table import (
     seeds_per_group,
     text_columns,
 )
-from fedran.bench.report.verdict import final
 from fedran.bench.results.grouping import Group, by_setting_and_beta, groups, setting_title
 from fedran.bench.results.result import Result
 from fedran.data.catalogue import dataset_title
@@ -70,9 +69,9 @@ def privacy_verdict(results: Sequence[Result]) -> list[str]:
     lines = []
     for study in privacy_studies(results):
         line = next(iter(study.lines.values()))
-        values = ", ".join(f"{final(line[e]):.1f} % with ε = {e:g}" for e in reversed(line))
+        values = ", ".join(f"{line[e].A_T.mean:.1f} % with ε = {e:g}" for e in reversed(line))
         text = f"{dataset_title(study.dataset)}, after the last task: {values}"
-        text += "".join(f", {final(g):.1f} % without noise" for g in study.without[:1])
+        text += "".join(f", {g.A_T.mean:.1f} % without noise" for g in study.without[:1])
         lines.append(f"{text}.")
     return lines
 
@@ -103,8 +102,8 @@ def _row(epsilon: str, name: str, g: Group) -> list[Cell]:
     return [
         Cell(epsilon),
         Cell(name if noisy else NOTHING),
-        mean_and_spread(g.stat(lambda r: r.A_avg)),
-        mean_and_spread(g.stat(lambda r: r.A_T)),
+        mean_and_spread(g.A_avg),
+        mean_and_spread(g.A_T),
         Cell(mib(largest_upload(g))),
     ]
 
@@ -127,9 +126,9 @@ def privacy_charts(results: Sequence[Result]) -> list[Chart]:
 def _draw(study: PrivacyStudy, figure: Figure) -> None:
     ax = figure.subplots()
     for i, (name, line) in enumerate(study.lines.items()):
-        error_line(ax, list(line), list(line.values()), lambda r: r.A_T, i, name)
+        error_line(ax, list(line), [g.A_T for g in line.values()], i, name)
     for g in study.without:
-        ax.axhline(final(g), ls=(0, (4, 2)), color=INK, lw=1.0, label=short(g.name))
+        ax.axhline(g.A_T.mean, ls=(0, (4, 2)), color=INK, lw=1.0, label=short(g.name))
     ax.set_xscale("log")
     every = sorted({e for line in study.lines.values() for e in line})
     ax.set_xticks(every, [f"{e:g}" for e in every])

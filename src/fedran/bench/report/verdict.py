@@ -88,12 +88,11 @@ def leaders(found: Iterable[Group]) -> dict[str, Group]:
 
 
 def _strength(g: Group) -> tuple[bool, float]:
-    return not is_ours(g) or g.first.study == DEFAULT_STUDY, final(g)
+    return not is_ours(g) or g.first.study == DEFAULT_STUDY, g.A_T.mean
 
 
-def final(g: Group) -> float:
-    """Accuracy after the last task in percent, mean over seeds."""
-    return g.mean(lambda r: r.A_T) or 0.0
+def _final(g: Group) -> float:
+    return g.A_T.mean
 
 
 def main_beta(members: Iterable[Group]) -> float | None:
@@ -116,9 +115,9 @@ def verdict(found: Sequence[Group]) -> list[str]:
     """What the methods of one setting and beta achieve, in at most five sentences."""
     lead = leaders(found)
     ours = next((lead[kind] for kind in (OURS, MIXTURE, TUNED) if kind in lead), None)
-    base = ours or max(found, key=lambda g: (g.competes, final(g)))
+    base = ours or max(found, key=lambda g: (g.competes, g.A_T.mean))
     lines = [
-        f"{base.name} classifies {final(base):.1f} % of the test rows correctly after the last "
+        f"{base.name} classifies {base.A_T.mean:.1f} % of the test rows correctly after the last "
         f"task. No client uploads more than {_size(base)} in a task."
     ]
     for kind, what in (
@@ -127,24 +126,24 @@ def verdict(found: Sequence[Group]) -> list[str]:
     ):
         if kind in lead and lead[kind] is not base:
             g = lead[kind]
-            lines.append(f"{g.name}, {what}: {final(g):.1f} % with {_size(g)}.")
+            lines.append(f"{g.name}, {what}: {g.A_T.mean:.1f} % with {_size(g)}.")
     rivals = [g for g in found if g.competes and not is_ours(g) and g is not base]
     if ours is None and not rivals:  # variants of one method
         others = (g for g in found if g.competes and g is not base)
-        lines += [f"{g.name}: {final(g):.1f} % with {_size(g)}." for g in others]
-    best = max(rivals, key=final, default=None)
+        lines += [f"{g.name}: {g.A_T.mean:.1f} % with {_size(g)}." for g in others]
+    best = max(rivals, key=_final, default=None)
     if best is not None:
         # A method on a fine-tuned network is compared with ours on such a network.
         peer = lead.get(TUNED, base) if is_fine_tuned(best.first) else base
         lines.append(f"The best other method, {best.name}: {_beside(best, peer)}.")
-    learned = max((g for g in rivals if is_trained(g.first)), key=final, default=None)
+    learned = max((g for g in rivals if is_trained(g.first)), key=_final, default=None)
     if learned is not None and learned is not best:
         lines.append(f"The best method that trains, {learned.name}: {_beside(learned, base)}.")
     if POOLED in lead:
         g = lead[POOLED]
         lines.append(
-            f"With all rows in one place ({g.name}): {final(g):.1f} %, "
-            f"{_than(final(g) - final(base), base.name)}."
+            f"With all rows in one place ({g.name}): {g.A_T.mean:.1f} %, "
+            f"{_than(g.A_T.mean - base.A_T.mean, base.name)}."
         )
     return lines[:LINES]
 
@@ -163,11 +162,11 @@ def _over_all(results: Iterable[Result]) -> str:
     gaps = []
     for (setting, beta), found in comparison_cases(results).items():
         lead = leaders(found)
-        ours = [final(lead[kind]) for kind in (OURS, MIXTURE, TUNED) if kind in lead]
+        ours = [lead[kind].A_T.mean for kind in (OURS, MIXTURE, TUNED) if kind in lead]
         rivals = [g for g in found if g.competes and not is_ours(g)]
         if ours and rivals:
-            best = max(rivals, key=final)
-            gaps.append((final(best) - max(ours), best.name, setting.dataset, beta))
+            best = max(rivals, key=_final)
+            gaps.append((best.A_T.mean - max(ours), best.name, setting.dataset, beta))
     if len(gaps) < 2:
         return ""
     won = sum(gap <= 0 for gap, *_ in gaps)
@@ -190,20 +189,20 @@ def study_verdict(results: Sequence[Result]) -> list[str]:
         for name, line in labels.lines.items():
             rate, least = min(line.items())
             lines.append(
-                f"{name.capitalize()}: {_average(least):.1f} % accuracy, mean over tasks, with "
-                f"{100 * rate:g} % of the labels; {_average(line[max(line)]):.1f} % with "
+                f"{name.capitalize()}: {least.A_avg.mean:.1f} % accuracy, mean over tasks, with "
+                f"{100 * rate:g} % of the labels; {line[max(line)].A_avg.mean:.1f} % with "
                 f"{100 * max(line):g} %."
             )
     for ranks in rank_studies(results):
         width, by_rank = max(ranks.lines.items())
         ends = [
-            f"{_average(g):.1f} % with {_size(g)} at rank {rank}"
+            f"{g.A_avg.mean:.1f} % with {_size(g)} at rank {rank}"
             for rank, g in (min(by_rank.items()), max(by_rank.items()))
         ]
         name = ranks.title.partition(";")[0]
         lines.append(f"{name} with {width} random features: {ends[0]}, {ends[1]}.")
     for steps in component_studies(results):
-        rule = {step: _average(next(iter(row.values()))) for (_, step), row in steps.bars.items()}
+        rule = {step: next(iter(row.values())).A_avg.mean for (_, step), row in steps.bars.items()}
         first, best = next(iter(rule)), max(rule, key=lambda step: rule[step])
         lines.append(
             f"{dataset_title(steps.dataset)}, {steps.lams[0]}: {rule[first]:.1f} % with {first}, "
@@ -225,10 +224,6 @@ def study_verdict(results: Sequence[Result]) -> list[str]:
     return lines[:LINES]
 
 
-def _average(g: Group) -> float:
-    return g.mean(lambda r: r.A_avg) or 0.0
-
-
 def _size(g: Group) -> str:
     """The largest upload with two significant digits, in MiB like the figures or in KiB."""
     size = largest_upload(g)
@@ -244,8 +239,8 @@ def _beside(g: Group, base: Group) -> str:
         factor = max(sizes) / min(sizes)
         shown = f"{factor:.0f}" if factor >= 9.5 else f"{factor:.1f}"
         times = f", {shown} times {'the' if sizes[0] >= sizes[1] else 'fewer'} bytes"
-    points = _than(final(g) - final(base), base.name)
-    return f"{final(g):.1f} % with {_size(g)} ({points}{times})"
+    points = _than(g.A_T.mean - base.A_T.mean, base.name)
+    return f"{g.A_T.mean:.1f} % with {_size(g)} ({points}{times})"
 
 
 def _than(gap: float, name: str) -> str:
@@ -316,4 +311,4 @@ def _best(found: Iterable[Group]) -> Group | None:
 
 
 def _pair(g: Group | None) -> str:
-    return f"{final(g):.2f} ({mib(largest_upload(g))})" if g else NOTHING
+    return f"{g.A_T.mean:.2f} ({mib(largest_upload(g))})" if g else NOTHING

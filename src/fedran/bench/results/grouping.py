@@ -81,6 +81,16 @@ class Stat:
     spread: float | None
     n: int
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Stat:
+        """Mean and spread of at least one value.
+
+        >>> Stat.of([1.0, 3.0])
+        Stat(mean=2.0, spread=1.4142135623730951, n=2)
+        """
+        spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        return cls(float(np.mean(values)), spread, len(values))
+
 
 @dataclass(frozen=True)
 class Group:
@@ -112,9 +122,20 @@ class Group:
         """Whether it is ranked. References and yardsticks are shown but not ranked."""
         return self.first.family in {"analytic", "trained"}
 
+    @property
+    def A_avg(self) -> Stat:
+        """Mean over tasks of the accuracy in percent."""
+        return Stat.of([r.A_avg for r in self.results])
+
+    @property
+    def A_T(self) -> Stat:
+        """Accuracy after the last task in percent."""
+        return Stat.of([r.A_T for r in self.results])
+
     def stat(self, measure: Callable[[Result], float | None]) -> Stat | None:
-        """Mean and spread of a measure over the seeds that have it."""
-        return stat([v for r in self.results if (v := measure(r)) is not None])
+        """Mean and spread of a measure over the seeds that have it; None if none has."""
+        found = [v for r in self.results if (v := measure(r)) is not None]
+        return Stat.of(found) if found else None
 
     def mean(self, measure: Callable[[Result], float | None]) -> float | None:
         """Mean of a measure over the seeds that have it; None if none has."""
@@ -124,18 +145,6 @@ class Group:
 
 Cases = dict[tuple[Setting, float | None], list[Group]]
 """The groups of each setting and beta."""
-
-
-def stat(values: Sequence[float]) -> Stat | None:
-    """Mean and spread, or None if there are no values.
-
-    >>> stat([1.0, 3.0])
-    Stat(mean=2.0, spread=1.4142135623730951, n=2)
-    """
-    if not len(values):
-        return None
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Stat(float(np.mean(values)), spread, len(values))
 
 
 def counted(n: int, noun: str) -> str:

@@ -34,7 +34,7 @@ from fedran.bench.report.figures.chart import (
 from fedran.bench.report.paper import COMPONENTS
 from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import MIB
-from fedran.bench.results.grouping import Group, Stat
+from fedran.bench.results.grouping import Stat
 from fedran.bench.results.result import Result
 
 if TYPE_CHECKING:
@@ -57,25 +57,18 @@ def _two_panels(kind: str, title: str, draw: Callable[[Figure], None]) -> Chart:
 
 def _draw_labels(study: LabelStudy, figure: Figure) -> None:
     axes = panels(figure, 2)
-    measures: list[Callable[[Result], float]] = [lambda r: r.A_avg, lambda r: r.A_T]
-    for ax, title, measure in zip(axes, (AVERAGE, FINAL), measures, strict=True):
-        for i, (name, line) in enumerate(study.lines.items()):
-            error_line(ax, [100 * rate for rate in line], list(line.values()), measure, i, name)
+    for i, (name, line) in enumerate(study.lines.items()):
+        rates, found = [100 * rate for rate in line], line.values()
+        error_line(axes[0], rates, [g.A_avg for g in found], i, name)
+        error_line(axes[1], rates, [g.A_T for g in found], i, name)
+    for ax, title in zip(axes, (AVERAGE, FINAL), strict=True):
         ax.set_xlabel("labelled rows, %")
         ax.set_ylabel(title)
     legend_below(figure, [axes[0]])
 
 
-def error_line(
-    ax: Axes,
-    x: list[float],
-    members: list[Group],
-    measure: Callable[[Result], float],
-    i: int,
-    name: str,
-) -> None:
+def error_line(ax: Axes, x: list[float], stats: list[Stat], i: int, name: str) -> None:
     """A line of means with their standard deviations, in the i-th colour."""
-    stats = [s for g in members if (s := g.stat(measure))]
     ax.errorbar(
         x,
         [s.mean for s in stats],
@@ -98,7 +91,7 @@ def _draw_rank(study: RankStudy, figure: Figure) -> None:
     left, right = panels(figure, 2)
     for i, (m, line) in enumerate(study.lines.items()):
         ranks = [float(rank) for rank in line]
-        error_line(left, ranks, list(line.values()), lambda r: r.A_avg, i, f"M = {m}")
+        error_line(left, ranks, [g.A_avg for g in line.values()], i, f"M = {m}")
         sizes = [largest_upload(g) / MIB for g in line.values()]
         right.plot(ranks, sizes, MARKERS[i % len(MARKERS)] + "-", color=HUES[i % len(HUES)])
     every = sorted({rank for line in study.lines.values() for rank in line})
@@ -130,13 +123,9 @@ def component_charts(results: Sequence[Result]) -> list[Chart]:
 
 def _floor(study: ComponentStudy) -> float:
     """The lower end of the vertical axis, below all bars and printed figures."""
-    bars = [s.mean for row in study.bars.values() for g in row.values() if (s := _average(g))]
+    bars = [g.A_avg.mean for row in study.bars.values() for g in row.values()]
     printed = [COMPONENTS[name] for name, _ in study.bars if name in COMPONENTS]
     return max(0.0, 5.0 * math.floor(min([100.0, *bars, *printed]) / 5.0) - 5.0)
-
-
-def _average(g: Group) -> Stat | None:
-    return g.stat(lambda r: r.A_avg)
 
 
 def _draw_components(study: ComponentStudy, figure: Figure) -> None:
@@ -147,7 +136,7 @@ def _draw_components(study: ComponentStudy, figure: Figure) -> None:
     for i, lam in enumerate(lams):
         at = [(k, row[lam]) for k, row in enumerate(study.bars.values()) if lam in row]
         x = np.array([k - 0.4 + width * (i + 0.5) for k, _ in at])
-        mean = [s.mean for _, g in at if (s := _average(g))]
+        mean = [g.A_avg.mean for _, g in at]
         draw = ax.barh if lying else ax.bar
         bars = draw(x, mean, width * 0.92, color=HUES[i % len(HUES)], alpha=0.85, label=lam)
         ax.bar_label(bars, [f"{v:.1f}" for v in mean], fontsize=7, padding=1)

@@ -10,7 +10,7 @@ from fedran.bench.report.figures.chart import MUTED, STYLES, Style
 from fedran.bench.report.figures.label_layout import Point
 from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import MIB
-from fedran.bench.report.verdict import MIXTURE, OURS, PAPER, final, leaders, role
+from fedran.bench.report.verdict import MIXTURE, OURS, PAPER, leaders, role
 from fedran.bench.results.grouping import Group, as_text, setting_phrase
 from fedran.bench.results.metrics import is_prompted, is_trained
 
@@ -66,14 +66,16 @@ def find_dots(found: Sequence[Group]) -> list[Dot]:
     """The methods that send something. Leaders come first, then the overview, then by accuracy."""
     first = {id(g): i for i, g in enumerate(leaders(found).values())}
     order = {key: i for i, key in enumerate(OVERVIEW)}
-    members = sorted(
-        found, key=lambda g: (first.get(id(g), len(first)), order.get(g.key, len(order)), -final(g))
-    )
+
+    def place(g: Group) -> tuple[int, int, float]:
+        return first.get(id(g), len(first)), order.get(g.key, len(order)), -g.A_T.mean
+
+    members = sorted(found, key=place)
     return [
         Dot(
             g.name if id(g) in first else _short_name(g, [o for o in members if o.key == g.key]),
             largest_upload(g) / MIB,
-            final(g),
+            g.A_T.mean,
             _kind(g, id(g) in first),
             g.competes,
             is_trained(g.first) and not is_prompted(g.first),

@@ -77,17 +77,15 @@ def _label_table(study: LabelStudy) -> Table:
 
 
 def _label_row(rate: float, name: str, g: Group, baseline: Group | None) -> list[Cell]:
-    own = g.stat(lambda r: r.A_avg)
-    base = baseline.stat(lambda r: r.A_avg) if baseline else None
-    gain = own.mean - base.mean if own and base and baseline is not g else None
+    gain = g.A_avg.mean - baseline.A_avg.mean if baseline and baseline is not g else None
     accepted, correct = zip(*(pseudo_labels(r) for r in g.results), strict=True)
     shares = [found for r in g.results if (found := label_rates(r)) is not None]
     low, high = (min(s[0] for s in shares), max(s[1] for s in shares)) if shares else (0.0, 0.0)
     return [
         Cell(f"{100 * rate:g} %"),
         Cell(name),
-        mean_and_spread(own),
-        mean_and_spread(g.stat(lambda r: r.A_T)),
+        mean_and_spread(g.A_avg),
+        mean_and_spread(g.A_T),
         Cell(NOTHING if gain is None else f"{gain:+.2f}"),
         _percent(accepted),
         _percent(correct),
@@ -126,8 +124,8 @@ def _rank_row(m: int, rank: int, g: Group, printed: bool) -> list[Cell]:
     return [
         Cell(str(m)),
         Cell(str(rank)),
-        mean_and_spread(g.stat(lambda r: r.A_avg)),
-        mean_and_spread(g.stat(lambda r: r.A_T)),
+        mean_and_spread(g.A_avg),
+        mean_and_spread(g.A_T),
         Cell(mib(largest_upload(g))),
         Cell(mib(largest_formula(g))),
         significant(g.mean(_gram_error)),
@@ -150,7 +148,7 @@ def _component_table(study: ComponentStudy) -> Table:
     ]
     blocks = []
     for (component, step), row in study.bars.items():
-        stats = [row[lam].stat(lambda r: r.A_avg) if lam in row else None for lam in study.lams]
+        stats = [row[lam].A_avg if lam in row else None for lam in study.lams]
         printed = number(COMPONENTS.get(component), muted=True)
         blocks.append([[Cell(step), *map(mean_and_spread, stats), printed]])
     columns = [

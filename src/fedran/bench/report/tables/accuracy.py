@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -36,7 +36,6 @@ from fedran.bench.results.grouping import (
 from fedran.bench.results.metrics import task_seconds
 from fedran.bench.results.result import Result
 
-MEASURES: tuple[Callable[[Result], float], ...] = (lambda r: r.A_avg, lambda r: r.A_T)
 HEADINGS = ("A_avg", "A_T")
 
 
@@ -59,16 +58,17 @@ def _measured(setting: Setting, members: Sequence[Group]) -> Table:
     for beta in betas:
         found = [g for g in members if g.beta == beta]
         competes = [g.competes for g in found]
-        ranks = [marks([g.mean(m) for g in found], competes) for m in MEASURES]
+        average = marks([g.A_avg.mean for g in found], competes)
+        last = marks([g.A_T.mean for g in found], competes)
         for i, g in enumerate(found):
             cells[g.name, beta] = [
-                mean_and_spread(g.stat(measure), mark=rank[i])
-                for measure, rank in zip(MEASURES, ranks, strict=True)
+                mean_and_spread(g.A_avg, mark=average[i]),
+                mean_and_spread(g.A_T, mark=last[i]),
             ]
     named: dict[str, list[Group]] = {}
     for g in sorted(members, key=row_order):
         named.setdefault(g.name, []).append(g)
-    absent = [Cell(NOTHING)] * len(MEASURES)
+    absent = [Cell(NOTHING)] * len(HEADINGS)
     blocks: list[Block] = [
         [
             [

@@ -100,8 +100,8 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
     rows = [
         [
             Cell(g.name),
-            mean_and_spread(g.stat(lambda r: r.A_avg)),
-            mean_and_spread(g.stat(lambda r: r.A_T)),
+            mean_and_spread(g.A_avg),
+            mean_and_spread(g.A_T),
             Cell(_rounds(g.first)),
             Cell(seconds(g.mean(task_seconds))),
             Cell(seconds(g.mean(seconds_with_forward_pass))),
@@ -209,7 +209,7 @@ def _block(
         cells = [Cell(method, muted=True), Cell(name)]
         for beta, theirs in zip(BETAS, printed, strict=True):
             g = next((g for g in found if (g.name, g.beta) == (name, beta)), None)
-            ours = (g.mean(lambda r: r.A_avg), g.mean(lambda r: r.A_T)) if g else None
+            ours = (g.A_avg.mean, g.A_T.mean) if g else None
             cells += [Cell("", muted=True) if i else theirs, _pair(ours)]
         block.append(cells)
     return block
