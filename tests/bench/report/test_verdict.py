@@ -14,7 +14,6 @@ from fedran.bench.report.verdict import (
     PAPER,
     POOLED,
     TUNED,
-    comparison_table,
     leaders,
     main_beta,
     overall_verdict,
@@ -22,10 +21,9 @@ from fedran.bench.report.verdict import (
     verdict,
 )
 from fedran.bench.results.grouping import groups
-from helpers.made_up import METHODS, comparison, made_up, studies
+from helpers.made_up import METHODS, made_up, studies
 from helpers.made_up_trained import heads, scratch, speedup
 from helpers.made_up_vit import vit
-from helpers.report_tables import texts
 
 
 def test_every_kind_is_led_by_its_most_accurate_method():
@@ -133,12 +131,3 @@ def test_every_study_has_a_verdict():
         assert all("%" in line for line in lines)
     (line,) = study_verdict(speedup())
     assert "FedRAN takes " in line
-
-
-def test_the_table_of_all_comparisons_shows_our_messages_and_the_best_other_method():
-    table = comparison_table(comparison(seeds=(1,), betas=(0.1,), datasets=("digits",))[:12])
-    best = made_up(**{**METHODS[5], "dataset": "digits"})
-    assert list(texts(table, "best other method").values()) == [f"AFL: {best.A_T:.2f} (6.96)"]
-    assert [c.text for c in table.columns] == [
-        *("setting", "β", "FedRAN", "FedRAN-paper", "Exact Gram", "best other method")
-    ]

@@ -22,13 +22,8 @@ from fedran.bench.report.sections import (
     method_notes,
     study_sections,
 )
-from fedran.bench.report.verdict import (
-    comparison_table,
-    main_case,
-    overall_verdict,
-    study_verdict,
-    verdict,
-)
+from fedran.bench.report.tables.comparison import comparison_table
+from fedran.bench.report.verdict import main_case, overall_verdict, study_verdict, verdict
 from fedran.bench.results.grouping import Group, Setting, counted
 from fedran.bench.results.result import DEFAULT_STUDY, STUDIES, Result
 from fedran.data.catalogue import dataset_title

@@ -1,25 +1,13 @@
-"""Who leads: the best method of each kind, the verdict in at most five lines, and its table."""
+"""Who leads: the best method of each kind, and the verdict in at most five lines."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fedran.bench.report.ablations import component_studies, label_studies, rank_studies
 from fedran.bench.report.tables.communication import largest_upload
-from fedran.bench.report.tables.table import (
-    MIB,
-    NOTHING,
-    Block,
-    Cell,
-    Table,
-    beta_text,
-    mib,
-    number_columns,
-    results_of,
-    seconds,
-    text_columns,
-)
+from fedran.bench.report.tables.table import MIB, seconds
 from fedran.bench.results.grouping import (
     Group,
     Setting,
@@ -51,13 +39,6 @@ NETWORK = "best network from scratch"
 POOLED = "all rows in one place"
 ROLES = (OURS, MIXTURE, TUNED, ANALYTIC, HEAD, PROMPTS, NETWORK, POOLED, PAPER)
 """Every kind of method that has a leader; the most important first."""
-COMPARED = {
-    "fedran": OURS,
-    "fedran-mixture": MIXTURE,
-    "fedran-paper": "FedRAN-paper",
-    "exact": "Exact Gram",
-}
-"""Columns of the table of all comparisons, before the best other method."""
 Case = tuple[Setting, float | None]
 
 
@@ -89,6 +70,11 @@ def leaders(found: Iterable[Group]) -> dict[str, Group]:
 
 def _strength(g: Group) -> tuple[bool, float]:
     return not is_ours(g) or g.first.study == DEFAULT_STUDY, g.A_T.mean
+
+
+def strongest(found: Iterable[Group]) -> Group | None:
+    """The most accurate method; ours at their usual sizes before those that only vary the size."""
+    return max(found, key=_strength, default=None)
 
 
 def _final(g: Group) -> float:
@@ -184,44 +170,56 @@ def _over_all(results: Iterable[Result]) -> str:
 
 def study_verdict(results: Sequence[Result]) -> list[str]:
     """What the runs of a study with a page of its own show, in at most five sentences."""
-    lines = []
-    for labels in label_studies(results):
-        for name, line in labels.lines.items():
-            rate, least = min(line.items())
-            lines.append(
-                f"{name.capitalize()}: {least.A_avg.mean:.1f} % accuracy, mean over tasks, with "
-                f"{100 * rate:g} % of the labels; {line[max(line)].A_avg.mean:.1f} % with "
-                f"{100 * max(line):g} %."
+    lines = [*_on_labels(results), *_on_ranks(results)]
+    return [*lines, *_on_components(results), *_on_speed(results)][:LINES]
+
+
+def _on_labels(results: Sequence[Result]) -> Iterator[str]:
+    for study in label_studies(results):
+        for name, line in study.lines.items():
+            few, many = min(line), max(line)
+            yield (
+                f"{name.capitalize()}: {line[few].A_avg.mean:.1f} % accuracy, mean over tasks, "
+                f"with {100 * few:g} % of the labels; {line[many].A_avg.mean:.1f} % with "
+                f"{100 * many:g} %."
             )
-    for ranks in rank_studies(results):
-        width, by_rank = max(ranks.lines.items())
+
+
+def _on_ranks(results: Sequence[Result]) -> Iterator[str]:
+    for study in rank_studies(results):
+        width, by_rank = max(study.lines.items())
         ends = [
             f"{g.A_avg.mean:.1f} % with {_size(g)} at rank {rank}"
             for rank, g in (min(by_rank.items()), max(by_rank.items()))
         ]
-        name = ranks.title.partition(";")[0]
-        lines.append(f"{name} with {width} random features: {ends[0]}, {ends[1]}.")
-    for steps in component_studies(results):
-        rule = {step: next(iter(row.values())).A_avg.mean for (_, step), row in steps.bars.items()}
+        name = study.title.partition(";")[0]
+        yield f"{name} with {width} random features: {ends[0]}, {ends[1]}."
+
+
+def _on_components(results: Sequence[Result]) -> Iterator[str]:
+    for study in component_studies(results):
+        rule = {step: next(iter(row.values())).A_avg.mean for (_, step), row in study.bars.items()}
         first, best = next(iter(rule)), max(rule, key=lambda step: rule[step])
-        lines.append(
-            f"{dataset_title(steps.dataset)}, {steps.lams[0]}: {rule[first]:.1f} % with {first}, "
+        yield (
+            f"{dataset_title(study.dataset)}, {study.lams[0]}: {rule[first]:.1f} % with {first}, "
             f"at best {rule[best]:.1f} % with {best}."
         )
+
+
+def _on_speed(results: Sequence[Result]) -> Iterator[str]:
     timed = [r for r in results if r.study == "speedup" and r.side_by_side == 1]
     for (setting, _), found in by_setting_and_beta(groups(timed)).items():
+        trained = [g for g in found if is_trained(g.first)]
+        slow = [g.mean(task_seconds) or 0.0 for g in trained]
+        rounds = [g.first.tasks[0].rounds for g in trained]
         for g in found:
-            trained = [t for t in found if is_trained(t.first)]
             if role(g) == OURS and trained:
-                slow = [t.mean(task_seconds) or 0.0 for t in trained]
-                ours = seconds(g.mean(task_seconds))
-                lines.append(
-                    f"{dataset_title(setting.dataset)}: FedRAN takes {ours} s per task, methods "
-                    f"that train {seconds(min(slow))} to {seconds(max(slow))} s "
-                    f"with {min(t.first.tasks[0].rounds for t in trained)} to "
-                    f"{max(t.first.tasks[0].rounds for t in trained)} rounds per task."
+                yield (
+                    f"{dataset_title(setting.dataset)}: FedRAN takes "
+                    f"{seconds(g.mean(task_seconds))} s per task, methods that train "
+                    f"{seconds(min(slow))} to {seconds(max(slow))} s with {min(rounds)} to "
+                    f"{max(rounds)} rounds per task."
                 )
-    return lines[:LINES]
 
 
 def _size(g: Group) -> str:
@@ -252,63 +250,3 @@ def _than(gap: float, name: str) -> str:
     if round(abs(gap), 1) == 0.0:
         return f"as accurate as {name}"
     return f"{abs(gap):.1f} points {'less' if gap < 0 else 'more'} than {name}"
-
-
-def comparison_table(results: Sequence[Result]) -> Table:
-    """Our messages, two references and the best other method at every setting and beta."""
-    blocks: list[Block] = []
-    used: list[Group] = []
-    for (setting, beta), tuned, members in _frozen_and_tuned(results):
-        shown = [_best(g for g in members if g.key == key) for key in COMPARED]
-        best = _best(g for g in members if g.competes and not is_ours(g))
-        stage = ", network fine-tuned in task 0" if tuned else ""
-        where = Cell(setting.title + stage, key=setting.key + stage)
-        row = [where, Cell(beta_text(beta)), *(Cell(_pair(g)) for g in shown)]
-        row += [Cell(f"{best.name}: {_pair(best)}" if best else NOTHING)]
-        if not blocks or blocks[-1][0][0] != row[0]:
-            blocks.append([])
-        blocks[-1] = [*blocks[-1], row]
-        used += [g for g in (*shown, best) if g]
-    present = {g.key for g in used}
-    absent = [i + 2 for i, key in enumerate(COMPARED) if key not in present]
-    columns = [
-        *text_columns("setting", "β"),
-        *number_columns(*COMPARED.values()),
-        *text_columns("best other method"),
-    ]
-    columns = [c for i, c in enumerate(columns) if i not in absent]
-    blocks = [
-        [[c for i, c in enumerate(row) if i not in absent] for row in block] for block in blocks
-    ]
-    note = (
-        "Accuracy in percent after the last task, mean over seeds, and in parentheses the largest "
-        "upload of any client in any task in MiB. Where a method ran with several settings, the "
-        "most accurate is shown."
-    )
-    about = {
-        "fedran-paper": "FedRAN-paper is our implementation of the algorithm as published.",
-        "exact": "Exact Gram sends the Gram matrix of FedRAN's random features uncompressed.",
-    }
-    note = " ".join([note, *(text for key, text in about.items() if key in present)])
-    return Table("All comparisons", columns, blocks, note, results_of(used))
-
-
-def _frozen_and_tuned(results: Sequence[Result]) -> list[tuple[Case, bool, list[Group]]]:
-    """The methods of each case; for each setting first those on the frozen network."""
-    cases = comparison_cases(results)
-    settings = list(dict.fromkeys(setting for setting, _ in cases))
-    parts = [
-        (case, tuned, [g for g in found if is_fine_tuned(g.first) == tuned])
-        for case, found in cases.items()
-        for tuned in (False, True)
-    ]
-    parts.sort(key=lambda part: (settings.index(part[0][0]), part[1]))
-    return [part for part in parts if part[2]]
-
-
-def _best(found: Iterable[Group]) -> Group | None:
-    return max(found, key=_strength, default=None)
-
-
-def _pair(g: Group | None) -> str:
-    return f"{g.A_T.mean:.2f} ({mib(largest_upload(g))})" if g else NOTHING
