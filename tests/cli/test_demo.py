@@ -1,4 +1,18 @@
-"""``fedran demo``."""
+"""``fedran demo`` and its tables."""
+
+from io import StringIO
+
+from rich.console import Console
+
+from fedran.cli.tables import print_numbers
+
+
+def test_no_digit_is_cut_off_in_a_narrow_terminal():
+    screen = StringIO()
+    console = Console(file=screen, width=20)
+    print_numbers(console, ["method", "accuracy", "bytes"], [["FedRAN-mixture", "98.3", "123456"]])
+    assert screen.getvalue().splitlines()[-1].split() == ["FedRAN-mixture", "98.3", "123456"]
+    assert console.width == 20
 
 
 def test_demo_prints_the_table_within_80_columns(cli):

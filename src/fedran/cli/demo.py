@@ -16,7 +16,7 @@ from fedran.bench.demo import (
     run_demo,
 )
 from fedran.bench.results.metrics import client_seconds, server_seconds
-from fedran.cli.tables import numbers
+from fedran.cli.tables import print_numbers
 
 NEXT = """
 [bold]How to read the table[/bold]
@@ -58,29 +58,27 @@ def demo() -> None:
         job = bar.add_task("starting", total=demo_steps())
         results = list(run_demo(lambda what: bar.update(job, advance=1, description=what)))
     accuracies = [f"A_{t}" for t in range(1, N_TASKS)] + ["A_T", "A_avg"]
-    console.print(
-        numbers(
-            ["method", *accuracies, "upload\nKiB", "client\nsec", "server\nsec"],
+    print_numbers(
+        console,
+        ["method", *accuracies, "upload\nKiB", "client\nsec", "server\nsec"],
+        [
             [
-                [
-                    r.label,
-                    *(f"{a:.1f}" for a in [*r.A, r.A_avg]),
-                    f"{r.max_upload / 1024:.1f}",
-                    f"{client_seconds(r):.3f}",
-                    f"{server_seconds(r):.3f}",
-                ]
-                for r in results
-            ],
-        )
+                r.label,
+                *(f"{a:.1f}" for a in [*r.A, r.A_avg]),
+                f"{r.max_upload / 1024:.1f}",
+                f"{client_seconds(r):.3f}",
+                f"{server_seconds(r):.3f}",
+            ]
+            for r in results
+        ],
     )
     console.print("\n[bold]What each client of FedRAN sent[/bold], KiB")
-    console.print(
-        numbers(
-            ["task", *(f"client {k}" for k in range(N_CLIENTS))],
-            [
-                [str(t), *(f"{n / 1024:.1f}" for n in record.bytes_up)]
-                for t, record in enumerate(results[0].tasks, start=1)
-            ],
-        )
+    print_numbers(
+        console,
+        ["task", *(f"client {k}" for k in range(N_CLIENTS))],
+        [
+            [str(t), *(f"{n / 1024:.1f}" for n in record.bytes_up)]
+            for t, record in enumerate(results[0].tasks, start=1)
+        ],
     )
     console.print(NEXT)

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fedran.cli.predict import require_features
-from fedran.cli.tables import numbers
+from fedran.cli.tables import print_numbers
 from fedran.core.errors import Refused, printable
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
@@ -153,7 +153,7 @@ def _show(console: Console, found: Leakage, limits: Tolerance, all_classes: bool
     rates = found.tpr is not None
     rows = [[a.name, f"{a.auc:.3f} ± {a.error:.3f}", _percent(a.tpr)] for a in found.attacks]
     header = ["attack", "AUC", "found at 0.1 %"]
-    console.print(numbers(header[: 2 + rates], [row[: 2 + rates] for row in rows]))
+    print_numbers(console, header[: 2 + rates], [row[: 2 + rates] for row in rows])
     if not rates:
         console.print(
             f"[dim]A rate at 0.1 % false positives needs more than {LEAST_FOR_TPR:,} other rows "
@@ -163,21 +163,20 @@ def _show(console: Console, found: Leakage, limits: Tolerance, all_classes: bool
     chosen = chosen if all_classes else chosen[:SHOWN]
     more = len(found.classes) - len(chosen)
     console.print("\n[bold]Classes[/bold], the most revealing first")
-    console.print(
-        numbers(
-            ["class", "rows", "other rows", "cosine of mean", "rows recovered", "AUC"],
+    print_numbers(
+        console,
+        ["class", "rows", "other rows", "cosine of mean", "rows recovered", "AUC"],
+        [
             [
-                [
-                    escape(printable(str(c.label), 24)),
-                    f"{c.rows:,}",
-                    f"{c.reference_rows:,}",
-                    f"{c.cosine:.3f}",
-                    f"{c.recovered}",
-                    "-" if c.auc is None else f"{c.auc:.3f}",
-                ]
-                for c in chosen
-            ],
-        )
+                escape(printable(str(c.label), 24)),
+                f"{c.rows:,}",
+                f"{c.reference_rows:,}",
+                f"{c.cosine:.3f}",
+                f"{c.recovered}",
+                "-" if c.auc is None else f"{c.auc:.3f}",
+            ]
+            for c in chosen
+        ],
     )
     if more:
         console.print(f"[dim]{more} more classes: --all[/dim]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -26,11 +27,17 @@ def named_values(rows: Iterable[Sequence[str]]) -> Table:
     return table
 
 
-def numbers(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Rows of a name and right-aligned numbers, below a header."""
+def print_numbers(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows of a name and right-aligned numbers, below a header.
+
+    No digit is cut off in a narrow terminal: the terminal wraps the lines instead.
+    """
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for i, name in enumerate(header):
         table.add_column(name, justify="right" if i else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    return table
+    width, needed = console.width, console.measure(table, options=console.options.update(width=500))
+    console.width = max(width, needed.maximum)
+    console.print(table)
+    console.width = width

@@ -34,6 +34,16 @@ def test_a_stream_that_cannot_be_made_does_not_stop_the_others(config, tmp_path)
     assert len(outcome.failed) == 4
 
 
+def test_a_folder_that_cannot_be_written_is_found_before_the_first_run(
+    config, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    listener = Listener()
+    with pytest.raises(PermissionError, match="out: this folder cannot be written"):
+        execute(config(), tmp_path / "out", listener)
+    assert listener.of("start") == []
+
+
 def test_a_stream_file_takes_the_place_of_settings(config, tmp_path):
     made = make_stream(digits().y_train, n_tasks=2, n_clients=2, beta=0.5, seed=1)
     save_stream(made, tmp_path / "s.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -75,6 +76,8 @@ def execute(
             raise ValueError(f"{folder}: expected a folder for the results, found a file")
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):  # found out now, not after the first run
+                raise PermissionError(f"{folder}: this folder cannot be written; name another one")
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", experiment.name).strip("-.")[:80]
     file = out / f"{Path(experiment.source).stem or words or 'results'}.jsonl"
     tracked = TrackingReporter(reporter, [make_tracker(name, out) for name in trackers])
