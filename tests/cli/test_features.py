@@ -61,7 +61,7 @@ def test_features_of_a_folder_are_written_to_a_file(cli, images, model, tmp_path
     assert "8 training and 4 test images of insects" in err
     assert "12/12" in err
     assert "insects-onnx.npz" in out
-    assert "fedran run CONFIG.toml --set dataset=insects-onnx.npz" in out
+    assert "fedran run --method fedran --method fedncm --dataset insects-onnx.npz" in out
     data = read_feature_file(tmp_path / "insects-onnx.npz")
     assert data.X_train.shape == (8, 3)
     assert data.y_train.tolist() == ["ant"] * 4 + ["bee"] * 4

@@ -64,8 +64,9 @@ def test_a_damaged_image_is_refused_with_its_file(folder):
     path = folder / "train" / "cat" / "0.PNG"
     for content in (b"", b"nonsense", path.read_bytes()[:60]):
         path.write_bytes(content)
-        with pytest.raises(Refused, match=r"cat/0.PNG: expected an image that Pillow can read"):
+        with pytest.raises(Refused, match=r"cat/0.PNG: expected an image that Pillow ") as refused:
             image_folder(folder).train.pixels(0)
+        assert " at 0x" not in str(refused.value)
 
 
 def test_images_of_8_bits_become_rgb_and_deeper_ones_are_refused(folder):

@@ -113,7 +113,7 @@ def decode_image(data: bytes, name: str) -> NDArray[np.uint8]:
     Images with more than 8 bits per channel are refused: there is no general way to reduce them.
     """
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
         raise MissingExtra("reading images needs Pillow", "images") from None
     try:
@@ -127,9 +127,10 @@ def decode_image(data: bytes, name: str) -> NDArray[np.uint8]:
                     image = image.convert("RGBA")  # Pillow warns about a direct conversion
                 return np.asarray(image.convert("RGB"))
     except Exception as reason:  # decoders of damaged files raise many kinds of errors
-        raise Refused(
-            name, "an image that Pillow can read", f"{reason}", hint="repair or remove it"
-        ) from None
+        # Pillow's own words for this case hold an address in memory.
+        foreign = isinstance(reason, UnidentifiedImageError)
+        got = "no image" if foreign else f"{reason}".rstrip(".")
+        raise Refused(name, "an image that Pillow can read", got, "repair or remove it") from None
     raise Refused(name, "8 bits per channel", f"mode {mode}", hint="convert it to 8 bits first")
 
 
