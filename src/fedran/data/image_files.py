@@ -100,9 +100,7 @@ def _image_paths(folder: Path) -> list[Path]:
         found += [Path(parent) / name for name in visible if name.lower().endswith(SUFFIXES)]
     for path in found:
         if not path.is_file():
-            got = (
-                "a link to a missing file" if path.is_symlink() else "a pipe, a device or a folder"
-            )
+            got = "a link to a missing file" if path.is_symlink() else "a pipe or a device"
             raise Refused(str(path), "an image file", got, hint="remove it")
     return sorted(found)
 
