@@ -221,7 +221,7 @@ HELP = {
     "join": "Create a site: configuration, keys",
     "add": "Admit a site to the server, or a member to an edge",
     "roster": "Show the roster of a federation with secure sums",
-    "repeat": "Agree to another secure sum of a task",
+    "repeat": "agree to another secure sum of a task",
     "remove": "End a site's membership",
     "server": "Run a server in the foreground until Ctrl-C",
     "client": "Run a site in the foreground until Ctrl-C",

@@ -2,6 +2,7 @@
 
 import itertools
 from contextlib import suppress
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -16,9 +17,9 @@ from fedran.core.errors import Refused
 from fedran.federation.ops.budget import OverBudget, recharge
 from fedran.federation.secure import unmasking
 from fedran.federation.secure.attempt import AttemptFailed, Stage
+from fedran.federation.secure.spending import SentNoise, read_sent
 from fedran.federation.server import secure_round
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.site.spending import read_sent
 from helpers.secure_federation import PrivateFederation, SecureFederation, requests_in
 
 EPSILON = 500.0
@@ -278,3 +279,29 @@ def test_after_any_two_faults_one_sum_was_revealed_and_charged_once(tmp_path, mo
     found = [members for (_, task), members in cohorts(federation) if task.startswith("may")]
     assert found == [federation.names]
     assert [task for task, _, _ in charges(federation)].count("may") == 1
+
+
+def test_charges_that_a_restored_backup_does_not_know_are_told_by_the_sites(tmp_path, monkeypatch):
+    federation = made(tmp_path, monkeypatch)
+    with federation.store() as store:
+        store.database.copy_to(tmp_path / "backup.db")
+    assert run(federation) == "complete"
+    for path in (federation.server / "state").glob("s*-*"):  # snapshots, and SQLite's own files
+        path.unlink() if path.is_file() else None
+    for path in (federation.server / "state").glob("store.db*"):
+        path.unlink()
+    (tmp_path / "backup.db").rename(federation.server / "state" / "store.db")
+    assert charges(federation) == []
+    assert run(federation, "june", total_epsilon=TWICE - 1) == "short"
+    ((task, _, members),) = charges(federation)
+    assert (task, members) == ("may", federation.names)
+    assert run(federation, "june", total_epsilon=TWICE + 1) == "complete"
+    assert [task for task, _, _ in charges(federation)] == ["may", "june"]
+
+
+def test_one_site_alone_cannot_spend_the_budget(tmp_path, monkeypatch):
+    federation = made(tmp_path, monkeypatch)
+    lie = SentNoise(0, 1, "a" * 64, 1000.0, 1e-5, ("site-1", "site-2", "site-3"))
+    federation.files("site-1").set_note("april", sent=[asdict(lie)])
+    assert run(federation, total_epsilon=EPSILON + 1) == "complete"
+    assert [task for task, _, _ in charges(federation)] == ["may"]

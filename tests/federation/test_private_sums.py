@@ -13,13 +13,16 @@ from rich.console import Console
 
 import fedran
 from fedran.core.dp import Budget, composed, gaussian_epsilon
-from fedran.federation.ops.budget import OverBudget, require_budget
+from fedran.federation.ops.budget import OverBudget, recharge, require_budget
 from fedran.federation.server import secure_round
 from fedran.federation.server.entries import Charge
 from fedran.federation.server.ledger import over_budget, spent
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site import contribution
+from fedran.federation.site.report import read_site
+from fedran.federation.site.settings import SitePaths
 from fedran.federation.status.reader import Reader
+from fedran.federation.status.site_terminal import print_site
 from fedran.federation.status.terminal import print_status
 from fedran.federation.status.web import render_sections
 from helpers.secure_federation import CLASSES, D, PrivateFederation, SecureFederation, rows
@@ -253,3 +256,42 @@ def test_settings_without_a_guarantee_are_an_error(changes, message):
     given = {"in_features": 6, "out_features": 6, "classes": CLASSES, "epsilon": 1.0, **changes}
     with pytest.raises(ValueError, match=message):
         ServerSettings("trial", privacy="dp", **given)
+
+
+def test_a_site_adds_up_what_its_rows_spend_and_refuses_more_than_its_own_limit(trial):
+    """A dishonest server need not keep its ledger: here it forgets it after the first task."""
+    one = Budget(500.0, 1e-5).mu
+    both = gaussian_epsilon(composed([one, one]), 1e-5)
+    for name in trial.names:
+        trial.set_site(name, max_epsilon=1000.0, max_total_epsilon=round(both) - 1)
+    assert trial.run("may", epsilon=500.0) == "complete"
+    with trial.store() as store:
+        store.database.sql.execute("DELETE FROM ledger")
+    assert trial.run("june", epsilon=500.0) == "short"
+    with trial.store() as store:
+        told = str(list(store.events.read()))
+    assert f"epsilon of a person with rows in all tasks: expected at most {both - 1:.0f}" in told
+    for name in trial.names:
+        trial.set_site(name, max_epsilon=1000.0, max_total_epsilon=math.ceil(both))
+    assert trial.run("june", epsilon=500.0) == "complete"
+    console = Console(file=io.StringIO(), width=200)
+    print_site(read_site(SitePaths(trial.folder / "sites" / "site-1")), console)
+    assert f"has spent epsilon {both:.3g}, by this site's own record" in console.file.getvalue()
+
+
+def test_two_sums_of_a_task_count_together_for_the_limit_of_its_rows(trial):
+    """The operators agree to the second one, but not to more than ``max_epsilon``."""
+    for name in trial.names:
+        trial.set_site(name, max_epsilon=600.0)
+    assert trial.run("may", epsilon=500.0) == "complete"
+    with trial.store() as store:
+        store.forget("cohort-1", "may", "me", lambda found: "record")
+    trial.write_settings(epsilon=500.0)
+    recharge(ServerPaths(trial.server), "may", agreed=True)
+    for name in trial.names:
+        trial.files(name).allow_repeat("may")
+    assert trial.run("may", epsilon=500.0) == "short"
+    for name in trial.names:
+        trial.set_site(name, max_epsilon=1000.0)
+    assert trial.run("may", epsilon=500.0) == "complete"
+    assert len(trial.learned()[1]) == 2

@@ -12,7 +12,7 @@ from fedran.federation.ops.scaffold import (
     make_federation,
     make_site,
 )
-from fedran.federation.ops.trust import allow_repeat, show_roster, trust_roster
+from fedran.federation.ops.trust import repeat_sum, show_roster, trust_roster
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.settings import SitePaths
@@ -79,7 +79,7 @@ def test_a_new_site_has_no_roster_until_it_is_shown_one(made, tmp_path):
 
 def test_only_a_task_with_a_sum_can_be_repeated(made):
     with pytest.raises(FileNotFoundError, match="no secure sum"):
-        allow_repeat(SitePaths(made / "sites" / "site-1"), "may")
+        repeat_sum(SitePaths(made / "sites" / "site-1"), "may", another=False)
 
 
 @pytest.mark.parametrize("n", [1, 2])

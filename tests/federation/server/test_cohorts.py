@@ -8,7 +8,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from typer.testing import CliRunner
+
 import fedran
+from fedran.cli.federation import app
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.rows import Rows
 from fedran.federation.protocol.transport import blobs_of
@@ -195,7 +198,8 @@ def test_influence_is_measured_per_cohort_with_the_ridge_of_sketches(three):
 def test_a_site_whose_file_is_damaged_refuses_that_task_and_no_other(three):
     three.run("may")
     path = three.files("site-2").path("may", "state")
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    blob = path.read_bytes()
+    path.write_bytes(blob[:-1] + bytes([blob[-1] ^ 1]))
     with three.store() as store:
         store.forget("cohort-1", "may", "me", lambda found: "record")
     for name in ("site-1", "site-3"):
@@ -240,9 +244,16 @@ def test_a_site_is_forgotten_by_repeating_the_sum_without_it(tmp_path, monkeypat
         store.forget("site-4", "may", "me", lambda found: "record")
         assert not store.aggregator.absorbed
     assert federation.run("may", min_clients=3) == "short"
-    assert all("`fedran federation repeat`" in declined(federation, "may")[n] for n in names[:3])
+    assert all("repeat --another-sum`" in declined(federation, "may")[n] for n in names[:3])
     for name in names[:3]:
-        federation.files(name).allow_repeat("may")
+        federation.files(name).set_note("may", refused="a refusal that the server provoked")
+        for _ in range(2):
+            said = CliRunner().invoke(app, ["repeat", str(federation.state(name).parent), "may"])
+            assert "may be in a sum of site-1, site-2, site-3, site-4 already" in said.output
+    assert federation.run("may", min_clients=3) == "short", "the operators agreed to no other sum"
+    for name in names[:3]:
+        arguments = ["repeat", str(federation.state(name).parent), "may", "--another-sum"]
+        assert CliRunner().invoke(app, arguments).exit_code == 0
     assert federation.run("may", min_clients=3) == "complete"
     ((cohort, members),) = cohorts(federation, "may").items()
     assert (cohort != "cohort-1", members) == (True, names[:3])

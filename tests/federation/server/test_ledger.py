@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedran.core.dp import Budget, composed
+from fedran.core.errors import Refused
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.secure.contribution import Content, Noise
 from fedran.federation.server.database import Database
-from fedran.federation.server.ledger import Ledger
+from fedran.federation.server.ledger import Ledger, read_revealed
 
 SITES = ("a", "b", "c", "d")
 COHORTS = [c for n in (3, 4) for c in itertools.combinations(SITES, n)]
@@ -125,3 +126,32 @@ def test_an_owner_who_recharges_pays_for_both_sums(ledger):
     assert charged_mu("d", ledger) == MU
     ledger.finish("may")
     assert "rows of a" in ledger.charge(about_to_reveal(3, content_of(draw + 1), SITES), None)
+
+
+ENTRY = {"agreement": 0, "attempt": 4, "content": "a" * 64, "epsilon": 1.0, "delta": 1e-5}
+
+
+def test_a_sum_that_two_sites_report_and_the_ledger_lacks_is_missing(ledger):
+    members = SITES[:3]
+    one = read_revealed(["may", {**ENTRY, "members": list(members)}])
+    other = read_revealed(["may", {**ENTRY, "content": "b" * 64, "members": list(members)}])
+    assert ledger.missing({"a": [one]}, liars=1) == []
+    told = {"a": [one, other], "b": [one], "c": [other]}
+    found = ledger.missing(told, liars=1)
+    assert [(c.task, c.epsilon, c.delta, c.sites) for c in found] == [
+        ("may", 1.0, 1e-5, members)
+    ] * 2
+    ledger.charge(about_to_reveal(4, content_of(1), members), None)
+    assert len(ledger.missing(told, liars=1)) == 1, "a repeated attempt is known by another number"
+    assert ledger.missing(told, liars=2) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"epsilon": -1.0}, {"delta": 1.0}, {"epsilon": "1"}, {"content": "x"}, {"members": [1]}],
+)
+def test_a_report_that_makes_no_sense_is_refused(change):
+    good = {**ENTRY, "members": list(SITES)}
+    for entry in (["may", {**good, **change}], [change, good], ["may", good, change]):
+        with pytest.raises(Refused):
+            read_revealed(entry)

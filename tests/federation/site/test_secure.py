@@ -77,7 +77,7 @@ def test_rows_that_do_not_fit_are_refused_with_one_sentence_until_the_operator_a
     assert (found.code, reason in found.reason, reason in caplog.text) == ("refused", True, True)
     monkeypatch.undo()
     three.put("site-1", "may", *rows(0))
-    assert not three.files("site-1").allow_repeat("may")
+    assert three.files("site-1").retry("may") == ()
     advertise(three, 3)
 
 
@@ -100,7 +100,7 @@ def test_a_server_that_changes_its_limits_learns_nothing_about_the_rows(three, c
     with pytest.raises(Refused, match="the classes and max_rows of the first request"):
         advertise(three, 2, **changes)
     advertise(three, 3, max_rows=1000)
-    assert three.files("site-1").allow_repeat("may")
+    assert three.files("site-1").retry("may") == ()
     advertise(three, 4, max_rows=41)
 
 
@@ -112,14 +112,14 @@ def test_a_server_cannot_ask_with_one_test_matrix_or_feature_map_after_the_other
     with pytest.raises(Refused, match="expected one of the first 10 for this task, got another"):
         advertise(three, 11, seed=11)
     advertise(three, 12, seed=3)
-    assert three.files("site-1").allow_repeat("may")
+    assert three.files("site-1").retry("may") == ()
     advertise(three, 13, seed=11)
 
 
 def test_the_agreement_to_another_sum_is_used_up_by_the_next_attempt_and_by_no_other(three):
     advertise(three, 1)
     files = three.files("site-1")
-    assert files.allow_repeat("may")
+    files.allow_repeat("may")
     advertise(three, 1)
     assert files.may_repeat("may", files.state("may"))
     left = files.path("may", "repeat").read_bytes()

@@ -100,8 +100,8 @@ def recharge(
     if not yes:
         typer.echo("nothing was changed; --yes agrees to this")
         raise typer.Exit(1)
-    typer.echo("sites that have revealed the earlier sum agree with `fedran federation repeat`;")
-    typer.echo(f"then run `fedran federation task {folder} {task}` again")
+    typer.echo("sites that have revealed the earlier sum agree with `fedran federation repeat")
+    typer.echo(f"--another-sum`; then run `fedran federation task {folder} {task}` again")
 
 
 def parse_label(text: str) -> str | int:

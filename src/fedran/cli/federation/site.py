@@ -12,20 +12,37 @@ from fedran.cli.federation.arguments import Insecure, SiteFolder, Task
 from fedran.wire.sizes import human_bytes
 
 
-def repeat(folder: SiteFolder, task: Task) -> None:
-    """Agree to another secure sum of a task, or add rows that this site refused.
+def repeat(
+    folder: SiteFolder,
+    task: Task,
+    another_sum: Annotated[
+        bool,
+        typer.Option(
+            "--another-sum",
+            help="Take part in one more sum of the task, with any sites, although this site's rows "
+            "may be in one already.",
+        ),
+    ] = False,
+) -> None:
+    """Add rows that this site refused, or agree to another secure sum of a task.
 
-    Needed after another site was forgotten, or after this site corrected its rows.
+    The second is needed after another site was forgotten, or after this site corrected its rows.
     Whoever has seen both sums knows the difference between them.
     """
-    from fedran.federation.ops.trust import allow_repeat
+    from fedran.federation.ops.trust import repeat_sum
     from fedran.federation.site.settings import SitePaths
 
-    if allow_repeat(SitePaths.find(folder), task):
+    earlier = repeat_sum(SitePaths.find(folder), task, another=another_sum)
+    if another_sum:
         typer.echo(f"this site takes part in one more sum of {task}, with any sites;")
         typer.echo("whoever has seen both sums knows the difference between them")
-    else:
-        typer.echo(f"this site tries again to add its rows of {task}, when the server asks next")
+        return
+    typer.echo(f"this site tries again to add its rows of {task}, when the server asks next")
+    for members in earlier:
+        typer.echo(f"its rows may be in a sum of {', '.join(members)} already")
+    if earlier:
+        typer.echo("so it takes part with these sites only. --another-sum allows others, and tells")
+        typer.echo("whoever sees both sums the numbers of the sites that are in one of them only")
 
 
 def rekey(folder: SiteFolder) -> None:

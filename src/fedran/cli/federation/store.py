@@ -40,7 +40,7 @@ def forget(
     if paths.settings().privacy != "none":
         typer.echo(
             "the sums of its cohorts are deleted, with the rows of all their members; ask the "
-            "other members to run `fedran federation repeat`, then run the task again"
+            "other members to run `fedran federation repeat --another-sum`, then run the task again"
         )
 
 

@@ -57,12 +57,20 @@ def trust_roster(folder: Path, fingerprint: str, file: Path | None = None) -> Sh
     return show_roster(folder, file)
 
 
-def allow_repeat(paths: SitePaths, task: str) -> bool:
-    """Let a site take part in another secure sum of a task (True), or add rows that it refused."""
+def repeat_sum(paths: SitePaths, task: str, *, another: bool) -> list[tuple[str, ...]]:
+    """Let a site try again to add its rows to the secure sum of a task.
+
+    Returns the sites of the sums in which they may be already. With ``another``, the site takes
+    part in one more sum, with any sites.
+    """
     settings = paths.settings()
     state = paths.folder / settings.state
     with locked(state / "outbox", settings.seconds):
-        return SumFiles(state).allow_repeat(check_task(task))
+        files = SumFiles(state)
+        sent = () if another else files.retry(check_task(task))
+        if another:
+            files.allow_repeat(check_task(task))
+    return [found.survivors or found.participants for found in sent]
 
 
 def _pinned(paths: SitePaths) -> PinnedRoster:

@@ -135,7 +135,8 @@ class Offer:
                 'a server with privacy = "none"',
                 self.privacy,
                 hint="the server of this federation learns only the sum of all sites: a site takes "
-                "part while it is connected, and its rows change with `fedran federation repeat`",
+                "part while it is connected, and its rows change with `fedran federation repeat "
+                "--another-sum`",
             )
 
     def require(self, federation: str, source: FeatureSource | None) -> None:

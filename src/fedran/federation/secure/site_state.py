@@ -49,7 +49,7 @@ class SentVector:
                 f"most of {', '.join(then)}, with whom this site has sent its vector before",
                 ", ".join(sorted(now)),
                 hint="both sums could be opened, and their difference tells about single sites; "
-                "`fedran federation repeat` at this site agrees to that",
+                "`fedran federation repeat --another-sum` at this site agrees to that",
             )
 
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedran.core.dp import Budget, composed, gaussian_epsilon
+from fedran.core.errors import Refused
+from fedran.federation.protocol.identity import check_task
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.secure.contribution import Content
 from fedran.federation.secure.coordinator import OpenSum
+from fedran.federation.secure.spending import SentNoise
 from fedran.federation.server.database import Database
 from fedran.federation.server.entries import Charge
 
@@ -91,6 +95,10 @@ def over_budget(
             f"{noise.delta:g}); raise total_epsilon or lower epsilon in server.toml"
         )
     return ""
+
+
+RevealedSum = tuple[str, str, float, float, tuple[str, ...]]
+"""What a site reports: task, digest of the content, epsilon, delta, members."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +180,19 @@ class Ledger:
             self._write(task, unfinished=fields)
         return ""
 
+    def missing(self, revealed: Mapping[str, Collection[RevealedSum]], liars: int) -> list[Charge]:
+        """Sums that more than ``liars`` sites have revealed, and that are not in the ledger.
+
+        A restored backup does not know what was spent later. ``revealed`` says for each site what
+        it reports. Sums of one task over the same sites differ by the draw of their noise.
+        """
+        told = Counter(one for found in revealed.values() for one in set(found))
+        believed = Counter((t, e, d, sites) for (t, _, e, d, sites), n in told.items() if n > liars)
+        known = Counter((c.task, c.epsilon, c.delta, c.sites) for c in self.charges)
+        return [
+            Charge(0, 0.0, t, 0, e, d, sites) for t, e, d, sites in (believed - known).elements()
+        ]
+
     def finish(self, task: str) -> None:
         """The server has the sum, or gives it up. Another sum of the task gets fresh noise."""
         known = self.unfinished(task)
@@ -202,3 +223,11 @@ def cannot_finish(task: str, found: Unfinished, gone: Collection[str] = ()) -> s
         f"revealed, so it can only be repeated with exactly these sites{without}; see what another "
         f"sum costs with `fedran federation recharge SERVER {task}`"
     )
+
+
+def read_revealed(entry: object) -> RevealedSum:
+    """A sum that a site reports. Every field is checked."""
+    if not isinstance(entry, list) or len(entry) != 2:
+        raise Refused("revealed sum", "a task and what was sent", entry)
+    found = SentNoise.read(entry[1])
+    return check_task(entry[0]), found.content, found.epsilon, found.delta, found.members

@@ -17,9 +17,10 @@ from typing import Any
 from flwr.app import Message, MessageType
 
 from fedran.core.errors import Refused
+from fedran.federation.protocol.messages import MAX_SETTLED
 from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
 from fedran.federation.protocol.transport import message_content
-from fedran.federation.secure.attempt import Stage
+from fedran.federation.secure.attempt import Stage, helpers
 from fedran.federation.secure.contribution import Content
 from fedran.federation.secure.coordinator import FOLDER, OMEGA, Coordinator, FinishedSum
 from fedran.federation.server import round as rounds
@@ -31,7 +32,13 @@ from fedran.federation.server.cohorts import (
     receive_sum,
     task_before,
 )
-from fedran.federation.server.ledger import Ledger, cannot_finish, over_budget
+from fedran.federation.server.ledger import (
+    Ledger,
+    RevealedSum,
+    cannot_finish,
+    over_budget,
+    read_revealed,
+)
 from fedran.federation.server.quorum import Quorum, Verdict
 from fedran.federation.server.round import Reply, Round
 
@@ -67,6 +74,8 @@ class SecureRound(Round):
         """Task -> attempts that were opened in this run."""
         self.in_quarantine = members_in_quarantine(self.store)
         self.decided = self._decisions()
+        self.revealed: dict[str, set[RevealedSum]] = {}
+        """Client -> the sums that it has revealed, as it reports."""
         self.started: set[str] = set()
         """Tasks whose open attempt has a limit of time in this run."""
         self.corrected: set[tuple[str, str]] = set()
@@ -262,11 +271,32 @@ class SecureRound(Round):
             except Refused as reason:
                 log.warning("%s, %s: %s", client, name, reason)
                 self.sums.refuse(client, name, str(reason))
+        self._recover_charges(client, fields.get("revealed"))
         refused = fields.get("refused")
         for name, why in (refused if isinstance(refused, Mapping) else {}).items():
             if isinstance(why, Mapping):
                 self._refused(client, str(name), why)
         return []
+
+    def _recover_charges(self, client: str, given: object) -> None:
+        """Charge again what sites have revealed and the ledger has lost.
+
+        One of the sites that may work with the server cannot use up the budget alone.
+        """
+        if self.settings.noise is None or not isinstance(given, list):
+            return
+        try:
+            reported = {read_revealed(entry) for entry in given[:MAX_SETTLED]}
+        except Refused as reason:
+            log.warning("%s: %s", client, reason)
+            return
+        self.revealed[client] = {one for one in reported if client in one[-1]}
+        for lost in self.ledger.missing(self.revealed, helpers(self.settings.min_sites)):
+            number = next_number(self.store, lost.task)
+            terms = lost.epsilon, lost.delta, lost.sites
+            self.store.database.add_charge(lost.task, number, *terms)
+            log.warning("task %s: %s were in a sum that the ledger lacks", lost.task, lost.sites)
+            self.store.events.write("charged again", task=lost.task, epsilon=lost.epsilon)
 
     def _refused(self, client: str, name: str, why: Mapping[str, Any]) -> None:
         """A site does not take part. If it knows a higher attempt, the next one is higher.

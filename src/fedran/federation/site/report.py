@@ -18,6 +18,7 @@ from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.attempt import STAGES
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
+from fedran.federation.secure.spending import spent_epsilon
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.secure import FOLDER, SumFiles
 from fedran.federation.site.settings import SitePaths
@@ -83,6 +84,8 @@ class SiteReport:
     versions: dict[str, str]
     sums: list[SumReport] = field(default_factory=list)
     """Secure sums, sorted by task."""
+    epsilon: float | None = None
+    """What a person with rows in every task has spent, at ``max_delta``; None: nothing."""
     roster: str = ""
     """Fingerprint of the pinned roster; empty without one."""
     roster_changed: bool = False
@@ -122,6 +125,7 @@ def read_site(paths: SitePaths) -> SiteReport:
         ca_expires=certificate_expiry(paths.folder / settings.ca),
         versions=versions(),
         sums=_sums(state) if (state / FOLDER).is_dir() else [],
+        epsilon=_epsilon(state, settings.max_delta) if (state / FOLDER).is_dir() else None,
         roster=roster_fingerprint(pinned.clients) if pinned.clients else "",
         roster_changed=bool(pinned.shown) and pinned.shown != pinned.clients,
         alarms=_alarms(state / ALARMS),
@@ -137,6 +141,14 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "not installed"
     return found
+
+
+def _epsilon(state: Path, delta: float) -> float | None:
+    try:
+        sent = SumFiles(state).sent()
+    except (OSError, ValueError):  # it changes while it is read, or is damaged
+        return None
+    return spent_epsilon(sent.values(), delta) if sent else None
 
 
 def _sums(state: Path) -> list[SumReport]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -29,9 +30,9 @@ from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Sta
 from fedran.federation.secure.contribution import Content
 from fedran.federation.secure.coordinator import OMEGA
 from fedran.federation.secure.pinning import PinnedRoster, read_clients
-from fedran.federation.secure.site_state import SiteState
+from fedran.federation.secure.site_state import SentVector, SiteState
+from fedran.federation.secure.spending import SentNoise, read_sent, spent_epsilon
 from fedran.federation.site.settings import SiteSettings
-from fedran.federation.site.spending import SentNoise, read_sent
 from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class SumFiles:
         try:
             return SiteState.from_bytes(path.read_bytes())
         except Refused as reason:
-            hint = "`fedran federation repeat` at this site begins anew"
+            hint = "`fedran federation repeat --another-sum` at this site begins anew"
             raise Refused(path.name, "what this site has written", reason.got, hint) from None
 
     def save(self, state: SiteState) -> None:
@@ -127,30 +128,36 @@ class SumFiles:
         path, number = self.path(task, "repeat"), 0 if state is None else state.attempt.number
         return path.is_file() and path.read_bytes() == b"%d" % number
 
-    def allow_repeat(self, task: str) -> bool:
-        """Take part in another sum of a task, also with other sites or rows, once.
+    def retry(self, task: str) -> tuple[SentVector, ...]:
+        """Try again to add rows that were refused, or with other limits of the server.
 
-        A site that has refused its rows only tries to add them again, and this returns False. Then
-        the ledger holds as before, and a second call lifts it.
+        Returns the attempts in which this site has sent its vector. Their rules hold as before.
         """
-        if self.note(task).get("refused"):
-            self.set_note(task, refused="", limits=[], made=[])
-            return False
-        number = 0
+        state, note = self.state(task), self.note(task)
+        if state is None and not note.get("refused"):
+            raise FileNotFoundError(f"{task}: no secure sum of this task at this site")
+        self.set_note(task, refused="", limits=[], made=[])
+        return () if state is None else state.sent
+
+    def allow_repeat(self, task: str) -> None:
+        """Take part in another sum of a task, also with other sites or rows, once."""
         try:
+            self.retry(task)
             state = self.state(task)
-            if state is None:
-                raise FileNotFoundError(f"{task}: no secure sum of this task at this site")
-            number = state.attempt.number
         except Refused:  # it is damaged, and of no use
             self.path(task, "state").unlink()
+            state = None
+        number = 0 if state is None else state.attempt.number
         write_atomically(self.path(task, "repeat"), b"%d" % number)
-        self.set_note(task, limits=[], made=[])
-        return True
 
     def agreements(self, task: str, state: SiteState | None) -> int:
         """How often the operator agreed to another sum, with an agreement that is not used yet."""
         return int(self.note(task).get("agreements", 0)) + self.may_repeat(task, state)
+
+    def sent(self) -> dict[str, tuple[SentNoise, ...]]:
+        """Task -> the noise that was sent with its rows."""
+        notes = ((path.stem, read_json_object(path)) for path in self.folder.glob("*.note"))
+        return {task: found for task, note in notes if (found := read_sent(note))}
 
     def note_sent(self, state: SiteState) -> None:
         """Note what an answer with a masked vector, or with shares, may reveal of the rows."""
@@ -306,8 +313,8 @@ class Participant:
                 "sum",
                 "a task whose sum the server does not have yet",
                 task,
-                hint="two sums differ by what has changed at one site; `fedran federation repeat` "
-                "at this site agrees to that",
+                hint="two sums differ by what has changed at one site; `fedran federation repeat "
+                "--another-sum` at this site agrees to that",
             )
         # Whether rows fit is one bit about them. A server that could ask with one limit after the
         # other would find out their number and classes, and with one test matrix after the other
@@ -358,13 +365,20 @@ class Participant:
             raise Refused("content", f"{expected}, as the offer says", noise)
         if noise is None:
             return
+        task, sent = attempt.task, self.files.sent()
+        agreement = self.files.agreements(task, self.files.state(task))
+        new = SentNoise(agreement, attempt.number, content.digest, noise.epsilon, noise.delta)
+        sent[task] = (*sent.get(task, ()), new)
+        row, person = (spent_epsilon(t, limits.max_delta) for t in ([sent[task]], sent.values()))
+        total = math.inf if limits.max_total_epsilon is None else limits.max_total_epsilon
         for name, given, most in (
-            ("epsilon", noise.epsilon, limits.max_epsilon),
             ("delta", noise.delta, limits.max_delta),
             ("honest sites", noise.honest, attempt.min_sites - helpers(limits.min_sites)),
+            ("epsilon of the task's rows", row, limits.max_epsilon),
+            ("epsilon of a person with rows in all tasks", person, total),
         ):
-            if given > most:
-                raise Refused(name, f"at most {most}, as this site's settings demand", given)
+            if given > most * (1 + 1e-9):
+                raise Refused(name, f"at most {most:g}, as this site's settings demand", given)
 
 
 def requests_of(

@@ -61,9 +61,12 @@ class SiteSettings(Settings):
     """A file with rows as of a task, which are in no upload. The site counts how many of them a new
     classifier labels correctly, and tells the server, if the server's `site_validation` asks."""
     max_epsilon: Annotated[float, between(0.001, 1000)] = 8.0
-    """The largest epsilon of a task's rows. With privacy = "dp", a server that asks for less noise
-    gets nothing. Nor does one whose noise counts on more sites than the sum has besides those that
-    may work with the server (a third of `min_sites`, at least one)."""
+    """The largest epsilon of a task's rows, over all its sums. With privacy = "dp", a server that
+    asks for less noise gets nothing. Nor does one whose noise counts on more sites than the
+    sum has besides those that may work with the server (a third of `min_sites`, at least one)."""
+    max_total_epsilon: Annotated[float | None, between(0.001, 1000)] = None
+    """The largest epsilon of a person with rows in every task, by this site's own record. Without
+    it, there is no limit over tasks."""
     max_delta: Annotated[float, between(0, 0.01)] = 1e-5
     """The largest delta of a task's rows."""
     pseudo_labels: Literal["margin", "none"] = "margin"

@@ -59,6 +59,11 @@ def print_site(report: SiteReport, console: Console) -> None:
             f"  [bold]{escape(found.task)}[/]: secure sum, attempt {found.attempt}, "
             f"{escape(found.code)}, answered up to {found.stage}{escape(members)}"
         )
+    if report.epsilon is not None:
+        console.print(
+            f"a person with rows in all these sums has spent epsilon {report.epsilon:.3g}, by this "
+            "site's own record"
+        )
     if report.sums and not report.tasks:
         return
     console.print("\n[bold]Uploads[/]" if report.tasks else "\nno upload was made yet")

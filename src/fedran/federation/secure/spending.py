@@ -1,16 +1,21 @@
 """What the rows of a site have spent, by the site's own record.
 
-A server keeps a ledger too, but a dishonest one need not keep it. So a site notes every vector with
-noise before it leaves, in ``TASK.note``, and limits what they spend together.
+A server keeps a ledger too, but a dishonest one need not, and one that restored a backup has lost a
+part of it. So a site notes every vector with noise before it leaves, limits what they spend
+together, and tells the server which sums it has revealed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedran.core.dp import Budget, composed, gaussian_epsilon
+from fedran.core.errors import Refused
+from fedran.core.ids import check_id
+from fedran.federation.secure.attempt import MAX_ATTEMPTS, MAX_SITES, check_digest
+from fedran.wire.validation import Header
 
 
 @dataclass(frozen=True)
@@ -28,13 +33,30 @@ class SentNoise:
     members: tuple[str, ...] = ()
     """The sites for whose sum this site revealed shares; empty if it revealed none."""
 
+    @classmethod
+    def read(cls, fields: object) -> SentNoise:
+        """An entry of a file or a message. Every field is checked."""
+        if not isinstance(fields, Mapping):
+            raise Refused("noise that was sent", "an object", type(fields).__name__)
+        header = Header(dict(fields))
+        found = cls(
+            header.integer("agreement", 0, MAX_ATTEMPTS),
+            header.integer("attempt", 1, MAX_ATTEMPTS),
+            check_digest(header.get("content"), "content"),
+            header.number("epsilon"),
+            header.number("delta"),
+            tuple(check_id(name, "client") for name in header.items("members", MAX_SITES)),
+        )
+        try:
+            Budget(found.epsilon, found.delta)
+        except ValueError as reason:
+            raise Refused("noise that was sent", "a budget", str(reason)) from None
+        return found
 
-def read_sent(note: dict[str, Any]) -> tuple[SentNoise, ...]:
+
+def read_sent(note: Mapping[str, Any]) -> tuple[SentNoise, ...]:
     """What a note says about the noise that was sent."""
-    return tuple(
-        SentNoise(**{**fields, "members": tuple(fields["members"])})
-        for fields in note.get("sent", [])
-    )
+    return tuple(map(SentNoise.read, note.get("sent", [])))
 
 
 def task_mu(sent: Iterable[SentNoise]) -> float:
