@@ -295,3 +295,12 @@ def test_two_sums_of_a_task_count_together_for_the_limit_of_its_rows(trial):
         trial.set_site(name, max_epsilon=1000.0)
     assert trial.run("may", epsilon=500.0) == "complete"
     assert len(trial.learned()[1]) == 2
+
+
+def test_sums_of_two_tasks_at_the_same_time_do_not_exceed_the_limit_of_a_site(trial):
+    """Both are within the limit when they begin."""
+    for name in trial.names:
+        trial.set_site(name, max_epsilon=1000.0, max_total_epsilon=600.0)
+    assert trial.run("may", names=["site-1"], epsilon=500.0) == "short"
+    trial.run("june", epsilon=500.0)
+    assert len(trial.learned()[1]) == 1

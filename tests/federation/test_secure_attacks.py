@@ -23,7 +23,7 @@ from fedran.federation.secure.attempt import Stage, unpack_parts
 from fedran.federation.secure.contribution import sum_to_summary
 from fedran.federation.server.cohorts import make_content
 from fedran.federation.server.store import Store
-from fedran.federation.site.secure import SumFiles
+from fedran.federation.site.sum_files import SumFiles
 from helpers import dishonest_server
 from helpers.dishonest_server import ATTACKS, SITES
 from helpers.real_federation import federation

@@ -21,7 +21,7 @@ from fedran.federation.server.secure_round import SecureRound
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
 from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
-from fedran.federation.site.secure import SumFiles
+from fedran.federation.site.sum_files import SumFiles
 from helpers.fleet import Fleet, shorten_waits
 
 D, M, CLASSES = 6, 64, [0, 1, 2]

@@ -19,7 +19,7 @@ from fedran.federation.secure.attempt import Stage
 from fedran.federation.server.influence import measure_influence
 from fedran.federation.server.round import Round
 from fedran.federation.server.validation_set import ValidationSet
-from fedran.federation.site.secure import SumFiles
+from fedran.federation.site.sum_files import SumFiles
 from helpers.fleet import Fleet
 from helpers.secure_federation import PHI, SecureFederation, deaf, rows
 

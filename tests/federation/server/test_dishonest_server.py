@@ -20,7 +20,7 @@ from fedran.federation.protocol.transport import blobs_of, fields_of, message_co
 from fedran.federation.secure.attempt import Request, Stage
 from fedran.federation.secure.contribution import Content
 from fedran.federation.server import secure_round
-from fedran.federation.site.secure import SumFiles
+from fedran.federation.site.sum_files import SumFiles
 from helpers.secure_federation import SecureFederation, deaf
 
 

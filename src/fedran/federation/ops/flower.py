@@ -94,7 +94,11 @@ def server_executor(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], d
 
 
 def simulator(paths: ServerPaths, sites: Path, port: int) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of a SuperLink that simulates the sites on this machine."""
+    """Command and environment of a SuperLink that simulates the sites on this machine.
+
+    It starts the simulation engine itself, and Flower then ignores the secret of executors. So
+    other users of the machine can take over a run: the simulation is for trying out.
+    """
     command = _superlink_program(paths, f"127.0.0.1:{port}", insecure=True)
     command += ["--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--disable-runtime-dependency-installation"]

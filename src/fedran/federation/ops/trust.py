@@ -11,8 +11,8 @@ from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.pinning import PinnedRoster, read_clients, roster_fingerprint
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.site.secure import SumFiles
 from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.sum_files import SumFiles
 
 
 @dataclass(frozen=True)

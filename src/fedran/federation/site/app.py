@@ -39,8 +39,9 @@ from fedran.federation.protocol.settings import load_settings
 from fedran.federation.protocol.transport import MAX_BLOBS, blobs_of, fields_of, message_content
 from fedran.federation.secure.contribution import Content
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.secure import NoContribution, Participant, SumFiles, requests_of
+from fedran.federation.site.secure import NoContribution, Participant, requests_of
 from fedran.federation.site.settings import SiteSettings
+from fedran.federation.site.sum_files import SumFiles
 from fedran.federation.site.upload import Site
 from fedran.federation.site.validation import SiteRows
 from fedran.federation.site.worker import (

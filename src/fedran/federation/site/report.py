@@ -20,8 +20,8 @@ from fedran.federation.secure.attempt import STAGES
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.secure.spending import spent_epsilon
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.secure import FOLDER, SumFiles
 from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.sum_files import FOLDER, SumFiles
 from fedran.wire.codec import decode
 from fedran.wire.files import read_json_object
 from fedran.wire.validation import FILE_LIMITS

@@ -1,42 +1,30 @@
-"""A site's part in secure sums: it answers the server's requests, and keeps what it must remember.
+"""A site's part in secure sums: it answers the server's requests, within its own limits.
 
-Files in ``state/sums/``, one set per task: ``TASK.state`` (keys, shares and answers of the newest
-attempt), ``TASK.vector`` (this site's contribution), ``TASK.note`` (what it contains, and the
-receipt) and ``TASK.repeat`` (the operator agreed to another sum). A state is on disk before an
-answer leaves the site.
+``sum_files.py`` keeps what it must remember.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import math
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedran.core.errors import Refused, printable
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer
-from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure import masking
 from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Stage, helpers
 from fedran.federation.secure.contribution import Content
 from fedran.federation.secure.coordinator import OMEGA
 from fedran.federation.secure.pinning import PinnedRoster, read_clients
-from fedran.federation.secure.site_state import SentVector, SiteState
 from fedran.federation.secure.spending import SentNoise, read_sent, spent_epsilon
 from fedran.federation.site.settings import SiteSettings
-from fedran.wire.files import read_json_object, write_atomically
+from fedran.federation.site.sum_files import SumFiles
+from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)
-FOLDER = "sums"
 CANNOT_ADD = (
     "this site cannot add its rows to the sum; its own log and status say why, and it refuses this "
     "task until its operator has run `fedran federation repeat`"
@@ -56,152 +44,6 @@ class NoContribution(RuntimeError):
         super().__init__(text)
         self.failed = failed
         """Whether something is wrong. Otherwise the site has no rows yet."""
-
-
-class SumFiles:
-    """The files of secure sums in a site's state folder. They hold secrets."""
-
-    def __init__(self, state: Path) -> None:
-        self.folder = state / FOLDER
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-    def path(self, task: str, kind: str) -> Path:
-        """A file of a task."""
-        return self.folder / f"{check_id(task, 'task')}.{kind}"
-
-    def state(self, task: str) -> SiteState | None:
-        """The newest attempt of a task; None before the first one.
-
-        A damaged file is refused: it may have said that this site has revealed a sum.
-        """
-        path = self.path(task, "state")
-        if not path.is_file():
-            return None
-        try:
-            return SiteState.from_bytes(path.read_bytes())
-        except Refused as reason:
-            hint = "`fedran federation repeat --another-sum` at this site begins anew"
-            raise Refused(path.name, "what this site has written", reason.got, hint) from None
-
-    def save(self, state: SiteState) -> None:
-        """Write the newest attempt of a task."""
-        write_atomically(self.path(state.attempt.task, "state"), state.to_bytes())
-
-    def note(self, task: str) -> dict[str, Any]:
-        """What is known about a task; may be empty.
-
-        ``content``, ``fingerprint`` and ``limits`` of the contribution, or why it was ``refused``;
-        for which contents one was ``made``; its ``noise``, and what was ``sent`` with noise; how
-        many ``agreements`` to another sum were used; ``code``, ``digest`` and ``reason`` of the
-        receipt.
-        """
-        return read_json_object(self.path(task, "note"))
-
-    def set_note(self, task: str, **changes: Any) -> None:
-        """Add to what is known about a task."""
-        note = json.dumps({**self.note(task), **changes})
-        write_atomically(self.path(task, "note"), note.encode())
-
-    def vector(self, task: str) -> NDArray[np.uint32]:
-        """The contribution of this site."""
-        found = np.frombuffer(self.path(task, "vector").read_bytes(), "<u4")
-        return found.astype(np.uint32, copy=False)
-
-    def put_vector(self, task: str, vector: NDArray[np.uint32], content: Content) -> None:
-        """Keep a contribution."""
-        write_atomically(self.path(task, "vector"), vector.astype("<u4", copy=False).tobytes())
-        self.set_note(task, content=content.digest)
-
-    def require_made_for(self, attempt: Attempt) -> None:
-        """Refuse to send a contribution of another layout, resolution, noise or feature map.
-
-        A request that is refused later may have replaced the one of the attempt under way.
-        """
-        note = self.note(attempt.task)
-        made_for = note.get("content"), note.get("fingerprint")
-        if made_for != (attempt.content, attempt.fingerprint):
-            hint = "another attempt makes it anew"
-            raise Refused("contribution", "the one that was made for this attempt", "another", hint)
-
-    def may_repeat(self, task: str, state: SiteState | None) -> bool:
-        """Whether this site's operator agreed to another sum of the task after this attempt."""
-        path, number = self.path(task, "repeat"), 0 if state is None else state.attempt.number
-        return path.is_file() and path.read_bytes() == b"%d" % number
-
-    def retry(self, task: str) -> tuple[SentVector, ...]:
-        """Try again to add rows that were refused, or with other limits of the server.
-
-        Returns the attempts in which this site has sent its vector. Their rules hold as before.
-        """
-        state, note = self.state(task), self.note(task)
-        if state is None and not note.get("refused"):
-            raise FileNotFoundError(f"{task}: no secure sum of this task at this site")
-        self.set_note(task, refused="", limits=[], made=[])
-        return () if state is None else state.sent
-
-    def allow_repeat(self, task: str) -> None:
-        """Take part in another sum of a task, also with other sites or rows, once."""
-        try:
-            self.retry(task)
-            state = self.state(task)
-        except Refused:  # it is damaged, and of no use
-            self.path(task, "state").unlink()
-            state = None
-        number = 0 if state is None else state.attempt.number
-        write_atomically(self.path(task, "repeat"), b"%d" % number)
-
-    def agreements(self, task: str, state: SiteState | None) -> int:
-        """How often the operator agreed to another sum, with an agreement that is not used yet."""
-        return int(self.note(task).get("agreements", 0)) + self.may_repeat(task, state)
-
-    def sent(self) -> dict[str, tuple[SentNoise, ...]]:
-        """Task -> the noise that was sent with its rows."""
-        notes = ((path.stem, read_json_object(path)) for path in self.folder.glob("*.note"))
-        return {task: found for task, note in notes if (found := read_sent(note))}
-
-    def note_sent(self, state: SiteState) -> None:
-        """Note what an answer with a masked vector, or with shares, may reveal of the rows."""
-        attempt, note = state.attempt, self.note(state.attempt.task)
-        if not note.get("noise"):
-            return
-        before, agreement = read_sent(note), int(note.get("agreements", 0))
-        same = [s for s in before if (s.agreement, s.content) == (agreement, attempt.content)]
-        new = SentNoise(agreement, attempt.number, attempt.content, *note["noise"])
-        entry = replace(same[0] if same else new, attempt=attempt.number)
-        if Stage.REVEAL in state.answers:
-            entry = replace(entry, members=state.survivors)
-        kept = [asdict(s) for s in (*before, entry) if s not in same]
-        self.set_note(attempt.task, sent=kept)
-
-    def settle(self, receipt: Receipt) -> None:
-        """Keep the server's receipt, and delete the secrets of a sum that the server has."""
-        task, state = receipt.task, self.state(receipt.task)
-        told, known = {"code": receipt.code.value, "digest": receipt.digest}, self.note(task)
-        if state is None or told.items() <= known.items():
-            return
-        self.set_note(task, **told, reason=receipt.reason)
-        log.info("task %s: %s %s", printable(task), receipt.outcome, printable(receipt.reason))
-        if receipt.settled:
-            self.path(task, "vector").unlink(missing_ok=True)
-            self.path(task, "omega").unlink(missing_ok=True)
-            empty = dict.fromkeys(state.answers, b"")
-            self.save(replace(state, secrets={}, held={}, answers=empty))
-
-    def waiting(self) -> list[str]:
-        """Tasks whose sum this site has revealed, without knowing that the server has it."""
-        found, settled = [], {task for task, _ in self.settled()}
-        for task in sorted({path.stem for path in self.folder.glob("*.state")} - settled):
-            with suppress(Refused):  # damaged: its next request is refused
-                state = self.state(task)
-                if state is not None and Stage.REVEAL in state.answers:
-                    found.append(task)
-        return found
-
-    def settled(self) -> list[tuple[str, str]]:
-        """Tasks and digests of the sums that the server has, as far as this site knows."""
-        notes = ((path.stem, read_json_object(path)) for path in self.folder.glob("*.note"))
-        accepted = (Code.ACCEPTED.value, Code.DUPLICATE.value)
-        return sorted((task, str(n["digest"])) for task, n in notes if n.get("code") in accepted)
 
 
 @dataclass(frozen=True)
@@ -248,6 +90,7 @@ class Participant:
             raise Refused("attempt", "one in which this site takes part", found.attempt.number)
         if found.stage is Stage.MASK:
             files.require_made_for(state.attempt)
+            self._check_spending(state.attempt, files.note(task).get("noise"))
             state, answer = masking.mask(state, request, self.identity, files.vector(task))
             files.note_sent(state)
         else:
@@ -363,22 +206,36 @@ class Participant:
         if (noise is not None) != (offer.privacy == "dp"):
             expected = "noise" if offer.privacy == "dp" else "no noise"
             raise Refused("content", f"{expected}, as the offer says", noise)
+        if noise is not None:
+            _require_at_most("delta", noise.delta, limits.max_delta)
+            most = attempt.min_sites - helpers(limits.min_sites)
+            _require_at_most("honest sites", noise.honest, most)
+            self._check_spending(attempt, (noise.epsilon, noise.delta))
+
+    def _check_spending(self, attempt: Attempt, noise: Sequence[float] | None) -> None:
+        """Refuse a sum with which this site's rows would spend more than its settings allow.
+
+        This is checked before a contribution is made, and again before it leaves: sums of other
+        tasks may have been under way.
+        """
         if noise is None:
             return
-        task, sent = attempt.task, self.files.sent()
+        task, limits, sent = attempt.task, self.limits, self.files.sent()
         agreement = self.files.agreements(task, self.files.state(task))
-        new = SentNoise(agreement, attempt.number, content.digest, noise.epsilon, noise.delta)
+        epsilon, delta = noise
+        new = SentNoise(agreement, attempt.number, attempt.content, epsilon, delta)
         sent[task] = (*sent.get(task, ()), new)
-        row, person = (spent_epsilon(t, limits.max_delta) for t in ([sent[task]], sent.values()))
-        total = math.inf if limits.max_total_epsilon is None else limits.max_total_epsilon
-        for name, given, most in (
-            ("delta", noise.delta, limits.max_delta),
-            ("honest sites", noise.honest, attempt.min_sites - helpers(limits.min_sites)),
-            ("epsilon of the task's rows", row, limits.max_epsilon),
-            ("epsilon of a person with rows in all tasks", person, total),
-        ):
-            if given > most * (1 + 1e-9):
-                raise Refused(name, f"at most {most:g}, as this site's settings demand", given)
+        row = spent_epsilon([sent[task]], limits.max_delta)
+        _require_at_most("epsilon of the task's rows", row, limits.max_epsilon)
+        if limits.max_total_epsilon is not None:
+            person = spent_epsilon(sent.values(), limits.max_delta)
+            what = "epsilon of a person with rows in all tasks"
+            _require_at_most(what, person, limits.max_total_epsilon)
+
+
+def _require_at_most(what: str, given: float, most: float) -> None:
+    if given > most * (1 + 1e-9):
+        raise Refused(what, f"at most {most:g}, as this site's settings demand", f"{given:.4g}")
 
 
 def requests_of(

@@ -1,0 +1,176 @@
+"""What a site remembers of secure sums: files in ``state/sums/``, one set per task.
+
+``TASK.state`` holds keys, shares and answers of the newest attempt and the ledger of earlier ones,
+``TASK.vector`` this site's contribution, ``TASK.note`` what it contains, what was spent, and the
+receipt. ``TASK.repeat`` says that the operator agreed to another sum.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused, printable
+from fedran.core.ids import check_id
+from fedran.federation.protocol.receipts import Code, Receipt
+from fedran.federation.secure.attempt import Attempt, Stage
+from fedran.federation.secure.contribution import Content
+from fedran.federation.secure.site_state import SentVector, SiteState
+from fedran.federation.secure.spending import SentNoise, read_sent
+from fedran.wire.files import read_json_object, write_atomically
+
+log = logging.getLogger(__name__)
+FOLDER = "sums"
+
+
+class SumFiles:
+    """The files of secure sums in a site's state folder. They hold secrets."""
+
+    def __init__(self, state: Path) -> None:
+        self.folder = state / FOLDER
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def path(self, task: str, kind: str) -> Path:
+        """A file of a task."""
+        return self.folder / f"{check_id(task, 'task')}.{kind}"
+
+    def state(self, task: str) -> SiteState | None:
+        """The newest attempt of a task; None before the first one.
+
+        A damaged file is refused: it may have said that this site has revealed a sum.
+        """
+        path = self.path(task, "state")
+        if not path.is_file():
+            return None
+        try:
+            return SiteState.from_bytes(path.read_bytes())
+        except Refused as reason:
+            hint = "`fedran federation repeat --another-sum` at this site begins anew"
+            raise Refused(path.name, "what this site has written", reason.got, hint) from None
+
+    def save(self, state: SiteState) -> None:
+        """Write the newest attempt of a task."""
+        write_atomically(self.path(state.attempt.task, "state"), state.to_bytes())
+
+    def note(self, task: str) -> dict[str, Any]:
+        """What is known about a task; may be empty.
+
+        ``content``, ``fingerprint`` and ``limits`` of the contribution, or why it was ``refused``;
+        for which contents one was ``made``; its ``noise``, and what was ``sent`` with noise; how
+        many ``agreements`` to another sum were used; ``code``, ``digest`` and ``reason`` of the
+        receipt.
+        """
+        return read_json_object(self.path(task, "note"))
+
+    def set_note(self, task: str, **changes: Any) -> None:
+        """Add to what is known about a task."""
+        note = json.dumps({**self.note(task), **changes})
+        write_atomically(self.path(task, "note"), note.encode())
+
+    def vector(self, task: str) -> NDArray[np.uint32]:
+        """The contribution of this site."""
+        found = np.frombuffer(self.path(task, "vector").read_bytes(), "<u4")
+        return found.astype(np.uint32, copy=False)
+
+    def put_vector(self, task: str, vector: NDArray[np.uint32], content: Content) -> None:
+        """Keep a contribution."""
+        write_atomically(self.path(task, "vector"), vector.astype("<u4", copy=False).tobytes())
+        self.set_note(task, content=content.digest)
+
+    def require_made_for(self, attempt: Attempt) -> None:
+        """Refuse to send a contribution of another layout, resolution, noise or feature map.
+
+        A request that is refused later may have replaced the one of the attempt under way.
+        """
+        note = self.note(attempt.task)
+        made_for = note.get("content"), note.get("fingerprint")
+        if made_for != (attempt.content, attempt.fingerprint):
+            hint = "another attempt makes it anew"
+            raise Refused("contribution", "the one that was made for this attempt", "another", hint)
+
+    def may_repeat(self, task: str, state: SiteState | None) -> bool:
+        """Whether this site's operator agreed to another sum of the task after this attempt."""
+        path, number = self.path(task, "repeat"), 0 if state is None else state.attempt.number
+        return path.is_file() and path.read_bytes() == b"%d" % number
+
+    def retry(self, task: str) -> tuple[SentVector, ...]:
+        """Try again to add rows that were refused, or with other limits of the server.
+
+        Returns the attempts in which this site has sent its vector. Their rules hold as before.
+        """
+        state, note = self.state(task), self.note(task)
+        if state is None and not note.get("refused"):
+            raise FileNotFoundError(f"{task}: no secure sum of this task at this site")
+        self.set_note(task, refused="", limits=[], made=[])
+        return () if state is None else state.sent
+
+    def allow_repeat(self, task: str) -> None:
+        """Take part in another sum of a task, also with other sites or rows, once."""
+        try:
+            self.retry(task)
+            state = self.state(task)
+        except Refused:  # it is damaged, and of no use
+            self.path(task, "state").unlink()
+            state = None
+        number = 0 if state is None else state.attempt.number
+        write_atomically(self.path(task, "repeat"), b"%d" % number)
+
+    def agreements(self, task: str, state: SiteState | None) -> int:
+        """How often the operator agreed to another sum, with an agreement that is not used yet."""
+        return int(self.note(task).get("agreements", 0)) + self.may_repeat(task, state)
+
+    def sent(self) -> dict[str, tuple[SentNoise, ...]]:
+        """Task -> the noise that was sent with its rows."""
+        notes = ((path.stem, read_json_object(path)) for path in self.folder.glob("*.note"))
+        return {task: found for task, note in notes if (found := read_sent(note))}
+
+    def note_sent(self, state: SiteState) -> None:
+        """Note what an answer with a masked vector, or with shares, may reveal of the rows."""
+        attempt, note = state.attempt, self.note(state.attempt.task)
+        if not note.get("noise"):
+            return
+        before, agreement = read_sent(note), int(note.get("agreements", 0))
+        same = [s for s in before if (s.agreement, s.content) == (agreement, attempt.content)]
+        new = SentNoise(agreement, attempt.number, attempt.content, *note["noise"])
+        entry = replace(same[0] if same else new, attempt=attempt.number)
+        if Stage.REVEAL in state.answers:
+            entry = replace(entry, members=state.survivors)
+        kept = [asdict(s) for s in (*before, entry) if s not in same]
+        self.set_note(attempt.task, sent=kept)
+
+    def settle(self, receipt: Receipt) -> None:
+        """Keep the server's receipt, and delete the secrets of a sum that the server has."""
+        task, state = receipt.task, self.state(receipt.task)
+        told, known = {"code": receipt.code.value, "digest": receipt.digest}, self.note(task)
+        if state is None or told.items() <= known.items():
+            return
+        self.set_note(task, **told, reason=receipt.reason)
+        log.info("task %s: %s %s", printable(task), receipt.outcome, printable(receipt.reason))
+        if receipt.settled:
+            self.path(task, "vector").unlink(missing_ok=True)
+            self.path(task, "omega").unlink(missing_ok=True)
+            empty = dict.fromkeys(state.answers, b"")
+            self.save(replace(state, secrets={}, held={}, answers=empty))
+
+    def waiting(self) -> list[str]:
+        """Tasks whose sum this site has revealed, without knowing that the server has it."""
+        found, settled = [], {task for task, _ in self.settled()}
+        for task in sorted({path.stem for path in self.folder.glob("*.state")} - settled):
+            with suppress(Refused):  # damaged: its next request is refused
+                state = self.state(task)
+                if state is not None and Stage.REVEAL in state.answers:
+                    found.append(task)
+        return found
+
+    def settled(self) -> list[tuple[str, str]]:
+        """Tasks and digests of the sums that the server has, as far as this site knows."""
+        notes = ((path.stem, read_json_object(path)) for path in self.folder.glob("*.note"))
+        accepted = (Code.ACCEPTED.value, Code.DUPLICATE.value)
+        return sorted((task, str(n["digest"])) for task, n in notes if n.get("code") in accepted)
