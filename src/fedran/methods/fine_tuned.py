@@ -156,12 +156,12 @@ class FineTuned:
     def broadcast(self, state: ServerState, task: int, round_: int) -> bytes:
         """In task 0 the model in training, then the final adapters; what ``inner`` broadcasts."""
         if self._tunes(task, round_):
-            return _pack(TUNING, message=self.stage.broadcast(state.tuning, task, round_))
+            return pack(TUNING, {}, {"message": self.stage.broadcast(state.tuning, task, round_)})
         message = self._on(state.adapters).broadcast(state.inner, task, 0)
         if task > 0:
             return message
         offer = {"message": message} if message else {}
-        return _pack(FROZEN, adapters=state.adapters, **offer)
+        return pack(FROZEN, {}, {"adapters": state.adapters, **offer})
 
     def client(
         self, cstate: ClientState | None, message: bytes, data: ClientData, seed: int
@@ -208,9 +208,8 @@ class FineTuned:
         The test rows of a run grow from task to task.
         """
         key = (adapters, self.stage)
-        known, found = next(
-            (kept for kept in _kept.get(key, []) if _starts_with(X, kept[0])), (X[:0], None)
-        )
+        starts = (kept for kept in _kept.get(key, []) if np.array_equal(X[: len(kept[0])], kept[0]))
+        known, found = next(starts, (X[:0], None))
         new = self.stage.adapted_features(adapters, X[len(known) :])
         found = new if found is None else np.concatenate([found, new])
         others = [kept for kept in _kept.get(key, []) if kept[0] is not known]
@@ -227,9 +226,9 @@ class FineTuned:
     def dump(self, state: ServerState) -> bytes:
         """The state of the fine-tuning, or the final adapters and the state of ``inner``."""
         if state.inner is None:
-            return _pack("task0-state", tuning=self.stage.dump(state.tuning))
+            return pack("task0-state", {}, {"tuning": self.stage.dump(state.tuning)})
         inner = self._on(state.adapters).dump(state.inner)
-        return _pack("task0-state", adapters=state.adapters, inner=inner)
+        return pack("task0-state", {}, {"adapters": state.adapters, "inner": inner})
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
         """The state that ``dump`` wrote."""
@@ -246,8 +245,8 @@ class FineTuned:
         """The client's part of the fine-tuning, or its adapters."""
         cstate = cstate or ClientState()
         if cstate.adapters:
-            return _pack("task0-client", adapters=cstate.adapters)
-        return _pack("task0-client", tuning=self.stage.dump_client(cstate.tuning))
+            return pack("task0-client", {}, {"adapters": cstate.adapters})
+        return pack("task0-client", {}, {"tuning": self.stage.dump_client(cstate.tuning)})
 
     def load_client(self, blob: bytes) -> ClientState:
         """The client state that ``dump_client`` wrote."""
@@ -267,11 +266,3 @@ class FineTuned:
         """``inner`` for the features of these adapters, whose digest is in their fingerprint."""
         digest = hashlib.sha256(adapters).hexdigest()
         return self.inner.bound_to({**self.stage.source, "adapters": digest})
-
-
-def _starts_with(X: NDArray[Any], first: NDArray[Any]) -> bool:
-    return len(first) <= len(X) and np.array_equal(X[: len(first)], first)
-
-
-def _pack(kind: str, **streams: bytes) -> bytes:
-    return pack(kind, {}, streams)

@@ -100,7 +100,7 @@ def _read_exact(
 def _read_truncated(
     message: Container, section: Header, M: int, dtype: str, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    open_task = section.optional_text("open_task", 64)
+    open_task = section.get("open_task")
     values: dict[str, Any] = {
         "open_task": None if open_task is None else check_id(open_task, "open_task"),
         "closed": [check_id(t, "closed") for t in section.items("closed", limits.classes)],

@@ -211,7 +211,8 @@ def _quantise_directions(
     for bits in range(DIRECTION_BITS, MAX_BITS + 1):
         widths = np.full(len(directions), bits, dtype=np.uint8)
         codes = quantise(directions, widths)
-        if _least_eigenvalue(_unit_rows(codes)) >= 2 * INDEPENDENT:
+        unit = _unit_rows(codes)
+        if not len(unit) or np.linalg.eigvalsh(unit @ unit.T)[0] >= 2 * INDEPENDENT:
             break
     return codes, widths
 
@@ -230,10 +231,6 @@ def _unit_rows(codes: NDArray[np.int16]) -> NDArray[np.float64]:
     rows = codes.astype(np.float64)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(norms > 0, norms, 1.0)
-
-
-def _least_eigenvalue(unit: NDArray[np.float64]) -> float:
-    return float(np.linalg.eigvalsh(unit @ unit.T)[0]) if len(unit) else 1.0
 
 
 def _stack(arrays: list[NDArray[Any]], dtype: Any, columns: int | None = None) -> NDArray[Any]:

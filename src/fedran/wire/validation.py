@@ -107,10 +107,6 @@ class Header:
             raise Refused(self._name(key), f"text of at most {longest} characters", got)
         return value
 
-    def optional_text(self, key: str, longest: int = 256) -> str | None:
-        """A string, or null."""
-        return None if self.get(key) is None else self.text(key, longest)
-
     def one_of(self, key: str, *choices: str) -> str:
         """One of the given strings."""
         value = self.text(key, 32)
@@ -127,18 +123,19 @@ class Header:
             raise Refused(self._name(key), f"at most {longest} items", len(value))
         return value
 
-    def integers(self, key: str, length: int, low: int = 0, high: int = _INT64_MAX) -> list[int]:
-        """A list of ``length`` integers in low .. high."""
+    def _all_items(self, key: str, length: int) -> list[Any]:
         values = self.items(key, length)
         if len(values) != length:
             raise Refused(self._name(key), f"{length} numbers", len(values))
-        return [_integer(v, self._name(key), low, high) for v in values]
+        return values
+
+    def integers(self, key: str, length: int, low: int = 0, high: int = _INT64_MAX) -> list[int]:
+        """A list of ``length`` integers in low .. high."""
+        return [_integer(v, self._name(key), low, high) for v in self._all_items(key, length)]
 
     def numbers(self, key: str, length: int, high: float = sys.float_info.max) -> list[float]:
         """A list of ``length`` finite numbers in 0 .. high."""
-        values = self.items(key, length)
-        if len(values) != length:
-            raise Refused(self._name(key), f"{length} numbers", len(values))
+        values = self._all_items(key, length)
         return [Header({key: v}, self.path).number(key, high) for v in values]
 
     def section(self, key: str) -> Header:

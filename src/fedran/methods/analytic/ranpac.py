@@ -27,7 +27,7 @@ class RanPAC(SendFeatures):
     """Centralised. Lambda from 1e-8 .. 1e8 by squared error on a fifth of the newest task.
 
     In float64: the published float32 would make small lambdas, which a search on one task may
-    choose, unusable on the Gram of all tasks. Costs 17 factorisations of an (M, M) matrix a
+    choose, unusable on the Gram of all tasks. Costs 17 factorisations of an (M, M) matrix per
     task, or of an (n, n) one where a task has few rows.
     """
 

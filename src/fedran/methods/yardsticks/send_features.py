@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import to_device
 from fedran.core.errors import Refused
-from fedran.core.labels import Label, encode_labels, label_array, ordered
+from fedran.core.labels import Label, encode_labels, label_array
 from fedran.methods.analytic.base import (
     LARGEST_ROW,
     HeadMethod,
@@ -50,7 +50,7 @@ class RowsClient(HeadMethod):
         X = [m.tensor("rows", "F32", (len(y), d)) for m, y in parts]
         for part in X:
             require_range(part, "rows", LARGEST_ROW)
-        return np.concatenate(X), join_labels([y for _, y in parts])
+        return np.concatenate(X), label_array([c for _, y in parts for c in y])
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class SendFeatures8Bit(SendFeatures):
             low_and_step = m.tensor("range", "F32", (2, d))
             require_range(low_and_step, "range", LARGEST_ROW**0.5 / 256)
             X.append(expand(m.tensor("rows", "U8", (len(y), d)), low_and_step))
-        return np.concatenate(X), join_labels([y for _, y in parts])
+        return np.concatenate(X), label_array([c for _, y in parts for c in y])
 
 
 def compand(X: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -157,13 +157,3 @@ def unpack_rows(kind: str, blob: bytes) -> tuple[Container, list[Label]]:
     if len(codes) != n or (n and codes.max() >= len(classes)):
         raise Refused("codes", f"{n} class numbers below {len(classes)}", f"{len(codes)} numbers")
     return message, [classes[c] for c in codes]
-
-
-def join_labels(parts: Sequence[Sequence[Label]]) -> NDArray[Any]:
-    """All labels as one array."""
-    labels = [c for part in parts for c in part]
-    classes = ordered(set(labels))
-    if not labels:
-        return np.zeros(0, dtype=np.int64)
-    _, codes = encode_labels(labels, len(labels))
-    return label_array(classes)[codes]

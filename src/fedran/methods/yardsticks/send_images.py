@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.core.labels import encode_labels
+from fedran.core.labels import encode_labels, label_array
 from fedran.methods.analytic.base import LARGEST_ROW, require_range
 from fedran.methods.analytic.gram_based import GramState
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.yardsticks.send_features import (
     SendFeatures,
-    join_labels,
     pack_rows,
     unpack_rows,
 )
@@ -69,7 +68,7 @@ class SendImages(SendFeatures):
         assert state.extract is not None
         parts = [unpack_images(blob) for blob in uploads.values()]
         X = state.extract([image for images, _ in parts for image in images])
-        y = join_labels([labels for _, labels in parts])
+        y = label_array([c for _, labels in parts for c in labels])
         require_range(X, "features", LARGEST_ROW)
         return self.add_rows(state, X.astype(np.float32), y)
 
