@@ -21,7 +21,7 @@ import numpy as np
 
 import fedran
 from fedran.core.class_sums import ClassSums
-from fedran.core.exact import ExactSum
+from fedran.core.exact_sum import ExactSum
 from fedran.core.features import row_energy_range
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary

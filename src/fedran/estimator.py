@@ -17,7 +17,7 @@ from fedran.core._linalg.truncation import check_rank
 from fedran.core.aggregator import FLOAT32_ENERGY
 from fedran.core.calibration import Calibration, leave_one_out
 from fedran.core.errors import Refused
-from fedran.core.exact import ExactSum
+from fedran.core.exact_sum import ExactSum
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.head import Head
 from fedran.core.labels import Label, encode_labels, is_missing, label_array, recode

@@ -12,7 +12,7 @@ from scipy.special import log_softmax, softmax
 
 import fedran
 from fedran.core.calibration import EDGES, SCORE_RANGE, Calibration, leave_one_out
-from fedran.core.exact import ExactSum
+from fedran.core.exact_sum import ExactSum
 from fedran.core.ridge import Ridge
 from helpers.reference import quick
 

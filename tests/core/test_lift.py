@@ -13,7 +13,7 @@ from fedran.core import exact
 from fedran.core.aggregator import Aggregator
 from fedran.core.condense import condense
 from fedran.core.errors import Refused
-from fedran.core.exact import ExactSum
+from fedran.core.exact_sum import ExactSum
 from helpers.mixtures import M, phi_of, rows, with_part
 from helpers.reference import quick
 

@@ -10,7 +10,7 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.core.errors import Refused
-from fedran.core.exact import ExactSum
+from fedran.core.exact_sum import ExactSum
 from fedran.federation.edge.edge import Edge, EdgeRules
 from fedran.federation.ops import rebuild as module
 from fedran.federation.ops.rebuild import NotRebuildable, rebuild
@@ -260,7 +260,7 @@ def test_a_width_that_does_not_fit_into_memory_leaves_the_settings_as_they_were(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(fedran.core.exact.ExactSum, "add_mixture", too_large)
+        patch.setattr(fedran.core.exact_sum.ExactSum, "add_mixture", too_large)
         with pytest.raises(MemoryError):
             rebuild(paths, 80)
     assert paths.settings_file.read_text() == before

@@ -15,7 +15,7 @@ from fedran.core.bounds import GramBounds, gram_bounds
 from fedran.core.calibration import Calibration, add_calibrations
 from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused, positive_integer
-from fedran.core.exact import ExactSum
+from fedran.core.exact_sum import ExactSum
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.head import Head

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import Float64
 from fedran.core.condense import condense
-from fedran.core.exact import ExactSum
+from fedran.core.exact_sum import ExactSum
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import MISSING, Label

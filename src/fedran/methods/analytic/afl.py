@@ -12,7 +12,7 @@ from scipy.linalg import LinAlgError, cho_factor, eigh
 from fedran.core._linalg.blas import mirror, unpack_lower
 from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused
-from fedran.core.exact import ExactSum
+from fedran.core.exact_sum import ExactSum
 from fedran.core.head import Head, make_head
 from fedran.core.labels import Label, ordered
 from fedran.core.ridge import solve_gram

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 
 from fedran.core._linalg.arrays import Array, cast, like, linalg_errors, namespace
-from fedran.core.exact import ExactSum
+from fedran.core.exact_sum import ExactSum
 from fedran.core.head import Diagnosis, Head
 from fedran.core.ridge import solve_gram
 from fedran.methods.analytic.base import Positive, Width, trained_head

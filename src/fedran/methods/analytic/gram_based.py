@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedran.core._linalg.arrays import to_device, to_numpy
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
-from fedran.core.exact import ExactSum
+from fedran.core.exact_sum import ExactSum
 from fedran.core.head import Head
 from fedran.core.ridge import Ridge
 from fedran.methods.analytic.base import LARGEST_GRAM, HeadMethod, labelled_rows, require_range

@@ -15,7 +15,7 @@ from fedran.core._linalg.blas import matmul
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
-from fedran.core.exact import ExactSum
+from fedran.core.exact_sum import ExactSum
 from fedran.core.head import Head
 from fedran.methods.analytic.base import LARGEST_GRAM, HeadMethod, labelled_rows, require_range
 from fedran.methods.analytic.feature_maps import Raw, WithBias

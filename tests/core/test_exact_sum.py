@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
-from fedran.core.exact import ExactSum
+from fedran.core.exact_sum import ExactSum
 from fedran.core.labels import encode_labels
 from fedran.core.summarize import summarize
 from helpers.reference import features, federations, onehot, quick, ridge
