@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedran
-from fedran.core import exact
+from fedran.core import exact_sum
 from fedran.core.aggregator import Aggregator
 from fedran.core.condense import condense
 from fedran.core.errors import Refused
@@ -190,7 +190,7 @@ def test_numbers_that_cannot_describe_rows_are_refused(change, why):
 
 def test_blocks_of_drawn_rows_are_small_also_where_the_features_are_wide(monkeypatch):
     sizes = []
-    monkeypatch.setattr(exact, "BLOCK_BYTES", 4 * 700)
+    monkeypatch.setattr(exact_sum, "BLOCK_BYTES", 4 * 700)
     phi = fedran.RandomFeatures(100, 2, kind="relu")
     project = phi.project
 
