@@ -1,6 +1,7 @@
 """The scikit-learn front: its conventions, and models that add up."""
 
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -408,3 +409,15 @@ def test_weighted_rows_equal_repeated_rows(blobs, options):
     batches.partial_fit(X[90:], y[90:], sample_weight=times[90:])
     assert_same_model(batches, repeated, X_test)
     assert_same_model(batches + weighted, repeated + repeated, X_test)
+
+
+def test_fit_holds_a_few_small_blocks_of_random_features():
+    rng = np.random.default_rng(0)
+    X, y = rng.random((16_000, 4), dtype=np.float32), rng.integers(0, 2, 16_000)
+    tracemalloc.start()
+    try:
+        FedRANClassifier(out_features=1024).fit(X, y)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * 2**24  # H as a whole would need four such blocks in float32, eight in float64

@@ -18,9 +18,9 @@ from fedran.core.aggregator import FLOAT32_ENERGY
 from fedran.core.calibration import Calibration, leave_one_out
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum
-from fedran.core.features import Kind, RandomFeatures
+from fedran.core.features import BLOCK_BYTES, Kind, RandomFeatures
 from fedran.core.head import Head
-from fedran.core.labels import Label, encode_labels, is_missing, label_array, recode
+from fedran.core.labels import Label, encode_labels, label_array, recode, require_labels
 from fedran.core.ridge import Ridge, seen_directions
 from fedran.core.summarize import check_weights
 from fedran.core.summary import Summary
@@ -31,8 +31,9 @@ LEFT_OUT_ROWS = 1024
 NOVELTY_RANK = 64
 """Directions of the learned rows with which ``novelty`` compares."""
 FLOAT64_WIDTH = 2048
-"""Up to this M the sums are float64, so that equal rows in another form give equal models to
-scikit-learn's tolerances. Wider ones would take too much memory and time."""
+"""Up to this M the sums are float64, as scikit-learn's tolerances need. Wider ones are float32."""
+SMALL_BLOCK_BYTES = 16 * 2**20
+"""Block of random features up to that M. Larger blocks were slower and took more memory."""
 
 
 class _Batch(NamedTuple):
@@ -92,8 +93,8 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     ``fit`` takes n M (2 d + M) operations, and 2 M^2 more for each of at most 1,024 rows that
     calibrate. The state has 4 M^2 bytes (8 M^2 for M up to 2,048) and holds no training row.
-    ``partial_fit`` may add classes at any time. Scores do not depend on how rows are split into
-    batches, except for rounding; the calibration does.
+    ``partial_fit`` may add classes at any time. Scores, but not the calibration, are the same for
+    every split of the rows into batches, except for rounding.
 
     Examples
     --------
@@ -159,16 +160,14 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(scaler, FederatedScaler) and not hasattr(scaler, "mean_"):
             scaler = clone(scaler).fit(batch.X, sample_weight=batch.weights)
         if scaler is not None and not hasattr(scaler, "fingerprint_"):
-            raise TypeError(
-                f"scaler must be a FederatedScaler or None, got {type(scaler).__name__}; put other "
-                "scalers before the classifier, in a Pipeline"
-            )
+            got = f"{type(scaler).__name__}; put other scalers before the classifier, in a Pipeline"
+            raise TypeError(f"scaler must be a FederatedScaler or None, got {got}")
         batch = batch.scaled(scaler)
         phi = self._new_map(batch.X.shape[1], scaler) if fresh else self.phi_
         if phi.kind == "relu":
             _require_energy(batch.X, phi.out_features)
         try:
-            mapped = phi.blocks(batch.X)
+            mapped = _blocks(phi, batch.X)
         except Refused as reason:  # in the words that scikit-learn's checks look for
             raise ValueError(f"Negative values in data: {reason.got}; {reason.hint}") from None
         if fresh:
@@ -188,7 +187,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> _Batch:
         """Rows of positive weight with their labels, after scikit-learn's checks."""
-        _require_labels(y)
+        require_labels(y)
         X, y = validate_data(self, X, y, reset=reset, dtype=[np.float32, np.float64])
         check_classification_targets(y)
         weights = None
@@ -314,15 +313,14 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Blocks of the random features of rows to predict."""
         check_is_fitted(self, "classes_")
         X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])
-        return self.phi_.blocks(X if self.scaler_ is None else self.scaler_.transform(X))
+        return _blocks(self.phi_, X if self.scaler_ is None else self.scaler_.transform(X))
 
     def predict(self, X: ArrayLike, reject: float | None = None) -> NDArray[Any]:
         """The best label of each row.
 
-        With ``reject=alpha`` it is None, in an array of objects, where the model does not know:
-        where it cannot exclude all labels but one (``Head.prediction_sets``). Of all rows, at
-        most a share of about alpha is then decided and wrong. Where parts of a sum had different
-        classes, ``calibrate`` comes first.
+        With ``reject=alpha`` it is None where the model cannot exclude all labels but one
+        (``Head.prediction_sets``). Of all rows, at most a share of about alpha is then decided
+        and wrong. Where parts of a sum had different classes, call ``calibrate`` first.
         """
         if reject is not None:
             head = self.head_
@@ -372,6 +370,10 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return merged
 
 
+def _blocks(phi: RandomFeatures, X: ArrayLike) -> Iterator[tuple[slice, NDArray[Any]]]:
+    return phi.blocks(X, SMALL_BLOCK_BYTES if phi.out_features <= FLOAT64_WIDTH else BLOCK_BYTES)
+
+
 def _common_parameters(clf: FedRANClassifier) -> dict[str, Any]:
     """What fitted models must share in order to add, by the names of the constructor."""
     check_is_fitted(clf, "classes_")
@@ -388,31 +390,11 @@ def _common_parameters(clf: FedRANClassifier) -> dict[str, Any]:
     }
 
 
-def _require_labels(y: Any) -> None:
-    """ValueError where a label is missing, or where some are numbers and others strings.
-
-    scikit-learn would turn [0, "b"] into two strings, and take None for a regression target.
-    """
-    values = y if isinstance(y, (list, tuple)) else np.asarray(y)
-    if isinstance(values, np.ndarray) and (values.dtype.kind != "O" or values.ndim != 1):
-        return
-    missing = [i for i, label in enumerate(values) if is_missing(label)]
-    if missing:
-        raise ValueError(
-            f"y has no label in {len(missing)} of {len(values)} rows, first in row {missing[0]}; "
-            "leave such rows out, or estimate their labels with fedran.margin_labels"
-        )
-    if 0 < sum(isinstance(label, str) for label in values) < len(values):
-        raise ValueError("labels must be all numbers or all strings in one call; use str(label)")
-
-
 def _require_energy(X: NDArray[Any], out_features: int) -> None:
     """ValueError if a float32 Gram of relu features of these rows would overflow or vanish."""
     with np.errstate(over="ignore"):
         energy = float(np.einsum("ij,ij", X, X)) * out_features
     low, high = FLOAT32_ENERGY
     if not low < energy < high and np.any(X):
-        raise ValueError(
-            f"X has an energy of about {energy:.3g}; expected {low:g} to {high:g}: rescale it, "
-            "for example with StandardScaler"
-        )
+        expected = f"expected {low:g} to {high:g}: rescale it, for example with StandardScaler"
+        raise ValueError(f"X has an energy of about {energy:.3g}; {expected}")

@@ -108,6 +108,24 @@ def encode_labels(
     return tuple(canonical(v) for v in distinct), codes
 
 
+def require_labels(y: Any) -> None:
+    """ValueError where a label is missing, or where some are numbers and others strings.
+
+    For scikit-learn, which would turn [0, "b"] into two strings and None into a regression target.
+    """
+    values = y if isinstance(y, (list, tuple)) else np.asarray(y)
+    if isinstance(values, np.ndarray) and (values.dtype.kind != "O" or values.ndim != 1):
+        return
+    missing = [i for i, label in enumerate(values) if is_missing(label)]
+    if missing:
+        raise ValueError(
+            f"y has no label in {len(missing)} of {len(values)} rows, first in row {missing[0]}; "
+            "leave such rows out, or estimate their labels with fedran.margin_labels"
+        )
+    if 0 < sum(isinstance(label, str) for label in values) < len(values):
+        raise ValueError("labels must be all numbers or all strings in one call; use str(label)")
+
+
 def recode(
     codes: Int64[NDArray[Any], " n"], classes: tuple[Label, ...], known: tuple[Label, ...]
 ) -> Int64[NDArray[Any], " n"]:
