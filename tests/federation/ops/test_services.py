@@ -24,22 +24,24 @@ def paths(tmp_path):
 
 
 def test_a_site_says_whether_it_is_connected_when_this_changes(paths, monkeypatch, caplog):
-    reasons = [""] + ["nothing listens there"] * 2 + [""] * 4 + ["no answer"]
+    reasons = [""] + ["nothing listens there"] * 2 + [""] * 5 + ["no answer"]
     monkeypatch.setattr(services, "why_unreachable", lambda *_: reasons.pop(0))
     connection = Connection(paths, insecure=False)
     with caplog.at_level(logging.INFO):
-        for running in (False, True, True, False, True, True, True, True):
+        for ended in ("", None, None, "not admitted", "not admitted", None, None, None, None):
             connection.next_check = 0.0
-            connection.check(running=running)
-            connection.check(running=running)  # too early for another try
+            connection.check(running=ended is None, why_ended=ended or "")
+            connection.check(running=ended is None, why_ended=ended or "")  # too early
+            if ended:
+                assert connection.state.endswith("the SuperNode ended: not admitted")
     assert [r.message for r in caplog.records] == [
         "cannot reach fl.example.org:9444 (nothing listens there)",
-        "fl.example.org:9444 answers, but the SuperNode does not run",
         "connected to fl.example.org:9444",
         "cannot reach fl.example.org:9444 (no answer)",
     ]
     note = json.loads((paths.folder / "state" / "connection.json").read_text())
     assert note["state"] == "cannot reach fl.example.org:9444 (no answer)"
+    assert note["connected"] is False
 
 
 def test_a_site_makes_its_secret_only_while_it_holds_the_lock_of_its_folder(paths, monkeypatch):

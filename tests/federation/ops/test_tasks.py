@@ -16,7 +16,7 @@ from fedran.federation.ops.tasks import (
     TaskInProgress,
     run_task,
 )
-from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.roster import Roster
@@ -86,6 +86,16 @@ def test_an_invalid_task_id_never_reaches_flower(task, place, answering):
     with pytest.raises(Refused, match="task: expected"):
         run_task(place, task, say=print)
     assert link.started == []
+
+
+def test_a_task_names_the_sites_whose_uploads_are_in_quarantine(place, answering):
+    answering("finished:completed")
+    ended(place, "complete")
+    statement = Statement("trial", "site-1", "may", "f" * 64, "d" * 64)
+    book(place).add_waiting(statement, b"an envelope", "unusual")
+    said = []
+    run_task(place, "may", say=said.append)
+    assert said[-1] == "in quarantine: site-1; `fedran federation status` says why"
 
 
 @pytest.mark.parametrize("state", ["complete", "quorum", "short"])

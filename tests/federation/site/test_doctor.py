@@ -18,6 +18,7 @@ from fedran.federation.ops import keys
 from fedran.federation.ops.flower import free_port
 from fedran.federation.ops.scaffold import make_site
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.site import doctor
@@ -49,6 +50,17 @@ def test_a_new_site_lacks_data_a_server_and_a_running_service(paths):
     assert "nothing listens there" in found["TLS"]
     assert "fedran federation client" in found["service"]
     assert all(check.ok or check.remedy for check in examine(paths))
+
+
+def test_a_site_that_runs_and_is_not_admitted_is_a_problem(paths):
+    note = {"state": "the SuperNode ended: not admitted", "connected": False}
+    (paths.folder / "state").mkdir(exist_ok=True)
+    path = paths.folder / "state" / "connection.json"
+    path.write_text(json.dumps(note))
+    with locked(paths.folder / "log"):
+        assert "the site runs. the SuperNode ended: not admitted" in problems(paths)["service"]
+        path.write_text(json.dumps({**note, "connected": True}))
+        assert "service" not in problems(paths)
 
 
 def test_lost_keys_wrong_names_and_missing_certificates_are_named(paths, monkeypatch):

@@ -82,6 +82,7 @@ def test_the_status_of_a_task_from_its_opening_to_its_end(recorded):
 def test_a_forgotten_upload_is_not_missing_and_its_head_is_of_no_task(recorded):
     recorded.task("may")
     recorded.upload("site-1", "may")
+    recorded.upload("site-2", "may", "quarantined")  # and accepted later, before it was forgotten
     recorded.database.forget([Tombstone("site-2", "may", "d", 1.0, "owner")])
     recorded.task("may", "quorum")
     recorded.head("forget")
@@ -153,6 +154,9 @@ def test_a_site_is_connected_disconnected_or_unknown(recorded):
         assert (status.server, status.nodes) == ("running", 1)
         assert [s.connected for s in status.sites] == [True, False, False]
         assert [s.last_seen for s in status.sites] == [now - 70, 1777629600.0, None]
+        recorded.database.set_seen("site-2")  # it has answered since then
+        status = read(recorded)
+        assert (status.nodes, site(status, "site-2").connected) == (2, True)
         recorded.flower([*nodes, ("", "online", None)])  # without TLS the site of a node is unknown
         assert [s.connected for s in read(recorded).sites] == [True, None, None]
         recorded.flower(nodes, at=now - 600)
@@ -217,8 +221,10 @@ def test_reading_a_running_server_changes_no_file(recorded):
     (waiting,) = status.quarantine
     assert waiting.command == f"fedran federation accept {recorded.folder} site-2 may"
     assert "times the other sites' median" in waiting.reason
+    arrived = read(recorded).payload
     store.accept("site-2", "may")
-    assert read(recorded).quarantine == []
+    status = read(recorded)
+    assert (status.quarantine, status.payload) == ([], arrived)
     store.close()
 
 

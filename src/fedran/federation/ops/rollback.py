@@ -43,7 +43,8 @@ def roll_back(paths: ServerPaths, task: str) -> RolledBack:
     ):
         heads = [head for head in store.database.heads() if head.task == task]
         if not heads:
-            known = list(dict.fromkeys(head.task for head in store.database.heads() if head.task))
+            solved = {head.task for head in store.database.heads()}
+            known = [t.task for t in store.database.tasks() if t.task in solved]
             expected = f"a task after which a head was solved ({', '.join(known[-10:]) or 'none'})"
             raise Refused("task", expected, task)
         wanted = heads[-1]

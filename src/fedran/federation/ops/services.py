@@ -117,7 +117,7 @@ def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) ->
                 before = node.started
                 node.check()
                 settled = node.running and time.monotonic() - node.started > SETTLE_SECONDS
-                connection.check(running=settled)
+                connection.check(running=settled, why_ended=node.why_ended)
                 if node.started != before:  # with another port and another secret
                     app.stop()
                 if node.running and flower.is_listening(f"127.0.0.1:{port}"):
@@ -144,7 +144,7 @@ class Connection:
         self.ca = None if insecure else paths.folder / settings.ca
         self.state, self.next_check = "", 0.0
 
-    def check(self, *, running: bool) -> None:
+    def check(self, *, running: bool, why_ended: str = "") -> None:
         """Try the connection from time to time. Call this every second or so."""
         now = time.monotonic()
         if now < self.next_check:
@@ -154,21 +154,22 @@ class Connection:
         reason = why_unreachable(self.server, self.ca)
         if reason:
             state, delay = f"cannot reach {self.server} ({reason})", 5.0
-        elif not running and not self.state:  # it was started a moment ago
+        elif not running and not why_ended:  # it was started a moment ago
             self.next_check = now + 1.0
             return
         elif not running:
-            state, delay = f"{self.server} answers, but the SuperNode does not run", 2.0
+            state, delay = f"{self.server} answers, but the SuperNode ended: {why_ended}", 2.0
         else:
             state, delay = f"connected to {self.server}", 60.0
-        self.next_check = now + delay
-        if state != self.state:
-            log.log(logging.INFO if delay == 60.0 else logging.WARNING, "%s", state)
-            self.state = state
+        self.next_check, connected = now + delay, running and not reason
+        if state != self.state and (connected or reason):  # the supervisor logs why it ended
+            log.log(logging.INFO if connected else logging.WARNING, "%s", state)
+        self.state = state
         with suppress(OSError):
             path = self.paths.folder / self.paths.settings().state / "connection.json"
             path.parent.mkdir(exist_ok=True, mode=0o700)
-            write_atomically(path, json.dumps({"at": time.time(), "state": state}).encode())
+            note = {"at": time.time(), "state": state, "connected": connected}
+            write_atomically(path, json.dumps(note).encode())
 
 
 def warn_of_expiry(certificate: Path, remedy: str) -> None:

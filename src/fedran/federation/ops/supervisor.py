@@ -47,6 +47,8 @@ class SupervisedProcess:
         """Text in the program's output -> explanation for the user."""
         self.process: subprocess.Popen[bytes] | None = None
         self.marker = ""
+        self.why_ended = ""
+        """Why it ended the last time."""
         self.started = self.restart_at = 0.0
         self.delay = 1.0
 
@@ -92,13 +94,9 @@ class SupervisedProcess:
             self.delay = 1.0 if now - self.started > HEALTHY_SECONDS else self.delay
             return
         if self.process is not None:
-            log.warning(
-                "%s ended with code %s; it is restarted in %g s (%s)",
-                self.name,
-                self.process.returncode,
-                self.delay,
-                self._explanation(),
-            )
+            code, self.why_ended = self.process.returncode, self._explanation()
+            text = "%s ended with code %s; it is restarted in %g s (%s)"
+            log.warning(text, self.name, code, self.delay, self.why_ended)
             self.stop()
         elif now < self.restart_at:
             return

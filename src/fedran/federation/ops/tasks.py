@@ -214,14 +214,17 @@ def _finish(
     with closing(Database(paths.state)) as database:
         database.set_run(run.run_id, task, run.status, run.received, run.sent)
         states = [known.state for known in database.tasks() if known.task == task]
+        waiting = sorted(c for c, t in database.quarantine() if base_task(t) == task)
         sizes = database.upload_sizes()
-    payload = sum(size for _, name, size, _ in sizes if base_task(name) == task)
+    payload = sum(size for _, name, size, *_ in sizes if base_task(name) == task)
     transport = "transport not measured"
     if run.received + run.sent:
         transport = f"transport {human_bytes(run.received)} in, {human_bytes(run.sent)} out"
     state = states[0] if states and states[0] != "open" else "unknown"
     result = TaskResult(task, state, run.received + run.sent)
     say(f"task {task}: {result.state}; uploads {human_bytes(payload)}; {transport}")
+    if waiting:
+        say(f"in quarantine: {', '.join(waiting)}; `fedran federation status` says why")
     return result
 
 

@@ -87,7 +87,12 @@ class Roster:
         if is_cohort(check_id(client, "client")):
             raise Refused("client", f"an id that does not begin with {COHORT!r}", client)
         if self.clients.get(client, public) != public:
-            raise Refused("client", f"a new id, or the known key of {client}", "another key")
+            raise Refused(
+                "client",
+                f"a new id, or the known key of {client}",
+                "another key",
+                hint="if the site has new keys, and its operator confirms this, use --replace",
+            )
         return replace(self, clients={**self.clients, client: check_public(public, client)})
 
     def with_member(self, edge: str, client: str, public: str) -> Roster:

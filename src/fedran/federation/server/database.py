@@ -106,13 +106,15 @@ class Database(SqliteFile):
             found.append(Upload(*row))
         return found
 
-    def upload_sizes(self) -> list[tuple[str, str, int, int]]:
-        """Client, task, bytes and rows of all accepted uploads. Checksums are not verified.
+    def upload_sizes(self) -> list[tuple[str, str, int, int, str]]:
+        """Client, task, bytes, rows and digest of all accepted uploads, without verification.
 
         For a status, which is shown every few seconds.
         """
         with self.lock, self.named_errors():
-            return self.sql.execute("SELECT client, task, bytes, rows FROM uploads").fetchall()
+            return self.sql.execute(
+                "SELECT client, task, bytes, rows, digest FROM uploads"
+            ).fetchall()
 
     def upload_lists(self) -> list[tuple[str, str, str, str]]:
         """Per client: its newest task, and classes and members of all its uploads as JSON.

@@ -318,7 +318,7 @@ class Store:
             rules.fingerprint,
             cap,
         )
-        return f"{reason}; `fedran federation accept` accepts it" if reason else ""
+        return f"{reason}; it waits for the server's owner" if reason else ""
 
     def _commit(self, arrival: Arrival, receipt: Receipt) -> None:
         """Write an upload and its event to disk, then absorb it."""

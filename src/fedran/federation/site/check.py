@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, printable, shortened
 from fedran.core.head import Head
-from fedran.core.labels import Label, canonical
+from fedran.core.labels import Label, canonical, ordered
 from fedran.federation.protocol.class_names import unknown_labels, variants
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.rows import Rows
@@ -178,7 +178,7 @@ def check_labels(
 
 
 def _names(labels: Collection[Label]) -> str:
-    return shortened([printable(repr(label), 60) for label in labels], 8)
+    return shortened([printable(repr(label), 60) for label in ordered(labels)], 8)
 
 
 def _describe(data: Rows, task: str) -> Finding:

@@ -20,10 +20,12 @@ from fedran.federation.protocol.connection import (
 )
 from fedran.federation.protocol.identity import SiteKey, check_private
 from fedran.federation.protocol.lockfile import lock_holder
+from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.settings import check_address
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource
+from fedran.wire.files import read_json_object
 from fedran.wire.sizes import human_bytes
 
 MAX_SKEW = 60.0
@@ -68,11 +70,7 @@ def examine(paths: SitePaths, *, insecure: bool = False) -> list[Check]:
     else:
         found.append(Check("TLS" if ca else "connection", True, f"{settings.server} answers"))
         found.append(_clock(settings.server, ca))
-    running = lock_holder(paths.folder / "log") is not None
-    text = "the site runs" if running else "the site does not run"
-    command = f"fedran federation client {paths.folder}"
-    found.append(Check("service", running, text, "" if running else f"start it: {command}"))
-    return found
+    return [*found, _service(paths, settings)]
 
 
 def _version() -> Check:
@@ -115,6 +113,17 @@ def _roster(paths: SitePaths, settings: SiteSettings) -> Check:
         remedy = f"compare it by telephone: fedran federation roster {paths.folder}"
         return Check("roster", False, text, remedy)
     return Check("roster", True, f"{len(clients)} sites, {roster_fingerprint(clients)}")
+
+
+def _service(paths: SitePaths, settings: SiteSettings) -> Check:
+    if lock_holder(paths.folder / "log") is None:
+        command = f"fedran federation client {paths.folder}"
+        return Check("service", False, "the site does not run", f"start it: {command}")
+    last = read_json_object(paths.folder / settings.state / "connection.json")
+    if last.get("connected") is False:
+        remedy = f"its log says more: {log_file(paths.folder)}"
+        return Check("service", False, f"the site runs. {last['state']}", remedy)
+    return Check("service", True, "the site runs")
 
 
 def _disk(paths: SitePaths) -> Check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -19,26 +20,35 @@ class Connections:
     nodes: list[dict[str, Any]] = field(default_factory=list)
     foreign_runs: list[str] = field(default_factory=list)
     """Runs whose app is not ours."""
+    answered: frozenset[str] = frozenset()
+    """Sites that have answered since then, so they are connected too."""
 
     @classmethod
-    def read(cls, text: str, oldest: float) -> Connections:
-        """The server's last record; everything is unknown without one."""
+    def read(cls, text: str, oldest: float, seen: Mapping[str, float]) -> Connections:
+        """The server's last record; everything is unknown without one.
+
+        ``seen`` says when sites last answered.
+        """
         if not text:
             return cls()
         found = json.loads(text)
-        foreign = found.get("foreign_runs", [])
-        return cls(found["at"], found["at"] >= oldest, found["nodes"], foreign)
+        at, foreign = found["at"], found.get("foreign_runs", [])
+        answered = frozenset(client for client, when in seen.items() if when > at)
+        return cls(at, at >= oldest, found["nodes"], foreign, answered)
 
     @property
     def online(self) -> int | None:
         """Number of connected nodes; None: unknown."""
-        return sum(self._online.values()) if self.fresh else None
+        later = 0 if "" in self._online else len(self.answered - self._online.keys())
+        return sum(self._online.values()) + later if self.fresh else None
 
     def connected(self, client: str) -> bool | None:
         """Whether a node of this site is connected; None: unknown."""
-        if not self.fresh or (client not in self._online and "" in self._online):
-            return None  # a node of an unknown site may be its own
-        return client in self._online
+        if not self.fresh:
+            return None
+        if client in self._online or client in self.answered:
+            return True
+        return None if "" in self._online else False  # a node of an unknown site may be its own
 
     def last_seen(self, client: str) -> float | None:
         """When Flower last heard from a node of this site."""

@@ -50,12 +50,17 @@ class Counts:
         self.failed: dict[str, set[str]] = {}
         """Task -> sites that had rows but could not make an upload, as they said themselves."""
         self.problems: list[Event] = []
+        self.accepted: set[str] = set()
+        """Digests of accepted uploads."""
 
     def add_uploads(
-        self, sizes: Iterable[tuple[str, str, int, int]], lists: Iterable[tuple[str, str, str, str]]
+        self,
+        sizes: Iterable[tuple[str, str, int, int, str]],
+        lists: Iterable[tuple[str, str, str, str]],
     ) -> None:
         """Count accepted uploads, as ``upload_sizes`` and ``upload_lists`` describe them."""
-        for client, name, size, rows in sizes:
+        for client, name, size, rows, digest in sizes:
+            self.accepted.add(digest)
             of_task = self.tasks[base_task(name)]
             of_task.uploads += 1
             of_task.rows += rows
@@ -109,8 +114,10 @@ class Counts:
         if event.get("verified") is not True:
             return
         of_task, size = self.tasks[task], event["bytes"]
-        of_task.payload += size
-        self.sites[client].bytes += size
-        if of_task.answered.get(client) not in ("accepted", "duplicate"):
+        counted = outcome == "quarantined" and event.get("digest") in self.accepted
+        if not counted and not event.get("released"):  # a decision moves no bytes
+            of_task.payload += size
+            self.sites[client].bytes += size
+        if of_task.answered.get(client) not in ("accepted", "duplicate", "forgotten"):
             of_task.answered[client] = str(outcome)
         of_task.refused += outcome == "refused"

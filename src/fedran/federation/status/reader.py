@@ -66,7 +66,7 @@ class Reader:
             active = lock_holder(self.state)
         running = lock_holder(self.folder / "log") is not None
         oldest = now - (self.settings.catch_up or 3600.0) - GRACE if running else math.inf
-        connections = Connections.read(stored.flower, oldest)
+        connections = Connections.read(stored.flower, oldest, stored.seen)
         if connections.foreign_runs:
             notes.append(
                 f"ALARM: run {', '.join(connections.foreign_runs[:5])} has an app that is not "

@@ -23,6 +23,7 @@ from fedran.federation.protocol.identity import is_cohort
 from fedran.federation.status.format import (
     format_bytes,
     format_count,
+    format_duration,
     format_label,
     format_origin,
     format_percent,
@@ -60,6 +61,7 @@ def _environment() -> Environment:
     environment.tests |= {"cohort": is_cohort}
     environment.filters |= {
         "bytes": format_bytes,
+        "duration": format_duration,
         "datetime": lambda at: datetime.fromtimestamp(at, UTC),
         "label": format_label,
         "origin": format_origin,
