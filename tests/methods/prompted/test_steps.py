@@ -61,7 +61,7 @@ def test_the_way_of_execution_is_no_part_of_the_result():
 def test_recorded_steps_equal_launched_ones_on_a_gpu(key, dataset):
     sent = {}
     for execution in ("eager", "recorded"):
-        steps._kept.clear()
+        recorded._kept.clear()
         method = method_of(key, "cuda", execution=execution)
         rounds = Rounds(method, dataset, make_tasks(dataset)).run(2)
         sent[execution] = rounds.state.weights

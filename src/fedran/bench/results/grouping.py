@@ -23,6 +23,7 @@ _PHRASES: dict[str, str] = {
     "kind": "{}",
     "group_size": "groups of {}",
     "min_group": "at least {}",
+    "n_rounds": "{} rounds",
     "out_features": "M = {}",
     "rank": "r = {}",
     "task0": "fine-tuned in task 0",
@@ -311,6 +312,8 @@ def _names(
 def _difference(result: Result, others: Sequence[Result]) -> str:
     """The settings that distinguish a method from others with the same label.
 
+    Training lengths are told apart by their rounds; what else differs is in the table of settings.
+
     >>> from types import SimpleNamespace as R
     >>> runs = [R(key="k", params={"rank": r, "width": 8}) for r in (16, 32)]
     >>> _difference(runs[0], runs)
@@ -318,6 +321,8 @@ def _difference(result: Result, others: Sequence[Result]) -> str:
     """
     if len(others) == 1:
         return ""
+    if len({r.params.get("n_rounds") for r in others}) == len(others):
+        return f", {setting_phrase('n_rounds', result.params.get('n_rounds'))}"
     differ = [
         setting_phrase(k, v)
         for k, v in sorted(result.params.items())

@@ -73,6 +73,27 @@ def test_the_papers_figures_are_muted_and_never_ranked():
     assert "not measured here" in printed.note
 
 
+def test_networks_that_were_trained_as_long_as_in_the_paper_stand_beside_its_figures():
+    full = [r for r in scratch(100, beta=0.5) if r.key != "target"]
+    printed = accuracy_tables([*full, *scratch(12, beta=0.1)])[-1]
+    measured = texts(accuracy_tables(full)[0], "A_T", "β = 0.5")
+    assert texts(printed, "here A_T", "β = 0.5") == {
+        **{
+            m: measured[f"{m} (from scratch)"] for m in ("Finetune", "FedLwF", "FedEWC", "FediCaRL")
+        },
+        "TARGET": "not run",
+        "STSA": "-",
+        "FedRAN": "-",
+    }
+    assert "trained from scratch for 100 rounds per task" in printed.note
+    assert [c.text for c in printed.columns].count("here A_T") == 1  # none at β = 0.1
+
+
+def test_two_lengths_of_training_are_told_apart_by_their_rounds():
+    names = texts(accuracy_tables([*scratch(100), *scratch(12)])[0], "A_T")
+    assert {"Finetune (from scratch), 12 rounds", "Finetune (from scratch), 100 rounds"} < {*names}
+
+
 def test_analytic_methods_come_first_then_heads_then_networks_then_references():
     analytic = [made_up(**m) for m in METHODS if m["key"] != "finetune"]
     ranked = [m["label"] for m in METHODS if m["key"] != "finetune" and "family" not in m]

@@ -5,8 +5,9 @@ import pytest
 from fedran.bench.report.paper import VIT, vit_backbone
 from fedran.bench.report.sections import comparison_sections
 from fedran.bench.report.tables.accuracy import accuracy_tables
+from fedran.bench.report.tables.table import NOT_RUN
 from fedran.bench.report.tables.training import training_tables
-from fedran.bench.report.tables.vit import NOT_RUN, cost_tables, printed_vit_tables
+from fedran.bench.report.tables.vit import cost_tables, printed_vit_tables
 from fedran.bench.results.grouping import groups, row_order
 from fedran.bench.results.metrics import (
     PROMPTED,

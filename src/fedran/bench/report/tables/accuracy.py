@@ -6,9 +6,18 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedran.bench.report.paper import BETAS, VIT, Printed, printed_for, vit_backbone
+from fedran.bench.report.paper import (
+    BETAS,
+    ROUNDS,
+    VIT,
+    Printed,
+    paper_row,
+    printed_for,
+    vit_backbone,
+)
 from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import (
+    NOT_RUN,
     NOTHING,
     Block,
     Cell,
@@ -24,6 +33,7 @@ from fedran.bench.report.tables.table import (
     seeds_per_group,
     text_columns,
 )
+from fedran.bench.report.tables.training import reduced
 from fedran.bench.results.grouping import (
     Group,
     Setting,
@@ -33,10 +43,11 @@ from fedran.bench.results.grouping import (
     marks,
     row_order,
 )
-from fedran.bench.results.metrics import task_seconds
+from fedran.bench.results.metrics import network, task_seconds
 from fedran.bench.results.result import Result
 
 HEADINGS = ("A_avg", "A_T")
+_ABSENT = [Cell(NOTHING)] * len(HEADINGS)
 
 
 def accuracy_tables(results: Iterable[Result]) -> list[Table]:
@@ -48,7 +59,7 @@ def accuracy_tables(results: Iterable[Result]) -> list[Table]:
         betas = [b for b in BETAS if b in {g.beta for g in members}]
         beside = paper is not None and paper.accuracy is VIT and vit_backbone(setting.dataset)
         if paper and betas and not beside:  # the table of the ViT has these figures
-            tables.append(_printed(paper, betas))
+            tables.append(_printed(paper, betas, members))
     return tables
 
 
@@ -68,12 +79,11 @@ def _measured(setting: Setting, members: Sequence[Group]) -> Table:
     named: dict[str, list[Group]] = {}
     for g in sorted(members, key=row_order):
         named.setdefault(g.name, []).append(g)
-    absent = [Cell(NOTHING)] * len(HEADINGS)
     blocks: list[Block] = [
         [
             [
                 Cell(name),
-                *(c for beta in betas for c in cells.get((name, beta), absent)),
+                *(c for beta in betas for c in cells.get((name, beta), _ABSENT)),
                 Cell(mib(max(map(largest_upload, own)))),
                 Cell(seconds(float(np.mean([task_seconds(r) for r in results_of(own)])))),
             ]
@@ -100,28 +110,33 @@ def _beta_heading(beta: float | None) -> str:
     return "" if beta is None else f"β = {beta:g}"
 
 
-def _printed(paper: Printed, betas: Sequence[float]) -> Table:
-    rows = {
-        method: [paper.pair(method, beta) for beta in betas]
-        for method, printed in paper.accuracy.items()
-        if paper.dataset in printed
-    }
-    return Table(
-        f"Printed in the paper: {paper.dataset} with {paper.backbone}",
-        [
-            Column("method", numeric=False, muted=True),
-            *(Column(h, _beta_heading(b), muted=True) for b in betas for h in HEADINGS),
-        ],
-        [
-            [
-                [
-                    Cell(method, muted=True),
-                    *(number(v, muted=True) for p in pairs for v in p or (None, None)),
-                ]
-            ]
-            for method, pairs in rows.items()
-        ],
-        "Copied from the paper, not measured here. The backbone differs, so these figures are "
-        "context and are not ranked.",
-        collapsed=True,
-    )
+def _printed(paper: Printed, betas: Sequence[float], members: Sequence[Group]) -> Table:
+    """The paper's figures, beside ours for networks that were trained as long as there."""
+    same = [g for g in members if network(g.first) == paper.backbone]
+    # Of two flavours the first counts, the corrected one.
+    ours = {(paper_row(g), g.beta): g for g in reversed(same) if not reduced(g.first)}
+    trained = {paper_row(g) for g in same}
+    columns = [Column("method", numeric=False, muted=True)]
+    for beta in betas:
+        columns += [Column(h, _beta_heading(beta), muted=True) for h in HEADINGS]
+        if any(b == beta for _, b in ours):
+            columns += number_columns(*(f"here {h}" for h in HEADINGS), group=_beta_heading(beta))
+    blocks: list[Block] = []
+    for method in [m for m, printed in paper.accuracy.items() if paper.dataset in printed]:
+        row = [Cell(method, muted=True)]
+        for beta in betas:
+            row += [number(v, muted=True) for v in paper.pair(method, beta) or (None, None)]
+            if any(b == beta for _, b in ours):
+                g = ours.get((method, beta))
+                absent = [Cell(NOT_RUN, muted=True)] * 2 if method in trained else _ABSENT
+                row += [mean_and_spread(g.A_avg), mean_and_spread(g.A_T)] if g else absent
+        blocks.append([row])
+    note = "Copied from the paper, not measured here. "
+    if ours:
+        note += (
+            f"Columns marked here: our runs of the same network, a {paper.backbone} trained from "
+            f"scratch for {ROUNDS} rounds per task. {seeds_note(seeds_per_group(ours.values()))} "
+        )
+    note += "Other backbones differ, so these figures are context and are not ranked."
+    title = f"Printed in the paper: {paper.dataset} with {paper.backbone}"
+    return Table(title, columns, blocks, note, results_of(ours.values()), collapsed=True)

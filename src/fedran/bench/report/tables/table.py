@@ -14,7 +14,7 @@ from fedran.bench.results.grouping import Group, Mark, Setting, Stat, counted
 from fedran.bench.results.result import Result
 
 MIB = 2**20
-NOTHING = "-"
+NOTHING, NOT_RUN = "-", "not run"
 
 
 @dataclass(frozen=True)

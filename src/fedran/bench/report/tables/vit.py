@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fedran.bench.report.paper import BETAS, VIT, Printed, paper_method, printed_for, vit_backbone
 from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import (
+    NOT_RUN,
     NOTHING,
     Block,
     Cell,
@@ -58,7 +59,6 @@ NOT_PRINTED = ("fedran-mixture", "exact", "lorm")
 """Methods beside the paper's: our other message, the exact sums, and a LoRA method."""
 FINE_TUNED = ("STSA", "FedRAN")
 """The rows of the paper on a network that was fine-tuned in task 0."""
-NOT_RUN = "not run"
 TUNED = "fine-tuned in task 0"
 
 
