@@ -225,9 +225,9 @@ def parse_config(
     require_study(study)
     streams = tuple(_streams(top.get("stream", {})))
     methods = tuple(_methods(top["method"]))
-    for choice in methods:
-        if not any(choice.runs_on(s) for s in streams):
-            raise ValueError(f"method {choice.key!r} runs on no stream: only = {dict(choice.only)}")
+    if not any(choice.runs_on(s) for choice in methods for s in streams):
+        only = "; ".join(f"{choice.key}: {dict(choice.only)}" for choice in methods)
+        raise ValueError(f"no method runs on this stream. Their tables `only` say: {only}")
     run = dict(top.get("run", {}))
     seeds = _as_list(run.pop("projection_seed", 0))
     check_table(RunSettings, {"projection_seed": seeds}, "[run]", "run.", lists=True)
