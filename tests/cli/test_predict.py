@@ -3,11 +3,13 @@
 import csv
 import io
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
 import fedran
+from fedran.cli.predict import read_rows
 
 
 @pytest.fixture
@@ -235,3 +237,16 @@ def test_a_result_that_cannot_be_written_is_one_sentence_and_changes_no_file(mad
         code, out, err = cli("predict", *files, "--out", str(target))
         assert (code, out, words in err, err.count("\n")) == (2, "", True, 1), err
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_large_csv_file_is_not_held_as_text(tmp_path):
+    Z = np.random.default_rng(0).random((1000, 200))
+    np.savetxt(tmp_path / "rows.csv", Z, delimiter=",", fmt="%.17g")
+    tracemalloc.start()
+    try:
+        found, _ = read_rows(tmp_path / "rows.csv")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(found, Z)
+    assert peak < 3 * Z.nbytes

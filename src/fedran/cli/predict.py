@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+from array import array
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +14,7 @@ import typer
 from numpy.typing import NDArray
 
 import fedran
-from fedran.core.errors import MissingExtra, Refused, printable
+from fedran.core.errors import MissingExtra, Refused, printable, shortened
 from fedran.core.fingerprint import require_scaler
 from fedran.core.labels import label_array
 from fedran.data.arrays import open_arrays
@@ -155,37 +157,86 @@ def as_csv(
 def read_rows(path: Path, id_column: str | None = None) -> tuple[NDArray[Any], list[str] | None]:
     """Features (n, d) and, with ``id_column``, the text of that column for each row."""
     require_file(path, READABLE)
-    if path.suffix.lower() in (".csv", ".parquet"):
-        read = _read_csv if path.suffix.lower() == ".csv" else _read_parquet
-        columns, ids = read(path), None
-        if id_column is not None:
-            if id_column not in columns:
-                raise Refused(f"{path}: --id", f"one of {', '.join(columns)}", id_column)
-            ids = [str(value) for value in columns.pop(id_column)]
-        columns.pop(LABEL, None)
-        if not columns:
-            raise Refused(str(path), "at least one column of features", "none")
-        if not any(columns.values()):
-            raise Refused(str(path), "at least one row", "a header alone")
-        return np.stack([_numbers(path, k, v) for k, v in columns.items()], axis=1), ids
+    if path.suffix.lower() == ".csv":
+        return _read_csv(path, id_column)
+    if path.suffix.lower() == ".parquet":
+        return _read_parquet(path, id_column)
     if id_column is not None:
         raise ValueError(f"--id names a column of a CSV or Parquet file, not of {path.name}")
     return _read_arrays(path), None
 
 
-def _numbers(path: Path, name: str, values: list[Any]) -> NDArray[np.float64]:
+def _read_csv(path: Path, id_column: str | None) -> tuple[NDArray[Any], list[str] | None]:
+    """Rows of a CSV file. Columns are named 0, 1, ... where the first line holds numbers only.
+
+    The line 0, 1, 2, ... is a header too: pandas writes it for columns without names. Only one
+    line at a time is held as text.
+    """
+    values, ids = array("d"), []
     try:
-        return np.asarray(values, dtype=np.float64)
-    except (ValueError, TypeError):
-        row = next(i for i, value in enumerate(values) if not _is_number(value))
-        raise Refused(
-            str(path),
-            f"numbers in column {printable(name, 60)}",
-            f"{printable(values[row], 60) or 'an empty value'} in row {row}",
-            hint="separate values by commas"
-            if ";" in name
-            else "a column that is no feature can be named with --id",
-        ) from None
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = (line for line in csv.reader(file) if line)
+            first = next(lines, None)
+            if first is None:
+                raise Refused(str(path), "at least one line", "none")
+            names = [str(i) for i in range(len(first))]
+            if (first == names and len(names) > 2) or not all(map(_is_number, first)):
+                names = first
+            else:
+                lines = chain([first], lines)
+            kept = _feature_columns(path, names, id_column)
+            for row, line in enumerate(lines):
+                if len(line) != len(names):
+                    got = f"{len(line)} in row {row}"
+                    raise Refused(str(path), f"{len(names)} values per row", got)
+                try:
+                    values.extend([float(line[j]) for j in kept])
+                except ValueError:
+                    j = next(j for j in kept if not _is_number(line[j]))
+                    raise _no_number(path, names[j], line[j], row) from None
+                if id_column is not None:
+                    ids.append(line[names.index(id_column)])
+    except (UnicodeDecodeError, csv.Error) as reason:
+        raise Refused(str(path), "a CSV file in UTF-8", str(reason)) from None
+    if not values:
+        raise Refused(str(path), "at least one row", "a header alone")
+    return np.frombuffer(values).reshape(-1, len(kept)), None if id_column is None else ids
+
+
+def _read_parquet(path: Path, id_column: str | None) -> tuple[NDArray[Any], list[str] | None]:
+    try:
+        from pyarrow import lib, parquet
+    except ImportError:
+        raise MissingExtra("Parquet files need pyarrow", "parquet") from None
+    try:
+        table = parquet.read_table(path)
+    except (lib.ArrowException, OSError) as reason:
+        raise Refused(str(path), "a Parquet file", str(reason)) from None
+    names = table.column_names
+    kept = _feature_columns(path, names, id_column)
+    Z = np.empty((table.num_rows, len(kept)))
+    for k, j in enumerate(kept):
+        column = table.column(j).to_pylist()
+        try:
+            Z[:, k] = column
+        except (ValueError, TypeError):
+            row = next(i for i, value in enumerate(column) if not _is_number(value))
+            raise _no_number(path, names[j], column[row], row) from None
+    if id_column is None:
+        return Z, None
+    return Z, [str(value) for value in table.column(id_column).to_pylist()]
+
+
+def _feature_columns(path: Path, names: list[str], id_column: str | None) -> list[int]:
+    """The positions of the columns of features: all but ``LABEL`` and the ids."""
+    if len(set(names)) != len(names):
+        raise Refused(str(path), "columns with different names", names)
+    if id_column is not None and id_column not in names:
+        raise Refused(f"{path}: --id", f"one of {shortened(names, 12)}", id_column)
+    kept = [j for j, name in enumerate(names) if name not in (id_column, LABEL)]
+    if not kept:
+        raise Refused(str(path), "at least one column of features", "none")
+    return kept
 
 
 def _is_number(value: Any) -> bool:
@@ -196,40 +247,15 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _read_csv(path: Path) -> dict[str, list[Any]]:
-    """Columns by name; 0, 1, ... where the first line holds numbers only.
-
-    The line 0, 1, 2, ... is a header too: pandas writes it for columns without names.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = [line for line in csv.reader(file) if line]
-    except (UnicodeDecodeError, csv.Error) as reason:
-        raise Refused(str(path), "a CSV file in UTF-8", str(reason)) from None
-    if not lines:
-        raise Refused(str(path), "at least one line", "none")
-    names = [str(i) for i in range(len(lines[0]))]
-    counted = lines[0] == names and len(names) > 2
-    if counted or not all(_is_number(value) for value in lines[0]):
-        names, lines = lines[0], lines[1:]
-    if len(set(names)) != len(names):
-        raise Refused(str(path), "columns with different names", names)
-    for i, line in enumerate(lines):
-        if len(line) != len(names):
-            raise Refused(str(path), f"{len(names)} values per row", f"{len(line)} in row {i}")
-    return {name: [line[j] for line in lines] for j, name in enumerate(names)}
-
-
-def _read_parquet(path: Path) -> dict[str, list[Any]]:
-    try:
-        from pyarrow import lib, parquet
-    except ImportError:
-        raise MissingExtra("Parquet files need pyarrow", "parquet") from None
-    try:
-        table = parquet.read_table(path)
-    except (lib.ArrowException, OSError) as reason:
-        raise Refused(str(path), "a Parquet file", str(reason)) from None
-    return {name: table.column(name).to_pylist() for name in table.column_names}
+def _no_number(path: Path, name: str, value: Any, row: int) -> Refused:
+    separated = "separate values by commas"
+    other = "a column that is no feature can be named with --id"
+    return Refused(
+        str(path),
+        f"numbers in column {printable(name, 60)}",
+        f"{printable(value, 60) or 'an empty value'} in row {row}",
+        hint=separated if ";" in name else other,
+    )
 
 
 def _read_arrays(path: Path) -> NDArray[Any]:
