@@ -291,7 +291,7 @@ def test_a_method_that_runs_on_no_stream_is_left_out_unless_it_is_the_last():
     only = [{"key": "afl", "only": {"seed": 1}}, {"key": "fed3r", "only": {"seed": 2}}]
     run = jobs(parse_config(fields(method=only, stream={"seed": 1, "clients": 2, "beta": 0.5})))
     assert [job.choice.key for job in run] == ["afl"]
-    with pytest.raises(ValueError, match="no method runs on this stream.*fed3r: {'seed': 2}"):
+    with pytest.raises(ValueError, match=r"no method runs on this stream.*fed3r: {'seed': 2}"):
         parse_config(fields(method=only, stream={"seed": 3, "clients": 2, "beta": 0.5}))
 
 
