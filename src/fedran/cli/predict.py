@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from array import array
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -175,7 +176,7 @@ def _read_csv(path: Path, id_column: str | None) -> tuple[NDArray[Any], list[str
     values, ids = array("d"), []
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = (line for line in csv.reader(file) if line)
+            lines: Iterator[list[str]] = filter(None, csv.reader(file))
             first = next(lines, None)
             if first is None:
                 raise Refused(str(path), "at least one line", "none")
