@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fedran.bench.report.paper import Printed, paper_row, printed_for
+from fedran.bench.report.paper import paper_row, printed_for
 from fedran.bench.report.tables.table import (
     MIB,
-    NOTHING,
     Cell,
     Column,
+    Shown,
     Table,
     beta_text,
+    method_table,
     mib,
     number,
     number_columns,
@@ -97,29 +98,19 @@ def _against_the_paper(cases: Cases) -> list[Table]:
 
 def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
     ours, paper = group_of("fedran", found), printed_for(setting)
-    base = largest_upload(ours) if ours else 0
-    columns = [
-        *text_columns("method"),
-        *number_columns("largest upload", "ratio to FedRAN", "formula", "total upload"),
-        *number_columns("largest download", "total download"),
-        *([Column("upload, printed", muted=True)] if paper else []),
-        *text_columns("a client sends"),
+    base = largest_upload(ours) if ours else None
+    shown: list[Shown] = [
+        (Column("method", numeric=False), lambda g: Cell(g.name)),
+        (Column("largest upload"), lambda g: Cell(mib(largest_upload(g)))),
+        (Column("ratio to FedRAN"), lambda g: Cell(times(ratio(largest_upload(g), base)))),
+        (Column("formula"), lambda g: Cell(mib(largest_formula(g)))),
+        (Column("total upload"), lambda g: Cell(mib(g.mean(total_upload)))),
+        (Column("largest download"), lambda g: Cell(mib(max(map(max_download, g.results))))),
+        (Column("total download"), lambda g: Cell(mib(g.mean(total_download)))),
     ]
-    rows = [_row(g, base, paper) for g in sorted(found, key=largest_upload)]
+    if paper:
+        printed = Column("upload, printed", muted=True)
+        shown.append((printed, lambda g: number(paper.mib(paper_row(g)), muted=True)))
+    shown.append((Column("a client sends", numeric=False), lambda g: Cell(g.first.sends)))
     title = f"{setting_title(setting, beta)}, in MiB"
-    return Table(title, columns, [[r] for r in rows], results=results_of(found))
-
-
-def _row(g: Group, base: int, paper: Printed | None) -> list[Cell]:
-    size = largest_upload(g)
-    return [
-        Cell(g.name),
-        Cell(mib(size)),
-        Cell(times(size / base) if base else NOTHING),
-        Cell(mib(largest_formula(g))),
-        Cell(mib(g.mean(total_upload))),
-        Cell(mib(max(max_download(r) for r in g.results))),
-        Cell(mib(g.mean(total_download))),
-        *([number(paper.mib(paper_row(g)), muted=True)] if paper else []),
-        Cell(g.first.sends),
-    ]
+    return method_table(title, found, shown, order=largest_upload)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from fedran.bench.report.tables.table import (
     NOTHING,
     Cell,
+    Column,
+    Shown,
     Table,
     mean_and_spread,
+    method_table,
     number,
     number_columns,
     one_per_setting,
@@ -62,25 +65,19 @@ def _cases(results: Iterable[Result]) -> Cases:
 
 
 def _means(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
-    budgets = any(r.budgets for r in results_of(found))
-    rows = [
-        [
-            Cell(g.name),
-            mean_and_spread(g.stat(lambda r: mean_or_none(forgetting(r)))),
-            mean_and_spread(g.stat(lambda r: mean_or_none(backward_transfer(r)))),
-            _drift(g),
-            *([Cell(_budgets(g))] if budgets else []),
-        ]
-        for g in found
+    def mean(measure: Callable[[Result], list[float]]) -> Callable[[Group], Cell]:
+        return lambda g: mean_and_spread(g.stat(lambda r: mean_or_none(measure(r))))
+
+    shown: list[Shown] = [
+        (Column("method", numeric=False), lambda g: Cell(g.name)),
+        (Column("forgetting"), mean(forgetting)),
+        (Column("backward transfer"), mean(backward_transfer)),
+        (Column("drift"), _drift),
     ]
-    columns = [
-        *text_columns("method"),
-        *number_columns("forgetting", "backward transfer", "drift"),
-        *(text_columns("budgets") if budgets else []),
-    ]
-    note = seeds_note(seeds_per_group(found))
+    if any(r.budgets for r in results_of(found)):
+        shown.append((Column("budgets", numeric=False), lambda g: Cell(_budgets(g))))
     title = f"{setting_title(setting, beta)}, in percentage points"
-    return Table(title, columns, [[r] for r in rows], note, results_of(found))
+    return method_table(title, found, shown, seeds_note(seeds_per_group(found)))
 
 
 def _drift(g: Group) -> Cell:

@@ -14,17 +14,16 @@ from fedran.bench.report.tables.table import (
     NOTHING,
     Cell,
     Column,
+    Shown,
     Table,
     mean_and_spread,
+    method_table,
     mib,
     number,
-    number_columns,
     one_per_setting,
     ratio,
-    results_of,
     seconds,
     seconds_digits,
-    text_columns,
     times,
 )
 from fedran.bench.results.grouping import (
@@ -72,31 +71,35 @@ def runtime_tables(results: Iterable[Result]) -> list[Table]:
 
 def _seconds_table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
     paper = _with_runtime(setting)
-    columns = [
-        *text_columns("method"),
-        *number_columns("Time", "client", "server", "forward pass", "Time with forward pass"),
-        *number_columns("peak memory, MiB"),
-        *([Column("Time, printed (RTX A5000)", muted=True)] if paper else []),
-        *number_columns("seeds"),
-        *text_columns("machine"),
+
+    def time(g: Group) -> Cell:
+        return mean_and_spread(g.stat(task_seconds), seconds_digits(g.mean(task_seconds) or 0.0))
+
+    def mean(measure: Measure) -> Callable[[Group], Cell]:
+        return lambda g: Cell(seconds(g.mean(measure)))
+
+    def memory(g: Group) -> Cell:
+        peak = g.mean(peak_memory)
+        return number(peak / MIB if peak else None, 0)
+
+    shown: list[Shown] = [
+        (Column("method", numeric=False), lambda g: Cell(g.name)),
+        (Column("Time"), time),
+        (Column("client"), mean(client_seconds)),
+        (Column("server"), mean(server_seconds)),
+        (Column("forward pass"), mean(extraction_seconds)),
+        (Column("Time with forward pass"), mean(seconds_with_forward_pass)),
+        (Column("peak memory, MiB"), memory),
     ]
-    parts = (client_seconds, server_seconds, extraction_seconds, seconds_with_forward_pass)
-    rows = []
-    for g in sorted(found, key=row_order):
-        memory, digits = g.mean(peak_memory), seconds_digits(g.mean(task_seconds) or 0.0)
-        rows.append(
-            [
-                Cell(g.name),
-                mean_and_spread(g.stat(task_seconds), digits),
-                *(Cell(seconds(g.mean(part))) for part in parts),
-                number(memory / MIB if memory else None, 0),
-                *([number(paper.seconds(paper_row(g)), muted=True)] if paper else []),
-                Cell(str(len(g.results))),
-                Cell(machine_of(g.first)),
-            ]
-        )
+    if paper:
+        printed = Column("Time, printed (RTX A5000)", muted=True)
+        shown.append((printed, lambda g: number(paper.seconds(paper_row(g)), muted=True)))
+    shown += [
+        (Column("seeds"), lambda g: Cell(str(len(g.results)))),
+        (Column("machine", numeric=False), lambda g: Cell(machine_of(g.first))),
+    ]
     title = f"{setting_title(setting, beta)}, in seconds"
-    return Table(title, columns, [[r] for r in rows], results=results_of(found))
+    return method_table(title, found, shown, order=row_order)
 
 
 def speedup_tables(results: Iterable[Result]) -> list[Table]:
@@ -118,54 +121,53 @@ def speedup_tables(results: Iterable[Result]) -> list[Table]:
 def _speedup_table(
     setting: Setting, beta: float | None, ours: Group, theirs: Sequence[Group]
 ) -> Table:
+    """Ratios of methods to FedRAN: as measured, and at the number of rounds of the paper."""
     paper = _with_runtime(setting)
     computed = f"at {ROUNDS} rounds, computed"
-    printed = {
-        group: [Column("printed", group, muted=True)] if paper else [] for group in ("Time", UPLOAD)
-    }
-    columns = [
-        *text_columns("method", "network"),
-        *number_columns("rounds per task"),
-        *number_columns("s", "ratio to FedRAN", group="Time"),
-        *number_columns("with forward pass", computed, BOTH, group="Time"),
-        *printed["Time"],
-        *number_columns("MiB", "ratio to FedRAN", computed, group=UPLOAD),
-        *printed[UPLOAD],
+
+    def faster(measure: Measure) -> Callable[[Group], Cell]:
+        return lambda g: Cell(times(ratio(g.mean(measure), ours.mean(measure))))
+
+    def as_computed(cell: Callable[[Group], Cell]) -> Callable[[Group], Cell]:
+        return lambda g: replace(cell(g), muted=_is_computed(g))
+
+    def printed(group: str, figure: Callable[[str | None], float | None]) -> Shown:
+        def beside_ours(g: Group) -> Cell:
+            return Cell(times(ratio(figure(paper_row(g)), figure("FedRAN"))), muted=True)
+
+        return Column("printed", group, muted=True), beside_ours
+
+    def full_time(g: Group) -> Cell:
+        return Cell(times(ratio(_at_full_rounds(g)[0], ours.mean(task_seconds))))
+
+    def full_upload(g: Group) -> Cell:
+        return Cell(times(ratio(_at_full_rounds(g)[1], largest_upload(ours))))
+
+    shown: list[Shown] = [
+        (Column("method", numeric=False), lambda g: Cell(g.name)),
+        (Column("network", numeric=False), lambda g: Cell(network(g.first) or NOTHING)),
+        (Column("rounds per task"), lambda g: Cell(str(rounds_per_task(g.first)))),
+        (Column("s", "Time"), lambda g: Cell(seconds(g.mean(task_seconds)))),
+        (Column("ratio to FedRAN", "Time"), faster(task_seconds)),
+        (Column("with forward pass", "Time"), faster(seconds_with_forward_pass)),
+        (Column(computed, "Time"), as_computed(full_time)),
+        (Column(BOTH, "Time"), as_computed(faster(_full_seconds_with_forward_pass))),
+        *([printed("Time", paper.seconds)] if paper else []),
+        (Column("MiB", UPLOAD), lambda g: Cell(mib(largest_upload(g)))),
+        (
+            Column("ratio to FedRAN", UPLOAD),
+            lambda g: Cell(times(ratio(largest_upload(g), largest_upload(ours)))),
+        ),
+        (Column(computed, UPLOAD), as_computed(full_upload)),
+        *([printed(UPLOAD, paper.mib)] if paper else []),
     ]
-    rows = [_speedup_row(g, ours, paper) for g in (ours, *theirs)]
     title = f"FedRAN against each trained method on one machine: {setting_title(setting, beta)}"
-    note = _speedup_note(ours, theirs, paper)
-    return Table(title, columns, [[r] for r in rows], note, results_of([ours, *theirs]))
+    return method_table(title, [ours, *theirs], shown, _speedup_note(ours, theirs, paper))
 
 
-def _speedup_row(g: Group, ours: Group, paper: Printed | None) -> list[Cell]:
-    """Ratios of a method to FedRAN: as measured, and at the number of rounds of the paper."""
-    long_time, long_upload = _at_full_rounds(g)
-    computed = is_trained(g.first) and rounds_per_task(g.first) != ROUNDS
-
-    def faster(measure: Measure) -> Cell:
-        return Cell(times(ratio(g.mean(measure), ours.mean(measure))))
-
-    def printed(figure: Callable[[str | None], float | None] | None) -> list[Cell]:
-        if figure is None:
-            return []
-        return [Cell(times(ratio(figure(paper_row(g)), figure("FedRAN"))), muted=True)]
-
-    return [
-        Cell(g.name),
-        Cell(network(g.first) or NOTHING),
-        Cell(str(rounds_per_task(g.first))),
-        Cell(seconds(g.mean(task_seconds))),
-        faster(task_seconds),
-        faster(seconds_with_forward_pass),
-        Cell(times(ratio(long_time, ours.mean(task_seconds))), muted=computed),
-        replace(faster(_full_seconds_with_forward_pass), muted=computed),
-        *printed(paper.seconds if paper else None),
-        Cell(mib(largest_upload(g))),
-        Cell(times(ratio(largest_upload(g), largest_upload(ours)))),
-        Cell(times(ratio(long_upload, largest_upload(ours))), muted=computed),
-        *printed(paper.mib if paper else None),
-    ]
+def _is_computed(g: Group) -> bool:
+    """Whether the figures at the paper's number of rounds are computed from fewer rounds."""
+    return is_trained(g.first) and rounds_per_task(g.first) != ROUNDS
 
 
 def _speedup_note(ours: Group, theirs: Sequence[Group], paper: Printed | None) -> str:

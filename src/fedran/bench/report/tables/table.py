@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedran.bench.results.grouping import Group, Mark, Setting, Stat, counted
@@ -45,6 +45,8 @@ class Column:
 
 Block = Sequence[Sequence[Cell]]
 """Rows that share their first cell."""
+Shown = tuple[Column, Callable[[Group], Cell]]
+"""A column, and its cell for a method."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,18 @@ class Table:
     def dates(self) -> str:
         """The day or the first and the last day of the measurements."""
         return date_range(self.results)
+
+
+def method_table(
+    title: str,
+    found: Sequence[Group],
+    shown: Sequence[Shown],
+    note: str = "",
+    order: Callable[[Group], float] = lambda _: 0,
+) -> Table:
+    """One row per method, sorted by ``order``."""
+    blocks = [[[cell(g) for _, cell in shown]] for g in sorted(found, key=order)]
+    return Table(title, [column for column, _ in shown], blocks, note, results_of(found))
 
 
 def base_command(result: Result) -> str:

@@ -17,10 +17,11 @@ from fedran.bench.report.tables.table import (
     Block,
     Cell,
     Column,
+    Shown,
     Table,
     mean_and_spread,
+    method_table,
     mib,
-    number_columns,
     one_per_setting,
     ratio,
     results_of,
@@ -53,6 +54,7 @@ from fedran.bench.results.metrics import (
 )
 from fedran.bench.results.result import Result
 
+Measure = Callable[[Result], float | None]
 OURS = ("fedran", "fedran-mixture")
 """FedRAN's two messages."""
 NOT_PRINTED = ("fedran-mixture", "exact", "lorm")
@@ -94,35 +96,32 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
     timed = ours is not None and ours.mean(seconds_with_forward_pass) is not None
     whole = seconds_with_forward_pass if timed else task_seconds
 
-    def beside_ours(g: Group, measure: Callable[[Result], float | None]) -> Cell:
-        return Cell(times(ratio(g.mean(measure), ours.mean(measure) if ours else None)))
+    def in_seconds(measure: Measure) -> Callable[[Group], Cell]:
+        return lambda g: Cell(seconds(g.mean(measure)))
 
-    rows = [
-        [
-            Cell(g.name),
-            mean_and_spread(g.A_avg),
-            mean_and_spread(g.A_T),
-            Cell(_rounds(g.first)),
-            Cell(seconds(g.mean(task_seconds))),
-            Cell(seconds(g.mean(seconds_with_forward_pass))),
-            beside_ours(g, whole),
-            Cell(mib(largest_upload(g))),
-            Cell(mib(g.mean(_sent_per_client))),
-            Cell(mib(g.mean(_received_per_client))),
-            beside_ours(g, _sent_per_client),
-            *([Cell(machine_of(g.first))] if several else []),
-        ]
-        for g in found
+    def in_mib(measure: Measure) -> Callable[[Group], Cell]:
+        return lambda g: Cell(mib(g.mean(measure)))
+
+    def beside_ours(measure: Measure) -> Callable[[Group], Cell]:
+        base = ours.mean(measure) if ours else None
+        return lambda g: Cell(times(ratio(g.mean(measure), base)))
+
+    per_client = "MiB per client"
+    shown: list[Shown] = [
+        (Column("method", numeric=False), lambda g: Cell(g.name)),
+        (Column("A_avg"), lambda g: mean_and_spread(g.A_avg)),
+        (Column("A_T"), lambda g: mean_and_spread(g.A_T)),
+        (Column("rounds per task"), lambda g: Cell(_rounds(g.first))),
+        (Column("Time", "seconds"), in_seconds(task_seconds)),
+        (Column("with forward pass", "seconds"), in_seconds(seconds_with_forward_pass)),
+        (Column("ratio to FedRAN", "seconds"), beside_ours(whole)),
+        (Column("largest upload", per_client), lambda g: Cell(mib(largest_upload(g)))),
+        (Column("sent", per_client), in_mib(_sent_per_client)),
+        (Column("received", per_client), in_mib(_received_per_client)),
+        (Column("FedRAN sends less by", per_client), beside_ours(_sent_per_client)),
     ]
-    columns = [
-        *text_columns("method"),
-        *number_columns("A_avg", "A_T"),
-        *number_columns("rounds per task"),
-        *number_columns("Time", "with forward pass", "ratio to FedRAN", group="seconds"),
-        *number_columns("largest upload", "sent", "received", group="MiB per client"),
-        *number_columns("FedRAN sends less by", group="MiB per client"),
-        *(text_columns("machine") if several else []),
-    ]
+    if several:
+        shown.append((Column("machine", numeric=False), lambda g: Cell(machine_of(g.first))))
     shared = [g.name for g in found if g.first.side_by_side > 1]
     forward = "with its forward pass" if timed else "without its forward pass, which was not timed"
     note = [
@@ -139,8 +138,7 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
     if shared:
         names = "; ".join(shared)
         note.append(f"Runs that shared the machine, so that seconds are only indicative: {names}.")
-    title = f"Cost: {setting_title(setting, beta)}"
-    return Table(title, columns, [[r] for r in rows], " ".join(note), results_of(found))
+    return method_table(f"Cost: {setting_title(setting, beta)}", found, shown, " ".join(note))
 
 
 def _rounds(result: Result) -> str:
