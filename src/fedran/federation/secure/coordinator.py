@@ -250,9 +250,11 @@ class Coordinator:
         self._delete(self.sums.pop(task).name)
 
     def fail(self, task: str, reason: str) -> None:
-        """Give up an attempt. Nothing about any site is known; another attempt has other masks."""
+        """Give up an attempt. The server knows no vector; another attempt has other masks."""
         opened = self.sums.pop(task)
-        log.warning("%s: no sum: %s; nothing was revealed", opened.name, reason)
+        asked = opened.state.stage in (Stage.REVEAL, None)
+        revealed = "shares may have been revealed" if asked else "nothing was revealed"
+        log.warning("%s: no sum: %s; %s", opened.name, reason, revealed)
         self.report("sum", name=opened.name, state="failed", reason=reason)
         self._delete(opened.name)
 

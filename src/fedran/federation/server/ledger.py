@@ -157,13 +157,38 @@ class Ledger:
         content, omega = Content.read(found["content"]), bytes.fromhex(found["omega"])
         return Unfinished(content, omega, tuple(found["participants"]), tuple(found["members"]))
 
+    def refusal(
+        self,
+        task: str,
+        asked: Collection[str],
+        stored: Collection[str],
+        noise: Budget | None,
+        total_epsilon: float | None,
+    ) -> str:
+        """Why no attempt at the sum of a task may begin; empty: one may.
+
+        ``asked`` are the sites that may take part, ``stored`` those whose rows the server has.
+        """
+        known = self.unfinished(task)
+        if known is not None:
+            gone = set(known.members).difference(asked)
+            if not gone:
+                return ""
+            if noise is not None and not gone <= set(stored):
+                return _cannot_finish(task, known, gone)
+            self.finish(task)  # the server has it, or it has no noise to account for
+        if noise is None:
+            return ""
+        given = self.charges, task, asked, noise, total_epsilon
+        return over_budget(*given, self.accepted(task))
+
     def charge(self, opened: OpenSum, total_epsilon: float | None) -> str:
         """Charge a sum that is about to be revealed; returns why it must not be, or nothing."""
         task, content, members = opened.attempt.task, opened.content, opened.state.survivors
         noise, known = content.noise, self.unfinished(task)
         if known is not None:
             same = (known.content, known.members) == (content, members)
-            return "" if same else cannot_finish(task, known)
+            return "" if same else _cannot_finish(task, known)
         if noise is not None:
             given = self.charges, task, members, noise.budget, total_epsilon
             if reason := over_budget(*given, self.accepted(task)):
@@ -215,7 +240,7 @@ class Ledger:
         self.database.set_fact(f"sum {task}", json.dumps({**self._read(task), **changes}))
 
 
-def cannot_finish(task: str, found: Unfinished, gone: Collection[str] = ()) -> str:
+def _cannot_finish(task: str, found: Unfinished, gone: Collection[str] = ()) -> str:
     """Why a charged sum, of which some sites are ``gone``, blocks its task."""
     without = f" ({', '.join(sorted(gone)[:5])} cannot take part)" if gone else ""
     return (

@@ -32,13 +32,7 @@ from fedran.federation.server.cohorts import (
     receive_sum,
     task_before,
 )
-from fedran.federation.server.ledger import (
-    Ledger,
-    RevealedSum,
-    cannot_finish,
-    over_budget,
-    read_revealed,
-)
+from fedran.federation.server.ledger import Ledger, RevealedSum, read_revealed
 from fedran.federation.server.quorum import Quorum, Verdict
 from fedran.federation.server.round import Reply, Round
 
@@ -160,7 +154,7 @@ class SecureRound(Round):
         if task not in self.started and opened is not None:
             opened.until = max(limit, opened.until)
             if opened.state.stage is Stage.ADVERTISE:
-                content = self._content(task, opened.content.omega)
+                content = self._content(task, opened.omega)
                 given = self.settings, self.store, task, opened.attempt.number, content
                 if (opened.attempt, opened.content) != (make_attempt(*given), content):
                     self.sums.fail(task, "the server's settings have changed")
@@ -176,12 +170,13 @@ class SecureRound(Round):
                 opened.members = frozenset(unfinished.members)
                 opened.left_out |= self.store.roster.clients.keys() - set(unfinished.participants)
 
-    def _content(self, task: str, omega: str) -> Content:
+    def _content(self, task: str, omega: bytes) -> Content:
         """What the next attempt at a task sums: the content of its unfinished sum, or a new one."""
         unfinished = self.ledger.unfinished(task)
         if unfinished is not None:
             return unfinished.content
-        return make_content(self.settings, self.store, task, omega, self.ledger.draw(task))
+        digest = hashlib.sha256(omega).hexdigest() if omega else ""
+        return make_content(self.settings, self.store, task, digest, self.ledger.draw(task))
 
     def _begin(self, task: str, limit: float, aware: bool) -> None:
         """Open an attempt, unless its sum would exceed the privacy budget."""
@@ -198,29 +193,17 @@ class SecureRound(Round):
             omega = unfinished.omega
         else:
             omega = task_before(self.settings, self.store, task) if aware else b""
-        content = self._content(task, hashlib.sha256(omega).hexdigest() if omega else "")
-        number = next_number(self.store, task)
+        content, number = self._content(task, omega), next_number(self.store, task)
         attempt = make_attempt(self.settings, self.store, task, number, content)
         self.sums.open(attempt, content, omega, limit)
 
     def _refusal(self, task: str) -> str:
         """Why no attempt at the sum of a task may begin; empty: one may."""
-        settings, decided = self.settings, self.decided[task]
+        noise, decided = self.settings.noise, self.decided[task]
         asked = self.store.roster.clients.keys() - decided.keys()
-        unfinished = self.ledger.unfinished(task)
-        if unfinished is not None:
-            gone = set(unfinished.members) - asked
-            if not gone:
-                return ""
-            stored = {decided.get(site) for site in gone} <= {Code.DUPLICATE, Code.QUARANTINED}
-            if settings.noise is not None and not stored:
-                return cannot_finish(task, unfinished, gone)
-            # The store has it, or it has no noise: then the sites' own rules protect them.
-            self.ledger.finish(task)
-        if settings.noise is None:
-            return ""
-        given = self.ledger.charges, task, asked, settings.noise.budget, settings.total_epsilon
-        return over_budget(*given, self.ledger.accepted(task))
+        stored = {site for site, code in decided.items() if code is not Code.FORGOTTEN}
+        budget = None if noise is None else noise.budget
+        return self.ledger.refusal(task, asked, stored, budget, self.settings.total_epsilon)
 
     def _charge(self) -> None:
         """Note what is spent by sums that are about to be revealed, also by those without noise.
