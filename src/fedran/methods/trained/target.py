@@ -100,6 +100,7 @@ class TARGET(TrainedMethod):
             self.distillation_steps,
             self.synthetic_batch,
             self.precision,
+            self.execution != "eager",
         )
         teacher = teacher_network(self.network, state.weights, self.torch_device)
         student = student_network(self.network, state.weights, self.torch_device)

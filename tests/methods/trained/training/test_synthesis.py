@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedran.methods.trained.training import synthesis
+from fedran.methods.trained.training import recorded, synthesis
 from fedran.methods.trained.training.rows import network_input, normalise
 from fedran.methods.trained.training.synthesis import (
     BatchNormDistance,
@@ -33,8 +33,8 @@ def trained(dataset):
     return rounds.state.weights
 
 
-def pair(weights):
-    return (f("small", weights, "cpu") for f in (teacher_network, student_network))
+def pair(weights, device="cpu"):
+    return (f("small", weights, device) for f in (teacher_network, student_network))
 
 
 def everything(network):
@@ -153,6 +153,24 @@ def test_distillation_brings_the_student_to_the_teacher(trained):
             apart.append(float(divergence(student.train()(x), teacher(x), 20.0).mean()))
     assert apart[1] < 0.3 * apart[0]
     assert found.distilled[-1] < found.distilled[0]
+
+
+def test_replayed_steps_of_the_student_learn_what_plain_ones_learn(trained, monkeypatch):
+    monkeypatch.setattr(recorded, "record_graph", lambda step, pool: step() or step)
+    plain = synthesise(*pair(trained), 8, SynthesisPlan(4, 1, 2, 5, 24), 0, "cpu")
+    plan = SynthesisPlan(4, 1, 2, 5, 24, recorded=True)
+    replayed = synthesise(*pair(trained), 8, plan, 0, "cpu")
+    assert len(plain.distilled) == 3
+    np.testing.assert_allclose(replayed.distilled, plain.distilled, rtol=1e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_replays_the_steps_of_the_student(trained):
+    found = []
+    for replayed in (False, True):
+        plan = SynthesisPlan(2, 1, 1, 20, 24, recorded=replayed)
+        found.append(synthesise(*pair(trained, "cuda"), 8, plan, 0, "cuda").distilled)
+    np.testing.assert_allclose(found[1], found[0], rtol=0.05)
 
 
 def test_batchnorm_distance_against_numpy(trained):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fedran.methods.trained.training.local_training import Precision, autocast
 from fedran.methods.trained.training.networks import Network, initialise
+from fedran.methods.trained.training.recorded import Replays
 from fedran.methods.trained.training.rows import augment, normalise, to_device_async
 
 NOISE = 256
@@ -34,7 +35,7 @@ STUDENT_LR, MIN_STUDENT_LR, COSINE_ROUNDS = 0.2, 2e-4, 200
 
 @dataclass(frozen=True)
 class SynthesisPlan:
-    """How much is synthesised, and in which precision the networks compute."""
+    """How much is synthesised, in which precision, and whether the student's steps are replayed."""
 
     rounds: int
     warmup: int
@@ -42,6 +43,7 @@ class SynthesisPlan:
     distillation_steps: int
     batch: int
     precision: Precision = "float32"
+    recorded: bool = False
 
 
 @dataclass
@@ -118,8 +120,15 @@ class Synthesis:
         )
         initialise(student, seed)
         self.student_optimiser = torch.optim.SGD(
-            student.parameters(), STUDENT_LR, 0.9, weight_decay=1e-4
+            student.parameters(),
+            # A replayed step reads a changed rate only from a tensor.
+            torch.tensor(STUDENT_LR, device=device) if plan.recorded else STUDENT_LR,
+            momentum=0.9,
+            weight_decay=1e-4,
+            fused=plan.recorded or None,
         )
+        self.student_loss = torch.tensor(math.nan, device=device)
+        self.student_step = self._replayed() if plan.recorded else self._student_step
         self.statistics = BatchNormDistance(teacher)
 
     def run(self) -> Outcome:
@@ -134,8 +143,7 @@ class Synthesis:
                 outcome.losses.append(losses)
                 self.statistics.next_round()
                 if distils:
-                    for group in self.student_optimiser.param_groups:
-                        group["lr"] = student_lr(number - self.plan.warmup)
+                    self._set_student_lr(student_lr(number - self.plan.warmup))
                     with self.statistics.paused():
                         outcome.distilled.append(self.distil(outcome.images))
         return outcome
@@ -183,19 +191,41 @@ class Synthesis:
     def distil(self, images: Tensor) -> float:
         """Train the student on the teacher's answers to these images; the last loss."""
         self.student.train()
-        loss = torch.tensor(math.nan)
         for _ in range(self.plan.distillation_steps):
             rows = torch.randint(len(images), (STUDENT_BATCH,), generator=self.random)
-            x = augment(images[to_device_async(rows, self.device)], self.random)
-            x = normalise(x.float() / 255.0)
-            with autocast(self.device, self.plan.precision):
-                with torch.no_grad():
-                    soft = self.teacher(x)
-                loss = divergence(self.student(x), soft, STUDENT_TEMPERATURE).mean()
-            self.student_optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            self.student_optimiser.step()
-        return float(loss.detach())
+            moved = augment(images[to_device_async(rows, self.device)], self.random)
+            self.student_step({"images": moved})
+        return float(self.student_loss)
+
+    def _student_step(self, batch: Mapping[str, Tensor]) -> None:
+        x = normalise(batch["images"].float() / 255.0)
+        with autocast(self.device, self.plan.precision):
+            with torch.no_grad():
+                soft = self.teacher(x)
+            loss = divergence(self.student(x), soft, STUDENT_TEMPERATURE).mean()
+        self.student_optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self.student_optimiser.step()
+        self.student_loss.copy_(loss.detach())
+
+    def _replayed(self) -> Replays:
+        """``_student_step``, recorded once for all rounds. The momentum starts in fixed tensors."""
+        momentum = []
+        for p in self.student.parameters():
+            momentum.append(torch.zeros_like(p))
+            self.student_optimiser.state[p]["momentum_buffer"] = momentum[-1]
+        return Replays(
+            self._student_step,
+            lambda: [*self.student.state_dict().values(), *momentum],
+            self.device,
+        )
+
+    def _set_student_lr(self, lr: float) -> None:
+        (group,) = self.student_optimiser.param_groups
+        if self.plan.recorded:
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
 
 
 def student_lr(rounds: int) -> float:
