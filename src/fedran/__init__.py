@@ -5,6 +5,7 @@ messages into a classifier for all classes seen so far, in closed form.
 """
 
 from importlib import import_module
+from sys import modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -94,11 +95,12 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
         if name == "presets":
             return import_module("fedran.presets")
         if name not in _MODULE_OF:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message, name=name, obj=modules[__name__])  # "Did you mean: ...?"
         found = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
         return found
 
 
 def __dir__() -> list[str]:
     """All public names, with those that are not imported yet."""
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

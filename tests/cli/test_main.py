@@ -50,16 +50,6 @@ def test_every_help_page_fits_80_columns_and_describes_every_argument(cli, name)
     assert [(n, p.name) for n, p in arguments_of(command) if not p.help] == []
 
 
-def test_the_page_of_all_commands_imports_none_of_them():
-    code = (
-        "import sys; from fedran.cli.main import run; run(['--help'])\n"
-        "assert 'numpy' not in sys.modules\n"
-        "assert [m for m in sys.modules if m.startswith('fedran.cli.')] == ['fedran.cli.main']\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert all(name in done.stdout for name in COMMANDS)
-
-
 def test_debug_shows_the_traceback(cli):
     code, _, err = cli("--debug", "inspect", "nowhere")
     assert code == 2
@@ -67,7 +57,7 @@ def test_debug_shows_the_traceback(cli):
 
 
 def test_help_and_version(cli):
-    assert "demo" in cli("--help")[1]
+    assert all(name in cli("--help")[1] for name in COMMANDS)
     assert cli("--version")[1].strip() == f"fedran {fedran.__version__}"
     assert cli()[0] == 2
 

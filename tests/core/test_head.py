@@ -76,7 +76,7 @@ def test_rows_are_certified_by_margin_and_norm():
 def test_rows_of_the_wrong_width_are_refused():
     h = head(np.eye(2), (0, 1))
     for call in (h.scores, h.predict, h.certify):
-        with pytest.raises(ValueError, match="H must have 2 columns"):
+        with pytest.raises(ValueError, match=r"H must have 2 columns, .*; pass phi\(Z\), not Z"):
             call(np.ones((1, 3)))
 
 

@@ -104,6 +104,12 @@ def test_a_missing_file_or_folder_is_a_file_not_found_error(tmp_path):
         fedran.save(summary(), tmp_path / "absent" / "a")
 
 
+def test_a_folder_in_the_place_of_a_file_is_named_in_the_error(tmp_path):
+    with pytest.raises(IsADirectoryError) as error:
+        fedran.save(summary(), tmp_path)
+    assert error.value.filename == str(tmp_path)
+
+
 @pytest.mark.parametrize("call", ["replace", "fsync"])
 @pytest.mark.parametrize("crash", [OSError("disk full"), KeyboardInterrupt()])
 def test_a_crash_leaves_the_old_file_and_nothing_else(call, crash, tmp_path, monkeypatch):

@@ -101,9 +101,16 @@ class Head:
         """M, the width of the random features."""
         return int(self.weights.shape[0])
 
+    def _rows(self, H: ArrayLike | Array) -> Float[Array, "n M"]:
+        rows = as_matrix(H, "H")
+        if rows.shape[1] != self.out_features:
+            got = f"{tuple(rows.shape)}; pass phi(Z), not Z"
+            raise ValueError(f"H must have {self.out_features} columns, got shape {got}")
+        return rows
+
     def scores(self, H: ArrayLike | Array) -> Float[Array, "n C"]:
         """H W, (n, C), in the array library and on the device of H."""
-        H = as_matrix(H, "H", self.out_features)
+        H = self._rows(H)
         xp = namespace(H)
         return H @ xp.astype(like(self.weights, H), H.dtype)
 
@@ -162,7 +169,7 @@ class Head:
         Earlier records stay, unless they were compared with only some of the head's classes.
         Labels that the head does not know, None and NaN are left out.
         """
-        H = as_matrix(H, "H", self.out_features)
+        H = self._rows(H)
         found, codes = encode_labels(y, int(H.shape[0]))
         scores = self.scores(H)
         require_finite(scores, "H (or its scores)")
@@ -184,7 +191,7 @@ class Head:
             raise ValueError(
                 "this head does not know the directions of its rows; solve with novelty=64"
             )
-        X = to_numpy(cast(as_matrix(H, "H", self.out_features), "float64"))
+        X = to_numpy(cast(self._rows(H), "float64"))
         require_finite(X, "H")
         squares = np.sum(X**2, axis=1)
         known = np.sum((X @ to_numpy(cast(self.seen, "float64"))) ** 2, axis=1)
@@ -196,7 +203,7 @@ class Head:
         The proof does not cover rounding in the accumulated Gram and in the scores; see
         ``fedran.core.bounds``.
         """
-        H = as_matrix(H, "H", self.out_features)
+        H = self._rows(H)
         norms = np.sqrt(np.sum(to_numpy(H).astype(np.float64) ** 2, axis=1))
         return certified_rows(to_numpy(self.scores(H)), norms, self.diagnosis.eps_W)
 

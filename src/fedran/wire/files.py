@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -42,6 +43,8 @@ def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
     try:
         handle, temporary = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
     except OSError as reason:  # it names the temporary file
