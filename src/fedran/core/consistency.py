@@ -36,7 +36,8 @@ def check_summary(summary: Summary) -> None:
     factor has at most ``n_rows`` minus the number of classes columns, cut <= M eps_G, and
     ||F||^2 + cut = energy, where a centred summary adds sum_c ||b_c||^2 / n_c on the left.
     Without centring that sum is at most the energy (Cauchy-Schwarz). Where the feature map
-    bounds the norm of a row by R, energy <= n_rows R^2 and ||b_c|| <= n_c R.
+    bounds the norm of a row by R, energy <= n_rows R^2 and ||b_c|| <= n_c R. In these sums and
+    bounds n_rows and n_c are the total weights, where rows have weights.
     """
     acc, counts = summary.accounts, summary.counts
     for field in fields(acc):

@@ -31,7 +31,7 @@ BLOCK = 512
 def matmul(
     A: Float[Array, "m k"], B: Float[Array, "k n"], out: Float[Array, "m n"] | None = None
 ) -> Float[Array, "m n"]:
-    """A @ B, row-major; ``out`` is filled when it is given (row-major, NumPy only)."""
+    """A @ B, row-major; ``out`` is filled when it is given, and must be row-major too."""
     if not _fit_for_blas(A, B):
         product = A @ B
         if out is None:
