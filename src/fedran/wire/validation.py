@@ -170,7 +170,8 @@ class Header:
     def accounts(self, key: str, totals: bool = False) -> Accounts:
         """Accounts: all fields present, no others, finite and at least 0.
 
-        The accounts of one message have ceilings. ``totals`` over many messages may exceed them.
+        Only ``weight_excess`` may be missing, and negative. The accounts of one message have
+        ceilings. ``totals`` over many messages may exceed them.
         """
         section = self.section(key)
         rows, energy = (10**30, sys.float_info.max) if totals else (MAX_ROWS, MAX_ENERGY)
