@@ -27,6 +27,7 @@ from fedran.bench.run.checkpoint import Checkpoint, Measurements, OpenTask, RunS
 from fedran.bench.run.machine import describe_machine, peak_memory, reset_peak_memory
 from fedran.bench.run.tracking import TaskDone
 from fedran.core._linalg.arrays import namespace, to_device
+from fedran.core.errors import shortened
 from fedran.core.exact_sum import ExactSum
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.images import EncodedImages, cached_backbone
@@ -77,7 +78,7 @@ class PreparedJob:
             if not len(_rows_of(self.dataset.y_test, task.classes)):
                 raise ValueError(
                     f"{self.dataset.name}: task {t} cannot be tested, because no test row has one "
-                    f"of its classes {list(task.classes)[:5]}"
+                    f"of its classes {shortened([repr(c) for c in task.classes], 5)}"
                 )
 
     @property
@@ -245,23 +246,21 @@ class _Runner:
         ]
         found = None if self.exact is None else self.method.gram(current.state)
         diagnosis = getattr(getattr(current.state, "head", None), "diagnosis", None)
+        extraction = [(per_row or 0.0) * len(r) for r in task.rows] if timed else None
+        peak, gram_error = peak_memory(), None  # the comparison of Grams is not the method's work
+        if self.exact is not None and found is not None:
+            gram_error = self.exact.error(*found, t, getattr(self.method, "device", None))
         return TaskRecord(
             measured.bytes_up,
             measured.bytes_down,
-            Seconds(
-                measured.busy,
-                measured.server,
-                [(per_row or 0.0) * len(r) for r in task.rows] if timed else None,
-            ),
+            Seconds(measured.busy, measured.server, extraction),
             measured.rounds,
             formula_bytes=self.method.formula(self.spec.in_features, len(self.stream.seen(t))),
-            peak_rss=peak_memory(),
+            peak_rss=peak,
             f=getattr(diagnosis, "f", None),
             lam=getattr(diagnosis, "lam", None),
             label_rate=rates,
-            gram_error=None
-            if self.exact is None or found is None
-            else self.exact.error(*found, t, getattr(self.method, "device", None)),
+            gram_error=gram_error,
             **self._pseudo_labels(current.clients, t),
         )
 
