@@ -10,7 +10,11 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize(
     ("section", "folder"),
-    [("What the store promises", ""), ("With secure sums", "server/")],
+    [
+        ("What happens when something fails", ""),
+        ("What the store promises", ""),
+        ("With secure sums", "server/"),
+    ],
 )
 def test_promises_in_the_documentation_name_tests_that_exist(section, folder):
     page = (HERE.parents[1] / "docs" / "explanation" / "federation.md").read_text()

@@ -19,7 +19,7 @@ COMMANDS = {
         create.remove,
         create.renew,
     ),
-    "At a site": (site.repeat, site.rekey, site.check, site.revise, site.doctor),
+    "At a site": (site.check, site.revise, site.doctor, site.rekey, site.repeat),
     "Run it": (
         run.server,
         run.client,
