@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from fedran.federation.server.settings import ServerPaths
+    from fedran.federation.site.settings import SitePaths
 
 MessageKind = Literal["summary", "mixture"]
 Privacy = Literal["none", "secure", "dp"]
@@ -23,3 +27,17 @@ Insecure = Annotated[
     bool,
     typer.Option("--insecure", help="No encryption, no authentication. Never in production."),
 ]
+
+
+def find_server(folder: Path) -> ServerPaths:
+    """The server in a folder, or in its folder ``server``."""
+    from fedran.federation.server.settings import ServerPaths
+
+    return ServerPaths.find(folder)
+
+
+def find_site(folder: Path) -> SitePaths:
+    """The site in a folder."""
+    from fedran.federation.site.settings import SitePaths
+
+    return SitePaths.find(folder)

@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from fedran.cli.federation.arguments import Client, MessageKind, NewFolder, Privacy, ServerFolder
+from fedran.cli.federation.arguments import (
+    Client,
+    MessageKind,
+    NewFolder,
+    Privacy,
+    ServerFolder,
+    find_server,
+    find_site,
+)
 from fedran.core.features import Kind
 
 
@@ -194,20 +202,18 @@ def add(
     from fedran.federation.edge.folder import add_member
     from fedran.federation.ops.enrolment import Enrolment, add_edge_member, add_site
     from fedran.federation.ops.trust import show_roster
-    from fedran.federation.server.settings import ServerPaths
-    from fedran.federation.site.settings import SitePaths
 
     site = Enrolment.load(enrolment)
     if (folder / "site.toml").is_file():
-        place = SitePaths.find(folder)
+        place = find_site(folder)
         add_member(place, site.federation, site.client, site.key, replace_key=replace_keys)
         typer.echo(f"{site.client} is in members.toml; copy its uploads to {folder / 'inbox'}")
         return
     if edge is not None:
-        add_edge_member(ServerPaths.find(folder), site, edge, replace_key=replace_keys)
+        add_edge_member(find_server(folder), site, edge, replace_key=replace_keys)
         typer.echo(f"{site.client} is a member of {edge}, which may forward its uploads")
         return
-    paths = ServerPaths.find(folder)
+    paths = find_server(folder)
     add_site(paths, site, replace_keys=replace_keys)
     typer.echo(f"{site.client} is in the roster; its node may connect within a minute")
     if paths.settings().privacy != "none":
@@ -259,9 +265,8 @@ def roster(
 def remove(folder: ServerFolder, client: Client) -> None:
     """End a site's membership. Its earlier uploads stay in the classifier: see `forget`."""
     from fedran.federation.ops.enrolment import remove_site
-    from fedran.federation.server.settings import ServerPaths
 
-    remove_site(ServerPaths.find(folder), client)
+    remove_site(find_server(folder), client)
     typer.echo(
         f"{client} is removed from the roster. Its earlier uploads stay in the classifier; "
         f"`fedran federation forget {folder} {client}` removes them"
@@ -281,8 +286,7 @@ def renew(
 ) -> None:
     """Renew the server's certificate. Restart the server afterwards; sites need nothing new."""
     from fedran.federation.ops.keys import days_left, renew_server
-    from fedran.federation.server.settings import ServerPaths
 
-    tls = ServerPaths.find(folder).tls
+    tls = find_server(folder).tls
     renew_server(tls, host, ca)
     typer.echo(f"{tls / 'server.crt'}: valid for {days_left(tls / 'server.crt'):.0f} days")

@@ -8,16 +8,15 @@ from typing import Annotated
 
 import typer
 
-from fedran.cli.federation.arguments import ServerFolder, SiteFolder, Task
+from fedran.cli.federation.arguments import ServerFolder, SiteFolder, Task, find_server, find_site
 from fedran.wire.sizes import human_bytes, parse_bytes
 
 
 def offer(folder: ServerFolder, task: Task) -> None:
     """Print the server's request for a task as JSON, for `prepare` at members of an edge."""
     from fedran.federation.protocol.identity import check_task
-    from fedran.federation.server.settings import ServerPaths
 
-    typer.echo(json.dumps(ServerPaths.find(folder).settings().offer(check_task(task)).fields()))
+    typer.echo(json.dumps(find_server(folder).settings().offer(check_task(task)).fields()))
 
 
 def prepare(
@@ -29,9 +28,8 @@ def prepare(
 ) -> None:
     """Make a site's upload without a connection, as a file for an edge."""
     from fedran.federation.edge.folder import prepare as make
-    from fedran.federation.site.settings import SitePaths
 
-    made = make(SitePaths.find(folder), task, offer)
+    made = make(find_site(folder), task, offer)
     size = human_bytes(made.path.stat().st_size)
     what = "made now" if made.new else "made earlier, used again"
     typer.echo(f"{made.path} ({size}, {what}); copy it to inbox/ in the edge's folder")
@@ -66,7 +64,6 @@ def forward(
     --without and the name of that member.
     """
     from fedran.federation.edge.folder import forward as run
-    from fedran.federation.site.settings import SitePaths
 
     size = None if budget is None else parse_bytes(budget)
-    run(SitePaths.find(folder), task, envelopes or [], size, without or [], typer.echo)
+    run(find_site(folder), task, envelopes or [], size, without or [], typer.echo)

@@ -14,23 +14,23 @@ from fedran.cli.federation.arguments import (
     ServerFolder,
     SiteFolder,
     Task,
+    find_server,
+    find_site,
 )
 
 
 def server(folder: ServerFolder, insecure: Insecure = False) -> None:
     """Run a server in the foreground until Ctrl-C."""
     from fedran.federation.ops.services import run_server
-    from fedran.federation.server.settings import ServerPaths
 
-    run_server(ServerPaths.find(folder), insecure=insecure, say=typer.echo)
+    run_server(find_server(folder), insecure=insecure, say=typer.echo)
 
 
 def client(folder: SiteFolder, insecure: Insecure = False) -> None:
     """Run a site in the foreground until Ctrl-C."""
     from fedran.federation.ops.services import run_site
-    from fedran.federation.site.settings import SitePaths
 
-    run_site(SitePaths.find(folder), insecure=insecure, say=typer.echo)
+    run_site(find_site(folder), insecure=insecure, say=typer.echo)
 
 
 def up(folder: FederationFolder, insecure: Insecure = False) -> None:
@@ -69,10 +69,9 @@ def task(
     The exit code is 1 if fewer than `min_clients` sites took part.
     """
     from fedran.federation.ops.tasks import run_task
-    from fedran.federation.server.settings import ServerPaths
 
     labels = [parse_label(text) for text in classes or ()]
-    if not run_task(ServerPaths.find(folder), task, classes=labels, say=typer.echo).successful:
+    if not run_task(find_server(folder), task, classes=labels, say=typer.echo).successful:
         raise typer.Exit(1)
 
 
@@ -87,9 +86,8 @@ def recharge(
     or where it was forgotten. The exit code is 1 without --yes.
     """
     from fedran.federation.ops.budget import recharge as run
-    from fedran.federation.server.settings import ServerPaths
 
-    cost = run(ServerPaths.find(folder), task, agreed=yes)
+    cost = run(find_server(folder), task, agreed=yes)
     if cost.sites:
         typer.echo(f"rows of {', '.join(cost.sites)} in task {task} were charged before.")
     typer.echo(
@@ -140,9 +138,8 @@ def rebuild(
 ) -> None:
     """Rebuild the classifier at another width from stored mixtures, without asking the sites."""
     from fedran.federation.ops.rebuild import rebuild as run
-    from fedran.federation.server.settings import ServerPaths
 
-    count = run(ServerPaths.find(folder), out_features)
+    count = run(find_server(folder), out_features)
     typer.echo(
         f"{count} mixtures lifted to {out_features} random features; "
         "a running server will send the new classifier"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedran.cli.federation.arguments import Insecure, SiteFolder, Task
+from fedran.cli.federation.arguments import Insecure, SiteFolder, Task, find_site
 from fedran.wire.sizes import human_bytes
 
 
@@ -30,9 +30,8 @@ def repeat(
     Whoever has seen both sums knows the difference between them.
     """
     from fedran.federation.ops.trust import repeat_sum
-    from fedran.federation.site.settings import SitePaths
 
-    earlier = repeat_sum(SitePaths.find(folder), task, another=another_sum)
+    earlier = repeat_sum(find_site(folder), task, another=another_sum)
     if another_sum:
         typer.echo(f"this site takes part in one more sum of {task}, with any sites;")
         typer.echo("whoever has seen both sums knows the difference between them")
@@ -51,9 +50,8 @@ def rekey(folder: SiteFolder) -> None:
     The site must not run. The server's owner then runs `add --replace`.
     """
     from fedran.federation.ops.enrolment import ENROLMENT_FILE, make_new_keys
-    from fedran.federation.site.settings import SitePaths
 
-    make_new_keys(SitePaths.find(folder))
+    make_new_keys(find_site(folder))
     typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner, who runs:")
     typer.echo("  fedran federation add SERVER enrolment.toml --replace")
 
@@ -72,10 +70,9 @@ def check(
     """
     from fedran.federation.edge.folder import read_offer
     from fedran.federation.site.check import check_task
-    from fedran.federation.site.settings import SitePaths
 
     given = None if offer is None else read_offer(offer)
-    findings = check_task(SitePaths.find(folder), task, given)
+    findings = check_task(find_site(folder), task, given)
     for finding in findings:
         typer.echo(f"{finding.level}: {finding.text}")
     if any(finding.level == "error" for finding in findings):
@@ -89,10 +86,9 @@ def revise(folder: SiteFolder, task: Task) -> None:
     """
     from fedran.federation.edge.folder import read_offer
     from fedran.federation.protocol.lockfile import locked
-    from fedran.federation.site.settings import SitePaths
     from fedran.federation.site.upload import Site
 
-    paths = SitePaths.find(folder)
+    paths = find_site(folder)
     settings = paths.settings()
     state = paths.folder / settings.state
     offer = replace(read_offer(state / "offer.json"), task=task, earlier=())
@@ -110,9 +106,8 @@ def doctor(folder: SiteFolder, insecure: Insecure = False) -> None:
     The exit code is 1 if there is a problem.
     """
     from fedran.federation.site.doctor import examine
-    from fedran.federation.site.settings import SitePaths
 
-    checks = examine(SitePaths.find(folder), insecure=insecure)
+    checks = examine(find_site(folder), insecure=insecure)
     for found in checks:
         typer.echo(f"{'ok' if found.ok else 'PROBLEM':8}{found.name}: {found.text}")
         if found.remedy:

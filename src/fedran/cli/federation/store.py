@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedran.cli.federation.arguments import Client, ServerFolder
+from fedran.cli.federation.arguments import Client, ServerFolder, find_server
 
 
 def forget(
@@ -22,9 +22,8 @@ def forget(
     from fedran.federation.ops.forget import forget as run
     from fedran.federation.protocol.identity import is_cohort
     from fedran.federation.server.head import HEAD
-    from fedran.federation.server.settings import ServerPaths
 
-    paths = ServerPaths.find(folder)
+    paths = find_server(folder)
     found, record = run(paths, client, task)
     for gone in found.tombstones:
         typer.echo(f"removed: {gone.client}, {gone.task} {gone.digest[:12]}".rstrip())
@@ -50,9 +49,8 @@ def backup(
 ) -> None:
     """Copy the database, settings, roster and nodes to a folder, also while the server runs."""
     from fedran.federation.ops.maintenance import back_up
-    from fedran.federation.server.settings import ServerPaths
 
-    back_up(ServerPaths.find(folder), destination)
+    back_up(find_server(folder), destination)
     typer.echo(f"{destination}: verified copy; private keys (tls/, *.key) are not in it")
 
 
@@ -66,9 +64,8 @@ def restore(
 ) -> None:
     """Replace the database by that of a backup. What was forgotten since stays forgotten."""
     from fedran.federation.ops.maintenance import restore as run
-    from fedran.federation.server.settings import ServerPaths
 
-    again = run(ServerPaths.find(folder), backup, record or [])
+    again = run(find_server(folder), backup, record or [])
     for gone in again:
         typer.echo(f"forgotten again: {gone.client}, {gone.task}")
     typer.echo("restored; sites will send again what the backup does not contain")
@@ -77,9 +74,8 @@ def restore(
 def verify(folder: ServerFolder) -> None:
     """Check every byte of the database against its checksums. The exit code is 1 for damage."""
     from fedran.federation.ops.maintenance import verify_store
-    from fedran.federation.server.settings import ServerPaths
 
-    found = verify_store(ServerPaths.find(folder))
+    found = verify_store(find_server(folder))
     for problem in found:
         typer.echo(problem)
     if found:
@@ -90,9 +86,8 @@ def verify(folder: ServerFolder) -> None:
 def repair(folder: ServerFolder) -> None:
     """Save what is intact of a damaged database, and say what is lost."""
     from fedran.federation.ops.maintenance import repair as run
-    from fedran.federation.server.settings import ServerPaths
 
-    lost = run(ServerPaths.find(folder))
+    lost = run(find_server(folder))
     if lost is None:
         typer.echo("nothing is damaged; nothing was changed")
         return

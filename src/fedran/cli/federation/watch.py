@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedran.cli.federation.arguments import Client, ServerFolder, Task
+from fedran.cli.federation.arguments import Client, ServerFolder, Task, find_server, find_site
 
 
 def status(
@@ -36,12 +36,11 @@ def status(
         raise ValueError("--json and --web exclude each other; give one of them")
     if (folder / "site.toml").is_file():
         from fedran.federation.site.report import read_site
-        from fedran.federation.site.settings import SitePaths
         from fedran.federation.status.site_terminal import print_site
 
         if web:
             raise ValueError("--web shows a server; the status of a site is text or --json")
-        report = read_site(SitePaths.find(folder))
+        report = read_site(find_site(folder))
         typer.echo(report.to_json()) if as_json else print_site(report, Console(highlight=False))
         return
     reader = Reader(folder)
@@ -82,10 +81,9 @@ def metrics(
 
 def accept(folder: ServerFolder, client: Client, task: Task) -> None:
     """Accept an upload that is in quarantine because it is unusual."""
-    from fedran.federation.ops.tasks import accept_upload
-    from fedran.federation.server.settings import ServerPaths
+    from fedran.federation.ops.decisions import accept_upload
 
-    receipt = accept_upload(ServerPaths.find(folder), client, task)
+    receipt = accept_upload(find_server(folder), client, task)
     typer.echo(f"{client}, {task}: {receipt.outcome}; a running server will send a new classifier")
 
 
@@ -96,19 +94,17 @@ def reject(
     reason: Annotated[str, typer.Option(help="A sentence for the site.")] = "",
 ) -> None:
     """Reject an upload that is in quarantine. The site may correct its rows and send another."""
-    from fedran.federation.ops.tasks import reject_upload
-    from fedran.federation.server.settings import ServerPaths
+    from fedran.federation.ops.decisions import reject_upload
 
-    reject_upload(ServerPaths.find(folder), client, task, reason)
+    reject_upload(find_server(folder), client, task, reason)
     typer.echo(f"{client}, {task}: rejected; a running server tells the site")
 
 
 def rollback(folder: ServerFolder, task: Task) -> None:
     """Put the classifier after an earlier task back into service; `release` ends this."""
-    from fedran.federation.ops.rollback import roll_back
-    from fedran.federation.server.settings import ServerPaths
+    from fedran.federation.ops.decisions import roll_back
 
-    found = roll_back(ServerPaths.find(folder), task)
+    found = roll_back(find_server(folder), task)
     same = "the same bytes as then" if found.identical else "without what was forgotten or revised"
     typer.echo(f"classifier {found.digest[:12]} after {task} is in service again ({same})")
     typer.echo("a running server sends it; newer ones wait for `fedran federation release`")
@@ -116,10 +112,9 @@ def rollback(folder: ServerFolder, task: Task) -> None:
 
 def release(folder: ServerFolder) -> None:
     """Put a classifier that was held back into service."""
-    from fedran.federation.ops.tasks import release_head
-    from fedran.federation.server.settings import ServerPaths
+    from fedran.federation.ops.decisions import release_head
 
-    digest = release_head(ServerPaths.find(folder))
+    digest = release_head(find_server(folder))
     typer.echo(f"classifier {digest[:12]} is in service; a running server will send it")
 
 
@@ -139,11 +134,10 @@ def influence(
     """
     from rich.console import Console
 
-    from fedran.federation.ops.tasks import influence_of_sites
-    from fedran.federation.server.settings import ServerPaths
+    from fedran.federation.ops.decisions import influence_of_sites
     from fedran.federation.status.terminal import print_influence
 
-    paths = ServerPaths.find(folder)
+    paths = find_server(folder)
 
     def say(line: str) -> None:
         typer.echo(line, err=True)

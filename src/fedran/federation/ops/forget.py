@@ -6,7 +6,6 @@ import base64
 import getpass
 import json
 import time
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ from typing import Any
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import SiteKey, check_public, check_task, is_signed
-from fedran.federation.protocol.lockfile import locked
 from fedran.federation.server.entries import Tombstone
 from fedran.federation.server.forgetting import Forgotten
 from fedran.federation.server.head import HEAD, clear_held, update_head
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.store import Store
+from fedran.federation.server.store import locked_store
 from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.files import write_atomically
 
@@ -39,11 +37,8 @@ def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Fo
     check_id(client, "client")
     if task is not None:
         check_task(task)
-    settings, key = paths.settings(), _key(paths)
-    with (
-        locked(paths.state, 60.0, task="forget"),
-        closing(Store.open(settings, paths.folder)) as store,
-    ):
+    settings, key = paths.settings(), SiteKey.load_or_make(paths.folder / KEY)
+    with locked_store(paths.folder, settings, "forget") as store:
         validation = ValidationSet.load(settings, paths.folder)
         found = store.forget(
             client, task, _user(), lambda found: sign_record(settings.federation, found, key)
@@ -97,13 +92,6 @@ def record_key(paths: ServerPaths) -> str | None:
     """The public key of the server's records; None before the first one."""
     path = paths.folder / KEY
     return SiteKey.load(path).public if path.is_file() else None
-
-
-def _key(paths: ServerPaths) -> SiteKey:
-    path = paths.folder / KEY
-    if not path.is_file():
-        SiteKey.generate().save(path)
-    return SiteKey.load(path)
 
 
 def _canonical(record: Any) -> bytes:

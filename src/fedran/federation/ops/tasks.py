@@ -14,7 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedran.core.errors import MissingExtra, Refused
+from fedran.core.errors import MissingExtra
 from fedran.core.labels import Label, canonical
 from fedran.federation.ops import flower, owner
 from fedran.federation.ops.budget import require_budget
@@ -23,14 +23,10 @@ from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.identity import base_task, check_task
 from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.protocol.logs import Tail, log_file
-from fedran.federation.protocol.receipts import Receipt
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
-from fedran.federation.server.head import held_digest, update_head
-from fedran.federation.server.influence import InfluenceTable, measure_influence
 from fedran.federation.server.quorum import Quorum
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.store import Store
 from fedran.federation.server.validation_set import ValidationSet
 from fedran.federation.site.settings import local_sites
 from fedran.wire.sizes import human_bytes
@@ -226,66 +222,3 @@ def _finish(
     if waiting:
         say(f"in quarantine: {', '.join(waiting)}; `fedran federation status` says why")
     return result
-
-
-def accept_upload(paths: ServerPaths, client: str, task: str) -> Receipt:
-    """Accept an upload from quarantine; a running server then sends a new head to all sites."""
-    with (
-        locked(paths.state, 60.0, task=task),
-        closing(Store.open(paths.settings(), paths.folder)) as store,
-    ):
-        receipt = store.accept(client, task)
-        # No node has the new classifier yet: the server's next update sends it to all.
-        store.database.set_served("outdated")
-    return receipt
-
-
-def reject_upload(paths: ServerPaths, client: str, task: str, reason: str = "") -> Receipt:
-    """Reject an upload in quarantine; a running server then tells the site."""
-    with (
-        locked(paths.state, 60.0, task=task),
-        closing(Store.open(paths.settings(), paths.folder)) as store,
-    ):
-        receipt = store.reject(client, task, reason)
-        store.database.set_served("outdated")  # the server's next update reaches every site
-    return receipt
-
-
-def release_head(paths: ServerPaths) -> str:
-    """Put a head that was held back into service; returns its digest."""
-    settings = paths.settings()
-    with (
-        locked(paths.state, 60.0, task="release"),
-        closing(Store.open(settings, paths.folder)) as store,
-    ):
-        if not held_digest(store):
-            raise Refused("head", "a head that is held back", "none")
-        _, digest = update_head(store, ValidationSet.load(settings, paths.folder), "release")
-        store.database.set_served("outdated")
-    return digest
-
-
-def influence_of_sites(
-    paths: ServerPaths,
-    *,
-    by_upload: bool = False,
-    replay_all: bool = False,
-    say: Callable[[str], None],
-) -> InfluenceTable:
-    """The accuracy without each site or upload. The server runs no task meanwhile."""
-    settings = paths.settings()
-    validation = ValidationSet.load(settings, paths.folder)
-    if validation is None:
-        raise ValueError(
-            f"{paths.settings_file}: influence is measured on validation rows at the server, and "
-            "counts of the sites (`site_validation`) are not used; name a file with `validation`"
-        )
-    with (
-        locked(paths.state, 60.0, task="influence"),
-        closing(Store.open(settings, paths.folder)) as store,
-    ):
-        if not store.aggregator.absorbed:
-            raise Refused("store", "an accepted upload", "none")
-        return measure_influence(
-            store, validation, by_upload=by_upload, replay_all=replay_all, say=say
-        )

@@ -149,6 +149,13 @@ class SiteKey:
         write_private(Path(path), SCHEME.encode() + base64.b64encode(raw) + b"\n")
 
     @classmethod
+    def load_or_make(cls, path: Path) -> SiteKey:
+        """The key in a file, which is made if it does not exist."""
+        if not path.is_file():
+            cls.generate().save(path)
+        return cls.load(path)
+
+    @classmethod
     def load(cls, path: str | Path) -> SiteKey:
         """The key in a file. PermissionError if others than the owner can read the file."""
         path = Path(path)

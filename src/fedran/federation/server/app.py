@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import closing
 from pathlib import Path
 
 from flwr.app import Context
@@ -17,13 +16,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import check_task
-from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.server.round import Round
 from fedran.federation.server.secure_round import SecureRound
 from fedran.federation.server.settings import WITHOUT_KEYS, ServerSettings
-from fedran.federation.server.store import Store
+from fedran.federation.server.store import locked_store
 from fedran.federation.server.validation_set import ValidationSet
 
 VARIABLE = "FEDRAN_SERVER"
@@ -45,10 +43,7 @@ def main(grid: Grid, context: Context) -> None:
         task = str(context.run_config.get("task", ""))
         if task:
             check_task(task)
-        with (
-            locked(folder / settings.state, LOCK_TIMEOUT, task=task),
-            closing(Store.open(settings, folder)) as store,
-        ):
+        with locked_store(folder, settings, task, LOCK_TIMEOUT) as store:
             validation = ValidationSet.load(settings, folder)
             owners = None if os.environ.get(WITHOUT_KEYS) == "1" else store.database.node_owners
             rounds = Round if settings.privacy == "none" else SecureRound

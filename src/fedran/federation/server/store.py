@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from fedran.core.release import noisy_ridge
 from fedran.core.ridge import Ridge
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import SiteKey, Statement, UploadId, base_task
+from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
 from fedran.federation.protocol.roster import Roster
@@ -51,15 +52,19 @@ MAX_EVENTS = 100_000
 
 
 SERVER_KEY = "sums.key"
-"""File in the server's folder."""
+"""File in the server's folder with the key that signs secure sums."""
 
 
-def server_key(folder: Path) -> SiteKey:
-    """The key with which a server signs secure sums. It is made here if needed."""
-    path = folder / SERVER_KEY
-    if not path.is_file():
-        SiteKey.generate().save(path)
-    return SiteKey.load(path)
+@contextmanager
+def locked_store(
+    folder: Path, settings: ServerSettings, task: str, timeout: float = 60.0
+) -> Iterator[Store]:
+    """The store of the server in ``folder``, which no other process uses meanwhile."""
+    with (
+        locked(folder / settings.state, timeout, task=task),
+        closing(Store.open(settings, folder)) as store,
+    ):
+        yield store
 
 
 class Store:
@@ -119,7 +124,7 @@ class Store:
             budget_bytes=settings.budget_bytes,
         )
         roster = Roster.load(folder / settings.roster)
-        key = server_key(folder) if settings.privacy != "none" else None
+        key = SiteKey.load_or_make(folder / SERVER_KEY) if settings.privacy != "none" else None
         if key is not None:
             roster = replace(roster, server_key=key.public)
         every, kept = settings.snapshot_every, settings.snapshots

@@ -1,22 +1,73 @@
-"""Puts an earlier classifier back into service, until the owner releases the newest one."""
+"""What the owner decides about uploads and heads: accept, reject, release, roll back."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.lockfile import locked
-from fedran.federation.server.head import HEAD, HELD
-from fedran.federation.server.influence import replay
+from fedran.federation.protocol.receipts import Receipt
+from fedran.federation.server.head import HEAD, HELD, held_digest, update_head
+from fedran.federation.server.influence import InfluenceTable, measure_influence, replay
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.store import Store
+from fedran.federation.server.store import Store, locked_store
+from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.codec import encode
 from fedran.wire.files import write_atomically
+
+
+def accept_upload(paths: ServerPaths, client: str, task: str) -> Receipt:
+    """Accept an upload from quarantine; a running server then sends a new head to all sites."""
+    with locked_store(paths.folder, paths.settings(), task) as store:
+        receipt = store.accept(client, task)
+        # No node has the new classifier yet: the server's next update sends it to all.
+        store.database.set_served("outdated")
+    return receipt
+
+
+def reject_upload(paths: ServerPaths, client: str, task: str, reason: str = "") -> Receipt:
+    """Reject an upload in quarantine; a running server then tells the site."""
+    with locked_store(paths.folder, paths.settings(), task) as store:
+        receipt = store.reject(client, task, reason)
+        store.database.set_served("outdated")  # the server's next update reaches every site
+    return receipt
+
+
+def release_head(paths: ServerPaths) -> str:
+    """Put a head that was held back into service; returns its digest."""
+    settings = paths.settings()
+    with locked_store(paths.folder, settings, "release") as store:
+        if not held_digest(store):
+            raise Refused("head", "a head that is held back", "none")
+        _, digest = update_head(store, ValidationSet.load(settings, paths.folder), "release")
+        store.database.set_served("outdated")
+    return digest
+
+
+def influence_of_sites(
+    paths: ServerPaths,
+    *,
+    by_upload: bool = False,
+    replay_all: bool = False,
+    say: Callable[[str], None],
+) -> InfluenceTable:
+    """The accuracy without each site or upload. The server runs no task meanwhile."""
+    settings = paths.settings()
+    validation = ValidationSet.load(settings, paths.folder)
+    if validation is None:
+        raise ValueError(
+            f"{paths.settings_file}: influence is measured on validation rows at the server, and "
+            "counts of the sites (`site_validation`) are not used; name a file with `validation`"
+        )
+    with locked_store(paths.folder, settings, "influence") as store:
+        if not store.aggregator.absorbed:
+            raise Refused("store", "an accepted upload", "none")
+        return measure_influence(
+            store, validation, by_upload=by_upload, replay_all=replay_all, say=say
+        )
 
 
 @dataclass(frozen=True)
@@ -37,10 +88,7 @@ def roll_back(paths: ServerPaths, task: str) -> RolledBack:
     Uploads stay in the store, and new ones are accepted. What was forgotten since is not in the
     classifier. `fedran federation release` ends the rollback.
     """
-    with (
-        locked(paths.state, 60.0, task="rollback"),
-        closing(Store.open(paths.settings(), paths.folder)) as store,
-    ):
+    with locked_store(paths.folder, paths.settings(), "rollback") as store:
         heads = [head for head in store.database.heads() if head.task == task]
         if not heads:
             solved = {head.task for head in store.database.heads()}
@@ -77,7 +125,7 @@ def roll_back(paths: ServerPaths, task: str) -> RolledBack:
 def _hold_newest(store: Store, task: str) -> None:
     """Note, before anything changes, that no newer head goes into service by itself."""
     newest = encode(store.solve())
-    write_atomically(Path(store.folder) / HELD, newest)
+    write_atomically(store.folder / HELD, newest)
     fields = {
         "at": time.time(),
         "task": task,

@@ -8,9 +8,8 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedran.core.errors import Refused
+from fedran.federation.ops.decisions import release_head, roll_back
 from fedran.federation.ops.forget import forget
-from fedran.federation.ops.rollback import roll_back
-from fedran.federation.ops.tasks import release_head
 from fedran.federation.server.head import update_head
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
