@@ -20,6 +20,7 @@ from fedran.federation.secure.attempt import AttemptFailed, Stage
 from fedran.federation.secure.spending import SentNoise, read_sent
 from fedran.federation.server import secure_round
 from fedran.federation.server.settings import ServerPaths
+from fedran.federation.status.reader import Reader
 from helpers.secure_federation import PrivateFederation, SecureFederation, requests_in
 
 EPSILON = 500.0
@@ -95,7 +96,7 @@ def wrong_shares(monkeypatch):
     return totals
 
 
-@pytest.mark.parametrize("n", [3, 4])
+@pytest.mark.parametrize("n", [pytest.param(3, marks=pytest.mark.faults), 4])
 def test_wrong_shares_are_followed_by_the_same_sum_for_nothing(
     tmp_path, monkeypatch, wrong_shares, n
 ):
@@ -120,7 +121,9 @@ def test_wrong_shares_are_followed_by_the_same_sum_for_nothing(
         recharge(ServerPaths(federation.server), "may", agreed=True)
 
 
-@pytest.mark.parametrize("fault", ["roster", "file", "other task"])
+@pytest.mark.parametrize(
+    "fault", ["roster", "other task", pytest.param("file", marks=pytest.mark.faults)]
+)
 def test_a_charged_sum_is_finished_after(tmp_path, monkeypatch, fault):
     """... the roster, the server's files or its state have changed in the meantime."""
     federation = made(tmp_path, monkeypatch, n=4)
@@ -144,7 +147,14 @@ def test_a_charged_sum_is_finished_after(tmp_path, monkeypatch, fault):
     )
 
 
-@pytest.mark.parametrize("where", ["receive_sum", "Ledger.finish", "Coordinator.forget"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "receive_sum",
+        "Ledger.finish",
+        pytest.param("Coordinator.forget", marks=pytest.mark.faults),
+    ],
+)
 def test_a_server_that_is_killed_between_the_charge_and_the_store(tmp_path, monkeypatch, where):
     """Late sites have a sum of their own afterwards."""
     federation = made(tmp_path, monkeypatch, n=6, tasks=("may",))
@@ -192,6 +202,20 @@ def test_sites_that_are_gone_for_good_cost_another_charge(tmp_path, monkeypatch)
     sent = read_sent(federation.files("site-1").note("may"))
     assert [(s.agreement, s.members) for s in sent] == [(0, tuple(names)), (1, tuple(left))]
     assert len({s.content for s in sent}) == 2
+
+
+def test_the_status_names_the_sites_for_which_a_charged_sum_waits(
+    tmp_path, monkeypatch, wrong_shares
+):
+    federation = made(tmp_path, monkeypatch, tasks=("may",))
+    monkeypatch.setattr(secure_round, "MAX_ATTEMPTS", 1)
+    assert run(federation) == "short"
+    assert len(wrong_shares) == 1
+    assert run(federation, names=["site-1", "site-3"]) == "short"
+    (waiting,) = Reader(federation.server).read().sums
+    assert waiting.text == "a charged sum of 3 sites is repeated; it waits for site-2"
+    assert run(federation) == "complete"
+    assert len(charges(federation)) == 1
 
 
 def test_a_member_that_left_blocks_a_charged_sum_until_the_owner_pays(

@@ -283,6 +283,7 @@ def describe(opened: OpenSum) -> dict[str, Any]:
         "answered": list(state.answered(state.stage)) if state.stage else [],
         "waiting": sorted(opened.waiting_for),
         "needed": state.needed if state.stage else 0,
+        "repeats": sorted(opened.members),
         "idle": opened.idle,
     }
 

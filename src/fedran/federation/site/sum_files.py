@@ -128,7 +128,7 @@ class SumFiles:
 
     def sent(self) -> dict[str, tuple[SentNoise, ...]]:
         """Task -> the noise that was sent with its rows."""
-        notes = ((path.stem, read_json_object(path)) for path in self.folder.glob("*.note"))
+        notes = self._notes().items()
         return {task: found for task, note in notes if (found := read_sent(note))}
 
     def note_sent(self, state: SiteState) -> None:
@@ -171,6 +171,8 @@ class SumFiles:
 
     def settled(self) -> list[tuple[str, str]]:
         """Tasks and digests of the sums that the server has, as far as this site knows."""
-        notes = ((path.stem, read_json_object(path)) for path in self.folder.glob("*.note"))
-        accepted = (Code.ACCEPTED.value, Code.DUPLICATE.value)
+        accepted, notes = (Code.ACCEPTED.value, Code.DUPLICATE.value), self._notes().items()
         return sorted((task, str(n["digest"])) for task, n in notes if n.get("code") in accepted)
+
+    def _notes(self) -> dict[str, dict[str, Any]]:
+        return {path.stem: read_json_object(path) for path in self.folder.glob("*.note")}

@@ -83,15 +83,20 @@ class SumStatus:
     """How many must answer it."""
     idle: bool
     """Whether no run is at work on it: it waits for sites."""
+    repeats: list[str]
+    """The sites of a sum that was charged and not received. All of them are needed."""
 
     @property
     def text(self) -> str:
         """The state in one sentence.
 
-        >>> SumStatus("may", 1, "advertise", ["site-4"], ["site-5"], 3, True).text
+        >>> SumStatus("may", 1, "advertise", ["site-4"], ["site-5"], 3, True, []).text
         '1 of 3 sites that are needed wait: site-4'
         """
         here = ", ".join(self.answered) or "none"
+        if self.idle and self.stage == "advertise" and self.repeats:
+            gone = ", ".join(site for site in self.repeats if site not in self.answered)
+            return f"a charged sum of {len(self.repeats)} sites is repeated; it waits for {gone}"
         if self.idle and self.stage == "advertise":
             return f"{len(self.answered)} of {self.needed} sites that are needed wait: {here}"
         total = len(self.answered) + len(self.waiting)
