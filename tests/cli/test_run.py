@@ -160,6 +160,13 @@ def test_a_device_that_is_not_there_is_refused_before_the_first_run(cli):
     assert "runs" not in out
 
 
+def test_a_device_without_pytorch_is_refused_before_the_first_run(cli, monkeypatch):
+    monkeypatch.setattr("fedran.bench.run.sweep.find_spec", lambda _: None)
+    code, out, err = cli("run", DIGITS, *FAST, "--device", "cuda")
+    assert (code, "run to do" in out, err.count("\n")) == (2, False, 1)
+    assert "the device 'cuda' needs PyTorch: install fedran's extra 'torch'" in err
+
+
 def test_in_a_terminal_there_is_a_bar_and_one_line_per_run(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then believes that it writes to a terminal
     code, out, _ = cli("run", DIGITS, *FAST, "--set", "stream.beta=1")

@@ -18,7 +18,7 @@ COMMANDS = {
     "plan": "Find the message for a byte budget, or the costs of a rank.",
     "inspect": "Show the content of a file: sizes, classes, accounts, fingerprint.",
     "leak": "Attack a message with the rows that it was made of, and show what the attacks find.",
-    "methods": "List the methods of the benchmark with their claims, uploads and verification.",
+    "methods": "List the methods of the benchmark, or show all about some of them.",
     "run": "Run an experiment or a sweep. Runs that are already done are skipped.",
     "report": "Print a verdict and the accuracies of all results in a folder, "
     "and write them as pages.",

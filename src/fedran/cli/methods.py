@@ -25,16 +25,23 @@ NOTE = (
     "order-free: the order of the clients does not matter. partition-free: it does not matter "
     "which client holds which row. exact: equals one solve over all rows. Every claim is tested. "
     "Analytic methods can follow a fine-tuning of a ViT in task 0 (docs/how-to/vit.md). "
-    "--json adds the settings. REPRODUCIBILITY.md explains what was verified."
+    "REPRODUCIBILITY.md explains what was verified."
 )
+NEXT = """Each line says what a client sends. Next:
+  fedran methods fedran                                 all about one method
+  fedran run --method fedran --method fedncm --dataset digits"""
 
 
 def methods(
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY]...", help="Show claims, verification and settings of these."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all settings.")] = False,
 ) -> None:
-    """List the methods of the benchmark with their claims, uploads and verification."""
-    rows, broken = [], {}
-    for key in known_methods():
+    """List the methods of the benchmark, or show all about some of them."""
+    rows, broken = [describe_method(key) for key in keys or ()], {}
+    for key in () if keys else known_methods():
         try:
             rows.append(describe_method(key))
         except Exception as error:  # a package from outside may raise anything
@@ -43,19 +50,41 @@ def methods(
         typer.echo(json.dumps(rows, indent=2))
         return
     console = Console(width=min(100, Console().width), highlight=False)
-    for row in rows:
-        claims = ", ".join(short for name, short in _CLAIMS.items() if row["claims"][name])
-        console.print(f"[bold]{row['key']}[/bold]  {escape(row['name'])}, {row['family']}")
-        grid = Table.grid(padding=(0, 1))
-        grid.add_column(style="dim", min_width=8)
-        grid.add_column(overflow="fold")
-        grid.add_row("claims", claims)
-        grid.add_row("sends", escape(row["sends"]))
-        grid.add_row("verified", escape(row["verified"]))
-        console.print(Padding(grid, (0, 0, 0, 4)))
+    if keys:
+        for row in rows:
+            _show(console, row)
+    else:
+        _list(console, rows)
     for key, reason in broken.items():
         console.print(escape(f"{key} cannot be loaded: {reason}"))
-    console.print(f"\n{NOTE}")
+    console.print(f"\n{NOTE if keys else NEXT}")
+
+
+def _list(console: Console, rows: list[dict[str, Any]]) -> None:
+    """One line per method below its family: the key, and what its clients send."""
+    for family in dict.fromkeys(row["family"] for row in rows):
+        console.print(f"[bold]{escape(family)}[/bold]")
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(min_width=max(len(row["key"]) for row in rows), no_wrap=True)
+        grid.add_column(style="dim", overflow="fold")
+        for row in rows:
+            if row["family"] == family:
+                grid.add_row(escape(row["key"]), escape(row["sends"]))
+        console.print(Padding(grid, (0, 0, 0, 2)))
+
+
+def _show(console: Console, row: dict[str, Any]) -> None:
+    claims = ", ".join(short for name, short in _CLAIMS.items() if row["claims"][name])
+    settings = ", ".join(f"{name} = {value!r}" for name, value in row["settings"].items())
+    console.print(f"[bold]{row['key']}[/bold]  {escape(row['name'])}, {row['family']}")
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(style="dim", min_width=8)
+    grid.add_column(overflow="fold")
+    grid.add_row("claims", claims or "none")
+    grid.add_row("sends", escape(row["sends"]))
+    grid.add_row("verified", escape(row["verified"]))
+    grid.add_row("settings", escape(settings) or "none")
+    console.print(Padding(grid, (0, 0, 0, 4)))
 
 
 def describe_method(key: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from fedran.bench.run.progress import PlannedJob, Reporter, TrackingReporter
 from fedran.bench.run.runner import PreparedJob
 from fedran.bench.run.tracking import make_tracker
 from fedran.bench.run.workers import one_line, run_here, run_in_processes
+from fedran.core.errors import MissingExtra
 from fedran.data.stream_file import save_stream
 from fedran.methods.base import BaseMethod
 
@@ -69,7 +70,9 @@ def execute(
     folder ``streams``, so that others can run on the same rows. ``trackers`` are names of
     ``TRACKERS`` or classes as ``module:Class``.
     """
-    if device is not None and find_spec("torch") is not None:
+    if device is not None:
+        if find_spec("torch") is None:
+            raise MissingExtra(f"the device {device!r} needs PyTorch", "torch")
         torch_device(device)
     for folder in (out, streams):
         if folder is not None and folder.exists() and not folder.is_dir():
