@@ -268,6 +268,20 @@ def test_sums_without_noise_are_repeated_in_the_same_way(tmp_path, monkeypatch, 
     assert upload.client == "cohort-2"
 
 
+def test_without_noise_a_removed_site_does_not_block_a_sum(tmp_path, monkeypatch):
+    """There is no budget to account for, and the operators of the others agree."""
+    federation = SecureFederation(tmp_path, monkeypatch, n=5, tasks=("may",))
+    left = federation.names[:3]
+    nodes = {i: federation.node(name) for i, name in enumerate(left)}
+    dead = {i: federation.node(federation.names[i], gone_after(Stage.REVEAL)) for i in (3, 4)}
+    assert federation.run("may", nodes={**nodes, **dead}) == "short"
+    federation.set_roster(left)
+    assert federation.run("may", left) == "short"
+    for name in left:
+        federation.files(name).allow_repeat("may")
+    assert federation.run("may", left) == "complete"
+
+
 FAULTS = ["wrong shares", "killed", "files lost", "quiet at confirm", "other task"]
 
 

@@ -36,11 +36,14 @@ def forget(
         typer.echo("a running server will send a new classifier")
     else:
         typer.echo("no upload is left to make a classifier of; sites still have the last one")
-    if paths.settings().privacy != "none":
+    privacy = paths.settings().privacy
+    if privacy != "none":
         typer.echo(
             "the sums of its cohorts are deleted, with the rows of all their members; ask the "
             "other members to run `fedran federation repeat --another-sum`, then run the task again"
         )
+    if privacy == "dp":
+        typer.echo("another sum costs a part of the budget: see `fedran federation recharge` first")
 
 
 def backup(
