@@ -25,7 +25,8 @@ CLOSED = replace(OFFER, classes=(0, 1, 2))
         (["Cat", "cat", " CAT "], [("Cat", "cat", " CAT ")]),
         (["basal cell", "basal_cell", "basal-cell", "basal  cell"], 1),
         (["cat", "cats", "dog", 1, -1, "1.5", "?", "!"], []),
-        (["a" * 200, "9" * 30, "²"], []),
+        (["a" * 200, "9" * 30, "²", "x" + "9" * 30], []),
+        ([1, "digit 1", "digit 01", 10, "type 2"], [(1, "digit 1", "digit 01")]),
     ],
 )
 def test_variants_of_a_label_are_found(labels, groups):
@@ -83,7 +84,7 @@ def test_unlabelled_rows_are_no_unknown_label(tmp_path):
 def test_warnings_name_variants_and_classes_of_one_site_only():
     found = class_warnings({"a": [1, 2, "x"], "b": [1, 2], "c": ["1", 2, "digit 1"]})
     assert found == [
-        "1 and '1' may be meant as one class; '1' comes from c.",
+        "1, '1' and 'digit 1' may be meant as one class; '1' comes from c.",
         "Only one site has: 'x' (a), '1' (c), 'digit 1' (c).",
     ]
     assert class_warnings({"a": [1, 2]}) == []

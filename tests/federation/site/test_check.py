@@ -95,10 +95,12 @@ def test_without_an_offer_the_rows_themselves_are_checked(paths):
 
 def test_labels_are_compared_with_the_list_of_the_federation():
     listed = (0, 1, 2)
-    found = check_labels([0] * 5 + ["1"] * 5 + ["digit 2"] * 5, 5, listed, None)
-    assert [f.level for f in found] == ["error", "error"]
+    labels = [0] * 5 + ["1"] * 5 + ["digit 2"] * 5 + ["two"] * 5
+    found = check_labels(labels, 5, listed, None)
+    assert [f.level for f in found] == ["error", "error", "error"]
     assert found[0].text == "The label '1' is not 1, which the federation uses; rename it."
-    assert found[1].text == ("The server does not accept the labels 'digit 2'; it lists 0, 1, 2.")
+    assert found[1].text == "The label 'digit 2' is not 2, which the federation uses; rename it."
+    assert found[2].text == "The server does not accept the labels 'two'; it lists 0, 1, 2."
     assert check_labels([0] * 5 + [1] * 5, 5, listed, None) == []
 
 

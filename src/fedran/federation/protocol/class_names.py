@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 from fedran.core.errors import printable, shortened
@@ -22,36 +23,50 @@ def spelling(label: Label) -> str:
     return f"-{letters}" if text.startswith("-") else letters or text
 
 
-def variants(labels: Iterable[Label]) -> list[tuple[Label, ...]]:
-    """Groups of different labels that have the same spelling, in the given order.
+def number_in(label: Label) -> str | None:
+    """The number at the end of a word, as in "digit 1"; None for other labels.
 
-    >>> variants([1, "1", "Cat", "cat ", "dog"])
-    [(1, '1'), ('Cat', 'cat ')]
+    >>> number_in("digit 01"), number_in(1), number_in("-1")
+    ('1', None, None)
     """
-    groups: dict[str, list[Label]] = {}
-    for label in dict.fromkeys(labels):
-        groups.setdefault(spelling(label), []).append(label)
+    found = re.fullmatch(r"[^\W\d_]+([0-9]{1,9})", spelling(label))
+    return str(int(found[1])) if found else None
+
+
+def variants(labels: Iterable[Label]) -> list[tuple[Label, ...]]:
+    """Groups of different labels that may be meant as one, in the given order.
+
+    >>> variants([1, "1", "Cat", "cat ", "dog", "digit 1"])
+    [(1, '1', 'digit 1'), ('Cat', 'cat ')]
+    """
+    spelled = {label: spelling(label) for label in labels}
+    known, groups = set(spelled.values()), dict[str, list[Label]]()
+    for label, form in spelled.items():
+        number = number_in(label)
+        groups.setdefault(number if number in known else form, []).append(label)
     return [tuple(group) for group in groups.values() if len(group) > 1]
 
 
 def unknown_labels(labels: Iterable[Label], known: Collection[Label]) -> dict[Label, Label | None]:
-    """Labels that are not known, each with the known label of the same spelling, if any.
+    """Labels that are not known, each with the known label that may have been meant, if any.
 
-    >>> unknown_labels(["1", 2, "digit 1"], [1, 2])
-    {'1': 1, 'digit 1': None}
+    >>> unknown_labels(["1", 2, "digit 1", "cat"], [1, 2])
+    {'1': 1, 'digit 1': 1, 'cat': None}
     """
     forms = {spelling(label): label for label in known}
     listed = set(known)
     return {
-        label: forms.get(spelling(label)) for label in dict.fromkeys(labels) if label not in listed
+        label: forms.get(spelling(label), forms.get(number_in(label) or ""))
+        for label in dict.fromkeys(labels)
+        if label not in listed
     }
 
 
 def describe_unknown(unknown: Mapping[Label, Label | None]) -> str:
     """Unknown labels for people, with what may have been meant.
 
-    >>> describe_unknown({"1": 1, "digit 1": None})
-    "'1' (did you mean 1?), 'digit 1'"
+    >>> describe_unknown({"1": 1, "cat": None})
+    "'1' (did you mean 1?), 'cat'"
     """
     named = [
         printable(repr(label)) + ("" if meant is None else f" (did you mean {meant!r}?)")
@@ -73,7 +88,8 @@ def class_warnings(by_site: Mapping[str, Collection[Label]]) -> list[str]:
     found = []
     for group in variants(sites)[:MAX_NAMED]:
         rarest = min(group, key=lambda label: len(sites[label]))
-        names = " and ".join(printable(repr(label)) for label in group)
+        *first, last = (printable(repr(label)) for label in group)
+        names = f"{', '.join(first)} and {last}"
         origin = ", ".join(sites[rarest][:3])
         rare = printable(repr(rarest))
         found.append(f"{names} may be meant as one class; {rare} comes from {origin}.")

@@ -156,7 +156,7 @@ class Roster:
                 "client",
                 f"a site of the roster{nearest(statement.client, self.clients)}",
                 statement.client,
-                hint="add its public key to the server's roster",
+                hint="`fedran federation add` with its enrolment.toml admits it",
             )
         verify(public, statement, signature)
         own = set(self.clients if cohort else self.edges.get(statement.client, ()))

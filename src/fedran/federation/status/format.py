@@ -72,8 +72,10 @@ def format_origin(task: str) -> str:
 
 
 def format_uploads(task: TaskStatus) -> str:
-    """How many uploads of a task were accepted, and what became of the others."""
-    parts = [f"{task.uploads} of {task.asked}"]
+    """From how many sites uploads of a task were accepted, and what became of the others."""
+    parts = [f"{task.accepted} of {task.asked}"]
+    if task.uploads > task.accepted:
+        parts.append(f"{task.uploads} uploads")
     if task.quarantined:
         parts.append(f"{task.quarantined} in quarantine")
     if task.refused:

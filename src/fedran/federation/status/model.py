@@ -138,6 +138,11 @@ class TaskStatus:
     accuracy: float | None
 
     @property
+    def accepted(self) -> int:
+        """Number of sites of which an upload was accepted. An edge may send several sums."""
+        return sum(outcome in ("accepted", "duplicate") for outcome in self.answered.values())
+
+    @property
     def asked(self) -> int:
         """Number of sites that were asked for an upload."""
         return len(self.answered) + len(self.declined) + len(self.missing)

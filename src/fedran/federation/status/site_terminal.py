@@ -72,7 +72,7 @@ def print_site(report: SiteReport, console: Console) -> None:
             f"  [bold]{escape(task.task)}[/]: {escape(task.code)}, {format_bytes(task.bytes)}, "
             f"made {format_age(report.at - task.made)}"
         )
-        for what, classes in (("sent", task.classes), ("withheld", task.withheld)):
+        for what, classes in (("contains", task.classes), ("withheld", task.withheld)):
             if classes:
                 shown = shortened([f"{format_label(c)} ({n:,})" for c, n in classes], MAX_CLASSES)
                 console.print(f"    {what}: {escape(shown)}")
