@@ -30,7 +30,7 @@ from fedran.core.nystrom import SKETCH_BASE, SKETCH_SLOPE, totals_to_summary
 from fedran.core.totals import Totals, aware_omega, blind_omega, totals
 from fedran.data.catalogue import dataset_title
 from fedran.data.stream import Task, make_stream
-from fedran.wire.fixed_point import row_bounds, totals_fixed_point, totals_rounding
+from fedran.wire.fixed_point import totals_fixed_point, totals_rounding
 
 RHOS = (0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.5, 3.0, 6.0)
 HELD_OUT = 6000
@@ -127,15 +127,8 @@ def summed(
     parts = [totals(phi(X[rows]), y[rows], task.classes, omega) for rows in task.rows]
     if not case.rounded:
         return totals_to_summary(sum(parts), omega, phi.fingerprint)
-    K, (norm, entry) = case.clients, row_bounds(phi.fingerprint)
-    fixed = totals_fixed_point(
-        len(task.classes),
-        *omega.shape,
-        row_norm=norm,
-        entry=entry,
-        most_rows=case.most_rows,
-        n_sites=K,
-    )
+    K, sizes = case.clients, {"most_rows": case.most_rows, "n_sites": case.clients}
+    fixed = totals_fixed_point(phi.fingerprint, len(task.classes), case.width, **sizes)
     codes = np.sum([fixed.encode(p.vector(), K) for p in parts], axis=0, dtype=np.uint32)
     total = Totals.from_vector(fixed.decode(codes), task.classes, *omega.shape)
     rounding = totals_rounding(fixed, K)

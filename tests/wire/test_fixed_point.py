@@ -100,13 +100,10 @@ def test_honest_totals_fit_into_the_public_scales(kind, n_sites):
     Z = np.abs(rng.standard_normal((64, 20)))
     Z[32:] = Z[0]
     H, y = phi(Z), np.repeat([0, 1], 32)
-    norm, entry = row_bounds(phi.fingerprint)
     seen = fedran.summarize(H[:32], y[:32], 16)
     for omega in (blind_omega(512, 32, 1), aware_omega(seen.factor, 32, 1), None):
         total = totals(H, y, (0, 1), omega)
-        fixed = totals_fixed_point(
-            2, 512, total.width, row_norm=norm, entry=entry, most_rows=64, n_sites=n_sites
-        )
+        fixed = totals_fixed_point(phi.fingerprint, 2, total.width, most_rows=64, n_sites=n_sites)
         vector = total.vector()
         decoded = fixed.decode(fixed.encode(vector, n_sites))
         assert np.all(np.abs(decoded - vector) <= np.repeat(fixed.errors(), fixed.sizes))
@@ -121,13 +118,10 @@ def test_rounding_hardly_changes_the_summary():
     spread = 1 / np.sqrt(1 + np.arange(30))
     y = rng.integers(0, 4, 1500)
     H = phi(rng.standard_normal((4, 30))[y] / 2 + 2 * spread * rng.standard_normal((1500, 30)))
-    norm, entry = row_bounds(phi.fingerprint)
     for omega in (blind_omega(400, 60, 1), None):
         parts = [totals(H[i::5], y[i::5], range(4), omega) for i in range(5)]
         width = parts[0].width
-        fixed = totals_fixed_point(
-            4, 400, width, row_norm=norm, entry=entry, most_rows=4096, n_sites=5
-        )
+        fixed = totals_fixed_point(phi.fingerprint, 4, width, most_rows=4096, n_sites=5)
         codes = np.sum([fixed.encode(p.vector(), 5) for p in parts], axis=0, dtype=np.uint32)
         total = Totals.from_vector(fixed.decode(codes), range(4), 400, width)
         rounded = totals_to_summary(total, omega, rounding=totals_rounding(fixed, 5)).validate()
@@ -145,11 +139,10 @@ def test_few_rows_at_coarse_scales_give_a_valid_summary(rows, n_sites, seed):
     rng = np.random.default_rng(seed)
     phi = fedran.RandomFeatures(6, 64, seed=1)
     H, y = phi(rng.standard_normal((rows, 6))), list(range(rows))
-    norm, entry = row_bounds(phi.fingerprint)
     for omega in (blind_omega(64, 8, 1), None):
         found = totals(H, y, range(5), omega)
         fixed = totals_fixed_point(
-            5, 64, found.width, row_norm=norm, entry=entry, most_rows=2**17, n_sites=n_sites
+            phi.fingerprint, 5, found.width, most_rows=2**17, n_sites=n_sites
         )
         vector = fixed.decode(fixed.encode(found.vector(), n_sites))
         total = Totals.from_vector(vector, range(5), 64, found.width)

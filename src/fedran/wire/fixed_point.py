@@ -127,30 +127,23 @@ def row_bounds(fingerprint: Fingerprint) -> tuple[float, float]:
     if energies is None:
         raise ValueError(
             "a secure sum needs rows of bounded norm, which this feature map does not have; use "
-            "kind='cosine' or kind='hellinger', or state row_norm"
+            "kind='cosine' or kind='hellinger'"
         )
-    return math.sqrt(energies[1]), DEVIATIONS
+    norm = math.sqrt(energies[1])
+    return norm, min(DEVIATIONS, norm)
 
 
 def totals_fixed_point(
-    n_classes: int,
-    out_features: int,
-    width: int | None,
-    *,
-    row_norm: float,
-    entry: float | None = None,
-    most_rows: int,
-    n_sites: int,
+    fingerprint: Fingerprint, n_classes: int, width: int | None, *, most_rows: int, n_sites: int
 ) -> FixedPoint:
     """The scales for ``Totals``, from facts that are public before any data.
 
     Parameters
     ----------
-    n_classes, out_features, width:
-        The length C of the class list, M, and s (None for the packed Gram).
-    row_norm, entry:
-        Bounds on ||h|| and on |h_m| of every row (``row_bounds``); raw features of unit norm have
-        1 and 1. Without ``entry`` it is ``row_norm``.
+    fingerprint:
+        Of the features. ValueError if their rows have no bound (``row_bounds``).
+    n_classes, width:
+        The length C of the class list, and s (None for the packed Gram).
     most_rows:
         The most rows n of one site in this sum.
     n_sites:
@@ -158,18 +151,18 @@ def totals_fixed_point(
 
     Notes
     -----
-    Bounds per entry: n for counts, n R^2 for the energy, n e for class sums, n e^2 for the Gram,
-    and 6 n e R / sqrt(s) for a sketch, because the columns of Omega have unit norm and directions
-    that were drawn without looking at the rows (at random, or in the span of the last task).
+    Bounds per entry, for rows of norm R with entries e: n for counts, n R^2 for the energy, n e for
+    class sums, n e^2 for the Gram, and 6 n e R / sqrt(s) for a sketch, because the columns of Omega
+    have unit norm and directions that were drawn without looking at the rows (at random, or in the
+    span of the last task).
     """
-    e = row_norm if entry is None else min(entry, row_norm)
+    R, e = row_bounds(fingerprint)
+    M = fingerprint.fields["M"]
+    assert isinstance(M, int)  # of random features, as row_bounds has checked
     n = positive_integer(most_rows, "most_rows")
-    if width is None:
-        last = n * e**2
-    else:
-        last = n * e * row_norm * min(1.5, DEVIATIONS / math.sqrt(width))
-    bounds = (n, n * row_norm**2, n * e, last)
-    return FixedPoint.for_bounds(section_sizes(n_classes, out_features, width), bounds, n_sites)
+    last = n * e**2 if width is None else n * e * R * min(1.5, DEVIATIONS / math.sqrt(width))
+    bounds = (n, n * R**2, n * e, last)
+    return FixedPoint.for_bounds(section_sizes(n_classes, M, width), bounds, n_sites)
 
 
 def totals_rounding(fixed: FixedPoint, n_sites: int) -> RoundingErrors:

@@ -31,7 +31,7 @@ from fedran.core.totals import (
 from fedran.federation.protocol.messages import MAX_WIDTH, read_labels
 from fedran.federation.secure.attempt import MAX_ATTEMPTS, MAX_SITES, canonical_json, check_digest
 from fedran.wire.container import Container, pack, unpack
-from fedran.wire.fixed_point import FixedPoint, row_bounds, totals_fixed_point, totals_rounding
+from fedran.wire.fixed_point import FixedPoint, totals_fixed_point, totals_rounding
 from fedran.wire.validation import DEFAULT_LIMITS, Header
 
 MAX_ROWS = 10**9
@@ -158,16 +158,8 @@ class Content:
 
     def fixed_point(self, fingerprint: Fingerprint) -> FixedPoint:
         """The scales of the numbers. They follow from public values only."""
-        row_norm, entry = row_bounds(fingerprint)
-        return totals_fixed_point(
-            len(self.classes),
-            int(str(fingerprint.fields["M"])),
-            self.width,
-            row_norm=row_norm,
-            entry=entry,
-            most_rows=self.max_rows,
-            n_sites=self.sites,
-        )
+        sizes = {"most_rows": self.max_rows, "n_sites": self.sites}
+        return totals_fixed_point(fingerprint, len(self.classes), self.width, **sizes)
 
     def test_matrix(self, out_features: int, encoded: bytes) -> NDArray[np.float32] | None:
         """Omega (M, s), decoded or drawn; None where the Gram matrix itself is summed."""

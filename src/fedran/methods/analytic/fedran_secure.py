@@ -228,16 +228,8 @@ class FedRANSecure(ExactAggregatorMethod):
     def _fixed_point(
         self, phi: RandomFeatures, classes: tuple[Label, ...], n_sites: int
     ) -> FixedPoint:
-        norm, entry = row_bounds(phi.fingerprint)
-        return totals_fixed_point(
-            len(classes),
-            self.out_features,
-            self._width,
-            row_norm=norm,
-            entry=entry,
-            most_rows=self.most_rows,
-            n_sites=n_sites,
-        )
+        sizes = {"most_rows": self.most_rows, "n_sites": n_sites}
+        return totals_fixed_point(phi.fingerprint, len(classes), self._width, **sizes)
 
     @staticmethod
     def _codes(blob: bytes, size: int, digest: str) -> NDArray[np.uint32]:
