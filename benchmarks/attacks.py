@@ -26,10 +26,10 @@ from fedran.core.features import row_energy_range
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.data.catalogue import digits
+from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.protocol.rows import Rows
 from fedran.federation.server.head import update_head
 from fedran.federation.server.influence import measure_influence
 from fedran.federation.server.settings import ServerSettings

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedran.core.errors import Refused
+from fedran.data.catalogue import load_dataset
 from fedran.data.feature_file import read_feature_file
 
 LABELS = {"train_labels": [0, 1], "test_labels": [1, 0]}
@@ -194,6 +195,25 @@ def test_x_and_y_are_split_into_the_same_training_and_test_rows_every_time(tmp_p
     together = {tuple(x) for x in np.concatenate([found.X_train, found.X_test])}
     assert together == set(rows)
     assert read_feature_file(tmp_path / "f.npz").hash == found.hash
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_with_a_column_of_labels_equals_x_and_y(suffix, tmp_path):
+    X, y = X_and_y()
+    np.savez(tmp_path / "f.npz", X=X, y=y)
+    labels = [*y.tolist(), ""]  # the last row has no label
+    rows = np.concatenate([X, X[:1]])
+    path = tmp_path / f"f{suffix}"
+    if suffix == ".csv":
+        lines = [",".join([*map(repr, x), c]) for x, c in zip(rows.tolist(), labels, strict=True)]
+        path.write_text("\n".join(["a,b,c,d,label", *lines]))
+    else:
+        arrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(
+            arrow.table({"label": labels} | {n: rows[:, i] for i, n in enumerate("abcd")}), path
+        )
+    assert read_feature_file(path).hash == read_feature_file(tmp_path / "f.npz").hash
+    assert load_dataset(str(path)).name == "f"
 
 
 def test_the_names_of_scikit_learn_mean_the_same_as_ours(tmp_path):

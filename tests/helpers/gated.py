@@ -3,7 +3,7 @@
 import numpy as np
 
 import fedran
-from fedran.federation.protocol.rows import Rows
+from fedran.data.rows import Rows
 from fedran.federation.server.validation_set import ValidationSet
 from helpers.made_federation import D, M, Sites, repeated
 

@@ -6,9 +6,9 @@ import pytest
 pytest.importorskip("cryptography")
 
 import fedran
+from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer, open_envelope
-from fedran.federation.protocol.rows import Rows
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.upload import Site
 

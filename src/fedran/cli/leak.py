@@ -109,7 +109,7 @@ def _read_message(path: Path) -> Summary | Mixture:
 
 def read_labelled(path: Path) -> tuple[Any, list[Any]]:
     """Features (n, d) and their labels, None where one is missing."""
-    from fedran.federation.protocol.rows import none_if_missing, read_rows
+    from fedran.data.rows import none_if_missing, read_rows
 
     require_file(path, READABLE)
     if path.suffix.lower() in (".csv", ".parquet"):

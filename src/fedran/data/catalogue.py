@@ -15,7 +15,14 @@ import numpy as np
 from fedran.core.errors import Refused, nearest
 from fedran.data.cifar import cifar100_binary, cifar100_python
 from fedran.data.dataset import Dataset, image_dataset
-from fedran.data.feature_file import held_out, images_of, load_arrays, read_feature_file, require
+from fedran.data.feature_file import (
+    held_out,
+    images_of,
+    is_table,
+    load_arrays,
+    read_feature_file,
+    require,
+)
 from fedran.data.image_files import PackedImages, image_folder
 from fedran.data.images import ArrayImages, ImageSet
 
@@ -47,7 +54,7 @@ DSA = (
 
 
 def load_dataset(name: str) -> Dataset:
-    """A dataset of ``DATASETS``, a feature file (``.npz``), or a folder of images.
+    """A dataset of ``DATASETS``, a feature file (``.npz``), a table, or a folder of images.
 
     A relative file is looked up in the current folder, then below FEDRAN_DATA. A folder holds
     images without features (see ``load_images``) for methods that train a network.
@@ -58,7 +65,7 @@ def load_dataset(name: str) -> Dataset:
     if name in DATASETS:
         return DATASETS[name]()
     path = Path(name)
-    if path.suffix == ".npz":
+    if path.suffix == ".npz" or is_table(path):
         if not path.is_file() and not path.is_absolute():
             if not os.environ.get(VARIABLE):
                 raise FileNotFoundError(
@@ -72,7 +79,7 @@ def load_dataset(name: str) -> Dataset:
         return image_dataset(load_images(name))
     raise ValueError(
         f"no dataset {name!r}{nearest(name, DATASETS)}; expected one of {', '.join(DATASETS)} "
-        "or the path of a feature file (.npz) or of a folder of images"
+        "or the path of a feature file (.npz), of a table (.csv, .parquet) or of a folder of images"
     )
 
 

@@ -1,6 +1,6 @@
-"""Feature files: .npz archives of features and labels, with a note on how they were made.
+"""Feature files: .npz archives of features and labels, with a note on how they were made; tables.
 
-``fedran.backbones.store.extract`` writes them.
+``fedran.backbones.store.extract`` writes the archives. A table has a column of labels.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.data.arrays import open_arrays
 from fedran.data.dataset import Dataset
+from fedran.data.rows import read_rows
 
 SOURCE = ("backbone", "weights", "preprocessing")
 ARCHIVE = "an .npz file of plain arrays"
@@ -35,7 +36,8 @@ def read_feature_file(path: str | Path, nonnegative: bool | None = None) -> Data
     ``test_codes`` in uint8 with ``scale`` (d,), which stand for (code / 255 * scale)^2; and
     ``train_labels`` and ``test_labels``. The names ``X_train``, ``y_train``, ``X_test`` and
     ``y_test`` mean the same. A file with only ``X`` and ``y`` has no test rows: three in ten rows
-    of each class, drawn with a fixed seed, become test rows.
+    of each class, drawn with a fixed seed, become test rows. So it is for a table (.csv, .parquet)
+    with a column ``label``; rows without a label are left out.
 
     Optional: ``train_groups`` (natural clients; ``groups`` beside ``X``), ``backbone``,
     ``weights``, ``preprocessing``, ``seconds_per_row`` and ``nonnegative`` (whether the backbone
@@ -43,7 +45,7 @@ def read_feature_file(path: str | Path, nonnegative: bool | None = None) -> Data
     such an array. A file that contradicts the declaration is refused.
     """
     path = Path(path)
-    arrays = _usual_names(load_arrays(path), path)
+    arrays = _usual_names(_read_table(path) if is_table(path) else load_arrays(path), path)
     train, test = (_features(arrays, part, path) for part in ("train", "test"))
     y_train, y_test = (require(arrays, f"{part}_labels", path) for part in ("train", "test"))
     seconds = arrays.get("seconds_per_row", np.array(np.nan))
@@ -68,6 +70,17 @@ def read_feature_file(path: str | Path, nonnegative: bool | None = None) -> Data
         seconds_per_row=None if np.isnan(seconds) else float(seconds),
         nonnegative=nonnegative,
     )
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is a table with a column of labels, by its suffix."""
+    return path.suffix.lower() in (".csv", ".parquet")
+
+
+def _read_table(path: Path) -> dict[str, NDArray[Any]]:
+    rows = read_rows(path)
+    known = [i for i, label in enumerate(rows.y) if label is not None]
+    return {"X": rows.X[known], "y": np.array([rows.y[i] for i in known])}
 
 
 def held_out(y: NDArray[Any]) -> NDArray[np.bool_]:
@@ -103,6 +116,8 @@ def _usual_names(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArr
 
 def images_of(path: Path) -> str | None:
     """The name or folder of the images that a feature file was made from, where it names them."""
+    if is_table(path):
+        return None
     with open_arrays(path, ARCHIVE) as file:
         return str(file["images"]) if "images" in file.files else None
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import fedran
 from fedran.cli.federation import app
+from fedran.data.rows import Rows
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.protocol.rows import Rows
 from fedran.federation.protocol.transport import blobs_of
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.server.influence import measure_influence

@@ -10,9 +10,9 @@ pytest.importorskip("flwr")
 from flwr.app import MessageType
 
 from fedran.core.errors import Refused
+from fedran.data.rows import Rows
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.receipts import Code, Receipt, receipts_from_json
-from fedran.federation.protocol.rows import Rows
 from fedran.federation.protocol.transport import fields_of, message_content
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.upload import Site as RealSite

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("cryptography")
 
 import fedran
+from fedran.data.rows import Rows
 from fedran.federation.protocol.class_counts import Count
-from fedran.federation.protocol.rows import Rows
 from fedran.federation.server import gate
 from fedran.federation.server.head import update_head
 from helpers.gated import VALIDATION, flipped, gated_sites, honest, rows, send, store_of

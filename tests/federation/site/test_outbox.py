@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
+from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.protocol.rows import Rows
 from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
 from helpers.made_federation import RULES

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from fedran.bench.results.result import DEFAULT_STUDY, require_study
 from fedran.core.errors import nearest, printable
+from fedran.data.feature_file import is_table
 from fedran.methods.registry import known_methods, make_method, settings
 from fedran.settings import Rule, Settings, at_least, check_table, one_line, positive, share
 from fedran.wire.files import read_toml
@@ -178,7 +179,7 @@ def dataset_name(dataset: str) -> str:
     ('digits', 'cifar100', 'photos.v2')
     """
     path = Path(dataset)
-    return path.stem if path.suffix == ".npz" else path.name
+    return path.stem if path.suffix == ".npz" or is_table(path) else path.name
 
 
 def load_or_quick(

@@ -15,8 +15,8 @@ from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures, require_nonnegative
 from fedran.core.head import Head
 from fedran.core.labels import Label
+from fedran.data.rows import Rows, read_rows
 from fedran.federation.protocol.class_counts import Counts, count_correct
-from fedran.federation.protocol.rows import Rows, read_rows
 from fedran.federation.server.settings import ServerSettings
 
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, printable, shortened
 from fedran.core.head import Head
 from fedran.core.labels import Label, canonical, ordered
+from fedran.data.rows import Rows
 from fedran.federation.protocol.class_names import unknown_labels, variants
 from fedran.federation.protocol.messages import Offer
-from fedran.federation.protocol.rows import Rows
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.upload import Site
 from fedran.wire.codec import decode

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedran.core.errors import Refused, printable
 from fedran.core.ids import check_id
-from fedran.federation.protocol.rows import Rows, none_if_missing, read_rows
+from fedran.data.rows import Rows, none_if_missing, read_rows
 
 log = logging.getLogger(__name__)
 SUFFIXES = (".npz", ".csv", ".parquet")

@@ -20,6 +20,7 @@ from fedran.core.labels import canonical, encode_labels
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
+from fedran.data.rows import Rows
 from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import (
@@ -31,7 +32,6 @@ from fedran.federation.protocol.messages import (
     seal,
 )
 from fedran.federation.protocol.receipts import Code
-from fedran.federation.protocol.rows import Rows
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings

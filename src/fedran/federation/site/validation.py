@@ -20,9 +20,9 @@ from fedran.core.errors import Refused
 from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
 from fedran.core.labels import Label, canonical
+from fedran.data.rows import Rows, read_rows
 from fedran.federation.protocol.class_counts import MAX_HEADS, Counts, count_correct
 from fedran.federation.protocol.messages import Offer, read_labels
-from fedran.federation.protocol.rows import Rows, read_rows
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.upload import Site
 from fedran.wire.codec import decode

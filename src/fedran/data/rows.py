@@ -1,4 +1,4 @@
-"""Rows with labels in a file (.npz, .csv, .parquet): a site's task, or the validation set."""
+"""Rows with labels in a file (.npz, .csv, .parquet): a dataset, a site's task, a validation set."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_rows(path: Path) -> Rows:
     ``.npz``: arrays ``labels`` and one of ``features``, ``images``. ``.csv`` and ``.parquet``: a
     column ``label``, and all other columns are features, in their order.
     """
-    match path.suffix:
+    match path.suffix.lower():
         case ".csv":
             return _read_csv(path)
         case ".parquet":
@@ -70,7 +70,7 @@ def read_rows(path: Path) -> Rows:
     except Refused:
         raise
     except UNREADABLE as reason:
-        log.warning("%s: %s", path, reason)
+        log.info("%s: %s", path, reason)
         objects = object_arrays(path)
         if objects:
             hint = f'{AS_TEXT}; "" means missing'
@@ -129,7 +129,7 @@ def _read_parquet(path: Path) -> Rows:
     except Refused:
         raise
     except (arrow.ArrowException, OSError, TypeError, ValueError) as reason:
-        log.warning("%s: %s", path, reason)
+        log.info("%s: %s", path, reason)
         expected = "a Parquet file of numbers with a column label"
         raise Refused(path.name, expected, type(reason).__name__) from None
     return Rows(X, none_if_missing(y))

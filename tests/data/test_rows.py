@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography")
-
 from fedran.core.errors import Refused
-from fedran.federation.protocol.rows import Rows
+from fedran.data.rows import Rows
 
 
 @pytest.mark.parametrize(
