@@ -117,7 +117,7 @@ def test_wrong_shares_are_followed_by_the_same_sum_for_nothing(
     assert charges(federation) == [("may", 1, federation.names)]
     assert cohorts(federation) == [(("cohort-2", "may.sum-2"), federation.names)]
     federation.write_settings(epsilon=EPSILON)
-    with pytest.raises(Refused, match="rows of site-1"):
+    with pytest.raises(Refused, match="one with a sum that the server does not have"):
         recharge(ServerPaths(federation.server), "may", agreed=True)
 
 
@@ -205,6 +205,23 @@ def test_sites_that_are_gone_for_good_cost_another_charge(tmp_path, monkeypatch)
     sent = read_sent(federation.files("site-1").note("may"))
     assert [(s.agreement, s.members) for s in sent] == [(0, tuple(names)), (1, tuple(left))]
     assert len({s.content for s in sent}) == 2
+
+
+def test_a_late_cohort_that_fails_is_given_up_beside_one_that_is_stored(tmp_path, monkeypatch):
+    federation = made(tmp_path, monkeypatch, n=6, tasks=("may",))
+    first, late = federation.names[:3], federation.names[3:]
+    run(federation, names=first)
+    nodes = {i: federation.node(name) for i, name in enumerate(federation.names)}
+    run(federation, nodes={**nodes, 5: federation.node("site-6", gone_after(Stage.REVEAL))})
+    assert [members for _, _, members in charges(federation)] == [first, late]
+    cost = recharge(ServerPaths(federation.server), "may", agreed=True)
+    assert (cost.sites, cost.row) == (tuple(late), pytest.approx(EPSILON))
+    for name in late:
+        federation.files(name).allow_repeat("may")
+    assert run(federation) == "complete"
+    assert [members for _, members in cohorts(federation)] == [first, late]
+    with federation.store() as store:
+        assert len(secure_round.Ledger(store.database).accepted("may")) == 1
 
 
 def test_the_status_names_the_sites_for_which_a_charged_sum_waits(

@@ -304,3 +304,14 @@ def test_sums_of_two_tasks_at_the_same_time_do_not_exceed_the_limit_of_a_site(tr
     assert trial.run("may", names=["site-1"], epsilon=500.0) == "short"
     trial.run("june", epsilon=500.0)
     assert len(trial.learned()[1]) == 1
+
+
+def test_a_site_whose_record_is_damaged_takes_part_in_no_private_sum(trial):
+    assert trial.run("may") == "complete"
+    path = trial.files("site-2").path("may", "note")
+    path.write_bytes(path.read_bytes()[:-5])
+    assert trial.run("june") == "short"
+    with trial.store() as store:
+        assert "may.note: expected what this site has written" in str(list(store.events.read()))
+    path.unlink()
+    assert trial.run("june") == "complete"

@@ -71,7 +71,7 @@ def test_no_order_of_failures_reveals_more_than_was_charged(tmp_path_factory, ev
     revealed = []
     for number, (what, members) in enumerate(events, 1):
         if members is None:
-            ledger.recharge("may")
+            ledger.recharge("may", [charge.attempt for charge in ledger.charges])
             continue
         known = ledger.unfinished("may")
         content = content_of(ledger.draw("may")) if known is None else known.content
@@ -116,7 +116,7 @@ def test_a_charged_sum_is_repeated_with_its_members_only_until_it_is_there(ledge
 
 def test_an_owner_who_recharges_pays_for_both_sums(ledger):
     ledger.charge(about_to_reveal(1, content_of(1), SITES[:3]), None)
-    ledger.recharge("may")
+    ledger.recharge("may", [1])
     assert (ledger.unfinished("may"), ledger.accepted("may")) == (None, (1,))
     draw = ledger.draw("may")
     assert draw > 1

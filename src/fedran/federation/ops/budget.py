@@ -55,8 +55,8 @@ def require_budget(paths: ServerPaths, task: str) -> None:
 def recharge(paths: ServerPaths, task: str, *, agreed: bool) -> CostOfRepeating:
     """What another sum of a task costs; if the owner ``agreed``, the next run may make it.
 
-    A sum that was charged and not received is given up then. A task whose sum is in the store is
-    refused: there is nothing to repeat.
+    Charged sums that the server does not have are given up then. If it has all of them, there is
+    nothing to repeat, and this is refused.
     """
     settings = paths.settings()
     if settings.noise is None:
@@ -67,21 +67,20 @@ def recharge(paths: ServerPaths, task: str, *, agreed: bool) -> CostOfRepeating:
     ):
         ledger = Ledger(store.database)
         everything, noise = ledger.charges, settings.noise
-        charges = [charge for charge in everything if charge.task == task]
-        sites = tuple(sorted({site for charge in charges for site in charge.sites}))
         known = {*store.state.covered, *members_in_quarantine(store)}
-        stored = [site for site in sites if (site, task) in known]
-        if stored:
-            expected = "a task of which the store has no sum"
-            raise Refused("task", expected, f"one with rows of {', '.join(stored[:5])}")
-        if any(math.isinf(charge.epsilon) for charge in charges):
+        charged = [charge for charge in everything if charge.task == task]
+        lost = [c for c in charged if not any((site, task) in known for site in c.sites)]
+        if charged and not lost:
+            raise Refused("task", "one with a sum that the server does not have", task)
+        if any(math.isinf(charge.epsilon) for charge in lost):
             raise Refused("task", "one whose sums all had noise", f"{task}, which had none")
-        accepted = [charge.attempt for charge in charges]
-        given = everything, task, sites, noise.budget, settings.total_epsilon, accepted
+        sites = tuple(sorted({site for charge in lost for site in charge.sites}))
+        attempts = [charge.attempt for charge in lost]
+        given = everything, task, sites, noise.budget, settings.total_epsilon, attempts
         if reason := over_budget(*given):
             raise OverBudget(f"another sum of task {task} is refused: {reason}")
         if agreed:
-            ledger.recharge(task)
+            ledger.recharge(task, attempts)
             roster, write = store.roster.clients, store.events.write
             sums = Coordinator(store.folder / FOLDER, roster, 0.0, write, 0.0)
             if task in sums.sums:
@@ -89,8 +88,8 @@ def recharge(paths: ServerPaths, task: str, *, agreed: bool) -> CostOfRepeating:
     new = Charge(0, 0.0, task, 0, noise.epsilon, noise.delta, sites)
     return CostOfRepeating(
         sites,
-        spent(charges, noise.delta).row,
-        spent([*charges, new], noise.delta).row,
+        spent(lost, noise.delta).row,
+        spent([*lost, new], noise.delta).row,
         spent(everything, noise.delta).person,
         spent([*everything, new], noise.delta).person,
         noise.delta,

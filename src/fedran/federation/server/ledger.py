@@ -225,12 +225,12 @@ class Ledger:
             used = 1 if known.content.noise is None else known.content.noise.draw
             self._write(task, unfinished=None, draw=max(self.draw(task), used + 1))
 
-    def recharge(self, task: str) -> None:
-        """Give up the sums of a task that were charged: their rows may be in another one."""
+    def recharge(self, task: str, attempts: Collection[int]) -> None:
+        """Give up sums of a task that were charged: their rows may be in another one."""
         with self.database.transaction():
             self.finish(task)
-            attempts = [charge.attempt for charge in self.charges if charge.task == task]
-            self._write(task, accepted=attempts, draw=self.draw(task) + 1)
+            accepted = sorted({*self.accepted(task), *attempts})
+            self._write(task, accepted=accepted, draw=self.draw(task) + 1)
 
     def _read(self, task: str) -> dict[str, Any]:
         found = json.loads(self.database.fact(f"sum {task}") or "{}")

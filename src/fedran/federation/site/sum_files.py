@@ -60,14 +60,19 @@ class SumFiles:
         write_atomically(self.path(state.attempt.task, "state"), state.to_bytes())
 
     def note(self, task: str) -> dict[str, Any]:
-        """What is known about a task; may be empty.
+        """What is known about a task; empty before the first attempt. A damaged one is refused.
 
         ``content``, ``fingerprint`` and ``limits`` of the contribution, or why it was ``refused``;
         for which contents one was ``made``; its ``noise``, and what was ``sent`` with noise; how
         many ``agreements`` to another sum were used; ``code``, ``digest`` and ``reason`` of the
         receipt.
         """
-        return read_json_object(self.path(task, "note"))
+        path = self.path(task, "note")
+        found = read_json_object(path)
+        if not found and path.is_file():
+            hint = "delete it only if you know what the rows of this task have spent"
+            raise Refused(path.name, "what this site has written", "a damaged file", hint)
+        return found
 
     def set_note(self, task: str, **changes: Any) -> None:
         """Add to what is known about a task."""
@@ -114,11 +119,13 @@ class SumFiles:
     def allow_repeat(self, task: str) -> None:
         """Take part in another sum of a task, also with other sites or rows, once."""
         try:
-            self.retry(task)
             state = self.state(task)
         except Refused:  # it is damaged, and of no use
+            self.set_note(task, refused="", limits=[], made=[])
             self.path(task, "state").unlink()
             state = None
+        else:
+            self.retry(task)
         number = 0 if state is None else state.attempt.number
         write_atomically(self.path(task, "repeat"), b"%d" % number)
 
@@ -127,9 +134,9 @@ class SumFiles:
         return int(self.note(task).get("agreements", 0)) + self.may_repeat(task, state)
 
     def sent(self) -> dict[str, tuple[SentNoise, ...]]:
-        """Task -> the noise that was sent with its rows."""
-        notes = self._notes().items()
-        return {task: found for task, note in notes if (found := read_sent(note))}
+        """Task -> the noise that was sent with its rows. A damaged note is refused."""
+        notes = {task: self.note(task) for task in self._notes()}
+        return {task: found for task, note in notes.items() if (found := read_sent(note))}
 
     def note_sent(self, state: SiteState) -> None:
         """Note what an answer with a masked vector, or with shares, may reveal of the rows."""
