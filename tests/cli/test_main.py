@@ -50,8 +50,9 @@ def test_every_help_page_fits_80_columns_and_describes_every_argument(cli, name)
     assert [(n, p.name) for n, p in arguments_of(command) if not p.help] == []
 
 
-def test_debug_shows_the_traceback(cli):
-    code, _, err = cli("--debug", "inspect", "nowhere")
+@pytest.mark.parametrize("arguments", ["--debug inspect nowhere", "inspect nowhere --debug"])
+def test_debug_shows_the_traceback(arguments, cli):
+    code, _, err = cli(*arguments.split())
     assert code == 2
     assert "Traceback" in err
 

@@ -26,7 +26,7 @@ def test_without_the_extra_there_are_tables_and_a_hint_but_no_page(cli, absent, 
     assert (code, err) == (0, "")
     assert "A_avg" in out
     assert "fedran" in out
-    assert "No pages were written." in out
+    assert "No pages were written, because " in out
     assert "install fedran's extra 'report'" in out
     assert "files of tables in tables" in out
 

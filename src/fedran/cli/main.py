@@ -94,6 +94,8 @@ def _options(
 def run(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code. An error is one line on stderr and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments  # before or after the command
+    arguments = [argument for argument in arguments if argument != "--debug"]
     try:
         code = app(args=arguments, prog_name="fedran", standalone_mode=False)
         if code == 130:
@@ -110,7 +112,7 @@ def run(arguments: list[str] | None = None) -> int:
         typer.echo("fedran: stopped", err=True)
         return 130
     except Exception as error:
-        if "--debug" in arguments:
+        if debug:
             traceback.print_exc()
             return 2
         if isinstance(error, OSError) and error.strerror:

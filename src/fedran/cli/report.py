@@ -72,7 +72,7 @@ def report(
     try:
         result = make_report(results, name, leakage)
     except MissingExtra as reason:
-        typer.echo(f"No pages were written. {reason}")
+        typer.echo(f"No pages were written, because {reason}")
         return
     page = result.write(folder / "report" if out is None else out)
     typer.echo(f"{page}")
