@@ -244,7 +244,7 @@ class ExactSum:
                 solution = solve_stack(self._factor(), sums.sums, lam)
             else:
                 solution = solve_gram(self._gram, sums.sums, lam)
-        return make_head(solution, sums.sums, lam, accounts, sums.classes, fingerprint)
+        return make_head(solution, sums, lam, accounts, fingerprint)
 
     def solve_with_leverages(
         self,
@@ -258,7 +258,7 @@ class ExactSum:
             sums, accounts = self.class_sums, self.accounts
             lam = ridge.value(accounts)
             solution = solve_gram(self._as_gram(), sums.sums, lam, rows)
-        head = make_head(solution, sums.sums, lam, accounts, sums.classes, fingerprint)
+        head = make_head(solution, sums, lam, accounts, fingerprint)
         assert solution.leverages is not None
         return head, solution.leverages
 

@@ -27,6 +27,7 @@ from fedran.core._linalg.arrays import (
 from fedran.core.accounts import Accounts
 from fedran.core.bounds import certified_rows, paper_weight_bound, weight_bound
 from fedran.core.calibration import SCORE_RANGE, Calibration, log_softmax
+from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, encode_labels, label_array, ordered, recode
@@ -227,16 +228,15 @@ class Head:
 
 def make_head(
     solution: Solution,
-    B: Float64[Array, "M C"],
+    sums: ClassSums,
     lam: float,
     accounts: Accounts,
-    classes: tuple[Label, ...],
-    fingerprint: Fingerprint | None,
+    fingerprint: Fingerprint | None = None,
 ) -> Head:
-    """A head from a solve of (G + lambda I) W = B, with its diagnosis."""
-    xp = namespace(B)
+    """A head from a solve of (G + lambda I) W = B for class sums B, with its diagnosis."""
+    xp = namespace(sums.sums)
     norm_W = float(xp.linalg.vector_norm(solution.weights))
-    norm_B = float(xp.linalg.vector_norm(B))
+    norm_B = float(xp.linalg.vector_norm(sums.sums))
     with np.errstate(over="ignore"):
         stored = cast(solution.weights, "float32")
     if not bool(xp.all(xp.isfinite(stored))) or (norm_W > 0 and not bool(xp.any(stored != 0))):
@@ -256,4 +256,4 @@ def make_head(
         eps_W=eps_W + rounding,
         eps_W_paper=paper_weight_bound(accounts, lam, norm_B, solution.outside),
     )
-    return Head(stored, classes, diagnosis, fingerprint)
+    return Head(stored, sums.classes, diagnosis, fingerprint)

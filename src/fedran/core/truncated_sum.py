@@ -122,9 +122,7 @@ class TruncatedSum:
         lam = Ridge.parse(ridge).value(total.accounts)
         solver = solve_subspace if complement == "drop" else solve_stack
         solution = solver(total.gram_factor(), total.class_sums, lam)
-        return make_head(
-            solution, total.class_sums, lam, total.accounts, total.classes, fingerprint
-        )
+        return make_head(solution, total.sums, lam, total.accounts, fingerprint)
 
     def gram(self) -> Float[Array, "M M"]:
         """The (M, M) Gram as if the open task were closed."""

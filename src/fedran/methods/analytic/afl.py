@@ -11,6 +11,7 @@ from scipy.linalg import LinAlgError, cho_factor, eigh
 
 from fedran.core._linalg.blas import mirror, unpack_lower
 from fedran.core.accounts import Accounts
+from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum
 from fedran.core.head import Head, make_head
@@ -158,7 +159,8 @@ class AFL(HeadMethod):
         if not self.remove_ridge:
             B = state.gram @ W
             solution = solve_gram(np.asfortranarray(G), B, added)
-            return make_head(solution, B, added, accounts, classes, None)
+            sums = ClassSums(classes, B, (0,) * len(classes))  # AFL needs no counts
+            return make_head(solution, sums, added, accounts)
         values, U = eigh(G)
         # Rounding moves no eigenvalue further than its own norm (Weyl).
         keep = values > state.rounding

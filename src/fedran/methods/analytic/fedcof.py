@@ -71,7 +71,7 @@ class FedCOF(ClassSumsClient, HeadMethod):
         lam = self.gamma * float(np.sum(counts - 1)) or self.gamma  # one row per class
         accounts = Accounts(int(counts.sum()), float(np.trace(G)))
         solution = solve_gram(np.asfortranarray(G), total.sums, lam)
-        head = make_head(solution, total.sums, lam, accounts, total.classes, None)
+        head = make_head(solution, total, lam, accounts)
         return replace(state, head=unit_columns(head))
 
     def dump(self, state: CofState) -> bytes:
