@@ -18,7 +18,7 @@ from fedran.core.aggregator import FLOAT32_ENERGY
 from fedran.core.calibration import Calibration, leave_one_out
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum
-from fedran.core.features import BLOCK_BYTES, Kind, RandomFeatures
+from fedran.core.features import Kind, RandomFeatures
 from fedran.core.head import Head
 from fedran.core.labels import Label, encode_labels, label_array, recode, require_labels
 from fedran.core.ridge import Ridge, seen_directions
@@ -32,8 +32,8 @@ NOVELTY_RANK = 64
 """Directions of the learned rows with which ``novelty`` compares."""
 FLOAT64_WIDTH = 2048
 """Up to this M the sums are float64, as scikit-learn's tolerances need. Wider ones are float32."""
-SMALL_BLOCK_BYTES = 16 * 2**20
-"""Block of random features up to that M. Larger blocks were slower and took more memory."""
+BLOCK_BYTES = 16 * 2**20
+"""Block of random features. Larger blocks were no faster and took more memory (measured)."""
 
 
 class _Batch(NamedTuple):
@@ -167,7 +167,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if phi.kind == "relu":
             _require_energy(batch.X, phi.out_features)
         try:
-            mapped = _blocks(phi, batch.X)
+            mapped = phi.blocks(batch.X, BLOCK_BYTES)
         except Refused as reason:  # in the words that scikit-learn's checks look for
             raise ValueError(f"Negative values in data: {reason.got}; {reason.hint}") from None
         if fresh:
@@ -313,7 +313,8 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Blocks of the random features of rows to predict."""
         check_is_fitted(self, "classes_")
         X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])
-        return _blocks(self.phi_, X if self.scaler_ is None else self.scaler_.transform(X))
+        rows = X if self.scaler_ is None else self.scaler_.transform(X)
+        return self.phi_.blocks(rows, BLOCK_BYTES)
 
     def predict(self, X: ArrayLike, reject: float | None = None) -> NDArray[Any]:
         """The best label of each row.
@@ -368,10 +369,6 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         merged._solved = {}
         merged._forget_head()
         return merged
-
-
-def _blocks(phi: RandomFeatures, X: ArrayLike) -> Iterator[tuple[slice, NDArray[Any]]]:
-    return phi.blocks(X, SMALL_BLOCK_BYTES if phi.out_features <= FLOAT64_WIDTH else BLOCK_BYTES)
 
 
 def _common_parameters(clf: FedRANClassifier) -> dict[str, Any]:
