@@ -10,6 +10,11 @@ from fedran.bench.results.result import Result, Seconds, TaskRecord
 from helpers.made_up import made_up
 
 
+def test_uploads_add_up_over_rounds():
+    r = made_up(upload=1000, rounds=10, tasks=3, clients=2)
+    assert metrics.cumulative_upload(r) == ([10, 20, 30], [800.0, 1600.0, 2400.0])
+
+
 def test_metrics_are_the_papers_formulas():
     r = made_up(
         tasks=2,

@@ -129,6 +129,13 @@ def total_upload(result: Result) -> int:
     return sum(sum(t.bytes_up) for t in result.tasks)
 
 
+def cumulative_upload(result: Result) -> tuple[list[int], list[float]]:
+    """Rounds and bytes of the mean client so far, after each task."""
+    rounds = np.cumsum([t.rounds for t in result.tasks])
+    sent = np.cumsum([np.mean(t.bytes_up) for t in result.tasks])
+    return [int(r) for r in rounds], [float(b) for b in sent]
+
+
 def total_download(result: Result) -> int:
     """Bytes received by all clients: before every round, and the last classifier."""
     clients = len(result.tasks[0].bytes_down)

@@ -1,4 +1,4 @@
-"""Accuracy after each task, and the bytes sent so far."""
+"""Accuracy after each task, and the differences between methods."""
 
 import re
 
@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 
 from fedran.bench.report.figures.chart import MUTED, render
-from fedran.bench.report.figures.curves import cumulative_upload, task_charts
+from fedran.bench.report.figures.curves import task_charts
 from fedran.bench.report.verdict import HIGHLIGHTED
 from helpers.made_up import METHODS, made_up
 from helpers.made_up_trained import heads, scratch
 
 pytest.importorskip("matplotlib")
-
-
-def test_uploads_add_up_over_rounds():
-    r = made_up(upload=1000, rounds=10, tasks=3, clients=2)
-    assert cumulative_upload(r) == ([10, 20, 30], [800.0, 1600.0, 2400.0])
 
 
 def drawn(runs):

@@ -1,4 +1,4 @@
-"""Curves over time: accuracy after each task, and the bytes sent so far."""
+"""Accuracy after each task, and the differences between methods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from fedran.bench.report.figures.chart import (
     slug,
     unique,
 )
-from fedran.bench.report.tables.table import MIB
 from fedran.bench.report.verdict import main_beta
 from fedran.bench.results.grouping import (
     Group,
@@ -102,17 +101,3 @@ def _steady(found: Sequence[Group], styles: dict[str, Style]) -> list[str]:
     """The coloured methods without training, whose differences are drawn; none if there is one."""
     names = [g.name for g in found if g.name in styles and not is_trained(g.first)]
     return names if len(names) > 1 else []
-
-
-def cumulative_upload(result: Result) -> tuple[list[int], list[float]]:
-    """Rounds and bytes of the mean client so far, after each task."""
-    rounds = np.cumsum([t.rounds for t in result.tasks])
-    sent = np.cumsum([np.mean(t.bytes_up) for t in result.tasks])
-    return [int(r) for r in rounds], [float(b) for b in sent]
-
-
-def mean_cumulative_upload(g: Group) -> tuple[list[int], list[float]]:
-    """Rounds and MiB of the mean client so far, after each task, mean over seeds."""
-    rounds = cumulative_upload(g.first)[0]
-    sent = np.mean([cumulative_upload(r)[1] for r in g.results], axis=0) / MIB
-    return rounds, [float(v) for v in sent]

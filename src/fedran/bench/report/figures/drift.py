@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedran.bench.report.figures.chart import (
     ACCENT,
     INK,
@@ -23,7 +25,7 @@ from fedran.bench.report.figures.chart import (
     slug,
     unique,
 )
-from fedran.bench.report.figures.curves import GREY, cumulative_upload, mean_cumulative_upload
+from fedran.bench.report.figures.curves import GREY
 from fedran.bench.report.tables.communication import group_of
 from fedran.bench.report.tables.drift import (
     drifting,
@@ -33,7 +35,7 @@ from fedran.bench.report.tables.drift import (
 )
 from fedran.bench.report.tables.table import MIB
 from fedran.bench.results.grouping import Group, Setting, setting_title
-from fedran.bench.results.metrics import is_trained, network
+from fedran.bench.results.metrics import cumulative_upload, is_trained, network
 from fedran.bench.results.result import Result
 
 if TYPE_CHECKING:
@@ -180,7 +182,8 @@ def _smallest_and_largest_network(found: Sequence[Group]) -> dict[str, Group]:
 
 def _sent(g: Group) -> tuple[list[int], list[float]]:
     """Rounds and MiB so far, after each task and, with equal uploads, after the first round."""
-    rounds, sent = mean_cumulative_upload(g)
+    rounds = cumulative_upload(g.first)[0]
+    sent = np.mean([cumulative_upload(r)[1] for r in g.results], axis=0) / MIB
     if rounds[0] == 1:
-        return rounds, sent
+        return rounds, sent.tolist()
     return [1, *rounds], [sent[0] / rounds[0], *sent]
