@@ -230,7 +230,7 @@ def test_a_result_that_cannot_be_written_is_one_sentence_and_changes_no_file(mad
     for target, words in [
         (folder / "none" / "labels.csv", f"the folder {folder / 'none'} does not exist"),
         ("/proc/labels.csv", "fedran: /proc/labels.csv: No such file or directory"),
-        (folder, "is not one"),
+        (folder, f"fedran: {folder}: Is a directory"),
         (folder / "rows.npy", "rows.npy is one of the files to read; name another file"),
         (folder / "head.fedran", "head.fedran is one of the files to read"),
     ]:

@@ -110,6 +110,18 @@ def test_a_folder_in_the_place_of_a_file_is_named_in_the_error(tmp_path):
     assert error.value.filename == str(tmp_path)
 
 
+def test_a_link_stays_a_link_and_a_pipe_stays_a_pipe(tmp_path):
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "target")
+    fedran.save(summary(), link)
+    assert link.is_symlink()
+    assert (tmp_path / "target").read_bytes() == fedran.encode(summary())
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="Not a regular file"):
+        fedran.save(summary(), pipe)
+    assert pipe.is_fifo()
+
+
 @pytest.mark.parametrize("call", ["replace", "fsync"])
 @pytest.mark.parametrize("crash", [OSError("disk full"), KeyboardInterrupt()])
 def test_a_crash_leaves_the_old_file_and_nothing_else(call, crash, tmp_path, monkeypatch):

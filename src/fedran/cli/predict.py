@@ -95,9 +95,7 @@ def predict(
 
 
 def _require_new(out: Path, inputs: tuple[Path | None, ...]) -> None:
-    """Refuse to write over an input, or over something that is not a file."""
-    if out.exists() and not out.is_file():
-        raise ValueError(f"--out: expected the name of a file, but {out} is not one")
+    """Refuse to write over an input."""
     if out.exists() and any(path is not None and path.samefile(out) for path in inputs):
         raise ValueError(f"--out: {out} is one of the files to read; name another file")
 

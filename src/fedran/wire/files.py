@@ -38,13 +38,18 @@ def write_atomically(path: str | Path, data: bytes) -> None:
 def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
     """A temporary file that replaces ``path`` when the block ends without an exception.
 
-    Its bytes are synced to disk before it is renamed.
+    Its bytes are synced to disk before it is renamed. A link stays, and its target is replaced.
+    Devices and pipes are refused: renaming a file to ``/dev/stdout`` would remove the device.
     """
     path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    if path.is_symlink():
+        path = path.resolve()
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
     try:
         handle, temporary = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
     except OSError as reason:  # it names the temporary file
