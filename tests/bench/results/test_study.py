@@ -1,8 +1,7 @@
-"""A study names what runs are for, in configurations, in results and in results of before."""
+"""A study names what runs are for, in configurations and in results."""
 
 import json
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -20,27 +19,7 @@ from fedran.bench.run.sweep import execute
 from helpers.made_up import made_up
 
 ROOT = Path(__file__).parents[3]
-MIGRATION = ROOT / "benchmarks" / "migrate_results.py"
 CONFIG = 'dataset = "digits"\n[stream]\ntasks = 2\nclients = 2\nbeta = 1\n[[method]]\nkey = "afl"\n'
-
-
-def schema_2(result):
-    fields = json.loads(result.to_json())
-    for later in ("study", "A_avg", "A_T", "arguments"):
-        del fields[later]
-    return json.dumps({**fields, "schema": 2}, sort_keys=True)
-
-
-def schema_3(result):
-    fields = json.loads(result.to_json())
-    for later in ("A_avg", "A_T", "arguments"):
-        del fields[later]
-    return json.dumps({**fields, "schema": 3}, sort_keys=True)
-
-
-@pytest.fixture
-def migrate():
-    return runpy.run_path(str(MIGRATION))["migrate"]
 
 
 @pytest.fixture
@@ -100,9 +79,10 @@ def test_a_line_with_an_unknown_study_is_refused():
         Result.from_json(line)
 
 
-def test_a_line_of_schema_2_is_refused_and_names_the_migration():
-    with pytest.raises(ValueError, match=r"got schema 2; benchmarks/migrate_results\.py"):
-        Result.from_json(schema_2(made_up()))
+def test_a_line_of_another_schema_is_refused():
+    line = made_up().to_json().replace('"schema": 4', '"schema": 3')
+    with pytest.raises(ValueError, match="of schema 4, got schema 3; run the configuration again"):
+        Result.from_json(line)
 
 
 def test_a_line_holds_the_averages_that_follow_from_its_accuracies():
@@ -112,51 +92,7 @@ def test_a_line_holds_the_averages_that_follow_from_its_accuracies():
     assert Result.from_json(json.dumps({**fields, "A_T": 0.0})).A_T == result.A_T
 
 
-def test_a_line_of_schema_3_is_read_and_migrated(migrate, tmp_path):
-    result = made_up(study="rank")
-    assert Result.from_json(schema_3(result)) == result
-    assert result.arguments is None
-    file = tmp_path / "old.jsonl"
-    file.write_text(schema_3(result) + "\n")
-    assert migrate(file)
-    assert file.read_text() == result.to_json() + "\n"
-    assert not migrate(file)
-
-
-@pytest.mark.parametrize(
-    ("config", "study"),
-    [
-        ("configs/paper/rank.toml", "rank"),
-        ("configs\\paper\\labels.toml", "labels"),
-        ("configs/paper/scratch.toml", "training"),
-        ("rank.toml", "accuracy"),
-        ("", "accuracy"),
-    ],
-)
-def test_migration_adds_the_study_and_changes_nothing_else(config, study, migrate, tmp_path):
-    result = made_up(config=config)
-    file = tmp_path / "old.jsonl"
-    file.write_text(schema_2(result) + "\n")
-    old_id = json.loads(file.read_text())["run_id"]
-    assert migrate(file)
-    (converted,) = read_results([file])
-    assert converted == made_up(config=config, study=study)
-    assert json.loads(file.read_text())["run_id"] == converted.run_id == old_id
-    assert not migrate(file)
-
-
-def test_a_sweep_goes_on_from_migrated_results(sweep, migrate):
-    file = sweep().file
-    (result,) = read_results([file])
-    file.write_text(schema_2(result) + "\n")
-    migrate(file)
-    outcome = sweep()
-    assert (outcome.done, outcome.skipped) == (0, 1)
-
-
-def test_the_committed_results_are_migrated():
+def test_the_committed_results_are_read_and_have_the_ids_of_their_runs():
     files = list((ROOT / "results").glob("*.jsonl"))
-    lines = [json.loads(line) for f in files for line in f.read_text().splitlines()]
-    assert {fields["schema"] for fields in lines} <= {3, 4}
-    for fields in lines:
-        assert fields["run_id"] == Result.from_json(json.dumps(fields)).run_id
+    for line in [line for f in files for line in f.read_text().splitlines()]:
+        assert json.loads(line)["run_id"] == Result.from_json(line).run_id

@@ -20,8 +20,6 @@ from fedran.core.labels import Label
 from fedran.wire.files import write_atomically
 
 SCHEMA = 4
-READABLE = (3, 4)
-"""Schema 3 did not record the arguments of the command, and had no A_avg and A_T."""
 
 DEFAULT_STUDY = "accuracy"
 STUDIES = {
@@ -174,13 +172,12 @@ class Result:
             fields = json.loads(line)
             fields.pop("run_id")
             for computed in ("A_avg", "A_T"):
-                fields.pop(computed, None)
-            if fields["schema"] not in READABLE:
+                fields.pop(computed)
+            if fields["schema"] != SCHEMA:
                 raise ValueError(
-                    f"expected results of schema {SCHEMA}, got schema {fields['schema']}; "
-                    "benchmarks/migrate_results.py converts schema 2"
+                    f"expected results of schema {SCHEMA}, got schema {fields['schema']}; run the "
+                    "configuration again"
                 )
-            fields["schema"] = SCHEMA
             require_study(fields["study"])
             fields["tasks"] = [read_record(t) for t in fields["tasks"]]
             return cls(**fields)
