@@ -69,7 +69,7 @@ def test_predict_writes_labels_to_a_file(made, cli):
         ("head.fedran", "text.npy", "text.npy: expected numbers, got the dtype <U1"),
         ("head.fedran", "none.npz", "none.npz: expected at least one row, got none"),
         ("head.fedran", "nan.npy", "nan.npy: Z: expected finite values, got NaN in row 1"),
-        ("head.fedran", "objects.npz", "got an array of Python objects (X); save labels with"),
+        ("head.fedran", "objects.npz", "Python objects (X); save features as numbers"),
         ("head.fedran", "/dev/null", "/dev/null: this is a pipe or a device"),
         ("plain.fedran", "rows.npy", "a head that identifies its features"),
     ],

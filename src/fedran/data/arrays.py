@@ -15,7 +15,7 @@ from fedran.core.errors import Refused
 
 UNREADABLE = (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 """Exceptions that NumPy raises for a foreign or damaged file."""
-AS_TEXT = "save labels with y.astype(str), or as integers"
+AS_TEXT = "save features as numbers, and labels with y.astype(str) or as integers"
 
 
 @contextmanager

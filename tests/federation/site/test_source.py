@@ -92,7 +92,7 @@ def test_a_parquet_file_without_its_library_names_the_extra(tmp_path, monkeypatc
 def test_labels_that_are_python_objects_get_a_remedy(tmp_path):
     X, y = rows(12)
     np.savez(tmp_path / "may.npz", features=X, labels=np.array(y, dtype=object))
-    with pytest.raises(Refused, match=r"Python objects \(labels\); save labels with"):
+    with pytest.raises(Refused, match=r"Python objects \(labels\); save features as"):
         FolderSource(tmp_path)("may")
 
 
