@@ -116,6 +116,8 @@ def test_wrong_shares_are_followed_by_the_same_sum_for_nothing(
     assert wrong_shares[0] == wrong_shares[1], "the same sites, rows and noise"
     assert charges(federation) == [("may", 1, federation.names)]
     assert cohorts(federation) == [(("cohort-2", "may.sum-2"), federation.names)]
+    (noted,) = federation.files("site-1").sent()["may"]
+    assert (noted.attempt, noted.members) == (2, tuple(federation.names)), "its own record"
     federation.write_settings(epsilon=EPSILON)
     with pytest.raises(Refused, match="one with a sum that the server does not have"):
         recharge(ServerPaths(federation.server), "may", agreed=True)

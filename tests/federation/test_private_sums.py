@@ -14,6 +14,7 @@ from rich.console import Console
 import fedran
 from fedran.core.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.ops.budget import OverBudget, recharge, require_budget
+from fedran.federation.secure.spending import SentNoise, spent_epsilon
 from fedran.federation.server import secure_round
 from fedran.federation.server.entries import Charge
 from fedran.federation.server.ledger import over_budget, spent
@@ -295,6 +296,28 @@ def test_two_sums_of_a_task_count_together_for_the_limit_of_its_rows(trial):
         trial.set_site(name, max_epsilon=1000.0)
     assert trial.run("may", epsilon=500.0) == "complete"
     assert len(trial.learned()[1]) == 2
+
+
+def test_a_server_that_asks_twice_does_not_erase_what_a_site_has_spent(trial):
+    def twice(message, answer):
+        answer()
+        return answer()
+
+    for name in trial.names:
+        trial.set_site(name, max_epsilon=1000.0, max_total_epsilon=600.0)
+    nodes = {i: trial.node(name, twice) for i, name in enumerate(trial.names)}
+    assert trial.run("may", nodes=nodes, epsilon=500.0) == "complete"
+    assert trial.run("june", epsilon=500.0) == "short"
+    assert len(trial.learned()[1]) == 1
+
+
+def test_a_sum_counts_for_a_site_that_sent_its_vector_and_revealed_nothing():
+    """Other sites may have revealed it. Its operator was not asked before the second one."""
+    lost = SentNoise(0, 1, "a" * 64, 500.0, 1e-5)
+    again = replace(lost, attempt=2, content="b" * 64, members=("site-1", "site-2", "site-3"))
+    both = gaussian_epsilon(composed([Budget(500.0, 1e-5).mu] * 2), 1e-5)
+    assert spent_epsilon([[lost, again]], 1e-5) == pytest.approx(both)
+    assert spent_epsilon([[lost, replace(lost, attempt=2)]], 1e-5) == pytest.approx(500.0)
 
 
 def test_sums_of_two_tasks_at_the_same_time_do_not_exceed_the_limit_of_a_site(trial):

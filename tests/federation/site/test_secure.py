@@ -15,6 +15,7 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.secure.attempt import Request, Stage
 from fedran.federation.secure.pinning import PinnedRoster
+from fedran.federation.server import secure_round
 from fedran.federation.server.cohorts import make_attempt, make_content
 from fedran.federation.site.app import LocalSite
 from fedran.federation.site.outbox import Outbox
@@ -23,7 +24,7 @@ from fedran.federation.site.secure import CANNOT_ADD, MAX_CONTENTS, NoContributi
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.site.upload import Site
 from fedran.federation.status.site_terminal import print_site
-from helpers.secure_federation import D, SecureFederation, rows
+from helpers.secure_federation import D, PrivateFederation, SecureFederation, requests_in, rows
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def three(tmp_path, monkeypatch):
     return SecureFederation(tmp_path, monkeypatch)
 
 
-def advertise(federation, number=1, name="site-1", task="may", **changes):
+def advertise(federation, number=1, name="site-1", task="may", roster="", **changes):
     """Ask a site to take part in an attempt with these settings of the server."""
     file = federation.folder / "sites" / name / "site.toml"
     settings = load_settings(SiteSettings, file)
@@ -43,6 +44,7 @@ def advertise(federation, number=1, name="site-1", task="may", **changes):
         store.rules = replace(store.rules, fingerprint=asked.features().fingerprint)
         content = make_content(asked, store, task, "", 1)
         attempt = make_attempt(asked, store, task, number, content)
+    attempt = replace(attempt, roster=roster or attempt.roster)
     request = Request(attempt, Stage.ADVERTISE).to_bytes()
     return me.answer(asked.offer(task), request, content.fields(), b"")
 
@@ -126,6 +128,29 @@ def test_the_agreement_to_another_sum_is_used_up_by_the_next_attempt_and_by_no_o
     advertise(three, 2)
     files.path("may", "repeat").write_bytes(left)  # as after a crash before it was deleted
     assert not files.may_repeat("may", files.state("may"))
+
+
+@pytest.mark.parametrize("kind", [SecureFederation, PrivateFederation])
+def test_a_request_that_is_refused_does_not_replace_a_vector_that_has_left(
+    tmp_path, monkeypatch, kind
+):
+    """The attempt goes on, and a repetition must give the same sum, also with three of three."""
+    federation = kind(tmp_path, monkeypatch, tasks=("may",))
+
+    def quiet(message, answer):
+        return None if Stage.CONFIRM in [r.stage for r in requests_in(message)] else answer()
+
+    nodes = {i: federation.node(name, quiet) for i, name in enumerate(federation.names)}
+    monkeypatch.setattr(secure_round, "MAX_ATTEMPTS", 1)
+    assert federation.run("may", nodes=nodes) == "short"
+    files = federation.files("site-1")
+    assert files.state("may").stage is Stage.CONFIRM
+    before = files.vector("may")
+    federation.put("site-1", "may", *rows(999))
+    with pytest.raises(Refused, match="roster of the attempt"):
+        advertise(federation, 2, roster="0" * 64)
+    assert np.array_equal(files.vector("may"), before)
+    assert federation.run("may") == "complete"
 
 
 def test_a_file_that_is_missing_after_rows_were_read_is_a_refusal_like_others(three, monkeypatch):

@@ -62,14 +62,12 @@ def read_sent(note: Mapping[str, Any]) -> tuple[SentNoise, ...]:
 def task_mu(sent: Iterable[SentNoise]) -> float:
     """The mu that the rows of one task have spent.
 
-    Between two agreements of the operator, a vector of this site is in one sum at most
-    (``docs/explanation/secure-sums.md``), so the largest mu counts. Their sums compose.
+    Contents compose: each has noise of its own, and its sum may be known, also if this site
+    revealed no share. With one content, a vector of this site is in one sum at most
+    (``docs/explanation/secure-sums.md``). An attempt that gave no sum is counted too.
     """
-    largest: dict[int, float] = {}
-    for one in sent:
-        mu = Budget(one.epsilon, one.delta).mu
-        largest[one.agreement] = max(mu, largest.get(one.agreement, 0.0))
-    return composed(list(largest.values()))
+    spent = {one.content: Budget(one.epsilon, one.delta).mu for one in sent}
+    return composed(list(spent.values()))
 
 
 def spent_epsilon(tasks: Iterable[Iterable[SentNoise]], delta: float) -> float:

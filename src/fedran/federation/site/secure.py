@@ -146,8 +146,12 @@ class Participant:
         known = task in (name for name, _ in files.settled())
         # Others may have revealed a sum with this site's vector. Sent again, it must be the same:
         # the difference would tell what changed, and new noise could be averaged out.
+        # This holds also before a request that is refused later: the attempt under way goes on.
         sent = () if state is None else state.sent
-        fixed = known or any(s.survivors or s.content == content.digest for s in sent)
+        left = {s.content for s in (*sent, *read_sent(note))}
+        if state is not None and Stage.MASK in state.answers:
+            left.add(state.attempt.content)
+        fixed = known or content.digest in left or any(s.survivors for s in sent)
         if fixed and not files.may_repeat(task, state):
             same = note.get("content") == content.digest
             if same and files.path(task, "vector").is_file():

@@ -149,8 +149,8 @@ class SumFiles:
         entry = replace(same[0] if same else new, attempt=attempt.number)
         if Stage.REVEAL in state.answers:
             entry = replace(entry, members=state.survivors)
-        kept = [asdict(s) for s in (*before, entry) if s not in same]
-        self.set_note(attempt.task, sent=kept)
+        others = (s for s in before if s not in same)
+        self.set_note(attempt.task, sent=[asdict(s) for s in (*others, entry)])
 
     def settle(self, receipt: Receipt) -> None:
         """Keep the server's receipt, and delete the secrets of a sum that the server has."""
