@@ -15,10 +15,12 @@ from fedran.cli.federation import app
 from fedran.core.dp import Budget, composed, gaussian_epsilon
 from fedran.core.errors import Refused
 from fedran.federation.ops.budget import OverBudget, recharge
+from fedran.federation.ops.maintenance import back_up, restore
 from fedran.federation.secure import unmasking
 from fedran.federation.secure.attempt import AttemptFailed, Stage
 from fedran.federation.secure.spending import SentNoise, read_sent
 from fedran.federation.server import secure_round
+from fedran.federation.server.ledger import Ledger
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.status.reader import Reader
 from helpers.secure_federation import PrivateFederation, SecureFederation, deaf, requests_in
@@ -49,6 +51,14 @@ def lose_files(federation):
     """The files of the server's attempts are gone."""
     for path in (federation.server / "state" / "sums").iterdir():
         path.unlink()
+
+
+def replace_database(federation, backup):
+    """The database is lost, and somebody copies an older one into its place."""
+    state = federation.server / "state"
+    for path in (*state.glob("snapshot-*"), *state.glob("store.db*")):
+        path.unlink()
+    backup.rename(state / "store.db")
 
 
 def made(tmp_path, monkeypatch, n=3, **options):
@@ -223,7 +233,7 @@ def test_a_late_cohort_that_fails_is_given_up_beside_one_that_is_stored(tmp_path
     assert run(federation) == "complete"
     assert [members for _, members in cohorts(federation)] == [first, late]
     with federation.store() as store:
-        assert len(secure_round.Ledger(store.database).accepted("may")) == 1
+        assert len(Ledger(store.database).accepted("may")) == 1
 
 
 def test_the_status_names_the_sites_for_which_a_charged_sum_waits(
@@ -354,16 +364,49 @@ def test_after_any_two_faults_one_sum_was_revealed_and_charged_once(tmp_path, mo
     assert [task for task, _, _ in charges(federation)].count("may") == 1
 
 
+@pytest.mark.parametrize("lost", ["by restore", "with the database"])
+def test_a_sum_that_was_revealed_before_its_charge_was_lost_is_stored_with_a_charge(
+    tmp_path, monkeypatch, lost
+):
+    """``restore`` keeps the charge. Otherwise the file of the attempt tells that it is needed."""
+    federation = made(tmp_path, monkeypatch, tasks=("may",))
+    paths = ServerPaths(federation.server)
+    paths.nodes.mkdir()
+    with federation.store():
+        back_up(paths, tmp_path / "backup")
+    with monkeypatch.context() as patch:
+        patch.setattr(secure_round, "receive_sum", kill)
+        with pytest.raises(Killed):
+            run(federation)
+    if lost == "by restore":
+        restore(paths, tmp_path / "backup")
+        assert charges(federation) == [("may", 1, federation.names)]
+    else:
+        replace_database(federation, tmp_path / "backup" / "store.db")
+        assert charges(federation) == []
+    assert run(federation, names=["site-1"], total_epsilon=EPSILON - 1) == "complete"
+    assert charges(federation) == [("may", 1, federation.names)]
+    assert cohorts(federation) == [(("cohort-1", "may.sum-1"), federation.names)]
+
+
+def test_a_number_in_the_ledger_or_the_store_is_not_used_again(tmp_path, monkeypatch):
+    """``repair`` saves what is intact, and may lose the list of numbers."""
+    federation = made(tmp_path, monkeypatch, n=6, tasks=("may",))
+    first, late = federation.names[:3], federation.names[3:]
+    run(federation, names=first)
+    with federation.store() as store:
+        store.database.set_fact("attempts", "{}")
+    run(federation, names=late)
+    assert [members for _, members in cohorts(federation)] == [first, late]
+    assert [members for _, _, members in charges(federation)] == [first, late]
+
+
 def test_charges_that_a_restored_backup_does_not_know_are_told_by_the_sites(tmp_path, monkeypatch):
     federation = made(tmp_path, monkeypatch)
     with federation.store() as store:
         store.database.copy_to(tmp_path / "backup.db")
     assert run(federation) == "complete"
-    for path in (federation.server / "state").glob("s*-*"):  # snapshots, and SQLite's own files
-        path.unlink() if path.is_file() else None
-    for path in (federation.server / "state").glob("store.db*"):
-        path.unlink()
-    (tmp_path / "backup.db").rename(federation.server / "state" / "store.db")
+    replace_database(federation, tmp_path / "backup.db")
     assert charges(federation) == []
     assert run(federation, "june", total_epsilon=TWICE - 1) == "short"
     ((task, _, members),) = charges(federation)

@@ -128,6 +128,22 @@ def test_an_owner_who_recharges_pays_for_both_sums(ledger):
     assert "rows of a" in ledger.charge(about_to_reveal(3, content_of(draw + 1), SITES), None)
 
 
+def test_a_restored_backup_keeps_charges_draws_and_numbers_of_both_histories(tmp_path):
+    old, new = (Ledger(Database(tmp_path / name)) for name in ("old", "new"))
+    old.database.add_charge("may", 1, 1.0, 1e-5, ("a", "b", "c"))
+    new.database.add_charge("may", 1, 1.0, 1e-5, ("a", "b", "d"))
+    new.database.add_charge("may", 2, 1.0, 1e-5, ("e", "f", "g"))
+    old.database.set_fact("attempts", '{"may": 3, "june": 1}')
+    new.database.set_fact("attempts", '{"may": 2}')
+    for _ in range(2):
+        old.recharge("may", [])
+    new.recharge("may", [1])
+    old.carry_over(new.charges, new.facts())
+    assert [(c.attempt, c.sites[-1]) for c in old.charges] == [(1, "c"), (2, "d"), (3, "g")]
+    assert (old.draw("may"), old.accepted("may")) == (3, (1,))
+    assert old.database.fact("attempts") == '{"may": 3, "june": 1}'
+
+
 ENTRY = {"agreement": 0, "attempt": 4, "content": "a" * 64, "epsilon": 1.0, "delta": 1e-5}
 
 

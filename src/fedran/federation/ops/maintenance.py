@@ -16,6 +16,7 @@ from fedran.federation.server.database import Database
 from fedran.federation.server.entries import Tombstone
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.integrity import salvage, verify
+from fedran.federation.server.ledger import Ledger
 from fedran.federation.server.schema import FILE, SNAPSHOTS
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.sqlite_file import StoreDamaged, StoreFailed
@@ -72,8 +73,9 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
     """Replace the database by that of a backup; returns what was forgotten again.
 
     What was forgotten after the backup was made stays forgotten: by the tombstones in the present
-    database, and by signed records, for the case that it is lost. The epoch is a new one, so that
-    sites send again what the backup does not contain. The old database is kept beside it.
+    database, and by signed records, for the case that it is lost. What the present ledger has
+    charged stays charged. The epoch is a new one, so that sites send again what the backup does not
+    contain. The old database is kept beside it.
     """
     key = record_key(paths)
     tombstones = [t for path in records for t in check_record(path.read_text(), key)]
@@ -82,14 +84,16 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
         try:
             with closing(Database(paths.state)) as present:
                 tombstones += present.tombstones()
+                charges, facts = present.ledger(), Ledger(present).facts()
         except (FileNotFoundError, StoreDamaged, StoreFailed):
-            pass
+            charges, facts = [], []
         with TemporaryDirectory(dir=paths.state, prefix=".restore-") as folder:
             shutil.copyfile(backup / FILE, Path(folder) / FILE)
             with closing(Database(folder)) as database:
                 known = set(database.tombstones())
                 again = [t for t in dict.fromkeys(tombstones) if t not in known]
                 database.forget(again)
+                Ledger(database).carry_over(charges, facts)
                 database.new_epoch()
                 database.set_served("outdated")
                 EventLog(database).write("restore", forgotten=len(again))

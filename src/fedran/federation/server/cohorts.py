@@ -76,9 +76,16 @@ def make_attempt(
 
 
 def next_number(store: Store, task: str, at_least: int = 1) -> int:
-    """A number that no attempt at this sum had. It is on disk before it is used."""
+    """A number that no attempt at this sum had. It is on disk before it is used.
+
+    After a repair, the ledger and the sums in the store may know more than the list of numbers.
+    """
     numbers = json.loads(store.database.fact("attempts") or "{}")
-    numbers[task] = max(numbers.get(task, 0) + 1, at_least)
+    known = {*store.aggregator.absorbed, *store.database.quarantine(), *store.forgotten}
+    names = [client for client, of in known if is_cohort(client) and base_task(of) == task]
+    used = [int(name.removeprefix(COHORT)) for name in names]
+    used += [charge.attempt for charge in store.database.ledger() if charge.task == task]
+    numbers[task] = max([numbers.get(task, 0) + 1, at_least, *(number + 1 for number in used)])
     store.database.set_fact("attempts", json.dumps(numbers))
     return int(numbers[task])
 

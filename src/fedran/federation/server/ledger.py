@@ -183,13 +183,16 @@ class Ledger:
         return over_budget(*given, self.accepted(task))
 
     def charge(self, opened: OpenSum, total_epsilon: float | None) -> str:
-        """Charge a sum that is about to be revealed; returns why it must not be, or nothing."""
+        """Charge a sum that is about to be revealed; returns why it must not be, or nothing.
+
+        If sites have revealed shares, and the ledger does not know, it is charged in any case.
+        """
         task, content, members = opened.attempt.task, opened.content, opened.state.survivors
         noise, known = content.noise, self.unfinished(task)
         if known is not None:
             same = (known.content, known.members) == (content, members)
             return "" if same else _cannot_finish(task, known)
-        if noise is not None:
+        if noise is not None and not opened.state.answered(Stage.REVEAL):
             given = self.charges, task, members, noise.budget, total_epsilon
             if reason := over_budget(*given, self.accepted(task)):
                 return reason
@@ -217,6 +220,26 @@ class Ledger:
         return [
             Charge(0, 0.0, t, 0, e, d, sites) for t, e, d, sites in (believed - known).elements()
         ]
+
+    def facts(self) -> list[list[str]]:
+        """Names and values of what was decided about the next sums, and of their numbers."""
+        return self.database.rows("facts", "WHERE name = 'attempts' OR name LIKE 'sum %'")
+
+    def carry_over(self, charges: Sequence[Charge], facts: Sequence[Sequence[str]]) -> None:
+        """Add what the ledger knew that a backup replaces: a restored backup undoes no charge."""
+        with self.database.transaction():
+            for c in charges:
+                known = {
+                    other.attempt: other.sites for other in self.charges if other.task == c.task
+                }
+                taken = known.get(c.attempt, c.sites) != c.sites
+                number = max(known) + 1 if taken else c.attempt
+                self.database.add_charge(c.task, number, c.epsilon, c.delta, c.sites)
+            for name, value in facts:
+                found, mine = json.loads(value), json.loads(self.database.fact(name) or "{}")
+                numbers = {key: n for key, n in found.items() if isinstance(n, int)}
+                larger = {key: max(n, mine.get(key, n)) for key, n in numbers.items()}
+                self.database.set_fact(name, json.dumps({**mine, **found, **larger}))
 
     def finish(self, task: str) -> None:
         """The server has the sum, or gives it up. Another sum of the task gets fresh noise."""

@@ -209,9 +209,10 @@ class SecureRound(Round):
         """Note what is spent by sums that are about to be revealed, also by those without noise.
 
         One that no longer fits the budget is given up: others were revealed since it was opened.
+        One that was revealed already is charged here only if the ledger has lost its charge.
         """
         for task, opened in list(self.sums.sums.items()):
-            if opened.state.stage is not Stage.REVEAL:
+            if opened.state.stage not in (Stage.REVEAL, None):
                 continue
             if reason := self.ledger.charge(opened, self.settings.total_epsilon):
                 self.attempts[task] = MAX_ATTEMPTS

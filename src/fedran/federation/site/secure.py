@@ -148,7 +148,7 @@ class Participant:
         # the difference would tell what changed, and new noise could be averaged out.
         # This holds also before a request that is refused later: the attempt under way goes on.
         sent = () if state is None else state.sent
-        left = {s.content for s in (*sent, *read_sent(note))}
+        left = {s.content for s in sent} | {s.content for s in read_sent(note)}
         if state is not None and Stage.MASK in state.answers:
             left.add(state.attempt.content)
         fixed = known or content.digest in left or any(s.survivors for s in sent)
