@@ -16,6 +16,7 @@ from fedran.core.dp import Budget, composed, gaussian_epsilon
 from fedran.core.errors import Refused
 from fedran.federation.ops.budget import OverBudget, recharge
 from fedran.federation.ops.maintenance import back_up, restore
+from fedran.federation.protocol.transport import message_content
 from fedran.federation.secure import unmasking
 from fedran.federation.secure.attempt import AttemptFailed, Stage
 from fedran.federation.secure.spending import SentNoise, read_sent
@@ -263,6 +264,8 @@ def test_a_member_that_left_blocks_a_charged_sum_until_the_owner_pays(
         federation.files(name).allow_repeat("may")
     assert run(federation, names=left) == "short"
     assert "exactly these sites (site-5 cannot take part)" in caplog.text
+    (waiting,) = Reader(federation.server).read().sums
+    assert waiting.text == "a charged sum of 5 sites is repeated; it waits for site-5"
     recharge(ServerPaths(federation.server), "may", agreed=True)
     assert run(federation, names=left) == "complete"
     assert [members for _, members in cohorts(federation)] == [left]
@@ -421,3 +424,53 @@ def test_one_site_alone_cannot_spend_the_budget(tmp_path, monkeypatch):
     federation.files("site-1").set_note("april", sent=[asdict(lie)])
     assert run(federation, total_epsilon=EPSILON + 1) == "complete"
     assert [task for task, _, _ in charges(federation)] == ["may"]
+
+
+def says_it_is_ahead(message, answer):
+    """A site that reveals nothing and says that it knows a later attempt."""
+    for request in requests_in(message):
+        if request.stage is Stage.REVEAL:
+            number = request.attempt.number
+            refused = {f"may.{number}": {"reason": "none of your business", "number": number + 1}}
+            fields = {"client": "site-1", "head": "", "settled": [], "waiting": [], "protocol": 1}
+            return message_content({**fields, "refused": refused}, {})
+    return answer()
+
+
+def test_one_site_cannot_end_a_sum_that_the_others_can_reveal(tmp_path, monkeypatch):
+    federation = made(tmp_path, monkeypatch, n=5, tasks=("may",))
+    nodes = {i: federation.node(name) for i, name in enumerate(federation.names)}
+    run(federation, nodes={**nodes, 0: federation.node("site-1", says_it_is_ahead)})
+    assert cohorts(federation) == [(("cohort-1", "may.sum-1"), federation.names)]
+
+
+def test_a_site_that_lost_an_attempt_which_needs_it_does_not_block_the_task_without_a_word(
+    tmp_path, monkeypatch
+):
+    federation = made(tmp_path, monkeypatch, tasks=("may",))
+    nodes = {i: federation.node(name) for i, name in enumerate(federation.names)}
+    run(federation, nodes={**nodes, 2: federation.node("site-3", gone_after(Stage.REVEAL))})
+    files = federation.files("site-3")
+    files.path("may", "state").write_bytes(b"damaged")
+    files.allow_repeat("may")
+    assert run(federation) == "short"
+    (waiting,) = Reader(federation.server).read().sums
+    assert waiting.text == "a charged sum of 3 sites is repeated; it waits for site-3"
+    recharge(ServerPaths(federation.server), "may", agreed=True)
+    for name in ("site-1", "site-2"):
+        federation.files(name).allow_repeat("may")
+    assert run(federation) == "complete"
+    assert len(charges(federation)) == 2
+
+
+def test_a_charged_sum_of_fewer_sites_than_are_needed_now_says_so(tmp_path, monkeypatch, caplog):
+    federation = made(tmp_path, monkeypatch, n=4, tasks=("may",))
+    nodes = {i: federation.node(name) for i, name in enumerate(federation.names[:3])}
+    run(federation, nodes={**nodes, 1: federation.node("site-2", gone_after(Stage.REVEAL))})
+    lose_files(federation)
+    assert run(federation, min_sites=4) == "short"
+    assert "exactly these sites (min_sites is 4 now)" in caplog.text
+    (waiting,) = Reader(federation.server).read().sums
+    assert waiting.text == "a charged sum of 3 sites is repeated; the next run attempts it"
+    run(federation)
+    assert [members for _, members in cohorts(federation)] == [federation.names[:3]]

@@ -138,7 +138,9 @@ def test_a_task_that_would_exceed_the_budget_of_a_person_is_refused(trial, caplo
     assert trial.run("june", epsilon=500.0, total_epsilon=both) == "complete"
 
 
-def test_a_sum_of_late_sites_that_was_opened_before_others_spent_the_budget(tmp_path, monkeypatch):
+def test_a_sum_of_late_sites_that_was_opened_before_others_spent_the_budget(
+    tmp_path, monkeypatch, caplog
+):
     """It fitted when it was opened, together with the one of the next task."""
     federation = PrivateFederation(tmp_path, monkeypatch, n=6)
     one = Budget(500.0, 1e-5).mu
@@ -148,6 +150,7 @@ def test_a_sum_of_late_sites_that_was_opened_before_others_spent_the_budget(tmp_
     assert federation.run("june", names[:5], min_clients=3, **budget) == "quorum"
     assert list((federation.server / "state" / "sums").glob("may.*.state")), "it waits"
     federation.run("", names, **budget)
+    assert "in server.toml; nothing was revealed" in caplog.text
     _, ledger, uploads = federation.learned()
     assert [charge.task for charge in ledger] == ["may", "june"]
     assert len(uploads) == 2

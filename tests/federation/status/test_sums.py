@@ -70,5 +70,6 @@ def test_a_site_shows_its_sums_and_a_roster_that_has_changed(late):
 
 
 def test_a_sum_under_way_says_which_exchange_it_is_in():
-    found = SumStatus("may", 2, "mask", ["a", "b"], ["c"], 3, False, [])
-    assert found.text == "exchange 3 of 5 (mask): 2 of 3 sites, 3 needed, missing c"
+    found = SumStatus("may", 2, "mask", ["a", "b"], ["c"], 3, False, [], ["d"])
+    told = "exchange 3 of 5 (mask): 2 of 4 sites, 3 needed, missing c, refused by d"
+    assert found.text == told

@@ -48,6 +48,8 @@ class OpenSum:
     """Whether this run waits no longer for it: a later run continues."""
     refused: dict[str, str] = field(default_factory=dict)
     """Sites that refused the present stage, and why."""
+    gone: set[str] = field(default_factory=set)
+    """Sites that no longer have this attempt, as they say. They cannot answer it."""
     unsaved: bool = False
     """Whether answers came since the state was written."""
     left_out: frozenset[str] = frozenset()
@@ -67,6 +69,12 @@ class OpenSum:
         found = set(self.state.waiting_for) - self.refused.keys() - self.left_out
         vectors = self.members and self.state.stage is Stage.MASK
         return found & self.members if vectors else found
+
+    @property
+    def can_be_revealed(self) -> bool:
+        """Whether enough sites have revealed shares, or still can."""
+        able = set(self.state.asked) - self.gone
+        return len(able.union(self.state.answered(Stage.REVEAL))) >= self.state.needed
 
     @property
     def name(self) -> str:
@@ -249,10 +257,13 @@ class Coordinator:
         """Delete everything about a task's attempt. The caller has the sum in its store."""
         self._delete(self.sums.pop(task).name)
 
-    def fail(self, task: str, reason: str) -> None:
-        """Give up an attempt. The server knows no vector; another attempt has other masks."""
+    def fail(self, task: str, reason: str, *, uncharged: bool = False) -> None:
+        """Give up an attempt. The server knows no vector; another attempt has other masks.
+
+        ``uncharged``: it was not charged, so that no site was asked to reveal shares.
+        """
         opened = self.sums.pop(task)
-        asked = opened.state.stage in (Stage.REVEAL, None)
+        asked = opened.state.stage in (Stage.REVEAL, None) and not uncharged
         revealed = "shares may have been revealed" if asked else "nothing was revealed"
         log.warning("%s: no sum: %s; %s", opened.name, reason, revealed)
         self.report("sum", name=opened.name, state="failed", reason=reason)
@@ -283,6 +294,7 @@ def describe(opened: OpenSum) -> dict[str, Any]:
         "answered": list(state.answered(state.stage)) if state.stage else [],
         "waiting": sorted(opened.waiting_for),
         "needed": state.needed if state.stage else 0,
+        "refused": sorted(opened.refused),
         "repeats": sorted(opened.members),
         "idle": opened.idle,
     }

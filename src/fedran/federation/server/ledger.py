@@ -157,12 +157,18 @@ class Ledger:
         content, omega = Content.read(found["content"]), bytes.fromhex(found["omega"])
         return Unfinished(content, omega, tuple(found["participants"]), tuple(found["members"]))
 
+    def members_of_unfinished(self) -> dict[str, tuple[str, ...]]:
+        """Tasks whose next attempt must repeat a sum -> the members of this sum."""
+        found = {task: self.unfinished(task) for task in {charge.task for charge in self.charges}}
+        return {task: known.members for task, known in found.items() if known is not None}
+
     def refusal(
         self,
         task: str,
         asked: Collection[str],
         stored: Collection[str],
         noise: Budget | None,
+        min_sites: int,
         total_epsilon: float | None,
     ) -> str:
         """Why no attempt at the sum of a task may begin; empty: one may.
@@ -171,11 +177,12 @@ class Ledger:
         """
         known = self.unfinished(task)
         if known is not None:
-            gone = set(known.members).difference(asked)
-            if not gone:
+            gone, few = set(known.members).difference(asked), len(known.members) < min_sites
+            if not gone and not few:
                 return ""
-            if noise is not None and not gone <= set(stored):
-                return _cannot_finish(task, known, gone)
+            if noise is not None and not (gone and gone <= set(stored)):
+                why = f"{', '.join(sorted(gone)[:5])} cannot take part"
+                return _cannot_finish(task, known, why if gone else f"min_sites is {min_sites} now")
             self.finish(task)  # the server has it, or it has no noise to account for
         if noise is None:
             return ""
@@ -263,9 +270,9 @@ class Ledger:
         self.database.set_fact(f"sum {task}", json.dumps({**self._read(task), **changes}))
 
 
-def _cannot_finish(task: str, found: Unfinished, gone: Collection[str] = ()) -> str:
-    """Why a charged sum, of which some sites are ``gone``, blocks its task."""
-    without = f" ({', '.join(sorted(gone)[:5])} cannot take part)" if gone else ""
+def _cannot_finish(task: str, found: Unfinished, why: str = "") -> str:
+    """A charged sum that cannot be repeated now blocks its task."""
+    without = f" ({why})" if why else ""
     return (
         f"a sum of {', '.join(found.members[:5])} in task {task} was charged and may have been "
         f"revealed, so it can only be repeated with exactly these sites{without}; see what another "

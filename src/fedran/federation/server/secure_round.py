@@ -203,7 +203,8 @@ class SecureRound(Round):
         asked = self.store.roster.clients.keys() - decided.keys()
         stored = {site for site, code in decided.items() if code is not Code.FORGOTTEN}
         budget = None if noise is None else noise.budget
-        return self.ledger.refusal(task, asked, stored, budget, self.settings.total_epsilon)
+        limits = self.settings.min_sites, self.settings.total_epsilon
+        return self.ledger.refusal(task, asked, stored, budget, *limits)
 
     def _charge(self) -> None:
         """Note what is spent by sums that are about to be revealed, also by those without noise.
@@ -216,7 +217,7 @@ class SecureRound(Round):
                 continue
             if reason := self.ledger.charge(opened, self.settings.total_epsilon):
                 self.attempts[task] = MAX_ATTEMPTS
-                self.sums.fail(task, reason)
+                self.sums.fail(task, reason, uncharged=True)
 
     def _ask(self, offer: dict[str, Any], limit: float) -> None:
         """Send every node what it is asked now. Nodes with nothing new are left alone."""
@@ -286,7 +287,8 @@ class SecureRound(Round):
         """A site does not take part. If it knows a higher attempt, the next one is higher.
 
         A site is believed once per task and run, and not far above the present number: a lying
-        site can neither keep the server busy nor use up the numbers.
+        site can neither keep the server busy nor use up the numbers. It cannot end a sum that
+        others can reveal without it.
         """
         self.sums.refuse(client, name, str(why.get("reason")))
         task, last = name.rpartition(".")[0], why.get("number")
@@ -294,11 +296,18 @@ class SecureRound(Round):
         if opened is None or opened.name != name or type(last) is not int:
             return
         ahead, known = last - opened.attempt.number, (client, task)
+        last_stage = opened.state.stage is Stage.REVEAL
+        if last_stage and ahead:
+            opened.gone.add(client)
+        if last_stage and opened.can_be_revealed:
+            return
         if 0 < ahead <= MAX_AHEAD and known not in self.corrected:
             self.corrected.add(known)
             next_number(self.store, task, last)
             self.attempts[task] = max(0, self.attempts.get(task, 0) - 1)
             self.sums.fail(task, f"{client} knows attempt {last}")
+        elif last_stage:
+            self.sums.fail(task, f"{client} no longer has it, and too few others do")
 
     def _commit(self, finished: FinishedSum, task: str, quorum: Quorum) -> None:
         """Put a sum into the store as the upload of a cohort, and tell its members."""

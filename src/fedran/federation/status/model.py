@@ -85,26 +85,30 @@ class SumStatus:
     """Whether no run is at work on it: it waits for sites."""
     repeats: list[str]
     """The sites of a sum that was charged and not received. All of them are needed."""
+    refused: list[str]
+    """Sites that refused this stage."""
 
     @property
     def text(self) -> str:
         """The state in one sentence.
 
-        >>> SumStatus("may", 1, "advertise", ["site-4"], ["site-5"], 3, True, []).text
+        >>> SumStatus("may", 1, "advertise", ["site-4"], ["site-5"], 3, True, [], []).text
         '1 of 3 sites that are needed wait: site-4'
         """
         here = ", ".join(self.answered) or "none"
         if self.idle and self.stage == "advertise" and self.repeats:
             gone = ", ".join(site for site in self.repeats if site not in self.answered)
-            return f"a charged sum of {len(self.repeats)} sites is repeated; it waits for {gone}"
+            waits = f"it waits for {gone}" if gone else "the next run attempts it"
+            return f"a charged sum of {len(self.repeats)} sites is repeated; {waits}"
         if self.idle and self.stage == "advertise":
             return f"{len(self.answered)} of {self.needed} sites that are needed wait: {here}"
-        total = len(self.answered) + len(self.waiting)
+        total = len(self.answered) + len(self.waiting) + len(self.refused)
         number = STAGES.index(Stage(self.stage)) + 1
         missing = f", missing {', '.join(self.waiting[:8])}" if self.waiting else ""
+        refused = f", refused by {', '.join(self.refused[:8])}" if self.refused else ""
         return (
             f"exchange {number} of {len(STAGES)} ({self.stage}): {len(self.answered)} of {total} "
-            f"sites, {self.needed} needed{missing}"
+            f"sites, {self.needed} needed{missing}{refused}"
         )
 
 

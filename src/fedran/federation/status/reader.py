@@ -24,7 +24,7 @@ from fedran.federation.secure.pinning import roster_fingerprint
 from fedran.federation.server.database import Database
 from fedran.federation.server.entries import Charge, Run, SolvedHead, Task, Waiting
 from fedran.federation.server.events import read_events
-from fedran.federation.server.ledger import over_budget, spent
+from fedran.federation.server.ledger import Ledger, over_budget, spent
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 from fedran.federation.status.connections import Connections
 from fedran.federation.status.counts import Counts, Event, SiteCounts, TaskCounts
@@ -117,17 +117,22 @@ class Reader:
                 CohortStatus(cohort, base_task(task), members, rows)
                 for cohort, task, rows, members in stored.cohorts
             ],
-            sums=self._sums(),
+            sums=self._sums(stored),
             budget=self._budget(stored.ledger),
         )
 
     def _roster_fingerprint(self) -> str:
         if self.settings.privacy == "none":
             return ""
+        clients = self._roster()
+        return "" if clients is None else roster_fingerprint(clients)
+
+    def _roster(self) -> dict[str, str] | None:
+        """The roster; None if it cannot be read. The list of sites says so then."""
         try:
-            return roster_fingerprint(Roster.load(self.folder / self.settings.roster).clients)
-        except (ValueError, OSError):  # the list of sites says so
-            return ""
+            return Roster.load(self.folder / self.settings.roster).clients
+        except (ValueError, OSError):
+            return None
 
     def _budget(self, ledger: list[Charge]) -> str:
         """What differential privacy has spent; empty where there is none."""
@@ -149,15 +154,28 @@ class Reader:
             )
         return told
 
-    def _sums(self) -> list[SumStatus]:
-        """Secure sums that are under way, as the server noted them. They change meanwhile."""
+    def _sums(self, stored: Stored) -> list[SumStatus]:
+        """Secure sums that are under way, as the server noted them. They change meanwhile.
+
+        Charged sums that no attempt repeats now are among them, with their members in the roster.
+        """
         names = [f.name for f in fields(SumStatus)]
         notes = map(read_json_object, sorted((self.state / SUMS).glob("*.json")))
-        return [
+        found = [
             SumStatus(**{name: note[name] for name in names})
             for note in notes
             if note.get("stage") and set(names) <= note.keys()
         ]
+        attempts = {charge.task: charge.attempt for charge in stored.ledger}
+        roster = self._roster() or {}
+        for task in stored.unfinished.keys() - {opened.task for opened in found}:
+            members = list(stored.unfinished[task])
+            here = [site for site in members if site in roster]
+            closed = SumStatus(
+                task, attempts.get(task, 0), "advertise", here, [], len(members), True, members, []
+            )
+            found.append(closed)
+        return found
 
     def _held(self, content: str) -> HeldStatus | None:
         """The head that is held back, with the commands that end this."""
@@ -187,6 +205,7 @@ class Reader:
                 found.counts.add_uploads(database.upload_sizes(), database.upload_lists())
                 found.cohorts = database.cohorts()
                 found.ledger = database.ledger()
+                found.unfinished = Ledger(database).members_of_unfinished()
                 found.counts.add_cohorts(found.cohorts)
                 found.counts.add_forgotten(database.tombstones())
                 for event in read_events(database, without="accepted"):
@@ -247,6 +266,7 @@ class Stored:
     seen: dict[str, float] = field(default_factory=dict)
     cohorts: list[tuple[str, str, int, list[str]]] = field(default_factory=list)
     ledger: list[Charge] = field(default_factory=list)
+    unfinished: dict[str, tuple[str, ...]] = field(default_factory=dict)
     flower: str = ""
     held: str = ""
     influence: str = ""
