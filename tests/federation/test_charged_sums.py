@@ -2,7 +2,7 @@
 
 import itertools
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from fedran.federation.secure import unmasking
 from fedran.federation.secure.attempt import AttemptFailed, Stage
 from fedran.federation.secure.spending import SentNoise, read_sent
 from fedran.federation.server import secure_round
+from fedran.federation.server.entries import Tombstone
 from fedran.federation.server.ledger import Ledger
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.status.reader import Reader
@@ -271,6 +272,59 @@ def test_a_member_that_left_blocks_a_charged_sum_until_the_owner_pays(
     assert [members for _, members in cohorts(federation)] == [left]
 
 
+def test_rows_that_were_forgotten_do_not_give_up_a_charged_sum_unasked(
+    tmp_path, monkeypatch, caplog
+):
+    federation = made(tmp_path, monkeypatch, n=5, tasks=("may",))
+    nodes = {i: federation.node(name) for i, name in enumerate(federation.names)}
+    nodes |= {i: federation.node(federation.names[i], gone_after(Stage.REVEAL)) for i in (3, 4)}
+    run(federation, nodes=nodes)
+    with federation.store() as store:
+        store.database.forget([Tombstone("site-5", "may", "", 0.0, "owner")])
+    assert run(federation, names=federation.names[:4]) == "short"
+    assert "exactly these sites (site-5 cannot take part)" in caplog.text
+    with federation.store() as store:
+        assert Ledger(store.database).unfinished("may") is not None
+
+
+def test_after_forget_the_other_members_make_another_sum_beside_one_that_is_stored(
+    tmp_path, monkeypatch
+):
+    federation = made(tmp_path, monkeypatch, n=7, tasks=("may",))
+    first, left = federation.names[:3], federation.names[3:6]
+    run(federation, names=first)
+    run(federation)
+    folder = str(federation.server)
+    said = CliRunner().invoke(app, ["forget", folder, "site-7", "--task", "may"])
+    assert "see `fedran federation recharge` first" in said.output
+    assert CliRunner().invoke(app, ["recharge", folder, "may", "--yes"]).exit_code == 0
+    for name in left:
+        federation.files(name).allow_repeat("may")
+    run(federation, names=federation.names[:6])
+    assert [members for _, members in cohorts(federation)] == [first, left]
+    assert len(charges(federation)) == 3
+
+
+def test_a_sum_in_quarantine_is_not_given_up(tmp_path, monkeypatch):
+    federation = made(tmp_path, monkeypatch, tasks=("may",))
+    assert run(federation, first_rows=10) == "short"
+    assert cohorts(federation) == [], "it waits for a person"
+    with pytest.raises(Refused, match="one with a sum that the server does not have"):
+        recharge(ServerPaths(federation.server), "may", agreed=True)
+
+
+def test_a_repetition_in_which_a_member_is_late_is_attempted_again(
+    tmp_path, monkeypatch, wrong_shares, caplog
+):
+    federation = made(tmp_path, monkeypatch, n=4, tasks=("may",))
+    nodes = {i: federation.node(name) for i, name in enumerate(federation.names)}
+    nodes[3] = federation.node("site-4", deaf(Stage.MASK, attempt=2))
+    assert run(federation, nodes=nodes) == "complete"
+    assert "repeats a sum, and site-4 did not answer stage mask" in caplog.text
+    assert wrong_shares[0] == wrong_shares[1]
+    assert cohorts(federation) == [(("cohort-3", "may.sum-3"), federation.names)]
+
+
 def test_a_site_whose_operator_agreed_sends_no_new_noise_for_nothing(tmp_path, monkeypatch):
     """The server would take it for the noise that it has charged."""
     federation = made(tmp_path, monkeypatch)
@@ -422,6 +476,9 @@ def test_one_site_alone_cannot_spend_the_budget(tmp_path, monkeypatch):
     federation = made(tmp_path, monkeypatch)
     lie = SentNoise(0, 1, "a" * 64, 1000.0, 1e-5, ("site-1", "site-2", "site-3"))
     federation.files("site-1").set_note("april", sent=[asdict(lie)])
+    others = replace(lie, members=("site-2", "site-3", "site-4"))  # without site-1, which tells it
+    federation.files("site-1").set_note("march", sent=[asdict(others)])
+    federation.files("site-2").set_note("march", sent=[asdict(others)])
     assert run(federation, total_epsilon=EPSILON + 1) == "complete"
     assert [task for task, _, _ in charges(federation)] == ["may"]
 

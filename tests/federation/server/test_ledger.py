@@ -17,6 +17,7 @@ from fedran.federation.server.ledger import Ledger, read_revealed
 
 SITES = ("a", "b", "c", "d")
 COHORTS = [c for n in (3, 4) for c in itertools.combinations(SITES, n)]
+KEYS = {site: f"key of {site}" for site in SITES}
 NOISE = Noise(1.0, 1e-5, honest=2)
 MU = Budget(1.0, 1e-5).mu
 
@@ -27,7 +28,8 @@ def content_of(draw):
 
 def about_to_reveal(number, content, members, participants=SITES):
     """An attempt whose sites have confirmed the list of members."""
-    state = SimpleNamespace(survivors=members, answered={Stage.ADVERTISE: participants}.get)
+    answered = {Stage.ADVERTISE: participants}.get
+    state = SimpleNamespace(survivors=members, answered=answered, roster=KEYS)
     attempt = SimpleNamespace(task="may", number=number)
     return SimpleNamespace(attempt=attempt, content=content, omega=b"center", state=state)
 
@@ -63,7 +65,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(EVENTS, max_size=7))
 def test_no_order_of_failures_reveals_more_than_was_charged(tmp_path_factory, events):
     """Every attempt that may reveal counts as known, whether or not it gave a sum."""
@@ -106,8 +108,9 @@ def test_a_charged_sum_is_repeated_with_its_members_only_until_it_is_there(ledge
     assert (found.participants, found.members) == (SITES, SITES[:3])
     assert ledger.charge(about_to_reveal(2, content, SITES[:3]), None) == ""
     assert [charge.attempt for charge in ledger.charges] == [1]
-    refused = ledger.charge(about_to_reveal(3, content, SITES), None)
-    assert "only be repeated with exactly these sites" in refused
+    for other in ((content, SITES), (content_of(2), SITES[:3])):
+        refused = ledger.charge(about_to_reveal(3, *other), None)
+        assert "only be repeated with exactly these sites" in refused
     ledger.finish("may")
     assert (ledger.unfinished("may"), ledger.draw("may")) == (None, 2)
     assert "rows of a, b" in ledger.charge(about_to_reveal(4, content_of(2), ("a", "b", "d")), None)
@@ -142,6 +145,24 @@ def test_a_restored_backup_keeps_charges_draws_and_numbers_of_both_histories(tmp
     assert [(c.attempt, c.sites[-1]) for c in old.charges] == [(1, "c"), (2, "d"), (3, "g")]
     assert (old.draw("may"), old.accepted("may")) == (3, (1,))
     assert old.database.fact("attempts") == '{"may": 3, "june": 1}'
+
+
+def test_a_charged_sum_waits_for_sites_that_can_send_the_same_noise(ledger):
+    """A site that comes back with another key has probably lost its files."""
+    ledger.charge(about_to_reveal(1, content_of(1), SITES[:3]), None)
+    limits = NOISE.budget, 3, None
+    assert ledger.refusal("may", KEYS, (), *limits) == ""
+    assert "(c cannot take part)" in ledger.refusal("may", {**KEYS, "c": "new"}, (), *limits)
+    assert "(a, b cannot take part)" in ledger.refusal("may", {"c": KEYS["c"]}, (), *limits)
+    assert "(min_sites is 4 now)" in ledger.refusal("may", KEYS, (), NOISE.budget, 4, None)
+    assert ledger.unfinished("may") is not None
+
+
+def test_an_owner_who_recharges_gets_fresh_noise_also_without_an_unfinished_sum(ledger):
+    """A restored backup does not know it: sites have told that they were in a sum."""
+    ledger.database.add_charge("may", 4, 1.0, 1e-5, SITES)
+    ledger.recharge("may", [4])
+    assert ledger.draw("may") == 2
 
 
 ENTRY = {"agreement": 0, "attempt": 4, "content": "a" * 64, "epsilon": 1.0, "delta": 1e-5}

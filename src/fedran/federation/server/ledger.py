@@ -110,6 +110,8 @@ class Unfinished:
     participants: tuple[str, ...]
     """The sites that advertised keys. With them, the members may take part again."""
     members: tuple[str, ...]
+    keys: Mapping[str, str]
+    """The identity keys of its members. A site with another one may have lost its noise."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ class Ledger:
 
     A charge is written before the first site is asked to reveal, and is never taken back: from then
     on the sum counts as known, whatever becomes of the attempt. A site adds its rows and its noise
-    once per content, and sends the same integers in every attempt with that content. The field
+    once per content, and sends the same integers in every attempt with that content. (A site that
+    loses its files cannot; one with a new key is taken for such a site and counts as gone.) The field
     ``draw`` of the noise makes another content, with fresh noise. So there are three cases:
 
     1. *The same content and the same members* as a charged sum: its numbers are the same. Another
@@ -155,7 +158,8 @@ class Ledger:
         if found is None:
             return None
         content, omega = Content.read(found["content"]), bytes.fromhex(found["omega"])
-        return Unfinished(content, omega, tuple(found["participants"]), tuple(found["members"]))
+        participants, members = tuple(found["participants"]), tuple(found["members"])
+        return Unfinished(content, omega, participants, members, found.get("keys", {}))
 
     def members_of_unfinished(self) -> dict[str, tuple[str, ...]]:
         """Tasks whose next attempt must repeat a sum -> the members of this sum."""
@@ -165,7 +169,7 @@ class Ledger:
     def refusal(
         self,
         task: str,
-        asked: Collection[str],
+        asked: Mapping[str, str],
         stored: Collection[str],
         noise: Budget | None,
         min_sites: int,
@@ -173,11 +177,13 @@ class Ledger:
     ) -> str:
         """Why no attempt at the sum of a task may begin; empty: one may.
 
-        ``asked`` are the sites that may take part, ``stored`` those whose rows the server has.
+        ``asked`` are the sites that may take part with their keys, ``stored`` those whose rows the
+        server has.
         """
         known = self.unfinished(task)
         if known is not None:
-            gone, few = set(known.members).difference(asked), len(known.members) < min_sites
+            here = {site for site, key in asked.items() if known.keys.get(site, key) == key}
+            gone, few = set(known.members) - here, len(known.members) < min_sites
             if not gone and not few:
                 return ""
             if noise is not None and not (gone and gone <= set(stored)):
@@ -209,6 +215,7 @@ class Ledger:
             "omega": opened.omega.hex(),
             "participants": opened.state.answered(Stage.ADVERTISE),
             "members": members,
+            "keys": {member: opened.state.roster[member] for member in members},
         }
         with self.database.transaction():
             self.database.add_charge(task, opened.attempt.number, epsilon, delta, members)

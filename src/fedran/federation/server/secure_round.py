@@ -200,7 +200,8 @@ class SecureRound(Round):
     def _refusal(self, task: str) -> str:
         """Why no attempt at the sum of a task may begin; empty: one may."""
         noise, decided = self.settings.noise, self.decided[task]
-        asked = self.store.roster.clients.keys() - decided.keys()
+        roster = self.store.roster.clients.items()
+        asked = {site: key for site, key in roster if site not in decided}
         stored = {site for site, code in decided.items() if code is not Code.FORGOTTEN}
         budget = None if noise is None else noise.budget
         limits = self.settings.min_sites, self.settings.total_epsilon
