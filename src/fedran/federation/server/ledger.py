@@ -120,8 +120,8 @@ class Ledger:
 
     A charge is written before the first site is asked to reveal, and is never taken back: from then
     on the sum counts as known, whatever becomes of the attempt. A site adds its rows and its noise
-    once per content, and sends the same integers in every attempt with that content. (A site that
-    loses its files cannot; one with a new key is taken for such a site and counts as gone.) The field
+    once per content, and sends the same integers in every attempt with that content. A site that
+    loses its files cannot, so one that comes back with another key counts as gone. The field
     ``draw`` of the noise makes another content, with fresh noise. So there are three cases:
 
     1. *The same content and the same members* as a charged sum: its numbers are the same. Another
