@@ -243,17 +243,16 @@ class Ledger:
         """Add what the ledger knew that a backup replaces: a restored backup undoes no charge."""
         with self.database.transaction():
             for c in charges:
-                known = {
-                    other.attempt: other.sites for other in self.charges if other.task == c.task
-                }
-                taken = known.get(c.attempt, c.sites) != c.sites
-                number = max(known) + 1 if taken else c.attempt
-                self.database.add_charge(c.task, number, c.epsilon, c.delta, c.sites)
+                mine = [own for own in self.charges if own.task == c.task]
+                known = {own.attempt: (own.epsilon, own.delta, own.sites) for own in mine}
+                terms = c.epsilon, c.delta, c.sites
+                taken = known.get(c.attempt, terms) != terms
+                self.database.add_charge(c.task, max(known) + 1 if taken else c.attempt, *terms)
             for name, value in facts:
-                found, mine = json.loads(value), json.loads(self.database.fact(name) or "{}")
+                found, before = json.loads(value), json.loads(self.database.fact(name) or "{}")
                 numbers = {key: n for key, n in found.items() if isinstance(n, int)}
-                larger = {key: max(n, mine.get(key, n)) for key, n in numbers.items()}
-                self.database.set_fact(name, json.dumps({**mine, **found, **larger}))
+                larger = {key: max(n, before.get(key, n)) for key, n in numbers.items()}
+                self.database.set_fact(name, json.dumps({**before, **found, **larger}))
 
     def finish(self, task: str) -> None:
         """The server has the sum, or gives it up. Another sum of the task gets fresh noise."""
