@@ -31,7 +31,7 @@ import psutil
 import fedran
 from fedran.core._linalg.blas import add_outer, matmul
 from fedran.federation.ops.background import start_federation, stop_federation
-from fedran.federation.ops.flower import free_port
+from fedran.federation.ops.flower import NO_SPINNING, free_port
 from fedran.federation.ops.maintenance import verify_store
 from fedran.federation.ops.scaffold import DeclaredFeatures, FederationOptions, make_federation
 from fedran.federation.ops.tasks import run_task, simulate
@@ -338,6 +338,7 @@ def main():
     parser.add_argument("--deployed", default="5,20", help="numbers of SuperNodes")
     parser.add_argument("--many", action="store_true", help="only the many small uploads")
     options = parser.parse_args()
+    os.environ.update({**NO_SPINNING, **os.environ})  # as in the processes of a server
     if options.many:
         with tempfile.TemporaryDirectory() as name:
             print("\n".join(many_table(apart(many_uploads, Path(name) / "many"))))

@@ -56,3 +56,15 @@ def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path):
         assert given["FEDRAN_SERVER"] == str(paths.settings_file)
         assert (str(paths.tls / "ca.crt") in program) != insecure
         assert secret.read_bytes().hex() not in " ".join(program)  # other users see the command
+
+
+def test_idle_threads_of_openblas_sleep_unless_the_environment_says_otherwise(
+    tmp_path, monkeypatch
+):
+    paths = make_server(tmp_path / "s", ServerSettings("trial", 4, address="127.0.0.1:9443"))
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
+    _, environment = flower.server_executor(paths, insecure=False)
+    assert environment["OPENBLAS_THREAD_TIMEOUT"] == "8"
+    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "20")
+    _, environment = flower.server_executor(paths, insecure=False)
+    assert environment["OPENBLAS_THREAD_TIMEOUT"] == "20"

@@ -34,6 +34,9 @@ OFFLINE = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 """No downloads and no telemetry."""
+NO_SPINNING = {"OPENBLAS_THREAD_TIMEOUT": "8"}
+"""Threads of OpenBLAS sleep when they have no work. By default they wait busily after each product,
+which on two cores doubles the CPU of an upload, and almost its time."""
 SUPERNODE_HINTS = {
     "CERTIFICATE_VERIFY_FAILED": "ca.crt belongs to another server, or the server's certificate "
     "does not contain this address",
@@ -187,10 +190,13 @@ def _executable(name: str) -> str:
 
 
 def _environment(**variables: str | Path) -> dict[str, str]:
-    """The environment of this process, offline, with Flower's programs on the search path."""
+    """The environment of this process, offline, with Flower's programs on the search path.
+
+    What it says about OpenBLAS itself counts.
+    """
     search = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     added = {name: str(value) for name, value in variables.items()}
-    return {**os.environ, **OFFLINE, "PATH": search, **added}
+    return {**NO_SPINNING, **os.environ, **OFFLINE, "PATH": search, **added}
 
 
 def _superlink_program(paths: ServerPaths, address: str, *, insecure: bool) -> list[str]:
