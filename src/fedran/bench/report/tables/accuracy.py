@@ -115,18 +115,18 @@ def _printed(paper: Printed, betas: Sequence[float], members: Sequence[Group]) -
     same = [g for g in members if network(g.first) == paper.backbone]
     # Of two flavours the first counts, the corrected one.
     ours = {(paper_row(g), g.beta): g for g in reversed(same) if not reduced(g.first)}
-    trained = {paper_row(g) for g in same}
+    trained, measured = {paper_row(g) for g in same}, {beta for _, beta in ours}
     columns = [Column("method", numeric=False, muted=True)]
     for beta in betas:
         columns += [Column(h, _beta_heading(beta), muted=True) for h in HEADINGS]
-        if any(b == beta for _, b in ours):
+        if beta in measured:
             columns += number_columns(*(f"here {h}" for h in HEADINGS), group=_beta_heading(beta))
     blocks: list[Block] = []
     for method in [m for m, printed in paper.accuracy.items() if paper.dataset in printed]:
         row = [Cell(method, muted=True)]
         for beta in betas:
             row += [number(v, muted=True) for v in paper.pair(method, beta) or (None, None)]
-            if any(b == beta for _, b in ours):
+            if beta in measured:
                 g = ours.get((method, beta))
                 absent = [Cell(NOT_RUN, muted=True)] * 2 if method in trained else _ABSENT
                 row += [mean_and_spread(g.A_avg), mean_and_spread(g.A_T)] if g else absent
