@@ -81,13 +81,14 @@ def test_streamed_images_go_through_the_backbone_batch_by_batch(tmp_path, monkey
 
 
 PROGRAM = """
-import json, sys
+import json, mmap, sys
 from pathlib import Path
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.worker import limit_resources, make_uploads
 path = Path(sys.argv[1])
+reserved = mmap.mmap(-1, 2**30, mmap.MAP_PRIVATE)  # as OpenBLAS reserves it for 13 threads
 limit_resources(load_settings(SiteSettings, path))
 problems = make_uploads(path, Offer.read(json.loads(sys.argv[2])))
 # Not ru_maxrss: a process inherits that from the process that started it.

@@ -74,7 +74,8 @@ class SiteSettings(Settings):
     seconds: Annotated[float, between(1, 7 * 86400)] = 600.0
     """Time limit of the work for one task."""
     memory_mib: Annotated[int, between(256, 2**30)] = 4096
-    """Memory limit of the work for one task, in MiB."""
+    """Limit on the memory that the work for one task allocates, in MiB. The interpreter and its
+    libraries, about 80 MiB, are not counted."""
     own_process: bool = True
     """Whether the work runs in a separate process, with these two limits."""
 
