@@ -16,9 +16,13 @@ def test_every_method_is_listed_within_80_columns(cli):
     assert (code, err) == (0, "")
     assert max(len(line) for line in out.splitlines()) <= 80
     assert "…" not in out
-    listed = re.findall(r"^  (\S+) ", out.rpartition("Next:")[0], re.M)
+    table, _, rest = out.partition("Also with")
+    listed = re.findall(r"^  (\S+) ", table, re.M)
     assert sorted(listed) == sorted(METHODS)
     assert len(out.splitlines()) < 80
+    flavours = [key for key in METHODS if "flavour" in settings(key)]
+    assert len(flavours) == 6
+    assert f"(flavour = 'as_published'): {', '.join(flavours)} " in unwrapped(rest)
 
 
 def test_an_unknown_method_is_one_sentence_with_the_nearest_key(cli):
@@ -31,9 +35,32 @@ def test_family_verification_and_settings_of_each_method_are_shown(cli):
     out = unwrapped(cli("methods", *METHODS)[1])
     for key in METHODS:
         method = make_method(key)
-        own = out[out.index(f"{key} {method.name}, {method.family}") :]
-        assert method.verified in own[:600]
-        assert f"settings {next(iter(method.params()), 'none')}" in own[:800]
+        own = out.partition(f"{key} {method.name}, {method.family} does ")[2]
+        own = own.partition(", trained does")[0].partition(", analytic does")[0]
+        assert own.startswith(unwrapped(METHODS[key].__doc__).replace("``", "'")[:60])
+        assert method.verified in own
+        assert f"settings {next(iter(method.params()), 'none')}" in own
+
+
+def test_what_the_published_code_does_is_said_with_the_name_of_the_flavour(cli):
+    for key in METHODS:
+        if "flavour" in settings(key):
+            out = unwrapped(cli("methods", key)[1])
+            assert "'corrected': " in out
+            assert "'as_published': " in out
+            assert "flavour = 'corrected'" in out
+
+
+def test_a_method_without_a_docstring_has_no_line_for_it(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain_method.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fedran.methods.analytic.fedncm import FedNCM\n"
+        "@dataclass(frozen=True)\nclass Plain(FedNCM):\n    pass\n"
+    )
+    code, out, _ = cli("methods", "plain_method:Plain")
+    assert code == 0
+    assert "Plain(" not in out
 
 
 def test_json_holds_everything_and_the_settings(cli):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ NOTE = (
     "Analytic methods can follow a fine-tuning of a ViT in task 0 (docs/how-to/vit.md). "
     "REPRODUCIBILITY.md explains what was verified."
 )
+FLAVOURS = "Also with the errors of their published code (flavour = 'as_published'):"
 NEXT = """Each line says what a client sends. Next:
   fedran methods fedran                                 all about one method
   fedran run --method fedran --method fedncm --dataset digits"""
@@ -55,6 +57,9 @@ def methods(
             _show(console, row)
     else:
         _list(console, rows)
+        console.print(
+            f"{FLAVOURS} {', '.join(r['key'] for r in rows if 'flavour' in r['settings'])}"
+        )
     for key, reason in broken.items():
         console.print(escape(f"{key} cannot be loaded: {reason}"))
     console.print(f"\n{NOTE if keys else NEXT}")
@@ -80,6 +85,8 @@ def _show(console: Console, row: dict[str, Any]) -> None:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(style="dim", min_width=8)
     grid.add_column(overflow="fold")
+    if row["does"]:
+        grid.add_row("does", escape(row["does"]))
     grid.add_row("claims", claims or "none")
     grid.add_row("sends", escape(row["sends"]))
     grid.add_row("verified", escape(row["verified"]))
@@ -88,14 +95,23 @@ def _show(console: Console, row: dict[str, Any]) -> None:
 
 
 def describe_method(key: str) -> dict[str, Any]:
-    """Name, claims, uploads and settings of a method as plain values."""
+    """Name, docstring, claims, uploads and settings of a method as plain values."""
     method = make_method(key)
     return {
         "key": key,
         "name": method.name,
         "family": method.family,
+        "does": _docstring(type(method)),
         "claims": asdict(method.claims),
         "sends": method.sends,
         "verified": method.verified,
         "settings": method.params(),
     }
+
+
+def _docstring(kind: type[Any]) -> str:
+    """What the class says about itself, one line per paragraph."""
+    text = inspect.getdoc(kind) or ""
+    if text.startswith(f"{kind.__name__}("):  # written by dataclass: the signature
+        return ""
+    return "\n".join(" ".join(p.split()) for p in text.split("\n\n")).replace("``", "'")

@@ -147,8 +147,9 @@ def _setting(title: str, results: Results) -> Section:
 def _vit(results: Results) -> Section:
     intro = (
         "FedRAN against methods that train prompts or LoRA matrices of the same ViT. The paper's "
-        "backbone is a ViT-B/16, which is not available here: its figures stand beside those of "
-        "another backbone and are not ranked. Cells without a run say so."
+        "backbone is a ViT-B/16; its figures are not ranked with ours. Methods run as their paper "
+        "means them. Rows marked (as published) do what the published code does, with its errors. "
+        "Cells without a run say so."
     )
     tables = cost_tables(results) + printed_vit_tables(results)
     return Section("vit", "Methods that train on the same ViT", [intro], tables, folded=True)

@@ -3,6 +3,7 @@
 from fedran.bench.report.tables.communication import communication_tables
 from helpers.made_up import METHODS, made_up
 from helpers.made_up_trained import heads
+from helpers.made_up_vit import PLACE
 from helpers.report_tables import texts
 
 
@@ -30,3 +31,12 @@ def test_the_longest_table_of_a_setting_is_shown_and_the_others_are_exported():
     assert [t.exported for t in communication_tables(runs)] == [False, True, True]
     runs += [made_up("b", beta=0.5), made_up("a", beta=0.1, clients=100)]
     assert [t.exported for t in communication_tables(runs)] == [True, False, True, False]
+
+
+def test_fedran_on_a_fine_tuned_network_is_not_the_base_of_ratios():
+    place = {**PLACE, "beta": 0.5}
+    tuned = made_up("fedran", "FedRAN (tuned)", upload=4_000_000, params={"task0": {}}, **place)
+    plain = made_up("fedran", "FedRAN", upload=500_000, **place)
+    first, second = communication_tables([tuned, plain])
+    assert first.rows[0][2].text == f"{500_000 / 2**20:.3f}"
+    assert texts(second, "ratio to FedRAN") == {"FedRAN": "1x", "FedRAN (tuned)": "8x"}

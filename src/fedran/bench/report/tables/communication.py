@@ -30,7 +30,13 @@ from fedran.bench.results.grouping import (
     comparison_cases,
     setting_title,
 )
-from fedran.bench.results.metrics import formula_upload, max_download, total_download, total_upload
+from fedran.bench.results.metrics import (
+    formula_upload,
+    is_fine_tuned,
+    max_download,
+    total_download,
+    total_upload,
+)
 from fedran.bench.results.result import Result
 
 
@@ -45,8 +51,8 @@ def largest_formula(g: Group) -> int | None:
 
 
 def group_of(key: str, found: Iterable[Group]) -> Group | None:
-    """The first group of a method."""
-    return next((g for g in found if g.key == key), None)
+    """The first group of a method, not counting runs on a network fine-tuned in task 0."""
+    return next((g for g in found if g.key == key and not is_fine_tuned(g.first)), None)
 
 
 def communication_tables(results: Iterable[Result]) -> list[Table]:

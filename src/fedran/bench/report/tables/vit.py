@@ -1,6 +1,6 @@
 """The comparison on a Vision Transformer: the cost of each method, the paper's table beside ours.
 
-The paper's backbone is a ViT-B/16. Ours is smaller, so its table is context for the order of the
+The paper's backbone is a ViT-B/16. With a smaller one its table is context for the order of the
 methods and not a figure to reach.
 """
 
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from fedran.bench.report.paper import BETAS, VIT, Printed, paper_method, printed_for, vit_backbone
-from fedran.bench.report.tables.communication import largest_upload
+from fedran.bench.report.tables.communication import group_of, largest_upload
 from fedran.bench.report.tables.table import (
     NOT_RUN,
     NOTHING,
@@ -59,9 +59,15 @@ OURS = ("fedran", "fedran-mixture")
 """FedRAN's two messages."""
 NOT_PRINTED = ("fedran-mixture", "exact", "lorm")
 """Methods beside the paper's: our other message, the exact sums, and a LoRA method."""
-FINE_TUNED = ("STSA", "FedRAN")
-"""The rows of the paper on a network that was fine-tuned in task 0."""
 TUNED = "fine-tuned in task 0"
+VARIANTS = {
+    "Fed-DualP": "Fed-DualPrompt (as published)",
+    "Fed-CPrompt": "Fed-CPrompt (as published)",
+    "PiLoRA": "PILoRA (as published)",
+    "STSA": f"STSA ({TUNED})",
+    "FedRAN": f"FedRAN ({TUNED})",
+}
+"""For rows of the paper: a second run of ours, which has a row even if it was not made."""
 
 
 def cost_tables(results: Sequence[Result]) -> list[Table]:
@@ -92,7 +98,7 @@ def _best_timed(found: Iterable[Group]) -> list[Group]:
 
 def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
     several = len({machine_of(g.first) for g in found}) > 1
-    ours = next((g for g in found if g.key == "fedran" and not is_fine_tuned(g.first)), None)
+    ours = group_of("fedran", found)
     timed = ours is not None and ours.mean(seconds_with_forward_pass) is not None
     whole = seconds_with_forward_pass if timed else task_seconds
 
@@ -118,7 +124,7 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
         (Column("largest upload", per_client), lambda g: Cell(mib(largest_upload(g)))),
         (Column("sent", per_client), in_mib(_sent_per_client)),
         (Column("received", per_client), in_mib(_received_per_client)),
-        (Column("FedRAN sends less by", per_client), beside_ours(_sent_per_client)),
+        (Column("sent, ratio to FedRAN", per_client), beside_ours(_sent_per_client)),
     ]
     if several:
         shown.append((Column("machine", numeric=False), lambda g: Cell(machine_of(g.first))))
@@ -159,20 +165,24 @@ def _received_per_client(result: Result) -> float:
 def printed_vit_tables(results: Sequence[Result]) -> list[Table]:
     """The paper's ViT table with our runs beside the printed figures, for each of its datasets."""
     settings = by_setting(groups(r for r in comparisons(results) if vit_backbone(r.dataset)))
-    return [
-        _beside(paper, members, vit_backbone(setting.dataset))
+    found = [
+        (paper, members, vit_backbone(setting.dataset))
         for setting, members in settings.items()
         if (paper := printed_for(setting)) is not None and paper.accuracy is VIT
     ]
+    missing = sorted(set(VIT["FedRAN"]) - {paper.dataset for paper, _, _ in found})
+    rest = f" Not run: the paper's figures on {', '.join(missing)}." if missing else ""
+    return [_beside(*case, rest) for case in found]
 
 
-def _beside(paper: Printed, members: Sequence[Group], backbone: str) -> Table:
+def _beside(paper: Printed, members: Sequence[Group], backbone: str, rest: str) -> Table:
     found = [g for g in members if g.beta in BETAS]
     blocks: list[Block] = []
     for method in paper.accuracy:
         names = _names(g for g in found if _printed_as(g) == method)
-        if names and method in FINE_TUNED and not any(TUNED in name for name in names):
-            names.append(f"{method} ({TUNED})")
+        variant = VARIANTS.get(method, "")
+        if names and not any(name.startswith(variant) for name in names):
+            names.append(variant)
         printed = [_pair(paper.pair(method, beta), muted=True) for beta in BETAS]
         blocks.append(_block(method, names or [NOTHING], found, printed))
     others = _names(g for g in found if g.key in NOT_PRINTED)
@@ -185,13 +195,21 @@ def _beside(paper: Printed, members: Sequence[Group], backbone: str) -> Table:
     used = [g for g in found if _printed_as(g) in paper.accuracy or g.key in NOT_PRINTED]
     note = (
         f"A_avg / A_T in percent. Printed: {paper.backbone}, copied from the paper. "
-        f"Ours: {backbone}, another and smaller backbone, so only the order of the methods and the "
-        "distances between them can be compared. The paper fine-tunes its ViT in task 0 for STSA "
+        f"Ours: {_our_backbone(backbone, paper)} The paper fine-tunes its ViT in task 0 for STSA "
         f'and FedRAN; our rows without "{TUNED}" use the frozen network. The STSA that it runs is '
-        f"STSA-E, as its byte counts show. {seeds_note(seeds_per_group(used), 'Means')}"
+        f"STSA-E, as its byte counts show. {seeds_note(seeds_per_group(used), 'Means')}{rest}"
     )
     title = f"The paper's ViT table and ours: {paper.dataset}, 10 tasks, 5 clients"
     return Table(title, columns, blocks, note, results_of(used))
+
+
+def _our_backbone(backbone: str, paper: Printed) -> str:
+    if backbone == paper.backbone:
+        return f"{backbone} too, with the weights that the result lines name."
+    return (
+        f"{backbone}, another backbone, so only the order of the methods and the distances between "
+        "them can be compared."
+    )
 
 
 def _names(found: Iterable[Group]) -> list[str]:
