@@ -218,6 +218,9 @@ def add_pipelines(*pipelines: Pipeline) -> Pipeline:
         raise ValueError("add_pipelines needs at least one fitted pipeline")
     first = pipelines[0]
     for other in pipelines:
+        if not isinstance(other, Pipeline):
+            got = type(other).__name__
+            raise TypeError(f"add_pipelines takes pipelines, add_pipelines(a, b), got {got}")
         names = [[name for name, _ in p.steps] for p in (first, other)]
         if names[0] != names[1]:
             raise ValueError(f"the pipelines have different steps: {names[0]} and {names[1]}")

@@ -49,10 +49,15 @@ def to_torch(
 
 def map_of(head: Head, phi: RandomFeatures | None) -> RandomFeatures:
     """The feature map of a head: ``phi`` if it fits, or that of the head's fingerprint."""
+    if not isinstance(head, Head):
+        got = type(head).__name__
+        raise TypeError(f"head must be a Head, got {got}; an estimator has one, clf.head_")
     if phi is None:
         if head.fingerprint is None:
             raise ValueError("the head does not identify its feature map; pass phi")
         return RandomFeatures.from_fingerprint(head.fingerprint)
+    if not isinstance(phi, RandomFeatures):
+        raise TypeError(f"phi must be a RandomFeatures, got {type(phi).__name__}")
     if head.fingerprint is not None:
         require_same(phi.fingerprint, head.fingerprint, "feature map and head")
     if head.out_features != phi.out_features:

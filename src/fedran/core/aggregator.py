@@ -167,11 +167,7 @@ class Aggregator:
 
     def check(self, message: Summary | Mixture, *, client: str, task: str) -> bool:
         """The checks of ``absorb``. Returns whether the message is new."""
-        if not isinstance(message, (Summary, Mixture)):
-            raise TypeError(
-                f"absorb takes a Summary or a Mixture, got {type(message).__name__}; "
-                "decode(upload) makes one from the bytes that a site sent"
-            )
+        _require_message(message)
         key = (check_id(client, "client"), check_id(task, "task"))
         digest = message.content_digest()
         known = self._absorbed.get(key)
@@ -285,6 +281,7 @@ class Aggregator:
             raise ValueError("solve_without needs the exact sum: Aggregator without server_rank")
         parts = []
         for message in messages:
+            _require_message(message)
             part = ExactSum(self.out_features, self.dtype, self.device)
             if isinstance(message, Mixture):
                 part.add_mixture(message, self._phi())
@@ -327,6 +324,14 @@ class Aggregator:
         return (
             f"Aggregator(M={self.out_features}, {kind}, uploads={len(self._absorbed)}, "
             f"rows={self.accounts.n_rows}, classes={len(self.classes)})"
+        )
+
+
+def _require_message(value: object) -> None:
+    if not isinstance(value, (Summary, Mixture)):
+        raise TypeError(
+            f"a message is a Summary or a Mixture, got {type(value).__name__}; "
+            "decode(upload) makes one from the bytes that a site sent"
         )
 
 

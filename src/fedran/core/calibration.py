@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedran.core._linalg.arrays import Array, Float, Float64, Int64, cast, to_numpy
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, real_number
 from fedran.core.labels import MISSING
 
 TEMPERATURES: Float64[NDArray[Any], " K"] = np.geomspace(0.005, 5.0, 37)
@@ -118,7 +118,7 @@ class Calibration:
         of ``n_classes`` predicts all of them equally often, this happens for at most a share
         ``missing`` of the rows, which is subtracted from alpha. ValueError if nothing is left.
         """
-        if not 0 < alpha < 1:
+        if not 0 < real_number(alpha, "alpha") < 1:
             raise ValueError(f"alpha must lie between 0 and 1, got {alpha!r}")
         missing = self.missing(n_classes)
         if missing >= alpha:

@@ -66,6 +66,9 @@ def condense(
         raise ValueError(f"directions must be an integer, got {directions!r}")
     if not 0 <= directions <= MAX_DIRECTIONS:
         raise ValueError(f"directions must lie in 0 .. {MAX_DIRECTIONS}, got {directions}")
+    if not isinstance(phi, RandomFeatures):
+        got = type(phi).__name__
+        raise TypeError(f"phi must be a RandomFeatures, got {got}; call condense(Z, y, phi)")
     given = as_matrix(Z, "Z", phi.in_features)
     classes, codes = encode_labels(y, int(given.shape[0]))
     require_finite(given, "Z")

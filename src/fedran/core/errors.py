@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 
 
 class Refused(ValueError):
@@ -90,8 +90,22 @@ def positive_integer(value: object, name: str, or_none: str = "") -> int:
     ValueError: rank must be a positive integer, got 0
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"{name} must be a positive integer{or_none}, got {value!r}")
+        got = printable(repr(value), 80)
+        raise ValueError(f"{name} must be a positive integer{or_none}, got {got}")
     return int(value)
+
+
+def real_number(value: object, name: str) -> float:
+    """``value`` as a float; TypeError unless it is a real number.
+
+    >>> real_number([0.1, 0.2], "alpha")
+    Traceback (most recent call last):
+    ...
+    TypeError: alpha must be a number, got list
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    return float(value)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ from fedran.core._linalg.arrays import (
 from fedran.core._linalg.blas import matmul
 from fedran.core._linalg.gelu import gelu
 from fedran.core.errors import Refused, positive_integer
-from fedran.core.fingerprint import Field, Fingerprint
+from fedran.core.fingerprint import Field, Fingerprint, check_fingerprint
 
 Kind = Literal["hellinger", "cosine", "relu"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -157,6 +157,7 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
         RandomFeatures(in_features=3, out_features=8, kind='cosine', seed=5, \
 source={'backbone': 'a backbone'})
         """
+        check_fingerprint(fingerprint, or_none=False)
         fields = dict(fingerprint.fields)
         version = fields.pop("map_version", None)
         names = ("d", "M", "kind", "seed", "bias")

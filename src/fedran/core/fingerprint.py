@@ -36,6 +36,9 @@ class Fingerprint:
     fields: Mapping[str, Field]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.fields, Mapping):
+            got = type(self.fields).__name__
+            raise TypeError(f"fields of a fingerprint must be a mapping, got {got}")
         if not 0 < len(self.fields) <= MAX_FIELDS:
             raise Refused("fingerprint", f"1 to {MAX_FIELDS} fields", len(self.fields))
         for name, value in self.fields.items():
@@ -117,9 +120,9 @@ def _check_field(name: object, value: object) -> None:
         raise Refused(f"fingerprint.{name}", "text, a number, true, false or null", value)
 
 
-def check_fingerprint(value: object) -> None:
+def check_fingerprint(value: object, or_none: bool = True) -> None:
     """TypeError unless ``value`` is a Fingerprint or None."""
-    if value is not None and not isinstance(value, Fingerprint):
+    if not isinstance(value, Fingerprint) and not (or_none and value is None):
         raise TypeError(
             f"fingerprint must be a Fingerprint, got {type(value).__name__}; pass phi.fingerprint"
         )

@@ -22,6 +22,7 @@ from fedran.core._linalg.arrays import (
     require_finite,
     to_numpy,
 )
+from fedran.core.errors import real_number
 from fedran.core.labels import MISSING, Label, encode_labels
 
 MARGIN_RHO = 0.1
@@ -72,7 +73,7 @@ def prototype_labels(Z: ArrayLike | Array, y: Any, tau: float = 0.5) -> PseudoLa
     >>> prototype_labels(Z, ["a", "b", None, None]).labels
     ['a', 'b', 'a', None]
     """
-    if not -1.0 <= tau <= 1.0:
+    if not -1.0 <= real_number(tau, "tau") <= 1.0:
         raise ValueError(f"tau is a cosine, in -1 .. 1, got {tau!r}")
     rows = _Rows.split(Z, y, "Z")
     if rows.cannot_run:
@@ -107,7 +108,7 @@ def margin_labels(
     >>> margin_labels(H, [0, 1, None, None], refit=False).labels
     [0, 1, 0, None]
     """
-    if not (np.isfinite(margin) and margin >= 0):
+    if not 0 <= real_number(margin, "margin") < math.inf:
         raise ValueError(f"margin must be finite and at least 0, got {margin!r}")
     rows = _Rows.split(H, y, "H")
     name = "margin rule" + (" with refit" if refit else "")

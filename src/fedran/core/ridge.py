@@ -33,6 +33,7 @@ from fedran.core._linalg.blas import (
 from fedran.core._linalg.cholesky import solve_definite
 from fedran.core._linalg.truncation import leading_of_gram
 from fedran.core.accounts import Accounts
+from fedran.core.errors import real_number
 
 Complement = Literal["keep", "drop"]
 """Of the factor's span: "keep" solves the full ridge, "drop" is zero there (``solve_subspace``)."""
@@ -71,8 +72,10 @@ class Ridge:
     def __post_init__(self) -> None:
         for name in ("base", "slope", "fixed", "power"):
             value = getattr(self, name)
-            if value is not None and not (np.isfinite(value) and value >= 0):
-                what = "the ridge" if name == "fixed" else f"the ridge's {name}"
+            if name == "fixed" and value is None:
+                continue
+            what = "the ridge" if name == "fixed" else f"the ridge's {name}"
+            if not 0 <= real_number(value, what) < math.inf:
                 raise ValueError(f"{what} must be a finite, positive number, got {value!r}")
         if (self.base if self.fixed is None else self.fixed) == 0:
             raise ValueError("the ridge must be positive: without it the solve is not defined")
@@ -85,7 +88,7 @@ class Ridge:
     @classmethod
     def absolute(cls, value: float) -> Ridge:
         """lambda = value, independent of the scale of the features."""
-        return cls(fixed=value)
+        return cls(fixed=real_number(value, "the ridge"))
 
     @classmethod
     def parse(cls, ridge: Ridge | float | None) -> Ridge:

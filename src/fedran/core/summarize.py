@@ -25,6 +25,7 @@ from fedran.core._linalg.arrays import (
 from fedran.core._linalg.truncation import check_rank, leading
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import SUM_BLOCK, ClassSums
+from fedran.core.errors import positive_integer
 from fedran.core.fingerprint import Fingerprint, check_fingerprint
 from fedran.core.labels import MISSING, Label, encode_labels, recode
 from fedran.core.summary import Center, Summary, check_center
@@ -144,9 +145,10 @@ class Summarizer:
         unlabelled: Unlabelled = "drop",
         max_bytes: int = 512 * 2**20,
     ) -> None:
-        self.out_features = out_features
+        self.out_features = positive_integer(out_features, "out_features")
         self.rank = check_rank(rank)
         self.center = check_center(center)
+        check_fingerprint(fingerprint)
         self.fingerprint = fingerprint
         self.unlabelled: Unlabelled = unlabelled
         # Compressing w rows takes 3 row buffers of 8 w M bytes and 6 square ones of 8 w^2 bytes.
@@ -341,7 +343,11 @@ def _rows_in_use(
 
 def check_weights(sample_weight: ArrayLike, n: int) -> Float64[NDArray[Any], " {n}"]:
     """``sample_weight`` as n float64 weights; ValueError unless they are finite and at least 0."""
-    weights = to_numpy(sample_weight).astype(np.float64)
+    try:
+        weights = to_numpy(sample_weight).astype(np.float64)
+    except (TypeError, ValueError):
+        got = type(sample_weight).__name__
+        raise ValueError(f"sample_weight must hold {n} numbers, got {got}") from None
     if weights.shape != (n,):
         raise ValueError(f"sample_weight must hold {n} numbers, got shape {weights.shape}")
     if not np.all(np.isfinite(weights)) or np.any(weights < 0):

@@ -74,6 +74,9 @@ def measure(
     The attacks are lower bounds: a message can leak more than they find. Scores are compared
     within classes, so an AUC of 0.5 means that members and other rows of a class look alike.
     """
+    if not isinstance(message, (Summary, Mixture, Release)):
+        got = type(message).__name__
+        raise TypeError(f"message must be a Summary, a Mixture or a Release, got {got}")
     if not isinstance(message, Release):
         message = message.to(None)
     if phi is None:

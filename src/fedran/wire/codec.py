@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias, TypeVar, cast, overload
 
 from fedran.core.aggregator import Aggregator
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, positive_integer
 from fedran.core.head import Head
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
@@ -68,6 +68,8 @@ def encode(
     >>> fedran.decode(fedran.encode(s)).rank
     8
     """
+    if max_bytes is not None:
+        positive_integer(max_bytes, "max_bytes", or_none=" or None")
     if isinstance(obj, Summary):
         checked = check_precision(precision or "mixed", bits)
         blob = encode_summary(obj, checked, bits)
@@ -163,16 +165,19 @@ def decode(
     fedran.core.errors.Refused: message: expected a header of at most 4 bytes, got \
 8583909746840200552; not a fedran file, or a damaged one
     """
-    check_kind(kind)
+    check_options(kind, limits)
     if limits is None:
         limits = FILE_LIMITS if kind is Aggregator else DEFAULT_LIMITS
     return decode_container(unpack(blob, limits), kind, limits, device)
 
 
-def check_kind(kind: type | None) -> None:
-    """Raise TypeError unless ``kind`` is None or a class that a message can hold."""
+def check_options(kind: type | None, limits: Limits | None) -> None:
+    """TypeError unless ``kind`` is a class that a message can hold, and ``limits`` are Limits."""
     if kind is not None and kind not in KINDS:
         raise TypeError(f"kind must be Summary, Mixture, Head or Aggregator, got {kind!r}")
+    if limits is not None and not isinstance(limits, Limits):
+        got = type(limits).__name__
+        raise TypeError(f"limits must be Limits, such as Limits(message=2**20), got {got}")
 
 
 def decode_container(

@@ -20,7 +20,7 @@ from fedran.wire.codec import (
     DEFAULT_BITS,
     Encodable,
     Kind,
-    check_kind,
+    check_options,
     decode_container,
     encode,
 )
@@ -174,7 +174,7 @@ def load(
     Takes the options of ``decode`` and makes the same checks. A refusal names the file. Without
     ``limits``, messages and heads have the limits of ``decode``; an aggregator may be larger.
     """
-    check_kind(kind)
+    check_options(kind, limits)
     with refusals_name_file(path):
         message, allowed = read_container(path, kind, limits)
         return decode_container(message, kind, allowed, device)

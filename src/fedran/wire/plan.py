@@ -112,7 +112,7 @@ def plan(
         "classes_seen": classes_seen,
     }
     for name, size in sizes.items():
-        if size is not None:
+        if size is not None or name in ("out_features", "n_classes", "min_group"):
             positive_integer(size, name)
     if (budget_bytes is None) == (rank is None):
         raise ValueError("give either budget_bytes or rank")

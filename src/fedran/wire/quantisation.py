@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, real_number
 
 MIN_BITS, MAX_BITS = 2, 14
 SLOPE = 1.5
@@ -63,7 +63,7 @@ def allocate_sum_bits(counts: tuple[int, ...], average: float) -> NDArray[np.uin
 
 def check_bits(bits: float) -> None:
     """ValueError unless rows can be rounded to this average number of bits."""
-    if not MIN_BITS <= bits <= MAX_BITS:
+    if not MIN_BITS <= real_number(bits, "bits") <= MAX_BITS:
         raise ValueError(f"bits must lie in {MIN_BITS} .. {MAX_BITS}, got {bits!r}")
 
 

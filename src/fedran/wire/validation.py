@@ -15,7 +15,7 @@ import numpy as np
 
 from fedran.core.accounts import Accounts
 from fedran.core.calibration import BINS, TEMPERATURES, Calibration
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, canonical, sort_key
 
@@ -46,6 +46,10 @@ class Limits:
     """Group means of a mixture."""
     label_length: int = 256
     """Characters of one string label."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            positive_integer(getattr(self, field.name), field.name)
 
 
 DEFAULT_LIMITS = Limits()

@@ -143,11 +143,15 @@ def as_matrix(x: Any, name: str, columns: int | None = None) -> Float[Array, "n 
     """
     if hasattr(x, "tocsr") or "sparse" in str(getattr(x, "layout", "")):
         raise TypeError(f"{name} is a sparse matrix; pass a dense array, e.g. {name}.toarray()")
-    array = x if is_array_api_obj(x) else np.asarray(x)
+    expected = f"{name} must be a matrix (rows, columns)"
+    try:
+        array = x if is_array_api_obj(x) else np.asarray(x)
+    except ValueError:
+        raise ValueError(f"{expected}, got rows of different lengths") from None
     if array.ndim != 2:
         hint = f"; for one row use {name}[None, :]" if array.ndim == 1 else ""
-        shape = tuple(array.shape)
-        raise ValueError(f"{name} must be a matrix (rows, columns), got shape {shape}{hint}")
+        got = f"shape {tuple(array.shape)}" if array.ndim else type(x).__name__
+        raise ValueError(f"{expected}, got {got}{hint}")
     if columns is not None and array.shape[1] != columns:
         raise ValueError(f"{name} must have {columns} columns, got shape {tuple(array.shape)}")
     if is_numpy_array(array) and array.dtype.kind not in "fiub":

@@ -1,0 +1,75 @@
+"""Arguments of the wrong type or in the wrong order end in one sentence about that argument."""
+
+import re
+
+import numpy as np
+import pytest
+from sklearn.pipeline import make_pipeline
+
+import fedran
+from fedran.leakage import measure
+
+Z = np.random.default_rng(0).random((30, 4), dtype=np.float32)
+y = np.arange(30) % 3
+phi = fedran.RandomFeatures(4, 16)
+H = phi(Z)
+summary = fedran.summarize(H, y, rank=4, fingerprint=phi.fingerprint)
+server = fedran.Aggregator(16, fingerprint=phi.fingerprint)
+server.absorb(summary, client="a", task="t")
+head = server.solve().calibrate(H, y)
+clf = fedran.FedRANClassifier(16).fit(Z, y)
+pipeline = make_pipeline(fedran.FederatedScaler(), fedran.FedRANClassifier(16)).fit(Z, y)
+
+WRONG = {
+    "condense": (lambda: fedran.condense(phi, Z, y), "call condense(Z, y, phi)"),
+    "condense without a map": (lambda: fedran.condense(Z, y, H), "phi must be a RandomFeatures"),
+    "rows first": (lambda: fedran.summarize(y, H), "H must be a matrix (rows, columns)"),
+    "a map as rows": (lambda: fedran.summarize(phi, y), "columns), got RandomFeatures"),
+    "ragged": (lambda: phi([[1, 2, 3, 4], [1]]), "got rows of different lengths"),
+    "rows as a size": (lambda: fedran.RandomFeatures(Z, 16), "in_features must be a positive"),
+    "a map of nothing": (
+        lambda: phi.from_fingerprint(None),
+        "fingerprint must be a Fingerprint, got NoneType; pass phi.fingerprint",
+    ),
+    "a map of a hash": (lambda: phi.from_fingerprint(phi.fingerprint.hash), "Fingerprint, got str"),
+    "fingerprint": (lambda: fedran.Fingerprint("backbone"), "must be a mapping, got str"),
+    "batches": (lambda: fedran.Summarizer(H, 4), "out_features must be a positive integer"),
+    "batches of a map": (lambda: fedran.Summarizer(16, fingerprint=phi), "got RandomFeatures"),
+    "weights": (
+        lambda: fedran.summarize(H, y, sample_weight="balanced"),
+        "sample_weight must hold 30 numbers, got str",
+    ),
+    "a message in bytes": (
+        lambda: server.solve_without([fedran.encode(summary)]),
+        "a message is a Summary or a Mixture, got bytes; decode(upload)",
+    ),
+    "labels to reject": (lambda: head.predict(H, y), "alpha must be a number, got ndarray"),
+    "estimator, labels": (lambda: clf.predict(Z, y), "alpha must be a number, got ndarray"),
+    "estimator, rows": (lambda: fedran.FedRANClassifier(Z).fit(Z, y), "out_features must be"),
+    "margin": (lambda: fedran.margin_labels(H, y, "auto"), "margin must be a number, got str"),
+    "tau": (lambda: fedran.prototype_labels(Z, y, None), "tau must be a number, got NoneType"),
+    "ridge": (lambda: fedran.Ridge.absolute(None), "the ridge must be a number, got NoneType"),
+    "ridge, base": (lambda: fedran.Ridge(base="0.1"), "the ridge's base must be a number, got str"),
+    "bits": (lambda: fedran.encode(summary, bits="5"), "bits must be a number, got str"),
+    "budget": (lambda: fedran.encode(summary, max_bytes="2 MB"), "max_bytes must be a positive"),
+    "limits": (lambda: fedran.decode(b"", limits=2**20), "limits must be Limits, such as"),
+    "a limit": (lambda: fedran.Limits(message="1 MB"), "message must be a positive integer"),
+    "plan": (
+        lambda: fedran.plan(1000, out_features=None, n_classes=3),
+        "out_features must be a positive integer, got None",
+    ),
+    "pipelines": (lambda: fedran.add_pipelines([pipeline, pipeline]), "add_pipelines(a, b), got"),
+    "torch": (lambda: fedran.to_torch(clf), "head must be a Head, got FedRANClassifier"),
+    "torch, map": (lambda: fedran.to_torch(head, Z), "phi must be a RandomFeatures, got ndarray"),
+    "leak": (lambda: measure(fedran.encode(summary), Z, y, Z, y), "message must be a Summary"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_argument_is_named_in_one_sentence(name):
+    call, words = WRONG[name]
+    if name.startswith("torch"):
+        pytest.importorskip("torch")
+    with pytest.raises((TypeError, ValueError), match=re.escape(words)) as caught:
+        call()
+    assert "\n" not in str(caught.value)
