@@ -265,10 +265,14 @@ def test_other_files_and_folders_are_refused(tmp_path):
     path.write_bytes(b"\x80" * 100)
     with pytest.raises(Refused, match=r"expected a \.safetensors file"):
         load_vit(path)
-    with pytest.raises(Refused, match=r"config\.json of a ViT, got FileNotFoundError"):
+    with pytest.raises(Refused, match=r"one without config\.json and model\.safetensors and prep"):
         load_vit(tmp_path)
     torch.manual_seed(0)
     reference_model(SIZES).save_pretrained(tmp_path)
+    wanted = r"one without preprocessor_config\.json; save the model and its image processor there"
+    with pytest.raises(Refused, match=wanted):
+        load_vit(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text("[")
     with pytest.raises(Refused, match=r"^vit:.* a vision model and its image processor"):
         load_vit(tmp_path)
     wrong = {**PROCESSOR, "size": {"height": 16, "width": 16}}

@@ -11,6 +11,8 @@ from fedran.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Triple
 from fedran.core.errors import MissingExtra, nearest, printable
 
 FORMS = (EFFICIENTNET, "vit:FILE_OR_FOLDER", "hf:NAME_OR_FOLDER", "onnx:FILE")
+FILES = ("vit:", "hf:", "onnx:")
+"""Forms that need a name behind the colon."""
 
 
 def load_backbone(
@@ -51,7 +53,7 @@ def load_backbone(
         return efficientnet_lite0(device)
     if kind == "hf" and rest:
         return hugging_face(rest, device)
-    guess = nearest(spec.lower(), (EFFICIENTNET, "vit:", "hf:", "onnx:"))
+    guess = "" if spec in FILES else nearest(spec.lower(), (EFFICIENTNET, *FILES))
     raise ValueError(f"backbone: expected {', '.join(FORMS)}, got {printable(spec)!r}{guess}")
 
 

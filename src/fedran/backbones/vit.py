@@ -35,6 +35,8 @@ HEAD_WIDTH = 64
 HALF: Triple = (0.5, 0.5, 0.5)
 Adapter = Callable[[Tensor], Tensor]
 """Tokens (n, t, width) to what is added to the output of a block."""
+FOLDER = ("config.json", "model.safetensors", "preprocessor_config.json")
+"""Files of a ViT in a folder, as transformers' ``save_pretrained`` writes them."""
 _HINT = "export the model to ONNX and use onnx:FILE"
 
 
@@ -214,6 +216,11 @@ def load_vit(
     if path.is_dir():
         if (mean, std) != (None, None):
             raise ValueError(f"mean and std are for files, but {path} is a folder that has its own")
+        missing = [name for name in FOLDER if not (path / name).is_file()]
+        if missing:
+            what = f"one without {' and '.join(missing)}"
+            hint = "save the model and its image processor there with save_pretrained"
+            raise Refused(f"{path}", f"a folder with {', '.join(FOLDER)}", what, hint)
         network = _from_folder(path)
         preprocess = image_preprocessing(str(path), f"vit:{path}")
     else:
@@ -230,7 +237,8 @@ def load_vit(
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a .safetensors file in float32, and its metadata."""
     if not path.is_file():
-        raise FileNotFoundError(f"vit: expected a .safetensors file, but {path} does not exist")
+        what = "a .safetensors file or a folder of transformers"
+        raise FileNotFoundError(f"vit: expected {what}, but {path} does not exist")
     try:
         with safe_open(path, framework="pt") as file:
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

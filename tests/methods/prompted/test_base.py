@@ -58,7 +58,7 @@ def adam(parameters, rates, gradients_of):
 
 def test_a_round_is_adam_on_masked_cross_entropy_and_a_weighted_mean(dataset):
     """Against Adam written out, with one batch per epoch, in the second task."""
-    method = quick(n_rounds=2, epochs=3, batch=100, lr=0.02)
+    method = quick(n_rounds=2, epochs=3, batch=100, lr=0.02, weight_decay=0.5)
     rounds = Rounds(method, dataset, make_tasks(dataset, n_clients=2)).task(0)
     rounds.one(1, 0)
     before = {n: t.double() for n, t in rounds.state.weights.items()}
@@ -73,7 +73,8 @@ def test_a_round_is_adam_on_masked_cross_entropy_and_a_weighted_mean(dataset):
             leaves = [p.clone().requires_grad_() for p in parameters]
             logits = features @ leaves[0].T + leaves[1]
             picked = torch.log_softmax(logits, 1)[range(len(codes)), codes]
-            return torch.autograd.grad(-picked.mean(), leaves)
+            found = torch.autograd.grad(-picked.mean(), leaves)
+            return [g + 0.5 * p for g, p in zip(found, parameters, strict=True)]
 
         start = [before["head.weight"][2:], before["head.bias"][2:]]
         trained = adam(start, rates, gradients)
@@ -135,6 +136,17 @@ def test_tokens_are_computed_once_per_task_and_client(dataset, monkeypatch):
     )
     rounds.run(2)
     assert len(calls) == 2 * 3
+
+
+def test_tokens_of_another_network_or_precision_are_not_reused(dataset):
+    """Two runs in one process, on the same rows."""
+
+    def upload(**settings):
+        rounds = Rounds(quick(**settings), dataset, make_tasks(dataset))
+        return rounds.uploads(0, 0)["client-0"]
+
+    others = ({"weights": tiny_vit(seed=3)}, {"precision": "bfloat16"})
+    assert len({upload(), *(upload(**settings) for settings in others)}) == 3
 
 
 def test_an_upload_of_other_shapes_is_refused(dataset):

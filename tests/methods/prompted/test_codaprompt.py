@@ -14,8 +14,9 @@ from fedran.methods.prompted.codaprompt import (
     orthonormal_rows,
 )
 from fedran.methods.trained.training.local_training import ClientRound
+from fedran.methods.trained.training.messages import unpack_tensors
 from fedran.methods.trained.training.rows import Rows
-from helpers.tiny_vit import tiny_vit
+from helpers.tiny_vit import WIDTH, tiny_vit
 from helpers.toy_training import Rounds, make_tasks
 
 SMALL = {"components": 3, "length": 4, "blocks": 2, "n_rounds": 2, "epochs": 2, "batch": 8}
@@ -95,6 +96,19 @@ def test_old_components_are_not_trained_but_used(dataset):
     X = rounds.method.embedded(rounds.data.X_test)
     without = {name: after[name][3:] for name in POOL}
     assert not torch.allclose(rounds.method.features(after, X), rounds.method.features(without, X))
+
+
+def test_a_client_sends_the_components_of_the_task_alone(dataset):
+    rounds = Rounds(small(), dataset, make_tasks(dataset)).run(1)
+    for blob in rounds.uploads(1, 0).values():
+        tensors = unpack_tensors("local-model", blob, "cpu").tensors
+        assert {name: tuple(t.shape) for name, t in tensors.items()} == {
+            "components": (3, 2, 4, WIDTH),
+            "keys": (3, 2, WIDTH),
+            "attention": (3, 2, WIDTH),
+            "head.weight": (2, WIDTH),
+            "head.bias": (2,),
+        }
 
 
 def test_the_penalty_is_the_mean_squared_distance_from_orthonormal_rows(dataset):

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fedran.data.stream import Stream, Task
-from fedran.methods.prompted.codaprompt import POOL, component_weights
-from fedran.methods.prompted.cprompt import FedCPrompt
+from fedran.methods.prompted.codaprompt import POOL, FedCODAPrompt, component_weights
+from fedran.methods.prompted.cprompt import FedCPrompt, published_contrast
 from fedran.methods.trained.training.local_training import ClientRound
 from fedran.methods.trained.training.messages import unpack_tensors
 from fedran.methods.trained.training.rows import Rows
@@ -92,6 +92,19 @@ def test_the_loss_is_cross_entropy_and_the_contrastive_term(dataset, flavour, ta
         assert sum(h > 0 for h in hinges) > 0
         wanted += 0.3 * np.mean(hinges)
     assert found == pytest.approx(wanted, rel=1e-4)
+
+
+def test_the_contrastive_loss_is_never_negative(dataset):
+    """Where features left the last task's model far behind, both flavours add nothing."""
+    near, far = torch.tensor([0.1, 0.2]), torch.tensor([50.0, 60.0])
+    assert published_contrast(near, far) == 0
+    assert published_contrast(near, torch.zeros(2)) == pytest.approx(301)
+    method = small(contrast=0.3, repulsion=1e4, margin=0.5)
+    rounds = Rounds(method, dataset, make_tasks(dataset)).run(1)
+    client, rows = prepared(rounds, 1)
+    weights = moved(client.weights, 3)
+    without = FedCODAPrompt.loss(method, client, weights, rows.X, rows.codes)
+    assert float(method.loss(client, weights, rows.X, rows.codes)) == pytest.approx(float(without))
 
 
 def test_the_published_average_takes_the_row_counts_of_other_clients(dataset):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fedran.methods.prompted.dualprompt import FedDualPrompt, choose_prompts
 from fedran.methods.trained.training.local_training import ClientRound
+from fedran.methods.trained.training.messages import unpack_tensors
 from fedran.methods.trained.training.rows import Rows
 from helpers.tiny_vit import WIDTH, tiny_vit
 from helpers.toy_training import Rounds, make_tasks, quick
@@ -98,12 +99,35 @@ def test_a_task_trains_its_own_prompt_and_key_and_leaves_earlier_ones(dataset, f
     started = rounds.method._open_task(rounds.state, 1).weights
     rounds.task(1)
     after = rounds.state.weights
+    assert torch.equal(started["general"], before["general"])
     for name in ("prompts", "keys"):
         assert torch.equal(after[name][0], before[name][0])
     assert torch.equal(after["head.weight"][:2], before["head.weight"][:2])
     assert not torch.equal(after["general"], before["general"])
     assert not torch.equal(after["prompts"][1], started["prompts"][1])
     assert torch.equal(after["keys"][1], started["keys"][1]) == (flavour == "as_published")
+
+
+@BOTH
+def test_a_client_sends_the_prompt_and_the_key_of_the_task_alone(dataset, flavour):
+    rounds = Rounds(small(flavour=flavour), dataset, make_tasks(dataset)).run(1)
+    for blob in rounds.uploads(1, 0).values():
+        tensors = unpack_tensors("local-model", blob, "cpu").tensors
+        shapes = {name: tuple(t.shape) for name, t in tensors.items()}
+        key = {"keys": (1, 1, WIDTH)} if flavour == "corrected" else {}
+        assert shapes == key | {
+            "general": (1, 2, 2, WIDTH),
+            "prompts": (1, 1, 2, 3, WIDTH),
+            "head.weight": (2, WIDTH),
+            "head.bias": (2,),
+        }
+
+
+def test_tasks_start_with_prompts_and_keys_of_their_own(dataset):
+    rounds = Rounds(small(), dataset, make_tasks(dataset))
+    first, second = (rounds.method._open_task(rounds.state, t).weights for t in (0, 1))
+    for name in ("prompts", "keys"):
+        assert not torch.equal(first[name][0], second[name][-1])
 
 
 def test_the_start_is_uniform_with_one_key_per_task_or_one_per_block(dataset):

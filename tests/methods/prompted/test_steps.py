@@ -14,7 +14,7 @@ SIZES = {
     "fed-codaprompt": {"blocks": 2, "components": 2, "length": 2},
     "fed-cprompt": {"blocks": 2, "components": 2, "length": 2},
     "pilora": {"rank": 2},
-    "lorm": {"rank": 2},
+    "lorm": {"rank": 2, "n_rounds": 3},  # the third round has another resting factor than the first
 }
 KEYS = pytest.mark.parametrize("key", SIZES)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
