@@ -1,22 +1,36 @@
-"""Reporters for tests of sweeps: one records every call, one interrupts the sweep."""
+"""Reporters for sweeps in tests."""
+
+from fedran.bench.run.progress import Reporter
 
 
-class Listener:
+class Listener(Reporter):
     """A reporter that records every call."""
 
     def __init__(self):
-        self.planned, self.skipped, self.workers, self.heard = [], 0, 0, []
+        super().__init__()
+        self.planned, self.skipped, self.heard = [], 0, []
 
     def begin(self, planned, skipped, workers):
+        super().begin(planned, skipped, workers)
         self.planned, self.skipped, self.workers = list(planned), skipped, workers
 
-    def __getattr__(self, name):
-        if name not in ("learn", "start", "step", "task_done", "finished", "failed", "note"):
-            raise AttributeError(name)
-        return lambda *what: self.heard.append((name, *what))
+    def hear(self, kind, *what):
+        self.heard.append((kind, *what))
 
     def of(self, kind):
         return [h[1:] for h in self.heard if h[0] == kind]
+
+
+def _recorded(kind):
+    def call(self, *what):
+        getattr(Reporter, kind)(self, *what)
+        self.hear(kind, *what)
+
+    return call
+
+
+for _kind in ("learn", "start", "step", "task_done", "finished", "failed", "note"):
+    setattr(Listener, _kind, _recorded(_kind))
 
 
 class Stopper(Listener):
@@ -26,15 +40,8 @@ class Stopper(Listener):
         super().__init__()
         self.kind, self.at = kind, at
 
-    def __getattr__(self, name):
-        heard = super().__getattr__(name)
-        return self.stop_or(heard) if name == self.kind else heard
-
-    def stop_or(self, heard):
-        def call(*what):
-            self.at -= 1
-            if self.at < 0:
-                raise KeyboardInterrupt
-            heard(*what)
-
-        return call
+    def hear(self, kind, *what):
+        self.at -= kind == self.kind
+        if self.at < 0:
+            raise KeyboardInterrupt
+        super().hear(kind, *what)

@@ -17,13 +17,7 @@ from rich.table import Column
 
 from fedran.bench.results.result import Result
 from fedran.bench.run.config import load_or_quick
-from fedran.bench.run.progress import (
-    PlainReporter,
-    PlannedJob,
-    RemainingTime,
-    duration,
-    summary,
-)
+from fedran.bench.run.progress import PlainReporter, PlannedJob, Reporter, duration, summary
 from fedran.bench.run.sweep import DEFAULT_OUT, HOW_TO_CONTINUE, execute, list_runs
 from fedran.bench.run.tracking import TaskDone
 
@@ -135,11 +129,12 @@ def run(
         raise typer.Exit(1)
 
 
-class BarReporter:
+class BarReporter(Reporter):
     """A progress bar over all steps with the time left, and one line per finished run."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.remaining = console, RemainingTime()
+        super().__init__()
+        self.console = console
         self.bar = Progress(
             TextColumn("{task.percentage:>3.0f} %", table_column=Column(no_wrap=True)),
             BarColumn(16, table_column=Column(min_width=16)),
@@ -172,7 +167,7 @@ class BarReporter:
 
     def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:
         """Set the length of the bar."""
-        self.remaining.plan(planned, workers)
+        super().begin(planned, skipped, workers)
         for job in planned:
             self.labels[job.name] = job.label
             self.steps[job.name] = self.steps.get(job.name, 0) + job.steps
@@ -180,31 +175,30 @@ class BarReporter:
         if skipped:
             self.note(f"{skipped} runs are already done and are skipped")
 
-    def learn(self, result: Result) -> None:
-        """Remember how long it took."""
-        self.remaining.learn(result)
-
     def start(self, run: str) -> None:
         """Show the run beside the bar."""
-        self.remaining.start(run)
+        super().start(run)
         self.bar.update(self.row, description=escape(self.labels.get(run, run)))
 
     def step(self, run: str, what: str) -> None:
         """Move the bar."""
-        self.remaining.step(run)
+        super().step(run, what)
         self.completed[run] = min(self.completed.get(run, 0) + 1, self.steps.get(run, 0))
         self._move(f"{self.labels.get(run, run)}, {what}")
 
     def task_done(self, run: str, done: TaskDone) -> None:
         """Show the accuracy beside the bar."""
+        super().task_done(run, done)
         self._move(f"{self.labels.get(run, run)}, {done}")
 
     def finished(self, run: str, result: Result) -> None:
         """Print a line above the bar."""
+        super().finished(run, result)
         self._report_end(run, f"{escape(run)}: {summary(result)}")
 
     def failed(self, run: str, reason: str) -> None:
         """Print a line above the bar."""
+        super().failed(run, reason)
         self._report_end(run, f"[red]failed[/red] {escape(run)}: {escape(reason)}")
 
     def note(self, text: str) -> None:
@@ -212,13 +206,12 @@ class BarReporter:
         self.bar.console.print(escape(text), highlight=False, soft_wrap=True)
 
     def _report_end(self, run: str, line: str) -> None:
-        self.remaining.done(run)
         self.completed[run] = self.steps.get(run, 0)
         self._move("")
         self.bar.console.print(line, highlight=False, soft_wrap=True)
 
     def _move(self, what: str) -> None:
-        seconds = self.remaining.seconds_left()
+        seconds = self.seconds_left()
         self.bar.update(
             self.row,
             completed=sum(self.completed.values()),

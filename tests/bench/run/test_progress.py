@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedran.bench.run import progress
-from fedran.bench.run.progress import PlainReporter, RemainingTime, duration, summary
+from fedran.bench.run.progress import PlainReporter, Reporter, duration, summary
 from fedran.bench.run.tracking import TaskDone
 from helpers.made_up import made_up
 
@@ -21,19 +21,20 @@ def now(monkeypatch):
 
 
 def planned(*pairs, steps=10):
-    return [SimpleNamespace(name=name, label=label, steps=steps) for name, label in pairs]
+    job = SimpleNamespace(settings={})
+    return [SimpleNamespace(name=n, label=label, steps=steps, job=job) for n, label in pairs]
 
 
 def clock_of(*pairs, workers=1):
-    clock = RemainingTime()
-    clock.plan(planned(*pairs), workers)
+    clock = Reporter()
+    clock.begin(planned(*pairs), 0, workers)
     return clock
 
 
 def ran(clock, now, run, seconds):
     clock.start(run)
     now[0] += seconds
-    clock.done(run)
+    clock.failed(run, "")
 
 
 def test_the_time_left_is_unknown_before_the_first_step(now):
@@ -73,7 +74,7 @@ def test_a_run_under_way_goes_on_at_its_own_pace(now):
     clock.start("long")
     for _ in range(4):
         now[0] += 100
-        clock.step("long")
+        clock.step("long", "")
     assert clock.seconds_left() == pytest.approx(600)
 
 
@@ -81,7 +82,7 @@ def test_the_steps_of_the_first_run_show_how_long_runs_take(now):
     clock = clock_of(("x 1", "X"), ("x 2", "X"))
     clock.start("x 1")
     now[0] = 10
-    clock.step("x 1")
+    clock.step("x 1", "")
     assert clock.seconds_left() == pytest.approx(90 + 100)
 
 
@@ -100,8 +101,8 @@ def test_runs_side_by_side_share_the_time(now):
     clock.start("x 1")
     clock.start("x 2")
     now[0] = 10
-    clock.step("x 1")
-    clock.step("x 2")
+    clock.step("x 1", "")
+    clock.step("x 2", "")
     assert clock.seconds_left() == pytest.approx((90 + 90 + 100 + 100) / 2)
 
 
@@ -113,7 +114,7 @@ def test_the_time_left_ends_at_zero(now):
 
 def test_an_impossible_run_says_nothing_about_the_time_of_others(now):
     clock = clock_of(("a", "X"), ("b", "X"))
-    clock.done("a")
+    clock.failed("a", "")
     assert clock.seconds_left() is None
 
 

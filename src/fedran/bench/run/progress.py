@@ -10,14 +10,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from fedran.bench.results.grouping import counted
 from fedran.bench.results.metrics import task_seconds
 from fedran.bench.results.result import Result
 from fedran.bench.run.job import Job
 from fedran.bench.run.memory import Needs
-from fedran.bench.run.tracking import TaskDone, Tracker, Trackers
+from fedran.bench.run.tracking import TaskDone, Tracker
 from fedran.core.errors import printable
 from fedran.wire.sizes import human_bytes
 
@@ -47,102 +47,6 @@ class PlannedJob:
         return self.job.choice.label
 
 
-class Reporter(Protocol):
-    """What a sweep calls as it goes. Runs are identified by the names of their jobs."""
-
-    def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:
-        """Before the first run. ``workers`` run side by side."""
-        ...
-
-    def learn(self, result: Result) -> None:
-        """A result of an earlier sweep shows how long such runs take."""
-        ...
-
-    def start(self, run: str) -> None:
-        """A run begins."""
-        ...
-
-    def step(self, run: str, what: str) -> None:
-        """A step of a run is done."""
-        ...
-
-    def task_done(self, run: str, done: TaskDone) -> None:
-        """A task of a run was tested."""
-        ...
-
-    def finished(self, run: str, result: Result) -> None:
-        """A run is done and its result is on disk."""
-        ...
-
-    def failed(self, run: str, reason: str) -> None:
-        """A run failed or could not start."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Information for the user."""
-        ...
-
-
-class TrackingReporter:
-    """Tells trackers what it tells a reporter."""
-
-    def __init__(self, reporter: Reporter, trackers: Sequence[Tracker]) -> None:
-        self.reporter = reporter
-        self.trackers = Trackers(trackers, reporter.note)
-        self.settings: dict[str, dict[str, Any]] = {}
-
-    def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:
-        """Remember the settings of every run."""
-        for p in planned:
-            self.settings[p.name] = {
-                "method": p.job.choice.key,
-                "label": p.label,
-                "dataset": p.job.dataset_name,
-                "params": dict(p.job.choice.params),
-                "stream": dict(p.job.stream),
-                "projection_seed": p.job.projection_seed,
-                "study": p.job.study,
-                "config": p.job.config,
-            }
-        self.reporter.begin(planned, skipped, workers)
-
-    def learn(self, result: Result) -> None:
-        """Nothing new for trackers."""
-        self.reporter.learn(result)
-
-    def start(self, run: str) -> None:
-        """Trackers also get the settings."""
-        self.trackers.call("start", run, self.settings.get(run, {}))
-        self.reporter.start(run)
-
-    def step(self, run: str, what: str) -> None:
-        """Too small for trackers."""
-        self.reporter.step(run, what)
-
-    def task_done(self, run: str, done: TaskDone) -> None:
-        """For both."""
-        self.trackers.call("task_done", run, done)
-        self.reporter.task_done(run, done)
-
-    def finished(self, run: str, result: Result) -> None:
-        """For both."""
-        self.trackers.call("finished", run, result)
-        self.reporter.finished(run, result)
-
-    def failed(self, run: str, reason: str) -> None:
-        """For both."""
-        self.trackers.call("failed", run, reason)
-        self.reporter.failed(run, reason)
-
-    def note(self, text: str) -> None:
-        """For the reporter."""
-        self.reporter.note(text)
-
-    def close(self) -> None:
-        """The trackers' last call."""
-        self.trackers.call("close")
-
-
 @dataclass
 class _Pace:
     """When a run began, and how many steps it has done."""
@@ -151,48 +55,72 @@ class _Pace:
     steps: int = 0
 
 
-class RemainingTime:
-    """Estimates the time left.
+class Reporter:
+    """What a sweep calls as it goes. Runs are identified by the names of their jobs.
 
-    A run that has started continues at its own pace. A later run takes as long as other runs of its
-    method. If there are none, it takes as long as the mean run.
+    This class tells the trackers and estimates the time left. Subclasses show the progress.
     """
 
     def __init__(self) -> None:
+        self.trackers: list[Tracker] = []
         self.left: list[PlannedJob] = []
         self.durations: dict[str, list[float]] = {}
+        """Seconds of the finished runs of each method."""
         self.running: dict[str, _Pace] = {}
         self.workers = 1
 
-    def plan(self, planned: Sequence[PlannedJob], workers: int = 1) -> None:
-        """Set the runs to do, and how many of them run side by side."""
+    def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:  # noqa: ARG002
+        """Before the first run. ``workers`` run side by side, ``skipped`` are already done."""
         self.left, self.workers = list(planned), max(1, workers)
 
     def learn(self, result: Result) -> None:
-        """An earlier run shows about how long its method takes."""
+        """A result of an earlier sweep shows about how long its method takes."""
         seconds = sum(sum(t.seconds.client) + t.seconds.server for t in result.tasks)
         self.durations.setdefault(result.label, []).append(seconds)
 
     def start(self, run: str) -> None:
         """A run begins."""
         self.running.setdefault(run, _Pace(time.monotonic()))
+        job = next((p.job for p in self.left if p.name == run), None)
+        self.tell_trackers("start", run, {} if job is None else job.settings)
 
-    def step(self, run: str) -> None:
+    def step(self, run: str, what: str) -> None:  # noqa: ARG002
         """A step of a run is done."""
-        self.start(run)
-        self.running[run].steps += 1
+        self.running.setdefault(run, _Pace(time.monotonic())).steps += 1
 
-    def done(self, run: str) -> None:
-        """A run is over or could not start."""
-        found = next((p for p in self.left if p.name == run), None)
-        pace = self.running.pop(run, None)
-        if found is not None:
-            self.left.remove(found)
-            if pace is not None:
-                self.durations.setdefault(found.label, []).append(time.monotonic() - pace.since)
+    def task_done(self, run: str, done: TaskDone) -> None:
+        """A task of a run was tested."""
+        self.tell_trackers("task_done", run, done)
+
+    def finished(self, run: str, result: Result) -> None:
+        """A run is done and its result is on disk."""
+        self.tell_trackers("finished", run, result)
+        self._end(run)
+
+    def failed(self, run: str, reason: str) -> None:
+        """A run failed or could not start."""
+        self.tell_trackers("failed", run, reason)
+        self._end(run)
+
+    def note(self, text: str) -> None:
+        """Information for the user."""
+
+    def tell_trackers(self, event: str, *given: Any) -> None:
+        """Call every tracker. One that raises is noted and gets no further calls."""
+        for tracker in list(self.trackers):
+            try:
+                getattr(tracker, event)(*given)
+            except Exception as error:  # a network or a full disk must not end the runs
+                self.trackers.remove(tracker)
+                name = type(tracker).__name__
+                self.note(f"{name} is switched off: {type(error).__name__}: {error}")
 
     def seconds_left(self) -> float | None:
-        """None before anything is known."""
+        """The estimated time left; None before anything is known.
+
+        A run that has started continues at its own pace. A later run takes as long as other runs
+        of its method. If there are none, it takes as long as the mean run.
+        """
         under_way: dict[str, float] = {}
         for planned in self.left:
             pace = self.running.get(planned.name)
@@ -213,46 +141,49 @@ class RemainingTime:
             total += whole
         return total / min(self.workers, max(1, len(self.left)))
 
+    def _end(self, run: str) -> None:
+        pace = self.running.pop(run, None)
+        found = next((p for p in self.left if p.name == run), None)
+        if found is not None:
+            self.left.remove(found)
+            if pace is not None:
+                self.durations.setdefault(found.label, []).append(time.monotonic() - pace.since)
 
-class PlainReporter:
+
+class PlainReporter(Reporter):
     """Lines of text for logs: one per task and per run, and one per minute of a long task."""
 
     def __init__(self, out: TextIO | None = None) -> None:
+        super().__init__()
         self.out = out or sys.stderr
-        self.remaining = RemainingTime()
         self.total = self.count = 0
         self.last_line = time.monotonic()
 
     def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:
         """Print how many runs there are."""
-        self.remaining.plan(planned, workers)
+        super().begin(planned, skipped, workers)
         self.total = len(planned)
         self.note(f"{counted(self.total, 'run')} to do, {skipped} already done")
 
-    def learn(self, result: Result) -> None:
-        """Remember how long it took."""
-        self.remaining.learn(result)
-
-    def start(self, run: str) -> None:
-        """Print nothing yet."""
-        self.remaining.start(run)
-
     def step(self, run: str, what: str) -> None:
         """Print a line if the last one is a minute old."""
-        self.remaining.step(run)
+        super().step(run, what)
         if time.monotonic() - self.last_line >= LOG_SECONDS:
             self.note(f"{self.count}/{self.total} done; {run}: {what}{self._left()}")
 
     def task_done(self, run: str, done: TaskDone) -> None:
         """Print the figures of the task."""
+        super().task_done(run, done)
         self.note(f"{run}: {done}")
 
     def finished(self, run: str, result: Result) -> None:
         """Print accuracy, bytes, seconds and the time left."""
+        super().finished(run, result)
         self._report_end(run, summary(result))
 
     def failed(self, run: str, reason: str) -> None:
         """Print the reason."""
+        super().failed(run, reason)
         self._report_end(run, f"FAILED: {reason}")
 
     def note(self, text: str) -> None:
@@ -262,11 +193,10 @@ class PlainReporter:
 
     def _report_end(self, run: str, what: str) -> None:
         self.count += 1
-        self.remaining.done(run)
         self.note(f"[{self.count}/{self.total}] {run}: {what}{self._left()}")
 
     def _left(self) -> str:
-        seconds = self.remaining.seconds_left()
+        seconds = self.seconds_left()
         return f"; about {duration(seconds)} left" if seconds else ""
 
 

@@ -22,7 +22,7 @@ from fedran.bench.run.memory import (
     require_fit,
     workers_that_fit,
 )
-from fedran.bench.run.progress import PlannedJob, Reporter, TrackingReporter
+from fedran.bench.run.progress import PlannedJob, Reporter
 from fedran.bench.run.runner import PreparedJob
 from fedran.bench.run.tracking import make_tracker
 from fedran.bench.run.workers import one_line, run_here, run_in_processes
@@ -83,11 +83,11 @@ def execute(
                 raise PermissionError(f"{folder}: this folder cannot be written; name another one")
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", experiment.name).strip("-.")[:80]
     file = out / f"{Path(experiment.source).stem or words or 'results'}.jsonl"
-    tracked = TrackingReporter(reporter, [make_tracker(name, out) for name in trackers])
+    reporter.trackers = [make_tracker(name, out) for name in trackers]
     try:
-        return _execute(experiment, file, tracked, device, workers, streams)
+        return _execute(experiment, file, reporter, device, workers, streams)
     finally:
-        tracked.close()
+        reporter.tell_trackers("close")
 
 
 def _execute(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,20 +143,3 @@ def make_tracker(name: str, folder: Path) -> Tracker:
         raise ValueError(f"tracker {name!r}: {found.__name__} must be a subclass of Tracker")
     tracker: Tracker = found(folder)
     return tracker
-
-
-class Trackers:
-    """Several trackers as one. A tracker that raises is noted and gets no further calls."""
-
-    def __init__(self, trackers: Sequence[Tracker], note: Callable[[str], None]) -> None:
-        self.active, self.note = list(trackers), note
-
-    def call(self, event: str, *given: Any) -> None:
-        """Call the function ``event`` of every tracker."""
-        for tracker in list(self.active):
-            try:
-                getattr(tracker, event)(*given)
-            except Exception as error:  # a network or a full disk must not end the runs
-                self.active.remove(tracker)
-                name = type(tracker).__name__
-                self.note(f"{name} is switched off: {type(error).__name__}: {error}")
