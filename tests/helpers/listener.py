@@ -1,4 +1,4 @@
-"""Reporters for sweeps in tests."""
+"""Reporters for tests of sweeps: one records every call, one interrupts the sweep."""
 
 from fedran.bench.run.progress import Reporter
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 from fedran.bench.run.config import LARGEST_SWEEP, Experiment, MethodChoice, dataset_name
 from fedran.bench.run.runner import PreparedJob
 from fedran.data.catalogue import load_dataset
-from fedran.data.dataset import Dataset
 from fedran.data.stream import Stream, make_stream
 from fedran.data.stream_file import load_stream
 from fedran.methods.registry import make_method
@@ -26,18 +24,13 @@ Pairs = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class Job:
-    """A dataset, a stream, a method, and what to measure."""
+    """One dataset, stream, method and projection seed of an experiment."""
 
+    experiment: Experiment
     dataset: str
     stream: Pairs
     choice: MethodChoice
     projection_seed: int
-    study: str
-    config: str
-    arguments: tuple[str, ...] | None
-    gram_error: bool
-    seconds_per_row: float | None
-    budgets: Mapping[str, float]
     device: str | None
 
     def __str__(self) -> str:
@@ -62,8 +55,8 @@ class Job:
             "params": dict(self.choice.params),
             "stream": dict(self.stream),
             "projection_seed": self.projection_seed,
-            "study": self.study,
-            "config": self.config,
+            "study": self.experiment.study,
+            "config": self.experiment.source,
         }
 
     def prepare(self) -> PreparedJob:
@@ -75,31 +68,19 @@ class Job:
             _stream(self.dataset, self.stream),
             seed=self.projection_seed,
             label=self.choice.label,
-            study=self.study,
-            config=self.config,
-            arguments=self.arguments,
-            budgets=dict(self.budgets),
-            gram_error=self.gram_error,
-            seconds_per_row=self.seconds_per_row,
+            study=self.experiment.study,
+            config=self.experiment.source,
+            arguments=self.experiment.arguments,
+            budgets=dict(self.experiment.budgets),
+            gram_error=self.experiment.gram_error,
+            seconds_per_row=self.experiment.seconds_per_row,
         )
 
 
 def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:
     """Every combination of dataset, stream, projection seed and method, in that order."""
     found = [
-        Job(
-            name,
-            tuple(settings.items()),
-            choice,
-            projection_seed=seed,
-            study=experiment.study,
-            config=experiment.source,
-            arguments=experiment.arguments,
-            gram_error=experiment.gram_error,
-            seconds_per_row=experiment.seconds_per_row,
-            budgets=experiment.budgets,
-            device=device,
-        )
+        Job(experiment, name, tuple(settings.items()), choice, seed, device)
         for name in experiment.datasets
         for settings in experiment.streams
         for seed in experiment.projection_seeds
@@ -111,15 +92,13 @@ def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:
     return found
 
 
+_dataset = lru_cache(maxsize=2)(load_dataset)
+
+
 def clear_data_cache() -> None:
     """Release the datasets and streams that ``prepare`` keeps for further jobs."""
     _dataset.cache_clear()
     _made_stream.cache_clear()
-
-
-@lru_cache(maxsize=2)
-def _dataset(name: str) -> Dataset:
-    return load_dataset(name)
 
 
 def _stream(dataset: str, settings: Pairs) -> Stream:

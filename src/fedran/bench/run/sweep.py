@@ -85,47 +85,36 @@ def execute(
     file = out / f"{Path(experiment.source).stem or words or 'results'}.jsonl"
     reporter.trackers = [make_tracker(name, out) for name in trackers]
     try:
-        return _execute(experiment, file, reporter, device, workers, streams)
+        known = finished(file)
+        planned, skipped = _plan(jobs(experiment, device), known, file, streams)
+        todo = [p for p in planned if not p.problem]
+        needs = [Needs(BASE_MEMORY), *(p.needs for p in todo if p.needs)]
+        largest = Needs(max(n.host for n in needs), max(n.device for n in needs))
+        workers = workers_that_fit(workers, largest, device, reporter.note)
+        reporter.begin(planned, skipped, workers)
+        for result in known.values():
+            reporter.learn(result)
+        failed = []
+        for impossible in (p for p in planned if p.problem):
+            failed.append(f"{impossible.name}: {impossible.problem}")
+            reporter.failed(impossible.name, impossible.problem)
+        done = 0
+        if workers:
+            # Workers load their own data, and their peak memory starts at the size of this process.
+            clear_data_cache()
+        runs = run_in_processes(todo, workers, reporter) if workers else run_here(todo, reporter)
+        for job, outcome in runs:
+            if isinstance(outcome, Result):
+                append(file, outcome)
+                Checkpoint(job.checkpoint).remove()
+                reporter.finished(job.name, outcome)
+                done += 1
+            else:
+                failed.append(f"{job.name}: {outcome}")
+                reporter.failed(job.name, outcome)
+        return Outcome(file, done, skipped, tuple(failed))
     finally:
         reporter.tell_trackers("close")
-
-
-def _execute(
-    experiment: Experiment,
-    file: Path,
-    reporter: Reporter,
-    device: str | None,
-    workers: int,
-    streams: Path | None,
-) -> Outcome:
-    known = finished(file)
-    planned, skipped = _plan(jobs(experiment, device), known, file, streams)
-    todo = [p for p in planned if not p.problem]
-    needs = [Needs(BASE_MEMORY), *(p.needs for p in todo if p.needs)]
-    largest = Needs(max(n.host for n in needs), max(n.device for n in needs))
-    workers = workers_that_fit(workers, largest, device, reporter.note)
-    reporter.begin(planned, skipped, workers)
-    for result in known.values():
-        reporter.learn(result)
-    failed = []
-    for impossible in (p for p in planned if p.problem):
-        failed.append(f"{impossible.name}: {impossible.problem}")
-        reporter.failed(impossible.name, impossible.problem)
-    done = 0
-    if workers:
-        # Workers load their own data, and their peak memory starts at the size of this process.
-        clear_data_cache()
-    runs = run_in_processes(todo, workers, reporter) if workers else run_here(todo, reporter)
-    for job, outcome in runs:
-        if isinstance(outcome, Result):
-            append(file, outcome)
-            Checkpoint(job.checkpoint).remove()
-            reporter.finished(job.name, outcome)
-            done += 1
-        else:
-            failed.append(f"{job.name}: {outcome}")
-            reporter.failed(job.name, outcome)
-    return Outcome(file, done, skipped, tuple(failed))
 
 
 def list_runs(experiment: Experiment, device: str | None = None) -> tuple[list[str], bool]:
@@ -161,8 +150,8 @@ def _plan(
             name = prepared.run_id
             if name in planned or (name in known and _complete(known[name], prepared)):
                 skipped += 1
-                if name in known and known[name].study != job.study:
-                    known[name] = replace(known[name], study=job.study)
+                if name in known and known[name].study != prepared.study:
+                    known[name] = replace(known[name], study=prepared.study)
                     append(file, known[name])
             else:
                 needs = estimate_needs(prepared)
