@@ -9,8 +9,8 @@ import pytest
 
 from fedran.bench.report import page
 from fedran.bench.report.build import make_report
+from fedran.bench.report.drift import drift_tables
 from fedran.bench.report.page import html_table
-from fedran.bench.report.tables.drift import drift_tables
 from fedran.bench.report.tables.runtime import runtime_tables, speedup_tables
 from fedran.bench.report.tables.table import Cell, Column, Table
 from fedran.bench.report.tables.training import training_tables

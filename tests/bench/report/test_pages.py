@@ -1,10 +1,11 @@
 """Which pages a report has: an overview, datasets, studies; new ones without a change of code."""
 
 from fedran.bench.report.export import overview_tables
-from fedran.bench.report.pages import experiment_name, make_pages
+from fedran.bench.report.pages import comparison_sections, experiment_name, make_pages
+from fedran.bench.report.verdict import LINES
 from fedran.bench.results import result
 from helpers.made_up import comparison, made_up, studies
-from helpers.made_up_trained import all_trained, speedup
+from helpers.made_up_trained import all_trained, heads, scratch, speedup
 from helpers.report_tables import first_cells
 
 
@@ -80,3 +81,58 @@ def test_the_experiment_is_named_after_its_only_configuration_or_the_folder():
     assert experiment_name([made_up(config="configs/digits.toml")] * 2, "runs") == "digits"
     assert experiment_name([made_up(config="a.toml"), made_up(config="b.toml")], "runs") == "runs"
     assert experiment_name([made_up(config="")], "runs") == "runs"
+
+
+def test_every_study_has_a_verdict_and_a_section_without_a_title():
+    for name in ("labels", "rank", "components"):
+        _, page = make_pages([r for r in studies(seeds=(1,)) if r.study == name], "x")
+        assert 1 <= len(page.verdict) <= LINES
+        assert all("%" in line for line in page.verdict)
+        first = page.sections[0]
+        assert (first.slug, first.title, first.folded) == (name, "", False)
+    _, page = make_pages(speedup(), "x")
+    assert [line for line in page.verdict if "FedRAN takes " in line]
+    assert page.sections[0].tables[0].title.startswith("FedRAN against each trained method")
+
+
+def slugs(results):
+    return [s.slug for s in comparison_sections(results)]
+
+
+def test_sections_appear_in_their_order_and_only_with_results():
+    first = "setting-5-tasks-5-clients-dirichlet-split"
+    assert slugs([made_up()]) == [first, "communication", "runtime", "forgetting", "provenance"]
+    assert slugs(all_trained()) == [
+        *(first, "communication", "runtime", "forgetting", "drift", "training", "provenance")
+    ]
+    assert "drift" not in slugs(heads())
+    assert "drift" in slugs(scratch())
+
+
+def test_only_the_settings_are_unfolded_and_each_has_a_section():
+    parts = comparison_sections([made_up(clients=k) for k in (5, 100)] + [made_up("b")])
+    assert [s.title for s in parts if not s.folded] == [
+        "5 tasks, 5 clients, dirichlet split",
+        "5 tasks, 100 clients, dirichlet split",
+    ]
+
+
+def test_settings_of_several_datasets_are_named_with_their_dataset():
+    first, second, *_ = comparison_sections([made_up(dataset=d) for d in ("a", "b")])
+    assert first.title == "a: 5 tasks, 5 clients, dirichlet split"
+    assert first.slug != second.slug
+
+
+def test_every_table_with_measurements_knows_its_results():
+    pages = make_pages([*all_trained(seeds=(1,)), *studies(seeds=(1,))], "x")
+    for s in (s for page in pages for s in page.sections):
+        for table in s.tables:
+            printed = all(c.muted for row in table.rows for c in row)
+            assert table.results or printed or s.slug == "provenance", table.title
+
+
+def test_nothing_is_explained_that_is_not_on_the_page():
+    (section, *_) = comparison_sections([made_up("fedran"), made_up("afl")])
+    assert section.intro == []
+    assert "Hollow" not in section.charts[0].note
+    assert "below the axis" not in section.charts[0].note

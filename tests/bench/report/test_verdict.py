@@ -17,12 +17,11 @@ from fedran.bench.report.verdict import (
     leaders,
     main_beta,
     overall_verdict,
-    study_verdict,
     verdict,
 )
 from fedran.bench.results.grouping import groups
-from helpers.made_up import METHODS, made_up, studies
-from helpers.made_up_trained import heads, scratch, speedup
+from helpers.made_up import METHODS, made_up
+from helpers.made_up_trained import heads, scratch
 from helpers.made_up_vit import vit
 
 
@@ -122,12 +121,3 @@ def test_the_main_beta_has_the_most_methods_and_is_the_most_skewed_of_equals():
     both = [made_up("a", beta=b) for b in (0.5, 0.1)]
     assert main_beta(groups(both)) == 0.1
     assert main_beta(groups([*both, made_up("b", beta=0.5)])) == 0.5
-
-
-def test_every_study_has_a_verdict():
-    for name in ("labels", "rank", "components"):
-        lines = study_verdict([r for r in studies(seeds=(1,)) if r.study == name])
-        assert 1 <= len(lines) <= LINES
-        assert all("%" in line for line in lines)
-    (line,) = study_verdict(speedup())
-    assert "FedRAN takes " in line

@@ -154,7 +154,7 @@ def test_the_label_of_a_method_replaces_its_name():
 def test_budgets_are_passed_to_every_run_as_numbers():
     experiment = parse_config(fields(budgets={"bytes": 1000, "drift": 0.5}))
     assert experiment.budgets == {"bytes": 1000.0, "drift": 0.5}
-    assert jobs(experiment)[0].budgets == experiment.budgets
+    assert jobs(experiment)[0].prepare().budgets == experiment.budgets
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_results_name_the_configuration_relative_to_the_working_folder(
     assert load_config("sub/../c.toml").source == "c.toml"
     monkeypatch.chdir(tmp_path / "sub")
     assert load_config("../c.toml").source == "c.toml"
-    assert jobs(load_config("d.toml"))[0].config == "d.toml"
+    assert jobs(load_config("d.toml"))[0].prepare().config == "d.toml"
 
 
 @pytest.mark.parametrize("wrong", [fields(dataset=[]), fields(run={"projection_seed": []})])

@@ -41,7 +41,7 @@ def overview_tables(results: Sequence[Result]) -> list[Table]:
                 Cell(g.name),
                 Cell(beta_text(g.beta)),
                 *(Cell(f"{accuracy.mean:.2f}") for accuracy in (g.A_avg, g.A_T)),
-                Cell(human_bytes(max(r.max_upload for r in g.results))),
+                Cell(human_bytes(g.largest_upload)),
                 Cell(f"{g.mean(task_seconds):.3g}"),
                 Cell(str(len(g.results))),
             ]

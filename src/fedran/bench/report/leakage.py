@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from fedran.bench.report.sections import Section
+from fedran.bench.report.section import Section
 from fedran.bench.report.tables.table import NOTHING, Block, Cell, Table, number, number_columns
 from fedran.bench.report.tables.table import text_columns as texts
 from fedran.data.catalogue import dataset_title

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from fedran.bench.report.pages import Page
-from fedran.bench.report.sections import first_terms
+from fedran.bench.report.section import first_terms
 from fedran.bench.report.tables.table import NOTHING, Cell, Table
 from fedran.core.errors import printable
 

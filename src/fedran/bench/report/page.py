@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import fedran
 from fedran.bench.report.figures.chart import inline
 from fedran.bench.report.pages import Page
-from fedran.bench.report.sections import first_terms
+from fedran.bench.report.section import first_terms
 from fedran.bench.report.tables.table import NOTHING, Cell, Column, Table, date_range
 from fedran.bench.results.grouping import counted
 from fedran.bench.results.result import Result

@@ -1,4 +1,4 @@
-"""The pages of the report: an overview, one page per dataset, and one per further study."""
+"""The pages of the report and their sections: an overview, datasets, and further studies."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
+from fedran.bench.report.drift import drift_section
 from fedran.bench.report.figures.accuracy_bytes import accuracy_bytes_charts
 from fedran.bench.report.figures.chart import slug
+from fedran.bench.report.figures.curves import task_charts
 from fedran.bench.report.leakage import (
     LEAKAGE_ABOUT,
     LEAKAGE_TITLE,
@@ -15,29 +17,35 @@ from fedran.bench.report.leakage import (
     leakage_sections,
     leakage_verdict,
 )
-from fedran.bench.report.privacy import privacy_verdict
-from fedran.bench.report.sections import (
-    Section,
-    comparison_sections,
-    method_notes,
-    study_sections,
-)
+from fedran.bench.report.section import Section
+from fedran.bench.report.studies.components import components_section, components_verdict
+from fedran.bench.report.studies.labels import labels_section, labels_verdict
+from fedran.bench.report.studies.privacy import privacy_section, privacy_verdict
+from fedran.bench.report.studies.rank import rank_section, rank_verdict
+from fedran.bench.report.tables.accuracy import accuracy_tables
+from fedran.bench.report.tables.communication import communication_section
 from fedran.bench.report.tables.comparison import comparison_table
-from fedran.bench.report.verdict import main_case, overall_verdict, study_verdict, verdict
-from fedran.bench.results.grouping import Group, Setting, counted
+from fedran.bench.report.tables.forgetting import forgetting_section
+from fedran.bench.report.tables.provenance import provenance_section
+from fedran.bench.report.tables.runtime import runtime_section, speed_verdict
+from fedran.bench.report.tables.training import training_section
+from fedran.bench.report.tables.vit import cost_tables, printed_vit_tables
+from fedran.bench.report.verdict import LINES, main_case, overall_verdict, verdict
+from fedran.bench.results.grouping import Group, Setting, comparisons, counted, groups
+from fedran.bench.results.metrics import is_fine_tuned, is_head, is_prompted, on_images
 from fedran.bench.results.result import DEFAULT_STUDY, STUDIES, Result
 from fedran.data.catalogue import dataset_title
 
 COMPARISONS = frozenset({"accuracy", "communication", "training"})
 """Studies that are shown on the pages of the datasets."""
-STUDY_TITLES = {
-    "labels": "Few labels",
-    "rank": "Rank and width",
-    "components": "Components of the feature map",
-    "privacy": "Differential privacy",
-    "runtime": "Runtime and speed-up",
+STUDY_PAGES = {
+    "labels": ("Few labels", labels_section, labels_verdict),
+    "rank": ("Rank and width", rank_section, rank_verdict),
+    "components": ("Components of the feature map", components_section, components_verdict),
+    "privacy": ("Differential privacy", privacy_section, privacy_verdict),
+    "runtime": ("Runtime and speed-up", runtime_section, speed_verdict),
 }
-"""Titles that differ from the name of the study."""
+"""Studies whose page is no comparison of methods: its title, its section and its verdict."""
 SAME_PAGE = {"speedup": "runtime"}
 """Studies that are shown on the page of another one."""
 DATASETS = {
@@ -105,54 +113,115 @@ def make_pages(
     """The overview first, then datasets and studies in the order of the results, then leakage."""
     pages = []
     for dataset in dict.fromkeys(r.dataset for r in results):
-        own = [r for r in results if r.dataset == dataset]
-        shown = [r for r in own if r.study in COMPARISONS]
-        first = main_case(shown)
-        if first is not None:
+        shown = [r for r in results if r.dataset == dataset and r.study in COMPARISONS]
+        if shown:
             file, about = DATASETS.get(dataset, (slug(dataset), ""))
-            title = dataset_title(dataset)
-            sections = comparison_sections(shown)
-            lines = verdict(first[1])
-            pages.append(Page(file, title, about, lines, sections, _where(*first)))
+            pages.append(_comparison_page(file, dataset_title(dataset), about, shown))
     studies = (SAME_PAGE.get(s, s) for s in dict.fromkeys(r.study for r in results))
     for study in dict.fromkeys(s for s in studies if s not in COMPARISONS):
         own = [r for r in results if SAME_PAGE.get(r.study, r.study) == study]
-        title = STUDY_TITLES.get(study, study.replace("_", " ").capitalize())
-        where = ""
-        if study in STUDY_TITLES:
-            sections = study_sections(study, own)
-        else:  # it has no sections of its own
-            own = as_comparison(own)
-            sections = _own_figures(study, study_sections(study, own))
-            first = main_case(own)
-            where = _where(*first) if first else ""
-        pages.append(Page(study, title, STUDIES[study], _study_lines(study, own), sections, where))
+        about = STUDIES[study]
+        if study in STUDY_PAGES:
+            title, make_section, make_verdict = STUDY_PAGES[study]
+            # The page has the title of the section.
+            section = replace(make_section(own), title="", folded=False)
+            sections = _with_content([section, provenance_section(own)])
+            pages.append(Page(study, title, about, list(make_verdict(own))[:LINES], sections))
+        else:
+            title = study.replace("_", " ").capitalize()
+            page = _comparison_page(study, title, about, as_comparison(own))
+            # The figures of the same setting on another page have other names.
+            sections = [
+                replace(s, charts=[replace(c, slug=f"{study}-{c.slug}") for c in s.charts])
+                for s in page.sections
+            ]
+            pages.append(replace(page, sections=sections))
     if leakage:
         pages.append(leakage_page(leakage))
     pages = _distinct([page for page in pages if page.sections])
     return [overview_page(results, name), *pages]
 
 
+def _comparison_page(file: str, title: str, about: str, results: Sequence[Result]) -> Page:
+    first = main_case(results)
+    assert first is not None, "every setting with results has a main case"
+    sections = comparison_sections(results)
+    return Page(file, title, about, verdict(first[1]), sections, _where(*first))
+
+
+def comparison_sections(results: Sequence[Result]) -> list[Section]:
+    """Each setting with figures and its accuracies, then the details of all settings, folded."""
+    settings = dict.fromkeys(Setting.of(r) for r in comparisons(results))
+    one = len({setting.dataset for setting in settings}) == 1
+    parts = [
+        _setting(
+            setting.frame if one else setting.title,
+            [r for r in results if Setting.of(r) == setting],
+        )
+        for setting in settings
+    ]
+    details = (
+        *(_vit, communication_section, runtime_section, forgetting_section),
+        *(drift_section, training_section, provenance_section),
+    )
+    return _with_content([*parts, *(make(results) for make in details)])
+
+
+def _with_content(parts: Sequence[Section]) -> list[Section]:
+    return [s for s in parts if s.tables or s.charts]
+
+
+def method_notes(shown: Sequence[Result]) -> list[str]:
+    """What the remarks behind the names of methods mean, one sentence each."""
+    intro = []
+    if any(map(is_head, shown)):
+        intro.append(
+            "Methods marked (head) train a linear head on the same frozen features as FedRAN."
+        )
+    if any(map(on_images, shown)):
+        intro.append(
+            "Methods marked (from scratch) train a network from random weights on the images of "
+            "the same rows."
+        )
+    if any(map(is_prompted, shown)):
+        intro.append(
+            "Prompt and LoRA methods train a few tensors of the frozen ViT whose features the "
+            "analytic methods use."
+        )
+    if any(map(is_fine_tuned, shown)):
+        intro.append(
+            "Methods marked (fine-tuned in task 0) use a ViT whose adapters the clients train in "
+            "task 0. Bytes and seconds of that stage count."
+        )
+    return intro
+
+
+def _setting(title: str, results: Sequence[Result]) -> Section:
+    """One setting: accuracy against bytes, accuracy after each task, all accuracies."""
+    charts = accuracy_bytes_charts(results) + task_charts(results)
+    shown = comparisons(results)
+    notes = method_notes(shown)
+    if any(not g.competes for g in groups(shown)):
+        notes.insert(0, "Methods that need all rows in one place come last and are not ranked.")
+    intro, tables = [" ".join(notes)] if notes else [], accuracy_tables(results)
+    return Section(slug("setting", title), title, intro, tables, charts)
+
+
+def _vit(results: Sequence[Result]) -> Section:
+    intro = (
+        "FedRAN against methods that train prompts or LoRA matrices of the same ViT. The paper's "
+        "backbone is a ViT-B/16; its figures are not ranked with ours. Methods run as their paper "
+        "means them. Rows marked (as published) do what the published code does, with its errors. "
+        "Cells without a run say so."
+    )
+    tables = cost_tables(results) + printed_vit_tables(results)
+    return Section("vit", "Methods that train on the same ViT", [intro], tables, folded=True)
+
+
 def leakage_page(measured: Sequence[Measured]) -> Page:
     """What attacks found in messages."""
     lines, sections = leakage_verdict(measured), leakage_sections(measured)
     return Page("leakage", LEAKAGE_TITLE, LEAKAGE_ABOUT, lines, sections)
-
-
-def _own_figures(study: str, sections: Sequence[Section]) -> list[Section]:
-    """Sections whose figures have other names than those of the same setting on another page."""
-    return [
-        replace(s, charts=[replace(c, slug=f"{study}-{c.slug}") for c in s.charts])
-        for s in sections
-    ]
-
-
-def _study_lines(study: str, results: Sequence[Result]) -> list[str]:
-    """The verdict of a study; one without sections of its own is a comparison of methods."""
-    if study == "privacy":
-        return privacy_verdict(results)
-    first = None if study in STUDY_TITLES else main_case(results)
-    return study_verdict(results) if first is None else verdict(first[1])
 
 
 def _distinct(pages: Sequence[Page]) -> list[Page]:

@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from fedran.bench.report.ablations import component_studies, label_studies, rank_studies
-from fedran.bench.report.tables.communication import largest_upload
-from fedran.bench.report.tables.table import MIB, seconds
-from fedran.bench.results.grouping import (
-    Group,
-    Setting,
-    by_setting_and_beta,
-    comparison_cases,
-    groups,
-    is_ours,
-)
-from fedran.bench.results.metrics import (
-    is_fine_tuned,
-    is_head,
-    is_prompted,
-    is_trained,
-    task_seconds,
-)
+from fedran.bench.report.tables.table import size_text
+from fedran.bench.results.grouping import Group, Setting, comparison_cases, is_ours
+from fedran.bench.results.metrics import is_fine_tuned, is_head, is_prompted, is_trained
 from fedran.bench.results.result import DEFAULT_STUDY, Result
 from fedran.data.catalogue import dataset_title
 
@@ -168,70 +153,13 @@ def _over_all(results: Iterable[Result]) -> str:
     return f"{text}. It is behind by at most {gap:.1f} points ({name} on {where}{skew})."
 
 
-def study_verdict(results: Sequence[Result]) -> list[str]:
-    """What the runs of a study with a page of its own show, in at most five sentences."""
-    lines = [*_on_labels(results), *_on_ranks(results)]
-    return [*lines, *_on_components(results), *_on_speed(results)][:LINES]
-
-
-def _on_labels(results: Sequence[Result]) -> Iterator[str]:
-    for study in label_studies(results):
-        for name, line in study.lines.items():
-            few, many = min(line), max(line)
-            yield (
-                f"{name.capitalize()}: {line[few].A_avg.mean:.1f} % accuracy, mean over tasks, "
-                f"with {100 * few:g} % of the labels; {line[many].A_avg.mean:.1f} % with "
-                f"{100 * many:g} %."
-            )
-
-
-def _on_ranks(results: Sequence[Result]) -> Iterator[str]:
-    for study in rank_studies(results):
-        width, by_rank = max(study.lines.items())
-        ends = [
-            f"{g.A_avg.mean:.1f} % with {_size(g)} at rank {rank}"
-            for rank, g in (min(by_rank.items()), max(by_rank.items()))
-        ]
-        name = study.title.partition(";")[0]
-        yield f"{name} with {width} random features: {ends[0]}, {ends[1]}."
-
-
-def _on_components(results: Sequence[Result]) -> Iterator[str]:
-    for study in component_studies(results):
-        rule = {step: next(iter(row.values())).A_avg.mean for (_, step), row in study.bars.items()}
-        first, best = next(iter(rule)), max(rule, key=lambda step: rule[step])
-        yield (
-            f"{dataset_title(study.dataset)}, {study.lams[0]}: {rule[first]:.1f} % with {first}, "
-            f"at best {rule[best]:.1f} % with {best}."
-        )
-
-
-def _on_speed(results: Sequence[Result]) -> Iterator[str]:
-    timed = [r for r in results if r.study == "speedup" and r.side_by_side == 1]
-    for (setting, _), found in by_setting_and_beta(groups(timed)).items():
-        trained = [g for g in found if is_trained(g.first)]
-        slow = [g.mean(task_seconds) or 0.0 for g in trained]
-        rounds = [g.first.tasks[0].rounds for g in trained]
-        for g in found:
-            if role(g) == OURS and trained:
-                yield (
-                    f"{dataset_title(setting.dataset)}: FedRAN takes "
-                    f"{seconds(g.mean(task_seconds))} s per task, methods that train "
-                    f"{seconds(min(slow))} to {seconds(max(slow))} s with {min(rounds)} to "
-                    f"{max(rounds)} rounds per task."
-                )
-
-
 def _size(g: Group) -> str:
-    """The largest upload with two significant digits, in MiB like the figures or in KiB."""
-    size = largest_upload(g)
-    value, unit = (size / MIB, "MiB") if size >= MIB / 100 else (size / 1024, "KiB")
-    return f"{value:.0f} {unit}" if value >= 99.5 else f"{value:.2g} {unit}"
+    return size_text(g.largest_upload)
 
 
 def _beside(g: Group, base: Group) -> str:
     """Accuracy and upload of a method, and both beside those of another one."""
-    sizes = largest_upload(g), largest_upload(base)
+    sizes = g.largest_upload, base.largest_upload
     times = ""
     if min(sizes) > 0:
         factor = max(sizes) / min(sizes)

@@ -9,7 +9,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedran.bench.results.metrics import is_head, is_prompted, is_trained
+from fedran.bench.results.metrics import (
+    formula_upload,
+    is_fine_tuned,
+    is_head,
+    is_prompted,
+    is_trained,
+)
 from fedran.bench.results.result import ABLATIONS, Result
 from fedran.data.catalogue import dataset_title
 
@@ -133,6 +139,16 @@ class Group:
         """Accuracy after the last task in percent."""
         return Stat.of([r.A_T for r in self.results])
 
+    @property
+    def largest_upload(self) -> int:
+        """The largest upload of any client, task and seed, in bytes."""
+        return max(r.max_upload for r in self.results)
+
+    @property
+    def largest_formula(self) -> int | None:
+        """The largest upload by the formula of the method's paper, in bytes."""
+        return max((f for r in self.results if (f := formula_upload(r)) is not None), default=None)
+
     def stat(self, measure: Callable[[Result], float | None]) -> Stat | None:
         """Mean and spread of a measure over the seeds that have it; None if none has."""
         found = [v for r in self.results if (v := measure(r)) is not None]
@@ -247,6 +263,11 @@ def comparison_cases(results: Iterable[Result]) -> Cases:
 def setting_title(setting: Setting, beta: float | None) -> str:
     """A setting and its beta as text."""
     return setting.title + ("" if beta is None else f", β = {beta:g}")
+
+
+def group_of(key: str, found: Iterable[Group]) -> Group | None:
+    """The first group of a method, not counting runs on a network fine-tuned in task 0."""
+    return next((g for g in found if g.key == key and not is_fine_tuned(g.first)), None)
 
 
 def is_ours(g: Group) -> bool:

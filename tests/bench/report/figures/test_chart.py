@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedran.bench.report.figures.ablation import component_charts
+from fedran.bench.report.drift import drift_charts
 from fedran.bench.report.figures.accuracy_bytes import accuracy_bytes_charts
 from fedran.bench.report.figures.chart import (
     NARROW,
@@ -19,8 +19,8 @@ from fedran.bench.report.figures.chart import (
     unique,
 )
 from fedran.bench.report.figures.curves import task_charts
-from fedran.bench.report.figures.drift import drift_charts
 from fedran.bench.report.pages import make_pages
+from fedran.bench.report.studies.components import components_section
 from fedran.bench.report.verdict import HIGHLIGHTED
 from fedran.bench.results.grouping import groups
 from helpers.made_up import comparison, made_up, studies
@@ -108,7 +108,7 @@ def test_components_that_the_paper_does_not_print_are_drawn_without_a_printed_va
         made_up("exact", params={**features, "kind": kind}, study="components")
         for kind in ("cosine", "relu", "hellinger")
     ]
-    (chart,) = component_charts(runs)
+    (chart,) = components_section(runs).charts
     assert render(chart)[0].count("printed (ViT-B/16)") == 1
 
 

@@ -1,12 +1,9 @@
-"""Forgetting, budgets, and drift on the reference rows."""
+"""Forgetting, backward transfer, drift and budgets."""
 
-from fedran.bench.report.tables.drift import drift_tables
 from fedran.bench.report.tables.forgetting import forgetting_details, forgetting_tables
 from helpers.made_up import METHODS, made_up
-from helpers.made_up_trained import fedran, heads, scratch
-from helpers.report_tables import column, texts
-
-DRIFT, ACCURACY = "drift after", "accuracy on the reference rows after, %"
+from helpers.made_up_trained import heads, scratch
+from helpers.report_tables import texts
 
 
 def test_drift_and_budgets_are_listed_by_method():
@@ -39,21 +36,3 @@ def test_the_most_forgotten_classes_are_named():
         "0.0, +0.0 (class 1, t1)",
         "-",
     ]
-
-
-def test_drift_and_accuracy_on_the_reference_rows_of_trained_methods_and_fedran():
-    (table,) = drift_tables([fedran(), made_up("afl"), *heads(), *scratch()])
-    last = texts(table, "drift after the last task")
-    assert (last["Finetune (from scratch)"], last["FedRAN"]) == ("1.3", "0")
-    assert "afl" not in last
-    accuracy = texts(table, "the last task", ACCURACY)
-    assert (accuracy["FedRAN"], accuracy["Finetune (head)"]) == ("84.0", "30.0")
-
-
-def test_results_without_reference_accuracy_have_dashes():
-    (table,) = drift_tables([made_up(), *scratch(reference_acc=[])])
-    assert {c.text for c in column(table, "the last task", ACCURACY).values()} == {"-"}
-
-
-def test_without_drift_there_is_no_drift_table():
-    assert drift_tables([fedran(), *heads()]) == []

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fedran.bench.report.pages import comparison_sections
 from fedran.bench.report.paper import VIT, vit_backbone
-from fedran.bench.report.sections import comparison_sections
 from fedran.bench.report.tables.accuracy import accuracy_tables
 from fedran.bench.report.tables.table import NOT_RUN
 from fedran.bench.report.tables.training import training_tables

@@ -26,7 +26,7 @@ from fedran.bench.report.verdict import (
     leaders,
     main_beta,
 )
-from fedran.bench.results.grouping import Group
+from fedran.bench.results.grouping import Group, Stat
 from fedran.core.errors import MissingExtra, printable
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 INK, SOFT, MUTED, GRID = "#1c1e21", "#646b73", "#9aa0a7", "#dcdee0"
 ACCENT = "#d9480f"
 COLOURS = ("#2b7fd4", "#2f9e44", "#ae3ec9", "#b08900", "#d6417e", "#0c9aa8", "#a47764")
+HUES = (ACCENT, *COLOURS)
 MARKERS = "osD^vPX<>p"
+AVERAGE, FINAL = "average accuracy, %", "final accuracy, %"
 NARROW = 3.85
 """Inches of the drawings for narrow windows."""
 _STYLE: Any = {  # its keys are a Literal that only matplotlib knows
@@ -211,6 +213,20 @@ def panels(figure: Figure, n: int, **options: Any) -> list[Axes]:
     """Axes beside each other, or below each other in a narrow figure."""
     rows, columns = (n, 1) if is_narrow(figure) else (1, n)
     return list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
+
+
+def error_line(ax: Axes, x: list[float], stats: list[Stat], i: int, name: str) -> None:
+    """A line of means with their standard deviations, in the i-th colour."""
+    ax.errorbar(
+        x,
+        [s.mean for s in stats],
+        [s.spread or 0.0 for s in stats],
+        fmt=MARKERS[i % len(MARKERS)] + "-",
+        color=HUES[i % len(HUES)],
+        elinewidth=0.8,
+        capsize=2,
+        label=short(name),
+    )
 
 
 def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from fedran.bench.report.figures.chart import MUTED, STYLES, Style
 from fedran.bench.report.figures.label_layout import Point
-from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import MIB
 from fedran.bench.report.verdict import MIXTURE, OURS, PAPER, leaders, role
 from fedran.bench.results.grouping import Group, as_text, setting_phrase
@@ -74,7 +73,7 @@ def find_dots(found: Sequence[Group]) -> list[Dot]:
     return [
         Dot(
             g.name if id(g) in first else _short_name(g, [o for o in members if o.key == g.key]),
-            largest_upload(g) / MIB,
+            g.largest_upload / MIB,
             g.A_T.mean,
             _kind(g, id(g) in first),
             g.competes,
@@ -83,7 +82,7 @@ def find_dots(found: Sequence[Group]) -> list[Dot]:
             g.params.get("out_features"),
         )
         for g in members
-        if largest_upload(g) > 0
+        if g.largest_upload > 0
     ]
 
 

@@ -15,7 +15,6 @@ from fedran.bench.report.paper import (
     printed_for,
     vit_backbone,
 )
-from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import (
     NOT_RUN,
     NOTHING,
@@ -84,7 +83,7 @@ def _measured(setting: Setting, members: Sequence[Group]) -> Table:
             [
                 Cell(name),
                 *(c for beta in betas for c in cells.get((name, beta), _ABSENT)),
-                Cell(mib(max(map(largest_upload, own)))),
+                Cell(mib(max(g.largest_upload for g in own))),
                 Cell(seconds(float(np.mean([task_seconds(r) for r in results_of(own)])))),
             ]
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fedran.bench.report.paper import paper_row, printed_for
+from fedran.bench.report.section import Section
 from fedran.bench.report.tables.table import (
     MIB,
     Cell,
@@ -28,31 +29,23 @@ from fedran.bench.results.grouping import (
     Group,
     Setting,
     comparison_cases,
+    group_of,
     setting_title,
 )
-from fedran.bench.results.metrics import (
-    formula_upload,
-    is_fine_tuned,
-    max_download,
-    total_download,
-    total_upload,
-)
+from fedran.bench.results.metrics import max_download, total_download, total_upload
 from fedran.bench.results.result import Result
 
 
-def largest_upload(g: Group) -> int:
-    """The largest upload of any client, task and seed, in bytes."""
-    return max(r.max_upload for r in g.results)
-
-
-def largest_formula(g: Group) -> int | None:
-    """The largest upload by the formula of the method's paper, in bytes."""
-    return max((f for r in g.results if (f := formula_upload(r)) is not None), default=None)
-
-
-def group_of(key: str, found: Iterable[Group]) -> Group | None:
-    """The first group of a method, not counting runs on a network fine-tuned in task 0."""
-    return next((g for g in found if g.key == key and not is_fine_tuned(g.first)), None)
+def communication_section(results: Sequence[Result]) -> Section:
+    """Bytes of every method."""
+    intro = [
+        "Bytes that one client sends and receives in one task, in MiB (2^20 bytes). The largest "
+        "upload is the length of the longest encoded message over all clients, tasks and seeds. "
+        "Totals add up all clients and tasks, and are means over seeds. The formula is the "
+        "largest upload as the paper of the method counts it."
+    ]
+    tables = communication_tables(results)
+    return Section("communication", "Communication", intro, tables, folded=True)
 
 
 def communication_tables(results: Iterable[Result]) -> list[Table]:
@@ -72,8 +65,8 @@ def _against_the_paper(cases: Cases) -> list[Table]:
         printed = paper.mib("FedRAN") if paper else None
         if ours is None or (theirs is None and printed is None):
             continue
-        size = largest_upload(ours)
-        sent = largest_upload(theirs) if theirs else None
+        size = ours.largest_upload
+        sent = theirs.largest_upload if theirs else None
         used += [ours, theirs] if theirs else [ours]
         blocks.setdefault(setting, []).append(
             [
@@ -104,12 +97,12 @@ def _against_the_paper(cases: Cases) -> list[Table]:
 
 def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
     ours, paper = group_of("fedran", found), printed_for(setting)
-    base = largest_upload(ours) if ours else None
+    base = ours.largest_upload if ours else None
     shown: list[Shown] = [
         (Column("method", numeric=False), lambda g: Cell(g.name)),
-        (Column("largest upload"), lambda g: Cell(mib(largest_upload(g)))),
-        (Column("ratio to FedRAN"), lambda g: Cell(times(ratio(largest_upload(g), base)))),
-        (Column("formula"), lambda g: Cell(mib(largest_formula(g)))),
+        (Column("largest upload"), lambda g: Cell(mib(g.largest_upload))),
+        (Column("ratio to FedRAN"), lambda g: Cell(times(ratio(g.largest_upload, base)))),
+        (Column("formula"), lambda g: Cell(mib(g.largest_formula))),
         (Column("total upload"), lambda g: Cell(mib(g.mean(total_upload)))),
         (Column("largest download"), lambda g: Cell(mib(max(map(max_download, g.results))))),
         (Column("total download"), lambda g: Cell(mib(g.mean(total_download)))),
@@ -119,4 +112,4 @@ def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Tabl
         shown.append((printed, lambda g: number(paper.mib(paper_row(g)), muted=True)))
     shown.append((Column("a client sends", numeric=False), lambda g: Cell(g.first.sends)))
     title = f"{setting_title(setting, beta)}, in MiB"
-    return method_table(title, found, shown, order=largest_upload)
+    return method_table(title, found, shown, order=lambda g: g.largest_upload)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedran.bench.report.tables.communication import largest_upload
 from fedran.bench.report.tables.table import (
     NOTHING,
     Block,
@@ -83,4 +82,4 @@ def _frozen_and_tuned(results: Sequence[Result]) -> list[tuple[Case, bool, list[
 
 
 def _pair(g: Group | None) -> str:
-    return f"{g.A_T.mean:.2f} ({mib(largest_upload(g))})" if g else NOTHING
+    return f"{g.A_T.mean:.2f} ({mib(g.largest_upload)})" if g else NOTHING

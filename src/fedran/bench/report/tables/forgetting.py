@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from fedran.bench.report.section import Section
 from fedran.bench.report.tables.table import (
     NOTHING,
     Cell,
@@ -43,6 +44,22 @@ from fedran.bench.results.result import Result
 
 WORST = 10
 """Number of most forgotten classes that are listed."""
+
+
+def forgetting_section(results: Sequence[Result]) -> Section:
+    """Means per method; every task and the most forgotten classes are only exported."""
+    intro = (
+        "Loss of accuracy on earlier tasks. Forgetting is the best accuracy on the classes of a "
+        "task before the end minus the accuracy at the end, mean over all tasks but the last; "
+        "smaller is better. Backward transfer is the accuracy at the end minus the accuracy right "
+        "after the task; larger is better. Every task adds classes to choose from, so both get "
+        "worse even for a joint solve. Drift is the distance by which a trained extractor moved "
+        "the features, largest over tasks and mean over seeds."
+    )
+    if any(r.budgets for r in results):
+        intro += " Budgets are limits that the configuration sets for bytes, seconds or drift."
+    tables = forgetting_tables(results) + forgetting_details(results)
+    return Section("forgetting", "Forgetting", [intro], tables, folded=True)
 
 
 def forgetting_tables(results: Iterable[Result]) -> list[Table]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from fedran.bench.report.section import Section
 from fedran.bench.report.tables.table import (
     Cell,
     Table,
@@ -23,6 +24,13 @@ from fedran.bench.results.result import Result
 
 SHORT = 8
 """Characters shown of hashes and run ids."""
+
+
+def provenance_section(results: Sequence[Result]) -> Section:
+    """Commands; every run is only exported."""
+    intro = ["The commands that produced the results above."]
+    tables = [command_table(results), run_table(results)]
+    return Section("provenance", "How to repeat", intro, tables, folded=True)
 
 
 def command_table(results: Iterable[Result]) -> Table:

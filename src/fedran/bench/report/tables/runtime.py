@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from fedran.bench.report.paper import ROUNDS, SPEEDUP_MEAN, Printed, paper_row, printed_for
-from fedran.bench.report.tables.communication import group_of, largest_upload
+from fedran.bench.report.section import Section
 from fedran.bench.report.tables.table import (
     MIB,
     NOTHING,
@@ -26,10 +26,12 @@ from fedran.bench.report.tables.table import (
     seconds_digits,
     times,
 )
+from fedran.bench.report.verdict import OURS, role
 from fedran.bench.results.grouping import (
     Group,
     Setting,
     by_setting_and_beta,
+    group_of,
     groups,
     machine_of,
     row_order,
@@ -51,10 +53,26 @@ from fedran.bench.results.metrics import (
     upload_at_rounds,
 )
 from fedran.bench.results.result import Result
+from fedran.data.catalogue import dataset_title
 
 Measure = Callable[[Result], float | None]
 UPLOAD = "largest upload"
 BOTH = f"both: {ROUNDS} rounds, forward pass"
+
+
+def runtime_section(results: Sequence[Result]) -> Section:
+    """Seconds of every method, and speed-ups."""
+    intro = [
+        "Seconds per task, mean over tasks and seeds. Client is the mean over clients. Time is "
+        "client plus server, as in the paper. It leaves out the forward pass through the "
+        "backbone, which is estimated as the number of rows times the measured seconds per row. "
+        "A network that is trained on images has its forward pass in its Time. Peak memory is "
+        "that of the whole process, including the data.",
+        "Times from different machines cannot be compared. Runs that shared their machine with "
+        "other runs are left out.",
+    ]
+    tables = speedup_tables(results) + runtime_tables(results)
+    return Section("runtime", "Runtime", intro, tables, folded=True)
 
 
 def runtime_tables(results: Iterable[Result]) -> list[Table]:
@@ -141,7 +159,7 @@ def _speedup_table(
         return Cell(times(ratio(_at_full_rounds(g)[0], ours.mean(task_seconds))))
 
     def full_upload(g: Group) -> Cell:
-        return Cell(times(ratio(_at_full_rounds(g)[1], largest_upload(ours))))
+        return Cell(times(ratio(_at_full_rounds(g)[1], ours.largest_upload)))
 
     shown: list[Shown] = [
         (Column("method", numeric=False), lambda g: Cell(g.name)),
@@ -153,10 +171,10 @@ def _speedup_table(
         (Column(computed, "Time"), as_computed(full_time)),
         (Column(BOTH, "Time"), as_computed(faster(_full_seconds_with_forward_pass))),
         *([printed("Time", paper.seconds)] if paper else []),
-        (Column("MiB", UPLOAD), lambda g: Cell(mib(largest_upload(g)))),
+        (Column("MiB", UPLOAD), lambda g: Cell(mib(g.largest_upload))),
         (
             Column("ratio to FedRAN", UPLOAD),
-            lambda g: Cell(times(ratio(largest_upload(g), largest_upload(ours)))),
+            lambda g: Cell(times(ratio(g.largest_upload, ours.largest_upload))),
         ),
         (Column(computed, UPLOAD), as_computed(full_upload)),
         *([printed(UPLOAD, paper.mib)] if paper else []),
@@ -203,7 +221,7 @@ def _speedup_note(ours: Group, theirs: Sequence[Group], paper: Printed | None) -
 def _at_full_rounds(g: Group) -> tuple[float | None, float]:
     """Time and largest upload at the paper's rounds; an analytic method always has one round."""
     if not is_trained(g.first):
-        return g.mean(task_seconds), float(largest_upload(g))
+        return g.mean(task_seconds), float(g.largest_upload)
     sizes = [upload_at_rounds(r, ROUNDS) for r in g.results]
     return g.mean(lambda r: seconds_at_rounds(r, ROUNDS)), max(sizes)
 
@@ -219,3 +237,20 @@ def _full_seconds_with_forward_pass(result: Result) -> float | None:
 def _with_runtime(setting: Setting) -> Printed | None:
     paper = printed_for(setting)
     return paper if paper and paper.runtime else None
+
+
+def speed_verdict(results: Sequence[Result]) -> Iterator[str]:
+    """FedRAN's seconds per task beside those of the methods that train."""
+    timed = [r for r in results if r.study == "speedup" and r.side_by_side == 1]
+    for (setting, _), found in by_setting_and_beta(groups(timed)).items():
+        trained = [g for g in found if is_trained(g.first)]
+        slow = [g.mean(task_seconds) or 0.0 for g in trained]
+        rounds = [g.first.tasks[0].rounds for g in trained]
+        for g in found:
+            if role(g) == OURS and trained:
+                yield (
+                    f"{dataset_title(setting.dataset)}: FedRAN takes "
+                    f"{seconds(g.mean(task_seconds))} s per task, methods that train "
+                    f"{seconds(min(slow))} to {seconds(max(slow))} s with {min(rounds)} to "
+                    f"{max(rounds)} rounds per task."
+                )

@@ -189,6 +189,16 @@ def mib(size: float | None) -> str:
     return f"{value:.3f}" if value >= 0.01 else f"{value:.3g}"
 
 
+def size_text(size: float) -> str:
+    """Bytes with two significant digits, in MiB like the figures or in KiB.
+
+    >>> size_text(1_100_000), size_text(2_000)
+    ('1 MiB', '2 KiB')
+    """
+    value, unit = (size / MIB, "MiB") if size >= MIB / 100 else (size / 1024, "KiB")
+    return f"{value:.0f} {unit}" if value >= 99.5 else f"{value:.2g} {unit}"
+
+
 def seconds(value: float | None) -> str:
     """Seconds with about three significant digits.
 

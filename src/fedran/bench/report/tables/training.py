@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fedran.bench.report.paper import EPOCHS, ROUNDS
+from fedran.bench.report.section import Section
 from fedran.bench.report.tables.table import (
     NOTHING,
     Block,
@@ -46,6 +47,18 @@ SHARED = {
 }
 """Settings that usually agree, with their headings. The note states those that agree."""
 _NOT_LISTED = {*SHARED, "epochs", "lr", "network", "weights", "n_rounds", "device"}
+
+
+def training_section(results: Sequence[Result]) -> Section:
+    """Settings of the trained methods."""
+    intro = (
+        "Settings of the trained methods. In every round each client trains for the given epochs "
+        "on its rows of the task, and the server averages the models. Seconds are those of one "
+        "task, mean over clients, tasks, seeds and β. They are only indicative where runs shared "
+        "their machine."
+    )
+    tables = training_tables(results)
+    return Section("training", "Training settings", [intro], tables, folded=True)
 
 
 def training_tables(results: Iterable[Result]) -> list[Table]:

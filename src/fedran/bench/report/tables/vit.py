@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from fedran.bench.report.paper import BETAS, VIT, Printed, paper_method, printed_for, vit_backbone
-from fedran.bench.report.tables.communication import group_of, largest_upload
 from fedran.bench.report.tables.table import (
     NOT_RUN,
     NOTHING,
@@ -37,6 +36,7 @@ from fedran.bench.results.grouping import (
     by_setting,
     by_setting_and_beta,
     comparisons,
+    group_of,
     groups,
     machine_of,
     row_order,
@@ -121,7 +121,7 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
         (Column("Time", "seconds"), in_seconds(task_seconds)),
         (Column("with forward pass", "seconds"), in_seconds(seconds_with_forward_pass)),
         (Column("ratio to FedRAN", "seconds"), beside_ours(whole)),
-        (Column("largest upload", per_client), lambda g: Cell(mib(largest_upload(g)))),
+        (Column("largest upload", per_client), lambda g: Cell(mib(g.largest_upload))),
         (Column("sent", per_client), in_mib(_sent_per_client)),
         (Column("received", per_client), in_mib(_received_per_client)),
         (Column("sent, ratio to FedRAN", per_client), beside_ours(_sent_per_client)),

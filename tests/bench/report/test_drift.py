@@ -1,15 +1,17 @@
-"""The figure of drift, its cost in accuracy, and bytes over rounds."""
+"""Drift: its tables, its cost in accuracy, and bytes over rounds."""
 
 import warnings
 
 import pytest
 
+from fedran.bench.report.drift import VIT_B16, drift_charts, drift_tables, vit_upload
 from fedran.bench.report.figures.chart import render
-from fedran.bench.report.figures.drift import VIT_B16, drift_charts, vit_upload
 from helpers.made_up import made_up
 from helpers.made_up_trained import all_trained, fedran, heads, scratch
+from helpers.report_tables import column, texts
 
 pytest.importorskip("matplotlib")
+ACCURACY = "accuracy on the reference rows after, %"
 
 
 def axes_of(chart):
@@ -75,3 +77,21 @@ def test_the_drift_figure_is_drawn_without_a_warning():
         for runs in (all_trained(), [bare]):
             for chart in drift_charts(runs):
                 assert render(chart)[1].startswith(b"\x89PNG")
+
+
+def test_drift_and_accuracy_on_the_reference_rows_of_trained_methods_and_fedran():
+    (table,) = drift_tables([fedran(), made_up("afl"), *heads(), *scratch()])
+    last = texts(table, "drift after the last task")
+    assert (last["Finetune (from scratch)"], last["FedRAN"]) == ("1.3", "0")
+    assert "afl" not in last
+    accuracy = texts(table, "the last task", ACCURACY)
+    assert (accuracy["FedRAN"], accuracy["Finetune (head)"]) == ("84.0", "30.0")
+
+
+def test_results_without_reference_accuracy_have_dashes():
+    (table,) = drift_tables([made_up(), *scratch(reference_acc=[])])
+    assert {c.text for c in column(table, "the last task", ACCURACY).values()} == {"-"}
+
+
+def test_without_drift_there_is_no_drift_table():
+    assert drift_tables([fedran(), *heads()]) == []

@@ -2,7 +2,7 @@
 
 from fedran.bench.report.figures.chart import render
 from fedran.bench.report.pages import make_pages
-from fedran.bench.report.privacy import privacy_charts, privacy_tables
+from fedran.bench.report.studies.privacy import privacy_section
 from helpers.made_up import made_up
 from helpers.report_tables import first_cells
 
@@ -23,7 +23,7 @@ def runs():
 
 
 def test_rows_are_ordered_by_budget_and_end_without_noise():
-    (table,) = privacy_tables(runs())
+    (table,) = privacy_section(runs()).tables
     assert [(row[0].text, row[1].text) for row in table.rows] == [
         ("8", "5 of 5 clients honest"),
         ("8", "3 of 5 clients honest"),
@@ -45,7 +45,7 @@ def test_the_page_has_a_verdict_and_a_figure_and_stays_out_of_the_comparisons():
 
 
 def test_the_figure_shows_every_line_and_the_runs_without_noise():
-    (chart,) = privacy_charts(runs())
+    (chart,) = privacy_section(runs()).charts
     svg, _ = render(chart, png=False)
     for text in ("5 of 5 clients honest", "3 of 5 clients honest", "Exact", "privacy budget ε"):
         assert text in svg

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedran.bench.report.figures.ablation import FINAL, error_line
-from fedran.bench.report.figures.chart import INK, Chart, legend_below, short, slug, unique
-from fedran.bench.report.tables.communication import largest_upload
+from fedran.bench.report.figures.chart import (
+    FINAL,
+    INK,
+    Chart,
+    error_line,
+    legend_below,
+    short,
+    slug,
+    unique,
+)
+from fedran.bench.report.section import Section
 from fedran.bench.report.tables.table import (
     NOTHING,
     Block,
@@ -29,6 +37,14 @@ from fedran.data.catalogue import dataset_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+INTRO = (
+    "Clients add noise to their sums, so that nobody who sees the sum or the classifier can tell "
+    "much about a single row. ε is the privacy budget: a smaller ε means more noise and a stronger "
+    "guarantee, at δ = 1e-5. The noise is calibrated for the number of honest clients, who keep "
+    "their part of it to themselves: with fewer of them each adds more."
+)
 
 
 @dataclass(frozen=True)
@@ -64,21 +80,33 @@ def privacy_studies(results: Sequence[Result]) -> list[PrivacyStudy]:
     return studies
 
 
-def privacy_verdict(results: Sequence[Result]) -> list[str]:
+def privacy_verdict(results: Sequence[Result]) -> Iterator[str]:
     """The accuracies with the largest and the smallest budget, and without noise."""
-    lines = []
     for study in privacy_studies(results):
         line = next(iter(study.lines.values()))
         values = ", ".join(f"{line[e].A_T.mean:.1f} % with ε = {e:g}" for e in reversed(line))
         text = f"{dataset_title(study.dataset)}, after the last task: {values}"
         text += "".join(f", {g.A_T.mean:.1f} % without noise" for g in study.without[:1])
-        lines.append(f"{text}.")
-    return lines
+        yield f"{text}."
 
 
-def privacy_tables(results: Sequence[Result]) -> list[Table]:
-    """One table per setting."""
-    return [_table(study) for study in privacy_studies(results)]
+def privacy_section(results: Sequence[Result]) -> Section:
+    """A table and a figure of the accuracy after the last task against ε, per setting."""
+    studies = privacy_studies(results)
+    note = "Up and to the left is better: more accurate with a smaller budget."
+    charts = (
+        Chart(
+            slug("privacy", s.title),
+            s.title,
+            (6.6, 3.2),
+            partial(_draw, s),
+            note,
+            narrow_height=3.6,
+        )
+        for s in studies
+    )
+    tables = [_table(s) for s in studies]
+    return Section("privacy", "Differential privacy", [INTRO], tables, unique(charts))
 
 
 def _table(study: PrivacyStudy) -> Table:
@@ -104,23 +132,8 @@ def _row(epsilon: str, name: str, g: Group) -> list[Cell]:
         Cell(name if noisy else NOTHING),
         mean_and_spread(g.A_avg),
         mean_and_spread(g.A_T),
-        Cell(mib(largest_upload(g))),
+        Cell(mib(g.largest_upload)),
     ]
-
-
-def privacy_charts(results: Sequence[Result]) -> list[Chart]:
-    """Accuracy after the last task against ε."""
-    return unique(
-        Chart(
-            slug("privacy", study.title),
-            study.title,
-            (6.6, 3.2),
-            partial(_draw, study),
-            "Up and to the left is better: more accurate with a smaller budget.",
-            narrow_height=3.6,
-        )
-        for study in privacy_studies(results)
-    )
 
 
 def _draw(study: PrivacyStudy, figure: Figure) -> None:
