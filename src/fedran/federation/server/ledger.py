@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -242,12 +242,15 @@ class Ledger:
     def carry_over(self, charges: Sequence[Charge], facts: Sequence[Sequence[str]]) -> None:
         """Add what the ledger knew that a backup replaces: a restored backup undoes no charge."""
         with self.database.transaction():
+            known: defaultdict[str, dict[int, object]] = defaultdict(dict)
+            for own in self.charges:
+                known[own.task][own.attempt] = own.epsilon, own.delta, own.sites
             for c in charges:
-                mine = [own for own in self.charges if own.task == c.task]
-                known = {own.attempt: (own.epsilon, own.delta, own.sites) for own in mine}
-                terms = c.epsilon, c.delta, c.sites
-                taken = known.get(c.attempt, terms) != terms
-                self.database.add_charge(c.task, max(known) + 1 if taken else c.attempt, *terms)
+                mine, terms = known[c.task], (c.epsilon, c.delta, c.sites)
+                taken = mine.get(c.attempt, terms) != terms  # by another sum of the backup
+                attempt = max(mine) + 1 if taken else c.attempt
+                mine[attempt] = terms
+                self.database.add_charge(c.task, attempt, *terms)
             for name, value in facts:
                 found, before = json.loads(value), json.loads(self.database.fact(name) or "{}")
                 numbers = {key: n for key, n in found.items() if isinstance(n, int)}
