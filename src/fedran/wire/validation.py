@@ -65,7 +65,7 @@ class Header:
     path: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> Header:
+    def parse(cls, text: str | bytes) -> Header:
         """Parse JSON text. NaN and infinity are refused."""
         try:
             value = json.loads(text, parse_constant=_no_constant)
