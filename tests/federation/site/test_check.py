@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,3 +132,31 @@ def test_an_offer_of_a_later_protocol_is_refused_with_a_remedy(wrong):
     """Whatever else such an offer contains: its fields may have another meaning."""
     with pytest.raises(Refused, match=r"expected version 1 or earlier.*install the version"):
         Offer.read({"protocol": wrong, "task": {"new": "meaning"}})
+
+
+def test_a_backbone_that_is_missing_damaged_or_another_one_is_an_error(paths):
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    from fedran.backbones.vit import vit_backbone
+    from helpers.tiny_vit import tiny_vit
+
+    images = np.zeros((6, 8, 8, 3), np.uint8)
+    np.savez(paths.folder / "data" / "may.npz", images=images, labels=["a"] * 6)
+    offer = replace(OFFER, in_features=16, source=vit_backbone(tiny_vit(), "cpu").source)
+    found = check_task(paths, "may", offer)
+    assert found[-1].text == "The rows are images, but site.toml names no backbone."
+    with paths.settings_file.open("a") as file:
+        file.write('backbone = "vit:model.safetensors"\n')
+    weights = paths.folder / "model.safetensors"
+    wanted = {
+        Path(tiny_vit()).read_bytes(): "Images are prepared with bicubic 8x8",
+        Path(tiny_vit(seed=3)).read_bytes(): "source: expected features made in the same way",
+        Path(tiny_vit()).read_bytes()[:-9]: "model.safetensors: expected a .safetensors file",
+    }
+    for content, words in wanted.items():
+        weights.write_bytes(content)
+        (*_, last) = check_task(paths, "may", offer)
+        assert words in last.text
+        assert last.level == ("note" if words.startswith("Images") else "error")
+    weights.unlink()
+    assert "does not exist" in check_task(paths, "may")[-1].text

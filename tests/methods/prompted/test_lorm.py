@@ -5,9 +5,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fedran.backbones.vit import load_vit  # noqa: E402
 from fedran.methods.prompted.lora import unpack_symmetric  # noqa: E402
 from fedran.methods.prompted.lorm import KINDS, LoRM, damped, divide, merge  # noqa: E402
-from fedran.methods.trained.training.fedavg import CLOSING  # noqa: E402
+from fedran.methods.trained.training.fedavg import CLOSING, GLOBAL  # noqa: E402
 from fedran.methods.trained.training.messages import unpack_tensors  # noqa: E402
 from helpers.tiny_vit import DEPTH, WIDTH, tiny_vit  # noqa: E402
 from helpers.toy_training import Rounds, make_images, make_tasks  # noqa: E402
@@ -91,6 +92,28 @@ def test_rounds_train_the_factors_in_turn(dataset):
             assert torch.equal(after[f"{resting}/{kind}"], before[f"{resting}/{kind}"])
             assert not torch.equal(after[f"{trained}/{kind}"], before[f"{trained}/{kind}"])
         before = dict(after)
+
+
+def test_clients_send_damped_grams_under_what_they_trained(rounds):
+    """The input of the first MLP and of the head, against sums over tokens of a changed network."""
+    one = rounds.method
+    message = one.broadcast(rounds.state, 2, 0)
+    received = unpack_tensors(GLOBAL, message, "cpu")
+    client = one._client_round(received, {}, rounds.rows(2, 0), 0)
+    sent, _ = one.train(client)
+    network = load_vit(tiny_vit())[0]
+    for kind in KINDS:
+        for i in range(DEPTH):
+            change = sent[f"up/{kind}"][i] @ client.weights[f"down/{kind}"][i]
+            network.get_parameter(f"blocks.{i}.{kind}.weight").data += change
+    tokens, block = client.rows.X.tokens, network.blocks[0]
+    inner = block.norm2(tokens + block.attn(block.norm1(tokens)))
+    wanted = sum(torch.outer(row, row) for image in inner for row in image)
+    found = unpack_symmetric(sent["gram/mlp.fc1"][0], WIDTH)
+    torch.testing.assert_close(found, damped(wanted, 0.5), atol=1e-3, rtol=1e-4)
+    features = network.encode(tokens)[:, 0]
+    found = unpack_symmetric(sent["gram/head"], WIDTH)
+    torch.testing.assert_close(found, damped(features.T @ features, 0.5), atol=1e-3, rtol=1e-4)
 
 
 def test_a_new_task_starts_with_pairs_that_change_nothing(rounds):

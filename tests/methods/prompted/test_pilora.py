@@ -78,8 +78,9 @@ def test_prototypes_are_averaged_by_closeness_to_the_class_means(seed):
         np.testing.assert_allclose(found[c], wanted, atol=1e-5)
 
 
-def test_the_loss_has_its_four_parts(two_tasks, dataset, stream):
-    rounds, one = two_tasks, method()
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_the_loss_has_its_four_parts(two_tasks, scale):
+    rounds, one = two_tasks, method(scale=scale)
     state = rounds.state
     client = one._client_round(unpack(one.broadcast(state, 2, 0)), {}, rounds.rows(2, 0), 0)
     weights, X, codes = client.weights, client.rows.X, client.rows.codes
@@ -88,7 +89,8 @@ def test_the_loss_has_its_four_parts(two_tasks, dataset, stream):
     d = distances(features, weights["head.weight"])
     wanted = 0.0
     for i, c in enumerate(codes.tolist()):
-        wanted += (d[i, c] + torch.log(torch.exp(-d[i]).sum()) + 0.001 * d[i, c]) / len(codes)
+        entropy = scale * d[i, c] + torch.log(torch.exp(-scale * d[i]).sum())
+        wanted += (entropy + 0.001 * d[i, c]) / len(codes)
     new = weights["down"][2]
     wanted += 0.01 * sum(abs(v) for v in new.flatten())
     for old in weights["down"][:2]:
@@ -151,6 +153,31 @@ def test_pairs_are_averaged_by_rows(two_tasks):
     assert torch.equal(found["up"][2], torch.full_like(found["up"][2], 3.0))
     equal = replace(one, averaging="unweighted").combine(state, sent)
     assert torch.equal(equal["down"][2], torch.full_like(found["down"][2], 2.5))
+
+
+def test_a_prototype_that_equals_all_class_means_wins():
+    P = torch.stack([torch.zeros(1, 4), torch.ones(1, 4)])
+    found = average_prototypes(P, 0 * P, torch.ones(2, 1, dtype=bool), P[0], 0.01)
+    torch.testing.assert_close(found, P[0])
+
+
+def test_clients_without_rows_of_a_class_have_no_say_in_its_prototype(two_tasks):
+    one = method()
+    state = one._open_task(two_tasks.state, 2)
+    like = one.expected_upload(state)
+    sent = [({n: torch.full_like(t, v) for n, t in like.items()}, 10) for v in (1.0, 5.0)]
+    sent[1][0]["counts"][0] = 0
+    found = one.combine(state, sent)["head.weight"][4:]
+    assert torch.equal(found[0], torch.ones(WIDTH))
+    torch.testing.assert_close(found[1], torch.full((WIDTH,), 3.0))
+
+
+def test_prototypes_start_near_zero_and_pairs_change_nothing(stream, dataset):
+    rounds = Rounds(method(), dataset, stream)
+    started = rounds.method._open_task(rounds.state, 0).weights
+    assert 0.05 < started["head.weight"].std() < 0.2
+    assert not started["up"].any()
+    assert started["down"].any()
 
 
 def test_the_score_of_a_class_is_minus_its_distance(two_tasks):

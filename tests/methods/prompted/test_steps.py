@@ -47,6 +47,19 @@ def test_fixed_places_serve_all_clients_and_rounds_of_a_task(key, dataset, monke
         torch.testing.assert_close(rounds.state.weights[name], tensor, atol=1e-5, rtol=1e-4)
 
 
+def test_a_recording_serves_one_method_only(dataset, monkeypatch):
+    """Two methods with tensors of the same names and shapes, one after the other."""
+    monkeypatch.setattr(base, "Step", steps.recorded_step)
+    monkeypatch.setattr(recorded, "record_graph", lambda step, pool: step)
+    monkeypatch.setattr(recorded, "_kept", {})
+    first, other, again = (
+        Rounds(method_of(key), dataset, make_tasks(dataset)).run(1).state.weights["keys"]
+        for key in ("fed-codaprompt", "fed-cprompt", "fed-codaprompt")
+    )
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)
+
+
 def test_recording_needs_cuda(dataset):
     with pytest.raises(ValueError, match="execution = 'recorded' needs a CUDA device, got cpu"):
         Rounds(method_of("fed-dualprompt", execution="recorded"), dataset, make_tasks(dataset))

@@ -21,7 +21,7 @@ from fedran.core.head import Head
 from fedran.core.labels import Label, canonical, ordered
 from fedran.data.rows import Rows
 from fedran.federation.protocol.class_names import unknown_labels, variants
-from fedran.federation.protocol.messages import Offer
+from fedran.federation.protocol.messages import Offer, require_same_source
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.upload import Site
 from fedran.wire.codec import decode
@@ -56,9 +56,7 @@ def check_task(paths: SitePaths, task: str, offer: Offer | None = None) -> list[
     found = [_describe(data, task)]
     found += check_labels(data.y, settings.min_class_count, offer.classes if offer else (), head)
     if data.is_images:
-        if site.backbone is None:
-            found.append(Finding("error", "The rows are images, but site.toml names no backbone."))
-        return found
+        return [*found, *check_backbone(site, offer)]
     if offer is None:
         text = (
             "This site has no offer of a server yet, so width, sign and scale were not compared. "
@@ -74,6 +72,19 @@ def check_task(paths: SitePaths, task: str, offer: Offer | None = None) -> list[
     if not any(f.level == "error" for f in features):
         found += check_scale(data, offer, head)
     return found
+
+
+def check_backbone(site: Site, offer: Offer | None) -> list[Finding]:
+    """Whether the backbone for images can be loaded and is that of the federation."""
+    if site.backbone is None:
+        return [Finding("error", "The rows are images, but site.toml names no backbone.")]
+    try:
+        network = site.backbone()
+        if offer is not None:
+            require_same_source(network.source, offer.source)
+    except (ValueError, OSError, ImportError) as reason:
+        return [Finding("error", str(reason))]
+    return [Finding("note", f"Images are prepared with {network.preprocess}.")]
 
 
 def check_features(X: NDArray[Any], offer: Offer | None) -> list[Finding]:

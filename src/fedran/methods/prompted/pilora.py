@@ -21,8 +21,6 @@ from fedran.methods.trained.training.weights import average
 from fedran.settings import at_least, positive
 
 LAYER = "blocks.0.attn.qkv"
-LARGEST_RECIPROCAL = 1e12
-"""Of a sum of distances, where a prototype equals all class means."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +175,7 @@ def average_prototypes(
             continue
         mine = prototypes[who, c].double()
         sums = distances(mine, means[who, c].double()).sum(1)
-        closeness = (1 / sums).clamp(max=LARGEST_RECIPROCAL)
+        closeness = 1 / sums  # distances are never exactly 0
         span = closeness.max() - closeness.min()
         scaled = (closeness - closeness.min()) / (span if span > 0 else 1)
         merged[c] = (torch.softmax(scaled / temperature, 0) @ mine).float()
