@@ -1,0 +1,106 @@
+"""Parameters, rows and labels that the estimator refuses, and what it knows afterwards."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import fedran
+from fedran import FedRANClassifier
+from helpers.small_model import assert_same_model, model, rows_of_blobs
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    return rows_of_blobs()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"out_features": 0}, "out_features"),
+        ({"out_features": 2.5}, "out_features"),
+        ({"rank": 0}, "rank"),
+        ({"rank": 1.5}, "rank"),
+        ({"ridge": 0.0}, "ridge"),
+        ({"ridge": -1.0}, "ridge must be a finite, positive number, got -1.0"),
+        ({"random_state": -1}, "seed"),
+        ({"kind": "tanh"}, "kind must be one of"),
+        ({"bias": 1}, "bias must be"),
+    ],
+)
+def test_parameters_are_checked_in_fit(blobs, options, named):
+    X, y, _, _ = blobs
+    with pytest.raises(ValueError, match=named):
+        model(**options).fit(X, y)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_rows_that_are_not_finite_are_refused(blobs, bad):
+    X, y, _, _ = blobs
+    spoilt = X.copy()
+    spoilt[3, 2] = bad
+    clf = model().fit(X, y)
+    before = pickle.dumps(clf)
+    for refuse in (lambda: clf.partial_fit(spoilt, y), lambda: clf.predict(spoilt)):
+        with pytest.raises(ValueError, match=r"NaN|infinity"):
+            refuse()
+    assert pickle.dumps(clf) == before
+    with pytest.raises(ValueError, match="NaN"):
+        model().fit(X, np.where(np.arange(len(y)) == 3, np.nan, y))
+
+
+def test_rows_beyond_the_range_of_float32_are_refused(blobs):
+    """Finite rows whose squares are not: an error, never a model of NaN."""
+    X, y, X_test, _ = blobs
+    clf = model(kind="relu").fit(X, y)
+    before = clf.predict(X_test)
+    with pytest.raises(ValueError, match=r"scale|range|large|infinit"):
+        clf.partial_fit(X * 1e25, y)
+    np.testing.assert_array_equal(clf.predict(X_test), before)
+
+
+def test_rows_of_unit_norm_have_no_range(blobs):
+    X, y, X_test, _ = blobs
+    for factor in (1e-200, 1e200):
+        scaled = model(bias=False).fit(X * factor, y)
+        assert_same_model(scaled, model(bias=False).fit(X, y), X_test)
+
+
+def test_hellinger_refuses_negative_rows_and_keeps_what_it_learned(blobs):
+    X, y, X_test, _ = blobs
+    clf = model(kind="hellinger").fit(np.abs(X), y)
+    before = clf.predict(np.abs(X_test))
+    for learn in (clf.partial_fit, clf.fit):
+        with pytest.raises(ValueError, match=r"Negative values in data: -.* in row 0; use kind="):
+            learn(X, y)
+    with pytest.raises(fedran.Refused, match="at least 0, as kind 'hellinger' requires"):
+        clf.predict(X_test)
+    np.testing.assert_array_equal(clf.predict(np.abs(X_test)), before)
+
+
+def test_a_refused_batch_leaves_no_trace(blobs):
+    X, y, X_test, _ = blobs
+    clf = model().fit(X, y)
+    with pytest.raises(ValueError, match="6 features"):
+        clf.partial_fit(X[:, :5], y)
+    with pytest.raises(ValueError, match=r"label|target"):
+        clf.partial_fit(X, y + 0.5)
+    assert_same_model(model().fit(X, y), clf, X_test)
+
+
+def test_mixed_labels_in_a_list_are_refused(blobs):
+    X, y, _, _ = blobs
+    mixed = ["b" if c == 0 else int(c) for c in y]
+    for labels in (mixed, np.array(mixed, dtype=object)):
+        with pytest.raises(ValueError, match="all numbers or all strings"):
+            FedRANClassifier(out_features=16).fit(X, labels)
+
+
+@pytest.mark.parametrize("gap", [None, float("nan")])
+def test_rows_without_a_label_are_counted_and_refused(gap, blobs):
+    X, y, _, _ = blobs
+    labels = [gap if i in (7, 9) else f"class {c}" for i, c in enumerate(y)]
+    for given in (labels, np.array(labels, dtype=object)):
+        with pytest.raises(ValueError, match="no label in 2 of 300 rows, first in row 7; leave"):
+            FedRANClassifier(out_features=16).fit(X, given)
