@@ -4,6 +4,9 @@ import pickle
 
 import numpy as np
 import pytest
+from scipy import sparse
+from sklearn.decomposition import TruncatedSVD
+from sklearn.pipeline import make_pipeline
 
 import fedran
 from fedran import FedRANClassifier
@@ -104,3 +107,14 @@ def test_rows_without_a_label_are_counted_and_refused(gap, blobs):
     for given in (labels, np.array(labels, dtype=object)):
         with pytest.raises(ValueError, match="no label in 2 of 300 rows, first in row 7; leave"):
             FedRANClassifier(out_features=16).fit(X, given)
+
+
+@pytest.mark.parametrize("name", ["fit", "partial_fit", "predict", "predict_proba", "calibrate"])
+def test_sparse_rows_are_refused_with_the_way_out_that_works(blobs, name):
+    X, y, _, _ = blobs
+    rows = sparse.csr_array(X * (X > 0))
+    clf = model().fit(X, y)
+    given = (rows,) if name.startswith("predict") else (rows, y)
+    with pytest.raises(TypeError, match=r"Sparse data was passed for X.*X\.toarray.*TruncatedSVD"):
+        getattr(clf, name)(*given)
+    assert make_pipeline(TruncatedSVD(3), model()).fit(rows, y).score(rows, y) > 0.5

@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fedran.core._linalg.arrays import require_dense
 from fedran.core._linalg.truncation import check_rank
 from fedran.core.aggregator import FLOAT32_ENERGY
 from fedran.core.calibration import Calibration, leave_one_out
@@ -187,6 +188,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> _Batch:
         """Rows of positive weight with their labels, after scikit-learn's checks."""
+        require_dense(X, "X")
         require_labels(y)
         X, y = validate_data(self, X, y, reset=reset, dtype=[np.float32, np.float64])
         check_classification_targets(y)
@@ -312,6 +314,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _mapped(self, X: ArrayLike) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Blocks of the random features of rows to predict."""
         check_is_fitted(self, "classes_")
+        require_dense(X, "X")
         X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])
         rows = X if self.scaler_ is None else self.scaler_.transform(X)
         return self.phi_.blocks(rows, BLOCK_BYTES)

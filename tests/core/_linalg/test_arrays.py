@@ -51,7 +51,7 @@ def test_sparse_matrices_are_refused_with_a_hint(make):
 
 
 def test_sparse_tensors_are_refused_too():
-    with pytest.raises(TypeError, match="sparse"):
+    with pytest.raises(TypeError, match="Sparse data was passed for H"):
         as_matrix(torch.eye(2).to_sparse(), "H")
 
 

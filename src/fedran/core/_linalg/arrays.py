@@ -44,6 +44,7 @@ __all__ = [
     "like",
     "linalg_errors",
     "namespace",
+    "require_dense",
     "require_finite",
     "scale_rows",
     "to_device",
@@ -141,8 +142,7 @@ def as_matrix(x: Any, name: str, columns: int | None = None) -> Float[Array, "n 
     Integers, booleans and half precision become float32; float32 and float64 stay what they are.
     Values are not inspected here: see ``require_finite``.
     """
-    if hasattr(x, "tocsr") or "sparse" in str(getattr(x, "layout", "")):
-        raise TypeError(f"{name} is a sparse matrix; pass a dense array, e.g. {name}.toarray()")
+    require_dense(x, name)
     expected = f"{name} must be a matrix (rows, columns)"
     try:
         array = x if is_array_api_obj(x) else np.asarray(x)
@@ -162,6 +162,16 @@ def as_matrix(x: Any, name: str, columns: int | None = None) -> Float[Array, "n 
     if array.dtype in (xp.float32, xp.float64):
         return array
     return xp.astype(array, xp.float32)
+
+
+def require_dense(x: Any, name: str) -> None:
+    """TypeError for sparse rows, which begins with scikit-learn's words and names two ways out."""
+    if hasattr(x, "tocsr") or "sparse" in str(getattr(x, "layout", "")):
+        raise TypeError(
+            f"Sparse data was passed for {name}, but dense data is required. Use {name}.toarray(), "
+            "or where that is too large, fewer columns: sklearn.decomposition.TruncatedSVD before "
+            "the classifier in a pipeline"
+        )
 
 
 def require_finite(x: Float[Array, "n columns"], name: str) -> None:
