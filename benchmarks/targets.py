@@ -43,96 +43,52 @@ class Goal:
 
 
 SINGLE_5 = {"group_size": 5, "min_group": 1}
-SINGLE_3 = {"group_size": 3, "min_group": 1}
-LEAST_5 = {"group_size": 6, "min_group": 5}
-WIDE, WIDER = {"out_features": 16384}, {"out_features": 32768}
-MANY = {"clients": 100, "beta": 0.5}
-AWARE, SIZES = {"omega": "aware"}, "communication"
+SINGLE_3_WIDE = {"group_size": 3, "min_group": 1, "out_features": 16384}
+SINGLE_5_WIDE = {**SINGLE_5, "out_features": 16384}
+SINGLE_5_WIDER = {**SINGLE_5, "out_features": 32768}
+LEAST_5_WIDE = {"group_size": 6, "min_group": 5, "out_features": 16384}
+AWARE_512, AWARE_1024 = ({"width": s, "omega": "aware"} for s in (512, 1024))
+EVEN, MANY, FEW_LABELS = {"beta": 1.0}, {"clients": 100, "beta": 0.5}, {"label_rate": 0.1}
+MIXTURE, SECURE, SIZES = "fedran-mixture", "fedran-secure", "communication"
 GOALS = (
     Goal("CIFAR-100, r = 256", 80.0, 73.4, 1.1, "fedran", {"rank": 256}),
-    Goal("same, β = 1", 79.8, 73.2, 1.1, "fedran", {"rank": 256}, stream={"beta": 1.0}),
-    Goal(
-        "same, within 0.65 MiB: r = 160",
-        79.4,
-        72.9,
-        0.65,
-        "fedran",
-        {"rank": 160},
-        study="communication",
-    ),
+    Goal("same, β = 1", 79.8, 73.2, 1.1, "fedran", {"rank": 256}, stream=EVEN),
+    Goal("same, within 0.65 MiB: r = 160", 79.4, 72.9, 0.65, "fedran", {"rank": 160}, SIZES),
     Goal("100 clients, β = 0.5, r = 8", 79.2, 72.8, 0.19, "fedran", {"rank": 8}, stream=MANY),
     Goal("100 clients, β = 0.5, r = 32", 80.2, 73.5, 0.33, "fedran", {"rank": 32}, stream=MANY),
-    Goal(
-        "mixture, groups of 5, at least 1, M = 16384",
-        79.7,
-        72.8,
-        0.55,
-        "fedran-mixture",
-        {**SINGLE_5, **WIDE},
-    ),
-    Goal(
-        "mixture, groups of 6, at least 5, M = 16384",
-        79.4,
-        72.3,
-        0.27,
-        "fedran-mixture",
-        {**LEAST_5, **WIDE},
-    ),
+    Goal("mixture, groups of 5, at least 1, M = 16384", 79.7, 72.8, 0.55, MIXTURE, SINGLE_5_WIDE),
+    Goal("mixture, groups of 6, at least 5, M = 16384", 79.4, 72.3, 0.27, MIXTURE, LEAST_5_WIDE),
     Goal(
         "mixture, groups of 5, at least 1, M = 32768, on a GPU",
-        80.6,
-        74.3,
-        0.55,
-        "fedran-mixture",
-        {**SINGLE_5, **WIDER},
-        study="communication",
+        *(80.6, 74.3, 0.55, MIXTURE, SINGLE_5_WIDER, SIZES),
     ),
     Goal(
         "mixture, 100 clients, β = 0.5, groups of 3, at least 1, M = 16384",
-        79.4,
-        72.0,
-        0.07,
-        "fedran-mixture",
-        {**SINGLE_3, **WIDE},
+        *(79.4, 72.0, 0.07, MIXTURE, SINGLE_3_WIDE),
         stream=MANY,
     ),
     Goal("VTAB-50, r = 64", 92.6, 89.2, 0.34, "fedran", {"rank": 64}, dataset=VTAB),
     Goal("ViT-Ti, 10 tasks, r = 128", 85.6, 79.1, 0.65, "fedran", {"rank": 128}, dataset=VIT),
     Goal(
         "ViT-Ti, 10 tasks, mixture, groups of 6, at least 5, M = 16384",
-        84.5,
-        77.8,
-        0.035,
-        "fedran-mixture",
-        {**LEAST_5, **WIDE},
+        *(84.5, 77.8, 0.035, MIXTURE, LEAST_5_WIDE),
         dataset=VIT,
     ),
     Goal(
         "10 % labels, r = 256, margin rule",
-        78.6,
-        71.9,
-        1.1,
-        "fedran-margin",
-        {"rank": 256},
-        study="labels",
-        stream={"label_rate": 0.1},
+        *(78.6, 71.9, 1.1, "fedran-margin", {"rank": 256}, "labels"),
+        stream=FEW_LABELS,
     ),
-    Goal("secure sums, s = 512", 78.9, 72.0, 17, "fedran-secure", {"width": 512, **AWARE}, SIZES),
-    Goal("secure sums, s = 1024", 79.7, 73.1, 33, "fedran-secure", {"width": 1024, **AWARE}, SIZES),
+    Goal("secure sums, s = 512", 78.9, 72.0, 17, SECURE, AWARE_512, SIZES),
+    Goal("secure sums, s = 1024", 79.7, 73.1, 33, SECURE, AWARE_1024, SIZES),
     Goal(
         "ViT-Ti, 10 tasks, secure sums, s = 512 (the exact Gram minus 0.5)",
-        85.3,
-        78.8,
-        17,
-        "fedran-secure",
-        {"width": 512, **AWARE},
-        SIZES,
-        dataset=VIT,
+        *(85.3, 78.8, 17, SECURE, AWARE_512, SIZES, VIT),
     ),
 )
 """The goals as the plan of the project states them."""
 VTAB_EXACT = Goal("", 0.0, 0.0, 0.0, "exact", {"kind": "hellinger"}, dataset=VTAB)
-VTAB_MIXTURE = Goal("", 0.0, 0.0, 0.0, "fedran-mixture", {**SINGLE_3, **WIDE}, dataset=VTAB)
+VTAB_MIXTURE = Goal("", 0.0, 0.0, 0.0, MIXTURE, SINGLE_3_WIDE, dataset=VTAB)
 
 
 def table(results: Sequence[Result]) -> list[str]:

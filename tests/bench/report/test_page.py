@@ -7,10 +7,9 @@ from importlib import resources
 
 import pytest
 
-from fedran.bench.report import page
-from fedran.bench.report.build import make_report
+from fedran.bench.report import build
+from fedran.bench.report.build import html_table, make_report
 from fedran.bench.report.drift import drift_tables
-from fedran.bench.report.page import html_table
 from fedran.bench.report.tables.runtime import runtime_tables, speedup_tables
 from fedran.bench.report.tables.table import Cell, Column, Table
 from fedran.bench.report.tables.training import training_tables
@@ -110,7 +109,7 @@ def test_a_single_run_makes_pages():
 
 
 def test_without_jinja2_the_error_says_what_to_install(monkeypatch):
-    page._environment.cache_clear()
+    build._environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ImportError, match=r"needs Jinja2: install fedran's extra 'report'"):
         make_report([made_up()])
@@ -119,7 +118,7 @@ def test_without_jinja2_the_error_says_what_to_install(monkeypatch):
 def test_templates_are_package_data_and_escape_by_default():
     folder = resources.files("fedran.bench.report") / "templates"
     assert {f.name for f in folder.iterdir()} == {"page.html", "table.html", "report.css"}
-    assert page._environment().from_string("{{ x }}").render(x="<b>") == "&lt;b&gt;"
+    assert build._environment().from_string("{{ x }}").render(x="<b>") == "&lt;b&gt;"
 
 
 def test_headings_span_their_group_and_first_cells_their_block():

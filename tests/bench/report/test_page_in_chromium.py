@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedran.bench.report.build import load_results
+from fedran.bench.report.build import html_page, load_results
 from fedran.bench.report.leakage import read_leakage
-from fedran.bench.report.page import html_page
 from fedran.bench.report.pages import make_pages
 
 pytest.importorskip("matplotlib")

@@ -1,20 +1,81 @@
-"""From a folder of results to HTML pages and figures."""
+"""From a folder of results to HTML pages and figures.
+
+The pages have no scripts or external resources. They are written by autoescaping Jinja2 templates
+in the folder ``templates``. Only the SVG of the figures is inserted as markup.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedran.bench.report.figures.chart import NARROW, render
+import fedran
+from fedran.bench.report.figures.chart import NARROW, inline, render
 from fedran.bench.report.leakage import Measured
-from fedran.bench.report.page import html_page
-from fedran.bench.report.pages import make_pages
+from fedran.bench.report.pages import Page, make_pages
 from fedran.bench.report.paper import TASKS, paper_dataset
-from fedran.bench.results.grouping import Setting
+from fedran.bench.report.section import first_terms
+from fedran.bench.report.tables.table import NOTHING, Cell, Column, Table, date_range
+from fedran.bench.results.grouping import Setting, counted
 from fedran.bench.results.result import Result, read_results
+from fedran.core.errors import MissingExtra, printable
 from fedran.methods.registry import METHODS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+SHORT, TINY = 16, 9
+"""Texts of at most this many characters are kept on one line; in tables with many columns TINY."""
+MANY = 5
+"""Tables with more columns are stacked in windows of medium width."""
+
+
+def load_results(folder: Path) -> list[Result]:
+    """All results below a folder by setting, method and size of upload; ValueError if none."""
+    if not folder.is_dir():
+        if folder.is_file():
+            raise ValueError(f"{folder}: expected a folder of results; try {folder.parent}")
+        raise ValueError(f"{folder}: no such folder")
+    results = read_results(sorted(folder.rglob("*.jsonl")))
+    if not results:
+        raise ValueError(f"{folder}: no results (*.jsonl) below it; make some with fedran run")
+    for r in results:
+        _require_complete(r)
+    order = {key: i for i, key in enumerate(METHODS)}
+    datasets, settings = Counter(r.dataset for r in results), Counter(map(Setting.of, results))
+
+    def place(r: Result) -> tuple[int, int, str, int, int]:
+        """The paper's datasets first and in its order, then by the number of runs."""
+        known = [*TASKS, None].index(paper_dataset(r.dataset))
+        setting = Setting.of(r)
+        return known, -datasets[r.dataset], r.dataset, -settings[setting], setting.clients
+
+    # Of equal runs the last one counts, and that must not be the one made to measure seconds.
+    return sorted(
+        results,
+        key=lambda r: (place(r), order.get(r.key, len(order)), r.study != "runtime", -r.max_upload),
+    )
+
+
+def _require_complete(r: Result) -> None:
+    """Refuse a line of valid JSON that lacks parts of a run on which the tables rely."""
+    tasks = len(r.acc)
+    complete = (
+        tasks > 0
+        and len(r.tasks) == len(r.test_rows) == len(r.class_right) == tasks
+        and [len(row) for row in r.acc] == list(range(1, tasks + 1))
+        and all(t.bytes_up and t.bytes_down and t.seconds.client for t in r.tasks)
+        and "fedran" in r.versions
+    )
+    if not complete:
+        raise ValueError(f"the result {r.label!r} of {r.config!r} is not a complete run")
 
 
 @dataclass(frozen=True)
@@ -57,42 +118,75 @@ def make_report(
     )
 
 
-def load_results(folder: Path) -> list[Result]:
-    """All results below a folder by setting, method and size of upload; ValueError if none."""
-    if not folder.is_dir():
-        if folder.is_file():
-            raise ValueError(f"{folder}: expected a folder of results; try {folder.parent}")
-        raise ValueError(f"{folder}: no such folder")
-    results = read_results(sorted(folder.rglob("*.jsonl")))
-    if not results:
-        raise ValueError(f"{folder}: no results (*.jsonl) below it; make some with fedran run")
-    for r in results:
-        _require_complete(r)
-    order = {key: i for i, key in enumerate(METHODS)}
-    datasets, settings = Counter(r.dataset for r in results), Counter(map(Setting.of, results))
+def html_page(
+    page: Page,
+    pages: Sequence[Page],
+    results: Sequence[Result],
+    name: str,
+    drawings: Mapping[str, str],
+) -> str:
+    """Render one page; ``drawings`` maps the slug of each chart to its SVG."""
+    environment = _environment()
+    from markupsafe import Markup
 
-    def place(r: Result) -> tuple[int, int, str, int, int]:
-        """The paper's datasets first and in its order, then by the number of runs."""
-        known = [*TASKS, None].index(paper_dataset(r.dataset))
-        setting = Setting.of(r)
-        return known, -datasets[r.dataset], r.dataset, -settings[setting], setting.clients
-
-    # Of equal runs the last one counts, and that must not be the one made to measure seconds.
-    return sorted(
-        results,
-        key=lambda r: (place(r), order.get(r.key, len(order)), r.study != "runtime", -r.max_upload),
+    shown = [c.slug for s in page.sections for c in s.charts]
+    shown += [f"{slug}-narrow" for slug in shown if f"{slug}-narrow" in drawings]
+    return environment.get_template("page.html").render(
+        page=page,
+        pages=pages,
+        name=name,
+        css=Markup(environment.get_template("report.css").render()),  # noqa: S704, our own file
+        runs=counted(len(results), "run"),
+        methods=counted(len({r.key for r in results}), "method"),
+        datasets=counted(len({r.dataset for r in results}), "dataset"),
+        dates=date_range(results),
+        sections=first_terms(page.sections),
+        drawings={slug: Markup(inline(drawings[slug], slug)) for slug in shown},  # noqa: S704
+        version=fedran.__version__,
     )
 
 
-def _require_complete(r: Result) -> None:
-    """Refuse a line of valid JSON that lacks parts of a run on which the tables rely."""
-    tasks = len(r.acc)
-    complete = (
-        tasks > 0
-        and len(r.tasks) == len(r.test_rows) == len(r.class_right) == tasks
-        and [len(row) for row in r.acc] == list(range(1, tasks + 1))
-        and all(t.bytes_up and t.bytes_down and t.seconds.client for t in r.tasks)
-        and "fedran" in r.versions
+def html_table(table: Table) -> str:
+    """Render one table."""
+    return str(_environment().get_template("table.html").module.html_table(table))  # type: ignore[attr-defined]
+
+
+@cache
+def _environment() -> Environment:
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError:
+        raise MissingExtra("the report needs Jinja2", "report") from None
+    environment = Environment(
+        loader=PackageLoader("fedran.bench.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    if not complete:
-        raise ValueError(f"the result {r.label!r} of {r.config!r} is not a complete run")
+    environment.filters.update(plain=_plain, printable=printable, adjacent_groups=_adjacent_groups)
+    environment.globals.update(css_class=_css_class, MANY=MANY)
+    return environment
+
+
+def _plain(foreign: str, limit: int = 4000) -> Markup:
+    """Escape a string as one printable line; the accuracies A_avg, A_T and A_t get subscripts."""
+    from markupsafe import Markup, escape
+
+    safe = str(escape(printable(foreign, limit)))
+    return Markup(re.sub(r"\bA_(avg|T|t)\b", r"A<sub>\1</sub>", safe))  # noqa: S704, escaped
+
+
+def _adjacent_groups(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
+    return [(group, list(members)) for group, members in groupby(columns, key=lambda c: c.group)]
+
+
+def _css_class(column: Column, cell: Cell | None = None) -> str:
+    names = {
+        "num": column.numeric,
+        "printed": column.muted or (cell is not None and cell.muted),
+        "none": cell is not None and cell.text in ("", NOTHING),
+        "short": not column.numeric and cell is not None and len(cell.text) <= SHORT,
+        "tiny": not column.numeric and cell is not None and len(cell.text) <= TINY,
+    }
+    return " ".join(name for name, wanted in names.items() if wanted)

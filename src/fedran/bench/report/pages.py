@@ -22,9 +22,8 @@ from fedran.bench.report.studies.components import components_section, component
 from fedran.bench.report.studies.labels import labels_section, labels_verdict
 from fedran.bench.report.studies.privacy import privacy_section, privacy_verdict
 from fedran.bench.report.studies.rank import rank_section, rank_verdict
-from fedran.bench.report.tables.accuracy import accuracy_tables
+from fedran.bench.report.tables.accuracy import accuracy_tables, comparison_table
 from fedran.bench.report.tables.communication import communication_section
-from fedran.bench.report.tables.comparison import comparison_table
 from fedran.bench.report.tables.forgetting import forgetting_section
 from fedran.bench.report.tables.provenance import provenance_section
 from fedran.bench.report.tables.runtime import runtime_section, speed_verdict

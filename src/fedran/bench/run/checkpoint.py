@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,15 @@ class Checkpoint:
             blobs = self._read_parts(index.header.fields)
             state = method.load(blobs["state"], spec, seed)
             clients = {c: method.load_client(blobs[f"client {c}"]) for c in spec.clients}
-            return RunState(state, clients, _measurements(index.header.fields, blobs))
+            names = {f.name for f in fields(Measurements)} - {"reference"}
+            known = {name: index.header.fields[name] for name in names}
+            measured = Measurements(**known)
+            measured.tasks = [read_record(t) for t in known["tasks"]]
+            if known["open_task"] is not None:
+                measured.open_task = OpenTask(**known["open_task"])
+            if "reference" in blobs:
+                measured.reference = load_arrays(blobs["reference"])["reference"]
+            return RunState(state, clients, measured)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, OSError):
             return None  # incomplete, damaged or of another kind: the run starts again
 
@@ -114,16 +122,10 @@ class Checkpoint:
         blobs["state"] = method.dump(current.state)
         self.parts.mkdir(parents=True, exist_ok=True)
         layout = self._write_parts(blobs)
-        fields = {
-            "acc": measured.acc,
-            "class_right": measured.class_right,
-            "tasks": [record_fields(t) for t in measured.tasks],
-            "drift": measured.drift,
-            "reference_acc": measured.reference_acc,
-            "open_task": None if measured.open_task is None else asdict(measured.open_task),
-            **layout,
-        }
-        write_atomically(self.path, pack(KIND, fields, {}))
+        known = asdict(replace(measured, reference=None))
+        del known["reference"]  # a blob of its own
+        known["tasks"] = [record_fields(t) for t in measured.tasks]
+        write_atomically(self.path, pack(KIND, {**known, **layout}, {}))
         for part in self.parts.iterdir():
             if part.name not in layout["parts"]:
                 part.unlink()
@@ -203,17 +205,3 @@ def cut(blob: bytes) -> Iterator[memoryview]:
     for begin, end in pairwise(places):
         for i in range(begin, end, PART_BYTES):
             yield view[i : min(end, i + PART_BYTES)]
-
-
-def _measurements(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Measurements:
-    reference = load_arrays(blobs["reference"])["reference"] if "reference" in blobs else None
-    task = fields["open_task"]
-    return Measurements(
-        fields["acc"],
-        fields["class_right"],
-        [read_record(t) for t in fields["tasks"]],
-        fields["drift"],
-        fields["reference_acc"],
-        reference,
-        None if task is None else OpenTask(**task),
-    )

@@ -35,6 +35,8 @@ from fedran.data.stream import Stream
 from fedran.methods.base import require_method
 from fedran.methods.protocol import ClientData, Method, Spec
 
+_with_pixels = lru_cache(maxsize=2)(as_images)
+"""A dataset with its images decoded, once per process."""
 Progress = Callable[[str], None]
 """Called after each step with a description of the step."""
 
@@ -365,12 +367,6 @@ class _ExactGrams:
         exact = self.total.gram()
         norm = namespace(exact).linalg.vector_norm
         return float(norm(found - exact)) / (float(norm(exact)) or 1.0)
-
-
-@lru_cache(maxsize=2)
-def _with_pixels(dataset: Dataset, size: int | None) -> Dataset:
-    """A dataset with its images decoded, once per process."""
-    return as_images(dataset, size)
 
 
 def _rows_of(labels: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from fedran.core.features import Kind, RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Diagnosis, Head
 from fedran.core.labels import Label, encode_labels
-from fedran.methods.analytic.feature_maps import FeatureMap
 from fedran.methods.base import BaseMethod
 from fedran.methods.protocol import ClientData
 from fedran.settings import at_least, positive
@@ -63,28 +62,14 @@ class OneRound(BaseMethod):
         return bound
 
 
-class HasHead(Protocol):
-    """A server state with a feature map and, after the first task, a head."""
-
-    @property
-    def phi(self) -> FeatureMap:
-        """The feature map that all clients share."""
-        ...
-
-    @property
-    def head(self) -> Head | None:
-        """The newest head."""
-        ...
-
-
 class HeadMethod(OneRound):
-    """The server predicts with its newest head, and broadcasts it."""
+    """The server predicts with ``state.head``, the newest one, and broadcasts it."""
 
     def broadcast(self, state: Any, task: int, round_: int) -> bytes:
         """The newest head, empty before the first task."""
         return b"" if state.head is None else encode(state.head)
 
-    def predict(self, state: HasHead, X: NDArray[Any]) -> NDArray[Any]:
+    def predict(self, state: Any, X: NDArray[Any]) -> NDArray[Any]:
         """The labels that the head predicts."""
         if state.head is None:
             raise ValueError("nothing to predict with: no task was aggregated yet")

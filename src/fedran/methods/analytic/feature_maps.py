@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from fedran.core._linalg.arrays import Array, as_matrix, cast, device, namespace
 from fedran.core._linalg.blas import matmul
@@ -11,33 +10,6 @@ from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 
 BLOCK_ROWS = 4096
-
-
-class FeatureMap(Protocol):
-    """A map from features Z (n, d) to the inputs (n, M) of a linear classifier."""
-
-    @property
-    def in_features(self) -> int:
-        """d, the width of the input."""
-        ...
-
-    @property
-    def out_features(self) -> int:
-        """M, the width of the output."""
-        ...
-
-    @property
-    def fingerprint(self) -> Fingerprint | None:
-        """The parameters that all clients must share; None where there are none."""
-        ...
-
-    def __call__(self, Z: Array) -> Array:
-        """All rows at once."""
-        ...
-
-    def blocks(self, Z: Array) -> Iterator[tuple[slice, Array]]:
-        """Iterate over (rows, mapped rows) in blocks."""
-        ...
 
 
 class Raw:
@@ -96,3 +68,7 @@ class Projection(Raw):
         """Z P in float32."""
         Z = super().__call__(Z)
         return matmul(Z, self.random.projection_like(Z))
+
+
+FeatureMap = RandomFeatures | Raw
+"""A map from features Z (n, d) to the inputs (n, M) of a linear classifier."""

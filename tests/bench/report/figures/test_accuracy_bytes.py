@@ -15,8 +15,8 @@ from fedran.bench.report.figures.accuracy_bytes import (
     overview_svg,
 )
 from fedran.bench.report.figures.chart import MUTED, NARROW, render
+from fedran.bench.report.figures.dot_names import Box, along, place
 from fedran.bench.report.figures.dots import KINDS, find_dots, pareto_front
-from fedran.bench.report.figures.label_layout import Box, along, place
 from fedran.bench.report.verdict import MIXTURE, OURS
 from fedran.bench.results.grouping import groups
 from helpers.made_up import METHODS, made_up

@@ -1,6 +1,6 @@
 """The accuracy tables: order, ranks, seeds, and the figures of the paper."""
 
-from fedran.bench.report.tables.accuracy import accuracy_tables
+from fedran.bench.report.tables.accuracy import accuracy_tables, comparison_table
 from fedran.bench.results.grouping import comparisons
 from helpers.made_up import METHODS, comparison, components, label_rates, made_up, ranks
 from helpers.made_up_trained import heads, scratch, speedup
@@ -115,3 +115,12 @@ def test_a_run_for_the_speed_up_counts_only_if_the_method_has_no_other_run():
     assert {"Finetune (from scratch)", "Finetune (head)"} < names
     assert not any("n_rounds" in name for name in names)
     assert len(comparisons(speedup(2))) == len(speedup(2))
+
+
+def test_the_table_of_all_comparisons_shows_our_messages_and_the_best_other_method():
+    table = comparison_table(comparison(seeds=(1,), betas=(0.1,), datasets=("digits",))[:12])
+    best = made_up(**{**METHODS[5], "dataset": "digits"})
+    assert list(texts(table, "best other method").values()) == [f"AFL: {best.A_T:.2f} (6.96)"]
+    assert [c.text for c in table.columns] == [
+        *("setting", "β", "FedRAN", "FedRAN-paper", "Exact Gram", "best other method")
+    ]

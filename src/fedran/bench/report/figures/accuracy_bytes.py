@@ -20,8 +20,7 @@ from fedran.bench.report.figures.chart import (
     unique,
 )
 from fedran.bench.report.figures.dot_names import write_names
-from fedran.bench.report.figures.dots import KINDS, OVERVIEW, Dot, find_dots, front_of
-from fedran.bench.report.figures.label_layout import Point
+from fedran.bench.report.figures.dots import KINDS, OVERVIEW, Dot, Point, find_dots, front_of
 from fedran.bench.report.verdict import MIXTURE, OURS, main_beta, main_case
 from fedran.bench.results.grouping import (
     by_setting,

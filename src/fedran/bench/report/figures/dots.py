@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fedran.bench.report.figures.chart import MUTED, STYLES, Style
-from fedran.bench.report.figures.label_layout import Point
 from fedran.bench.report.tables.table import MIB
 from fedran.bench.report.verdict import MIXTURE, OURS, PAPER, leaders, role
 from fedran.bench.results.grouping import Group, as_text, setting_phrase
 from fedran.bench.results.metrics import is_prompted, is_trained
 
+Point = tuple[float, float]
 SIZES = {"fedran": ("rank",), "fedran-mixture": ("group_size", "min_group")}
 """Methods with messages of several sizes, and the settings that change the size."""
 GREY, GREY_POOLED = "other methods", "others, all rows in one place"
