@@ -116,6 +116,56 @@ def test_clients_send_damped_grams_under_what_they_trained(rounds):
     torch.testing.assert_close(found, damped(features.T @ features, 0.5), atol=1e-3, rtol=1e-4)
 
 
+def adamw(start, loss_of, rates, decay):
+    """AdamW written out: the decay acts on the tensors and not on the gradients."""
+    tensors = dict(start)
+    first, second = ({n: torch.zeros_like(t) for n, t in start.items()} for _ in range(2))
+    for step, rate in enumerate(rates, 1):
+        leaves = {n: t.clone().requires_grad_() for n, t in tensors.items()}
+        gradients = torch.autograd.grad(loss_of(leaves), list(leaves.values()))
+        for name, g in zip(leaves, gradients, strict=True):
+            first[name] = 0.9 * first[name] + 0.1 * g
+            second[name] = 0.999 * second[name] + 0.001 * g**2
+            scale = (second[name] / (1 - 0.999**step)).sqrt() + 1e-8
+            moved = first[name] / (1 - 0.9**step) / scale
+            tensors[name] = (1 - rate * decay) * tensors[name] - rate * moved
+    return tensors
+
+
+def test_a_round_is_adamw_and_a_merge_of_factor_and_head(dataset):
+    """The first round of the second task, with clients of 6, 5 and 5 rows."""
+    rounds = Rounds(method(epochs=2, batch=64), dataset, make_tasks(dataset)).run(1)
+    one, state = rounds.method, rounds.method._open_task(rounds.state, 1)
+    received = unpack_tensors(GLOBAL, one.broadcast(rounds.state, 1, 0), "cpu")
+    rates, sent = [0.02 * one.rate_share(epoch) for epoch in range(2)], []
+    for k in range(3):
+        client = one._client_round(received, {}, rounds.rows(1, k), 0)
+        X, codes = client.rows.X, client.rows.codes - 2
+
+        def loss_of(leaves, X=X, codes=codes):
+            features = one.features({**state.weights, **leaves}, X, 1)
+            logits = features @ leaves["head.weight"].T + leaves["head.bias"]
+            return -torch.log_softmax(logits, 1)[range(len(codes)), codes].mean()
+
+        start = {f"up/{kind}": state.weights[f"up/{kind}"] for kind in KINDS}
+        start |= {f"head.{x}": state.weights[f"head.{x}"][2:] for x in ("weight", "bias")}
+        trained = adamw(start, loss_of, rates, one.weight_decay)
+        grams = one.grams({**client.weights, **trained}, client)
+        sent.append((trained, grams, len(codes)))
+    rounds.one(1, 0)
+    found = rounds.state.weights
+    for kind, (_, n) in one.shapes().items():
+        G = [unpack_symmetric(grams[f"gram/{kind}"], n) for _, grams, _ in sent]
+        wanted = merge([w[f"up/{kind}"] for w, *_ in sent], G, state.weights[f"down/{kind}"])
+        torch.testing.assert_close(found[f"up/{kind}"], wanted, atol=1e-4, rtol=1e-3)
+    G = [unpack_symmetric(grams["gram/head"], WIDTH).double() for _, grams, _ in sent]
+    products = sum(w["head.weight"].double() @ g for (w, *_), g in zip(sent, G, strict=True))
+    wanted = (products @ torch.linalg.pinv(sum(G))).float()
+    torch.testing.assert_close(found["head.weight"][2:], wanted, atol=1e-4, rtol=1e-3)
+    bias = sum(n * w["head.bias"] for w, _, n in sent) / sum(n for *_, n in sent)
+    torch.testing.assert_close(found["head.bias"][2:], bias, atol=1e-6, rtol=1e-4)
+
+
 def test_a_new_task_starts_with_pairs_that_change_nothing(rounds):
     state = rounds.method._open_task(rounds.state, 2)
     assert all(not state.weights[f"up/{kind}"].any() for kind in KINDS)

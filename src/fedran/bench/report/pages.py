@@ -208,13 +208,14 @@ def _setting(title: str, results: Sequence[Result]) -> Section:
 
 def _vit(results: Sequence[Result]) -> Section:
     intro = (
-        "FedRAN against methods that train prompts or LoRA matrices of the same ViT. The paper's "
+        "FedRAN against methods that train prompts or LoRA matrices of a frozen ViT, on the same "
+        "streams. FedRAN uses the features of the dataset, here those of the same ViT. The paper's "
         "backbone is a ViT-B/16; its figures are not ranked with ours. Methods run as their paper "
         "means them. Rows marked (as published) do what the published code does, with its errors. "
         "Cells without a run say so."
     )
     tables = cost_tables(results) + printed_vit_tables(results)
-    return Section("vit", "Methods that train on the same ViT", [intro], tables, folded=True)
+    return Section("vit", "Prompt and LoRA methods on the same ViT", [intro], tables, folded=True)
 
 
 def leakage_page(measured: Sequence[Measured]) -> Page:

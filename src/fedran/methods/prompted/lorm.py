@@ -95,10 +95,10 @@ class LoRM(PromptedMethod):
         return torch.optim.AdamW(groups, weight_decay=self.weight_decay, fused=fused)
 
     def features(self, weights: Weights, X: Embedded, task: int | None = None) -> Tensor:
-        """The class token with the pairs of the task, or with the merged changes of all tasks."""
-        merged = strip_prefix("merged", weights) if task is None else {}
+        """The class token with the merged changes, or without any with the task's pairs."""
         up, down = strip_prefix("up", weights), strip_prefix("down", weights)
-        changes = merged or {kind: up[kind] @ down[kind] for kind in KINDS}
+        pairs = {kind: up[kind] @ down[kind] for kind in KINDS}
+        changes = strip_prefix("merged", weights) or pairs
         named = {
             f"blocks.{number}.{kind}": change
             for kind, stack in changes.items()

@@ -93,6 +93,11 @@ def test_costs_count_only_the_streams_of_the_trained_methods():
     assert cost_tables(analytic()) == []
 
 
+def test_costs_of_ones_own_images_need_no_vit_in_the_name_of_the_dataset():
+    (table,) = cost_tables(vit(dataset="photos"))
+    assert {row[0].text for row in table.rows} == OURS | {label for label, _, _ in PROMPTS.values()}
+
+
 def test_costs_prefer_runs_that_had_the_machine_of_the_others_to_themselves():
     shared = analytic(side_by_side=9, client=99.0)
     elsewhere = analytic(machine="Linux x86_64, 2 cores", client=7.0)

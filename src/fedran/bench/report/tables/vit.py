@@ -71,11 +71,11 @@ VARIANTS = {
 
 
 def cost_tables(results: Sequence[Result]) -> list[Table]:
-    """Accuracy, seconds and bytes of FedRAN and of all methods that train on the same ViT.
+    """Accuracy, seconds and bytes of FedRAN and of all prompt and LoRA methods.
 
-    One table per setting and beta with a trained method. Only runs on its streams count.
+    One table per setting and beta with such a method. Only runs on its streams count.
     """
-    runs = [r for r in without_ablations(results) if vit_backbone(r.dataset)]
+    runs = without_ablations(results)
     streams = {r.hashes["stream"] for r in runs if is_prompted(r)}
     shown = [r for r in runs if r.hashes["stream"] in streams and (is_prompted(r) or r.key in OURS)]
     cases = by_setting_and_beta(groups(shown, by_machine=True))
