@@ -272,7 +272,7 @@ def defended(world: World, attack: Attack, folder: Path, rows: ValidationSet | N
                 if not blamed:
                     break
                 client, of_task, _ = blamed[0]
-                store.forget(client, of_task, "operator", lambda _: "{}")
+                store.forget(client, of_task, "operator", SiteKey.generate())
                 forgotten.append(f"{client} {of_task}")
                 update_head(store, rows, name, world.settings.head_margin)
         path = store.folder / "head.fedran"

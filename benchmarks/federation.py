@@ -40,9 +40,8 @@ from fedran.federation.protocol.messages import seal
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
-from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.server.store import Store
-from fedran.federation.server.validation import Rules
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.status.reader import Reader
 from speed import CLASSES, D, M, features
@@ -74,8 +73,8 @@ def store_alone(folder, sites, made, phi, out):
     """The work of the store without a network, in a separate process."""
     keys = {f"site-{i:03d}": SiteKey.generate() for i in range(sites)}
     roster = Roster({name: key.public for name, key in keys.items()})
-    rules = Rules("bench", phi.fingerprint, M)
-    store = Store(folder, rules, roster, snapshot_every=10**6)
+    settings = ServerSettings("bench", D, M, snapshot_every=10**6)
+    store = Store(folder, settings, roster)
     said = {"federation": "bench", "task": TASK, "fingerprint": phi.fingerprint.hash}
     times, cpu, peaks = [], [], {}
     for i, (name, key) in enumerate(keys.items()):
@@ -101,12 +100,12 @@ def store_alone(folder, sites, made, phi, out):
     store.close()
     size = next(folder.glob("snapshot-*.fedran")).stat().st_size
     start = time.perf_counter()
-    Store(folder, rules, roster).close()
+    Store(folder, settings, roster).close()
     from_snapshot = time.perf_counter() - start
     for path in folder.glob("snapshot-*"):
         path.unlink()
     start = time.perf_counter()
-    Store(folder, rules, roster).close()
+    Store(folder, settings, roster).close()
     out.put(
         {
             "upload": len(blob),
@@ -174,7 +173,7 @@ def many_uploads(folder, out):
             for name in names:
                 envelope = seal(upload, key, client=name, task=task, **said)
                 row = store.database.add_upload(envelope.statement, summary, envelope.to_bytes())
-                store.state.absorb(row, summary, store.rules)
+                store.state.absorb(row, summary)
         store.snapshot()
     found = {}
     with closing(Store.open(paths.settings(), folder)) as store:

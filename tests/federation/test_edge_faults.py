@@ -76,7 +76,7 @@ def test_forgetting_a_member_asks_a_running_edge_for_a_revised_sum(tmp_path):
             lambda: (fed.server.state / "head.fedran").read_bytes() != first, "a head without it"
         )
     restored = Store.open(fed.server.settings(), fed.server.folder)
-    without = Store(tmp_path / "other", restored.rules, restored.roster)
+    without = Store(tmp_path / "other", restored.settings, restored.roster)
     for envelope in restored.database.envelopes():
         assert without.receive(envelope).outcome == "accepted"
     assert same_state(restored, without)

@@ -22,10 +22,10 @@ from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
 from fedran.wire.files import write_atomically
-from helpers.made_federation import PHI, RULES, D, M, Sites, same_state, upload
+from helpers.made_federation import PHI, SETTINGS, D, M, Sites, same_state, upload
 from helpers.made_site import OFFER, rows, site_of, summary_of
 
-MIXTURES = replace(RULES, message="mixture")
+MIXTURES = replace(SETTINGS, message="mixture", snapshot_every=3)
 INPUT = PHI.input_fingerprint
 
 
@@ -65,9 +65,9 @@ def test_a_site_sends_a_mixture_and_the_server_learns_from_it(tmp_path):
     blob = site.prepare(replace(OFFER, message="mixture", group_size=3))
     found = summary_of(blob)
     assert isinstance(found, fedran.Mixture)
-    assert found.smallest_group >= site.min_class_count
+    assert found.smallest_group >= site.settings.min_class_count
     assert open_envelope(blob).statement.fingerprint == INPUT.hash
-    store = Store(tmp_path / "server", MIXTURES, Roster({"site-1": site.key.public}), 3)
+    store = Store(tmp_path / "server", MIXTURES, Roster({"site-1": site.key.public}))
     assert store.receive(blob).outcome == "accepted"
     assert np.mean(store.solve().predict(PHI(X)) == y) > 0.9
     store.close()
@@ -98,12 +98,12 @@ def test_rare_classes_are_withheld_and_missing_labels_guessed(tmp_path):
 
 
 def test_a_server_takes_only_the_kind_that_its_settings_name(sites, tmp_path):
-    for rules, blob, right in (
+    for settings, blob, right in (
         (MIXTURES, sites.envelope("site-1", "may", upload(0)), "fingerprint"),
-        (RULES, envelope(sites, "site-1"), "fingerprint"),
+        (SETTINGS, envelope(sites, "site-1"), "fingerprint"),
         (MIXTURES, envelope(sites, "site-1", data=upload(0)), "expected a mixture, got a summary"),
     ):
-        store = Store(tmp_path / right / rules.message, rules, sites.roster, 3)
+        store = Store(tmp_path / right / settings.message, settings, sites.roster)
         receipt = store.receive(blob)
         assert receipt.outcome == "refused"
         assert right in receipt.reason
@@ -159,7 +159,7 @@ def test_an_edge_puts_the_mixtures_of_its_members_side_by_side(sites, tmp_path):
         (own,) = summary_of(blob).parts
         np.testing.assert_allclose(part.means, own.means, rtol=1e-6)  # rounded once, not twice
         assert np.array_equal(part.counts, own.counts)
-    store = Store(tmp_path / "server", MIXTURES, sites.roster, 3)
+    store = Store(tmp_path / "server", MIXTURES, sites.roster)
     assert store.receive(made.to_bytes()).outcome == "accepted"
     assert store.aggregator.accounts.n_rows == 40
     store.close()
@@ -178,8 +178,8 @@ def server(tmp_path):
         Roster({"site-1": key.public}).save(paths.roster)
         X, y = rows(90)
         np.savez(tmp_path / "validation.npz", features=X, labels=y)
-        rules = replace(MIXTURES, message=kind)
-        store = Store(paths.state, rules, Roster.load(paths.roster), 1)
+        settings = replace(SETTINGS, message=kind, snapshot_every=1)
+        store = Store(paths.state, settings, Roster.load(paths.roster))
         for task in ("may", "june"):
             site = site_of(tmp_path / task, X, y, key=key)
             offer = paths.settings().offer(task)
@@ -303,7 +303,7 @@ def forged_parts(data, parts):
 def test_a_site_cannot_say_that_it_is_several_sites(kind, sites, tmp_path):
     make, said = (upload, PHI.fingerprint) if kind == "summary" else (mixture, INPUT)
     lie = sites.envelope("site-1", "may", forged_parts(make(0), 2), fingerprint=said.hash)
-    store = Store(tmp_path / "server", replace(RULES, message=kind), sites.roster, 3)
+    store = Store(tmp_path / "server", replace(SETTINGS, message=kind), sites.roster)
     assert "parts: expected 1" in store.receive(lie).reason
     members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
     outbox = Outbox(tmp_path / "outbox")

@@ -14,17 +14,17 @@ from rich.console import Console
 import fedran
 from fedran.core.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.ops.budget import OverBudget, recharge, require_budget
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure.spending import SentNoise, spent_epsilon
 from fedran.federation.server import secure_round
-from fedran.federation.server.entries import Charge
 from fedran.federation.server.ledger import over_budget, spent
+from fedran.federation.server.schema import Charge
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site import contribution
 from fedran.federation.site.report import read_site
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.status.reader import Reader
-from fedran.federation.status.site_terminal import print_site
-from fedran.federation.status.terminal import print_status
+from fedran.federation.status.terminal import print_site, print_status
 from fedran.federation.status.web import render_sections
 from helpers.secure_federation import CLASSES, D, PrivateFederation, SecureFederation, rows
 
@@ -125,7 +125,7 @@ def test_a_task_that_would_exceed_the_budget_of_a_person_is_refused(trial, caplo
     )
     assert sentence in caplog.text
     with trial.store() as store:
-        assert sentence.partition(": ")[2] in str(list(store.database.events()))
+        assert sentence.partition(": ")[2] in str(list(store.events.read()))
     trial.write_settings(epsilon=500.0, total_epsilon=both - 1)
     with pytest.raises(OverBudget) as told:
         require_budget(ServerPaths(trial.server), "june")
@@ -175,7 +175,7 @@ def test_sums_that_were_revealed_without_noise_stay_in_the_ledger(tmp_path, monk
     assert trial.run("may") == "complete"
     with trial.store() as store:
         assert [(c.task, c.epsilon) for c in store.database.ledger()] == [("may", math.inf)]
-        store.forget("cohort-1", "may", "me", lambda found: "record")
+        store.forget("cohort-1", "may", "me", SiteKey.generate())
     for path in (trial.server / "state").glob("snapshot-*"):  # they are of another feature map
         path.unlink()
     trial.__class__ = PrivateFederation
@@ -289,7 +289,7 @@ def test_two_sums_of_a_task_count_together_for_the_limit_of_its_rows(trial):
         trial.set_site(name, max_epsilon=600.0)
     assert trial.run("may", epsilon=500.0) == "complete"
     with trial.store() as store:
-        store.forget("cohort-1", "may", "me", lambda found: "record")
+        store.forget("cohort-1", "may", "me", SiteKey.generate())
     trial.write_settings(epsilon=500.0)
     recharge(ServerPaths(trial.server), "may", agreed=True)
     for name in trial.names:

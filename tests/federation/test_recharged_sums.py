@@ -12,8 +12,8 @@ from fedran.federation.ops.budget import OverBudget, recharge
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.secure.spending import read_sent
 from fedran.federation.server import secure_round
-from fedran.federation.server.entries import Tombstone
 from fedran.federation.server.ledger import Ledger
+from fedran.federation.server.schema import Tombstone
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.status.reader import Reader
 from helpers.charged_sums import (

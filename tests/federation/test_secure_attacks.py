@@ -163,7 +163,7 @@ def check_sums(fed, vectors):
             expected = sum_to_summary(
                 np.sum(plain, axis=0, dtype=np.uint32),
                 content,
-                store.rules.fingerprint,
+                store.fingerprint,
                 settings.out_features,
                 len(SITES),
                 b"",

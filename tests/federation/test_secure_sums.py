@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.protocol.identity import base_task
 from fedran.federation.secure.attempt import STAGES
 from fedran.federation.server.database import Database
 from helpers.real_federation import federation, wait_for
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="the federation runs 
 def cohorts(fed):
     """Task and members of every sum in the store."""
     with closing(Database(fed.server.state, read_only=True)) as database:
-        return [(base_task(task), members) for _, task, _, members in database.cohorts()]
+        return [(found.task, found.members) for found in database.cohorts()]
 
 
 def stage_of(fed, task):

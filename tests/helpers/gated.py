@@ -16,7 +16,7 @@ def gated_sites():
 
 
 def store_of(sites, folder):
-    return sites.store(folder, fingerprint=PHI.fingerprint)
+    return sites.store(folder, kind="cosine")
 
 
 def rows(seed, classes, n=30):

@@ -1,4 +1,4 @@
-"""A small federation in memory: rules, sites with keys, uploads of random rows."""
+"""A small federation in memory: settings, sites with keys, uploads of random rows."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,12 +10,12 @@ from fedran.core.summary import combine
 from fedran.federation.protocol.identity import SUM, Proof, SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
-from fedran.federation.server.validation import Rules
 
 M, D = 48, 6
 PHI = fedran.RandomFeatures(D, M, "relu", seed=0, source="test")
-RULES = Rules("trial", PHI.fingerprint, M)
+SETTINGS = ServerSettings("trial", D, M, "relu", source="test")
 
 
 def upload(seed, classes=(0, 1), scale=1.0, phi=PHI, n=20, sites=1):
@@ -56,7 +56,8 @@ class Sites:
         return Proof(envelope.statement, envelope.signature)
 
     def store(self, folder, snapshot_every=3, **changes):
-        return Store(folder, replace(RULES, **changes), self.roster, snapshot_every)
+        settings = replace(SETTINGS, snapshot_every=snapshot_every, **changes)
+        return Store(folder, settings, self.roster)
 
 
 @contextmanager
@@ -71,7 +72,7 @@ def full_disk(database):
 
 def same_state(a, b):
     """Bit for bit."""
-    first, second = ((fedran.encode(s.aggregator), s.state.history.figures) for s in (a, b))
+    first, second = ((fedran.encode(s.aggregator), vars(s.state.history)) for s in (a, b))
     return first == second
 
 

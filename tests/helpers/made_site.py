@@ -10,6 +10,7 @@ from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.upload import Site
 
 OFFER = Offer("trial", "may", 6, 48, "relu", 0, "test", 20_000)
@@ -21,9 +22,13 @@ def rows(n=60, classes=3, seed=0):
     return rng.random((n, 6)) + y[:, None] * np.eye(6)[:classes][y], y.tolist()
 
 
-def site_of(tmp_path, X, y, **changes):
-    fields = {"key": SiteKey.generate(), "source": lambda task: Rows(X, list(y))}
-    return Site("site-1", "trial", outbox=Outbox(tmp_path / "outbox"), **(fields | changes))
+def site_of(
+    tmp_path, X, y, key=None, source=None, backbone=None, work_bytes=2**31, made_by=None, **changes
+):
+    settings = SiteSettings("trial", "site-1", folder="data", source=made_by, **changes)
+    rows = source or (lambda task: Rows(X, list(y)))
+    outbox = Outbox(tmp_path / "outbox")
+    return Site(settings, key or SiteKey.generate(), rows, outbox, backbone, work_bytes)
 
 
 def summary_of(blob):

@@ -41,8 +41,8 @@ def opened(sites, tmp_path):
 @pytest.fixture
 def server(sites, tmp_path):
     from fedran.federation.server.store import Store
-    from helpers.made_federation import RULES
+    from helpers.made_federation import SETTINGS
 
-    store = Store(tmp_path / "server", RULES, sites.roster)
+    store = Store(tmp_path / "server", SETTINGS, sites.roster)
     yield store
     store.close()

@@ -11,6 +11,7 @@ from fedran.cli.federation.edge import forward as command
 from fedran.federation.edge import edge as module
 from fedran.federation.edge.edge import EdgeRules
 from fedran.federation.edge.folder import answer_requests
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import AlreadyRunning, locked
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
@@ -116,7 +117,7 @@ def test_a_running_edge_answers_the_servers_request_for_a_revised_sum(
     outbox.settle(server.receive(outbox.envelope("may.sum-1")))
     answer_requests(paths, said.append)
     assert said == []
-    server.forget("site-2", "may", "me", lambda _: "")
+    server.forget("site-2", "may", "me", SiteKey.generate())
     for receipt in not_here(server, "edge", outbox.settled()):
         outbox.settle(receipt)
     for _ in range(2):

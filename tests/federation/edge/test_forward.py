@@ -13,12 +13,12 @@ from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.server.store import Store
 from helpers.made_edge import MEMBERS, outcomes, uploads, waiting
-from helpers.made_federation import PHI, RULES
+from helpers.made_federation import PHI, SETTINGS
 
 
 def test_a_server_behind_an_edge_has_the_same_state_as_without_it(sites, opened, server, tmp_path):
     blobs = uploads(sites, "site-1", "site-2", "site-3")
-    flat = Store(tmp_path / "flat", RULES, sites.roster)
+    flat = Store(tmp_path / "flat", SETTINGS, sites.roster)
     assert outcomes(flat, *blobs) == ["accepted"] * 3
     edge = opened()
     assert outcomes(edge, *blobs) == ["accepted"] * 3

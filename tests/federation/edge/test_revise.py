@@ -12,7 +12,7 @@ from fedran.federation.protocol.receipts import Code
 from fedran.federation.server.answers import not_here
 from fedran.federation.server.store import Store
 from helpers.made_edge import outcomes, uploads
-from helpers.made_federation import RULES, same_state, upload
+from helpers.made_federation import SETTINGS, same_state, upload
 
 
 def forwarded(edge, server, *blobs):
@@ -24,7 +24,7 @@ def forwarded(edge, server, *blobs):
 def forget(server, edge, *members):
     """Remove members at the server, and bring its requests to the edge."""
     for member in members:
-        server.forget(member, "may", "me", lambda _: "")
+        server.forget(member, "may", "me", SiteKey.generate())
     for receipt in not_here(server, "edge", edge.outbox.settled()):
         edge.outbox.settle(receipt)
 
@@ -49,7 +49,7 @@ def test_a_members_revision_revises_the_sum_bit_for_bit(sites, opened, server, t
     assert (total.statement.task, total.statement.revision) == ("may.sum-1", 1)
     assert [p.statement.revision for p in total.proofs] == [0, 1]
     assert send(edge, server) == [Code.ACCEPTED]
-    other = Store(tmp_path / "other", RULES, sites.roster)
+    other = Store(tmp_path / "other", SETTINGS, sites.roster)
     assert other.receive(total.to_bytes()).code == Code.ACCEPTED
     assert same_state(server, other)
     other.close()

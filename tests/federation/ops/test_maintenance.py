@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 import fedran
 from fedran.cli.main import run
 from fedran.core.errors import Refused
-from fedran.federation.ops.forget import check_record, forget, record_key
+from fedran.federation.ops.decisions import forget, record_key
 from fedran.federation.ops.maintenance import (
     ServerRunning,
     back_up,
@@ -24,6 +24,7 @@ from fedran.federation.ops.maintenance import (
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server.database import Database
+from fedran.federation.server.forgetting import check_record
 from fedran.federation.server.head import update_head
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.sqlite_file import StoreDamaged
@@ -76,7 +77,7 @@ def receive(paths, blobs):
 
 def state(paths):
     with opened(paths) as store:
-        return fedran.encode(store.aggregator), store.state.history.figures
+        return fedran.encode(store.aggregator), vars(store.state.history)
 
 
 def test_a_forgotten_site_was_never_seen(sites, envelopes, paths, tmp_path):
@@ -322,7 +323,7 @@ def test_old_events_are_deleted_and_uploads_are_not(envelopes, paths):
     with opened(paths) as store:
         assert len(store.events.read()) == 9
         with store.database.transaction():
-            assert store.database.delete_events(0.0, 5) == 4
-            assert store.database.delete_events(1e11, 5) == 5
+            assert store.events.delete(0.0, 5) == 4
+            assert store.events.delete(1e11, 5) == 5
         assert store.database.count() == 9
     assert len(list(paths.state.glob("snapshot-*"))) == 2

@@ -11,17 +11,16 @@ from fedran.federation.protocol.receipts import (
     SETTLED,
     Code,
     Receipt,
-    receipts_from_json,
-    receipts_to_json,
+    read_receipts,
 )
 
 
 @pytest.mark.parametrize("code", Code)
 def test_a_receipt_of_every_code_is_read_as_it_was_written(code):
     receipt = Receipt(code, "site-1", "may", "d", "a reason", ("ward-1",))
-    (fields,) = json.loads(json.dumps(receipts_to_json([receipt])))
+    fields = json.loads(json.dumps(receipt.fields()))
     assert fields["code"] == code.value
-    assert receipts_from_json([fields]) == [receipt]
+    assert read_receipts([fields]) == [receipt]
 
 
 @pytest.mark.parametrize("code", Code)
@@ -36,11 +35,11 @@ def test_the_outcome_follows_from_the_code(code):
 @pytest.mark.parametrize("code", [None, "", "banana", 3, [], {}, "ACCEPTED"])
 def test_a_missing_or_unknown_code_means_refused(code):
     """Also if the peer says "accepted" in the field that people read."""
-    (fields,) = receipts_to_json([Receipt(Code.ACCEPTED, "site-1", "may", "d")])
-    (receipt,) = receipts_from_json([{**fields, "code": code}])
+    fields = Receipt(Code.ACCEPTED, "site-1", "may", "d").fields()
+    receipt = Receipt.read({**fields, "code": code})
     assert (receipt.code, receipt.outcome, receipt.final) == (Code.UNKNOWN, "refused", False)
     del fields["code"]
-    assert receipts_from_json([fields])[0].code == Code.UNKNOWN
+    assert Receipt.read(fields).code == Code.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_a_missing_or_unknown_code_means_refused(code):
 )
 def test_anything_but_a_list_of_receipts_is_refused(given):
     with pytest.raises(Refused, match="receipts: expected"):
-        receipts_from_json(given)
+        read_receipts(given)
 
 
 def test_the_reference_lists_every_code_in_order():

@@ -10,11 +10,13 @@ pytest.importorskip("flwr")
 from flwr.app import MessageType
 
 import fedran
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer, open_envelope, read_settled
-from fedran.federation.protocol.receipts import Code, receipts_from_json
+from fedran.federation.protocol.receipts import Code, read_receipts
 from fedran.federation.protocol.transport import fields_of, message_content
 from fedran.federation.server.answers import not_here
 from fedran.federation.site.outbox import Outbox
+from fedran.wire.validation import Header
 from helpers.fleet import NAMES, Site, offers, served
 
 
@@ -29,7 +31,7 @@ class KeepingSite(Site):
 
     def __call__(self, message):
         if message.metadata.message_type == MessageType.QUERY:
-            for receipt in receipts_from_json(fields_of(message)["receipts"]):
+            for receipt in read_receipts(fields_of(message)["receipts"]):
                 self.outbox.settle(receipt)
             return super().__call__(message)
         sent = {task: self.outbox.envelope(task) for task in self.outbox.pending()}
@@ -65,7 +67,7 @@ def test_sites_send_again_what_a_restored_backup_does_not_contain(server, sites,
 
 def test_a_forgotten_upload_is_not_asked_for_again(server, nodes):
     server("may", nodes)
-    server.store.forget("site-2", None, "me", lambda _: "")
+    server.store.forget("site-2", None, "me", SiteKey.generate())
     server("", nodes)
     assert nodes[12].outbox.receipt("may").code == Code.FORGOTTEN
     assert nodes[12].outbox.pending() == []
@@ -83,7 +85,7 @@ def test_an_edge_is_asked_again_until_it_has_sent_its_sum_without_a_forgotten_me
     edge[11].outbox.put(open_envelope(sites.envelope("site-1", "may.sum-1", members=both)))
     server("", edge)
     assert served(server.folder)["nodes"] == ["11"]
-    server.store.forget("site-3", "may", "me", lambda _: "")
+    server.store.forget("site-3", "may", "me", SiteKey.generate())
     server("", edge)
     assert edge[11].outbox.receipt("may.sum-1").without == ("site-3",)
     assert served(server.folder)["nodes"] == []
@@ -116,4 +118,4 @@ def test_the_epoch_of_the_state_is_part_of_every_offer(server, nodes):
 )
 def test_a_report_of_anything_but_tasks_and_digests_is_refused(given):
     with pytest.raises(ValueError, match="expected"):
-        read_settled(given)
+        read_settled(Header({"settled": given}))

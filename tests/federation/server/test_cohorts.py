@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import fedran
 from fedran.cli.federation import app
 from fedran.data.rows import Rows
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.transport import blobs_of
 from fedran.federation.secure.attempt import Stage
@@ -201,7 +202,7 @@ def test_a_site_whose_file_is_damaged_refuses_that_task_and_no_other(three):
     blob = path.read_bytes()
     path.write_bytes(blob[:-1] + bytes([blob[-1] ^ 1]))
     with three.store() as store:
-        store.forget("cohort-1", "may", "me", lambda found: "record")
+        store.forget("cohort-1", "may", "me", SiteKey.generate())
     for name in ("site-1", "site-3"):
         three.files(name).allow_repeat("may")
     assert three.run("may") == "short"
@@ -241,7 +242,7 @@ def test_a_site_is_forgotten_by_repeating_the_sum_without_it(tmp_path, monkeypat
     names = federation.names
     assert federation.run("may") == "complete"
     with federation.store() as store:
-        store.forget("site-4", "may", "me", lambda found: "record")
+        store.forget("site-4", "may", "me", SiteKey.generate())
         assert not store.aggregator.absorbed
     assert federation.run("may", min_clients=3) == "short"
     assert all("repeat --another-sum`" in declined(federation, "may")[n] for n in names[:3])

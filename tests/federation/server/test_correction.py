@@ -12,9 +12,10 @@ from flwr.app import MessageType
 from fedran.core.errors import Refused
 from fedran.data.rows import Rows
 from fedran.federation.protocol.messages import Offer
-from fedran.federation.protocol.receipts import Code, Receipt, receipts_from_json
+from fedran.federation.protocol.receipts import Code, Receipt, read_receipts
 from fedran.federation.protocol.transport import fields_of, message_content
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.upload import Site as RealSite
 from fedran.federation.site.worker import text_for_server
 from helpers.fleet import NAMES, Site, honest
@@ -28,14 +29,13 @@ class WorkingSite(Site):
         super().__init__(client)
         y = np.arange(40) % 2
         self.X = scale * np.random.default_rng(3).random((40, D))
-        self.site = RealSite(
-            client, "trial", key, lambda _: Rows(self.X, y.tolist()), Outbox(folder)
-        )
+        settings = SiteSettings("trial", client, folder="data")
+        self.site = RealSite(settings, key, lambda _: Rows(self.X, y.tolist()), Outbox(folder))
 
     def __call__(self, message):
         outbox = self.site.outbox
         if message.metadata.message_type == MessageType.QUERY:
-            for receipt in receipts_from_json(fields_of(message)["receipts"]):
+            for receipt in read_receipts(fields_of(message)["receipts"]):
                 outbox.settle(receipt)
             return super().__call__(message)
         told = ""

@@ -14,6 +14,7 @@ from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server import database as module
 from fedran.federation.server import sqlite_file
 from fedran.federation.server.database import Database
+from fedran.federation.server.events import EventLog
 from fedran.federation.server.sqlite_file import StoreDamaged, StoreFailed, StoreVersion
 from helpers.made_federation import Sites, full_disk
 
@@ -201,12 +202,12 @@ def test_an_altered_row_is_noticed_when_it_is_read(table, column, value, read, d
     database.set_task("may")
     database.set_nodes({"site-1": ("7", "key")})
     database.set_served("digest", ["7"])
-    database.add_event("declined", '{"client": "site-1"}')
+    EventLog(database).write("declined", client="site-1")
     database.set_run("1", "may", "finished", 5, 6)
     database.set_seen("site-1")
     fields = {"task": "may", "classes": 2, "size": 9, "accuracy": 0.5, "seconds": 0.1}
     database.add_head("d" * 64, **fields)
-    reads = getattr(database, read)
+    reads = EventLog(database).read if read == "events" else getattr(database, read)
     assert reads("epoch") if read == "fact" else reads()
     database.sql.execute(f"UPDATE {table} SET {column} = {value}")
     with pytest.raises(StoreDamaged, match=f"a row of the table {table} "):

@@ -191,8 +191,8 @@ def test_rows_that_changed_after_a_vector_was_sent_are_not_in_a_second_sum(four,
     """
     totals = []
 
-    def keep(store, found):
-        totals.append((found.members, found.total.tolist()))
+    def keep(store, opened, total):
+        totals.append((opened.state.survivors, total.tolist()))
         return Receipt(Code.INVALID, "cohort-1", "may.sum-1", "?", "lost")
 
     monkeypatch.setattr(secure_round, "receive_sum", keep)

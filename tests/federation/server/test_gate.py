@@ -9,6 +9,7 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.data.rows import Rows
 from fedran.federation.protocol.class_counts import Count
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.server import gate
 from fedran.federation.server.head import update_head
 from helpers.gated import VALIDATION, flipped, gated_sites, honest, rows, send, store_of
@@ -132,7 +133,7 @@ def test_forgetting_the_upload_ends_the_hold_and_the_old_head_is_the_newest(stor
     first, digest = update_head(store, VALIDATION, "may", 2.0)
     assert send(store, sites, "site-5", "june", flipped(rows(7, (0, 1)), 0, 1), times=5)
     update_head(store, VALIDATION, "june", 2.0)
-    store.forget("site-5", "june", "me", lambda _: "{}")
+    store.forget("site-5", "june", "me", SiteKey.generate())
     assert update_head(store, VALIDATION, "forget") == (first, digest)
     assert store.database.fact("held") == ""
     assert not (store.folder / "held.fedran").exists()

@@ -10,30 +10,38 @@ pytest.importorskip("cryptography")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran.federation.server.history import Figures, History, Usual
+from fedran.federation.server.history import History, Usual
+from fedran.federation.server.schema import Upload
 
 numbers = st.integers(0, 5)
 uploads = st.lists(st.tuples(st.sampled_from("abcd"), numbers, numbers, numbers, st.integers(1, 3)))
+
+
+def upload(client, task, rows, energy=1.0, cut=0.0, sites=1, classes=(1,)):
+    members = tuple((f"member-{i}", "may") for i in range(sites))
+    counts = tuple((label, 1) for label in classes)
+    return Upload(1, client, task, "", 0.0, 9, rows, energy, cut, 0, counts, members, "")
 
 
 @given(uploads, st.sampled_from(["", "a", "b", "x"]))
 def test_medians_agree_with_those_over_all_uploads(sent, without):
     history, by_site = History(), {}
     for n, (site, rows, energy, cut, sites) in enumerate(sent):
-        figures = Figures(rows, float(energy), float(cut), sites, (n % 3, site))
-        history.add((site, f"task-{n}"), figures)
-        by_site.setdefault(site, []).append(figures)
-    others = [figures for site, figures in by_site.items() if site != without]
+        classes = (n % 3, site)
+        history.add(upload(site, f"task-{n}", rows, float(energy), float(cut), sites, classes))
+        figures = rows / sites, energy / max(1, rows), cut / energy if energy else 0.0
+        by_site.setdefault(site, []).append((figures, classes))
+    others = [found for site, found in by_site.items() if site != without]
     medians = [
         statistics.median(
-            statistics.median(figures.compared[i] for figures in of_site) for of_site in others
+            statistics.median(figures[i] for figures, _ in of_site) for of_site in others
         )
         for i in range(3)
         if others
     ]
     assert history.usual(without) == (Usual(*medians) if others else None)
     assert history.classes_of(without) == {
-        c for figures in by_site.get(without, ()) for c in figures.classes
+        c for _, classes in by_site.get(without, ()) for c in classes
     }
 
 
@@ -44,7 +52,7 @@ def test_the_cost_of_a_comparison_does_not_grow_with_the_number_of_uploads():
         history = History()
         for task in range(tasks):
             for site in range(50):
-                history.add((f"s{site}", f"t{task}"), Figures(site + task, 1.0, 0.0, 1, (1,)))
+                history.add(upload(f"s{site}", f"t{task}", site + task))
         best = float("inf")
         for _ in range(5):
             start = time.perf_counter()

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 import fedran
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
@@ -37,7 +38,7 @@ def whole(tmp_path_factory):
     fields = {"task": "may", "classes": 2, "size": 9, "accuracy": 0.5, "seconds": 0.1}
     store.database.add_head("d" * 64, **fields)
     store.receive(sites.envelope("site-2", "april"))
-    store.forget("site-2", "april", "me", lambda _: "a record")
+    store.forget("site-2", "april", "me", SiteKey.generate())
     store.database.set_served("sent-now", ["7"])
     store.database.set_run("1", "may", "finished", 5, 6)
     store.database.set_seen("site-1")
@@ -96,7 +97,7 @@ def test_no_altered_byte_changes_the_contents_unnoticed(whole, tmp_path):
 
 TEXTS = {
     "quarantine": b"unusual",
-    "records": b"a record",
+    "records": b"fedran record 1",
     "nodes": b"other",
     "facts": b"sent-now",
     "events": b'"outcome":"acc',

@@ -8,17 +8,14 @@ pytest.importorskip("flwr")
 
 from fedran.federation.ops.tasks import open_classes
 from fedran.federation.protocol.receipts import Code
-from fedran.federation.server.quarantine import Thresholds
 from fedran.federation.server.settings import ServerPaths
 from helpers.fleet import honest, offers
-from helpers.made_federation import RULES, upload
-
-PER_TASK = Thresholds(new_classes="task")
+from helpers.made_federation import SETTINGS, upload
 
 
 @pytest.fixture
 def store(sites, tmp_path):
-    found = sites.store(tmp_path / "state", thresholds=PER_TASK)
+    found = sites.store(tmp_path / "state", new_classes="task")
     yield found
     found.close()
 
@@ -46,17 +43,17 @@ def test_without_an_opened_class_nothing_is_accepted(store, sites):
 
 
 def test_opened_classes_must_be_listed_where_there_is_a_list(store, sites):
-    store.rules = replace(store.rules, classes=(0, 2))
+    store.settings = replace(store.settings, classes=[0, 2])
     store.database.open_classes("may", [0, 1, 2])
     assert store.allowed_classes("may") == (0, 2)
-    store.rules = replace(RULES, classes=(0, 2))
+    store.settings = replace(SETTINGS, classes=[0, 2])
     assert store.allowed_classes("may") == (0, 2)
 
 
 def test_sites_are_told_which_classes_are_open(server, sites):
     server("first", {})
     server.store.database.open_classes("may", [0, 1])
-    server.store.rules = replace(RULES, thresholds=PER_TASK)
+    server.store.settings = replace(SETTINGS, new_classes="task")
     server("may", honest(sites), new_classes="task")
     assert offers(server)[0]["classes"] == [0, 1]
     assert server.store.database.count() == 3

@@ -11,8 +11,9 @@ import fedran
 from fedran.core.mixture import DRAWS
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server import store as module
-from fedran.federation.server.quarantine import Thresholds
-from helpers.made_federation import PHI, RULES, D, M, Sites, repeated, upload
+from fedran.federation.server.quarantine import why_unusual
+from fedran.federation.server.schema import describe_upload
+from helpers.made_federation import PHI, SETTINGS, D, M, Sites, repeated, upload
 
 UNIT = fedran.RandomFeatures(D, M, seed=1, source="test")
 
@@ -28,7 +29,7 @@ def make_store(sites, tmp_path):
 
     def make(rows=None, **changes):
         roster = replace(sites.roster, rows=rows or {})
-        made.append(module.Store(tmp_path / f"s{len(made)}", replace(RULES, **changes), roster))
+        made.append(module.Store(tmp_path / f"s{len(made)}", replace(SETTINGS, **changes), roster))
         return made[-1]
 
     yield make
@@ -72,7 +73,7 @@ def test_the_cap_of_a_sum_is_that_of_its_members(sites, make_store):
 
 
 def test_without_a_cap_many_times_the_median_of_the_others_waits(sites, make_store):
-    store = make_store(thresholds=Thresholds(row_multiple=5.0))
+    store = make_store(row_multiple=5.0)
     codes = [r.code for r in send(store, sites, upload(1), larger(2, 5), larger(3, 6), upload(4))]
     # The median of 20 and 100 rows is 60, so that the third may send 300.
     assert codes == [Code.ACCEPTED] * 4
@@ -82,12 +83,12 @@ def test_without_a_cap_many_times_the_median_of_the_others_waits(sites, make_sto
 
 
 def test_a_cap_replaces_the_comparison_with_the_median(sites, make_store):
-    store = make_store({"site-2": 10_000}, thresholds=Thresholds(row_multiple=2.0))
+    store = make_store({"site-2": 10_000}, row_multiple=2.0)
     assert [r.code for r in send(store, sites, upload(1), larger(2, 400))] == [Code.ACCEPTED] * 2
 
 
 def test_the_first_upload_waits_if_it_is_large(sites, make_store):
-    store = make_store(thresholds=Thresholds(first_rows=100))
+    store = make_store(first_rows=100)
     assert store.receive(sites.envelope("site-1", "may", larger(1, 6))).code == Code.QUARANTINED
     assert store.receive(sites.envelope("site-2", "may", larger(2, 5))).code == Code.ACCEPTED
     # Uploads of the sender itself are no reference: it cannot raise its own limit.
@@ -95,7 +96,7 @@ def test_the_first_upload_waits_if_it_is_large(sites, make_store):
 
 
 def test_a_site_with_many_uploads_does_not_move_the_median(sites, make_store):
-    store = make_store(thresholds=Thresholds(row_multiple=3.0))
+    store = make_store(row_multiple=3.0)
     send(store, sites, upload(1), upload(2), upload(3))
     for n in range(20):
         store.receive(sites.envelope("site-3", f"task-{n}", larger(n, 3)))
@@ -125,7 +126,7 @@ def test_energy_is_compared_with_the_rows_that_a_site_may_send(sites, make_store
 
 
 def test_a_flat_spectrum_that_is_almost_all_cut_waits(sites, make_store):
-    store = make_store(fingerprint=UNIT.fingerprint)
+    store = make_store(kind=UNIT.kind, seed=1)
     said = {"fingerprint": UNIT.fingerprint.hash}
     for n in range(3):
         blob = upload(n, phi=UNIT)
@@ -148,14 +149,15 @@ def test_a_flat_spectrum_that_is_almost_all_cut_waits(sites, make_store):
 
 
 def test_rows_of_zeros_among_unit_rows_wait(sites, make_store):
-    store = make_store(fingerprint=UNIT.fingerprint)
+    store = make_store(kind=UNIT.kind, seed=1)
     wide = fedran.RandomFeatures(D, 2048, seed=1, source="test")
-    store.rules = replace(store.rules, fingerprint=wide.fingerprint)
+    settings = replace(store.settings, out_features=2048)
     Z = np.random.default_rng(0).random((20, D))
     Z[:15] = 0
     s = fedran.summarize(wide(Z), [0, 1] * 10, 8, fingerprint=wide.fingerprint)
-    statement = module.open_envelope(sites.envelope("site-1", "may")).statement
-    assert "rows of zeros?" in store._unusual(statement, s)
+    blob = sites.envelope("site-1", "may")
+    found = describe_upload(module.open_envelope(blob).statement, s, blob)
+    assert "rows of zeros?" in why_unusual(found, store.state, settings, store.roster)
 
 
 def test_accounts_that_the_rows_of_one_site_cannot_have_are_refused(sites, make_store):
@@ -179,7 +181,7 @@ def test_classes_of_a_site_are_limited_over_all_its_uploads(sites, make_store):
 
 
 def test_new_classes_can_wait_for_a_person(sites, make_store):
-    store = make_store(thresholds=Thresholds(new_classes="wait"))
+    store = make_store(new_classes="wait")
     first, second = send(store, sites, upload(1), upload(2))
     assert (first.code, "new classes 0, 1" in first.reason) == (Code.QUARANTINED, True)
     assert second.code == Code.QUARANTINED
@@ -200,7 +202,7 @@ def test_the_rows_that_a_mixture_makes_the_server_draw_are_bounded_by_the_cap(si
     """2^20 rows at M = 8192 would hold the store's lock for a quarter of an hour."""
     Z = np.random.default_rng(0).standard_normal((30, D))
     mixture = fedran.condense(Z, [0, 1] * 15, UNIT)
-    changes = {"fingerprint": UNIT.fingerprint, "message": "mixture"}
+    changes = {"kind": UNIT.kind, "seed": 1, "message": "mixture"}
     said = {"fingerprint": UNIT.input_fingerprint.hash}
     parts = tuple(replace(p, counts=p.counts * 10**6) for p in mixture.parts)
     lie = fedran.encode(replace(mixture, parts=parts))

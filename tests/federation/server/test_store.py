@@ -11,8 +11,8 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server import store as module
-from fedran.federation.server.history import Figures
-from helpers.made_federation import PHI, RULES, M, Sites, same_state, upload
+from fedran.federation.server.schema import Upload
+from helpers.made_federation import PHI, SETTINGS, M, Sites, same_state, upload
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_a_signed_envelope_with_a_damaged_summary_is_refused(sites, store):
 
 
 def test_labels_outside_the_announced_classes_are_refused(sites, tmp_path):
-    store = sites.store(tmp_path / "s", classes=(0, 1))
+    store = sites.store(tmp_path / "s", classes=[0, 1])
     assert store.receive(sites.envelope("site-1", "may", upload(1))).outcome == "accepted"
     strange = store.receive(sites.envelope("site-2", "may", upload(1, classes=(1, 7))))
     assert "labels of this federation, got 7" in strange.reason
@@ -156,7 +156,7 @@ def test_a_site_cannot_send_a_sum_for_sites_that_are_not_its_members(own, sites,
 
 def test_an_edge_speaks_for_its_own_members_only(sites, tmp_path):
     listed = replace(sites.roster, edges={"edge": ("site-1",), "site-3": ("site-2",)})
-    store = module.Store(tmp_path / "s", RULES, listed)
+    store = module.Store(tmp_path / "s", SETTINGS, listed)
     both = (("site-1", "may"), ("site-2", "may"))
     refused = store.receive(sites.envelope("edge", "may.sum-1", members=both))
     assert "lists for edge, got ['site-2']" in refused.reason
@@ -179,12 +179,13 @@ def test_a_sum_is_for_a_task_that_was_opened(sites, store):
 
 def test_rows_that_are_all_zero_are_refused_and_do_not_affect_others(sites, store):
     assert "all zero" in store.receive(sites.envelope("site-1", "may", upload(1, scale=0.0))).reason
-    store.state.history.add(("site-3", "may"), Figures(5, 0.0, 0.0, 1, (0,)))  # of an old version
+    of_an_old_version = Upload(1, "site-3", "may", "", 0.0, 9, 5, 0.0, 0.0, 0, ((0, 5),), (), "")
+    store.state.history.add(of_an_old_version)
     assert store.receive(sites.envelope("site-2", "may")).outcome == "accepted"
 
 
 def test_an_unexpected_error_in_a_check_refuses_the_upload(sites, store, monkeypatch, caplog):
-    monkeypatch.setattr(store, "_unusual", lambda *_: 1 / 0)
+    monkeypatch.setattr(module, "why_unusual", lambda *_: 1 / 0)
     receipt = store.receive(sites.envelope("site-1", "may"))
     assert (receipt.code, receipt.reason[:8]) == (Code.SERVER_ERROR, "an error")
     assert "ZeroDivisionError" in caplog.text

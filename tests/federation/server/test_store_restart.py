@@ -113,10 +113,10 @@ SERVER = """
 import sys
 sys.path.insert(0, {here!r})
 from pathlib import Path
-from helpers.made_federation import RULES
+from helpers.made_federation import SETTINGS
 from fedran.federation.server.store import Store
 from fedran.federation.protocol.roster import Roster
-store = Store({state!r}, RULES, Roster.load({roster!r}))
+store = Store({state!r}, SETTINGS, Roster.load({roster!r}))
 for path in sorted(Path({inbox!r}).iterdir()):
     receipt = store.receive(path.read_bytes())
     print(path.name, receipt.outcome, flush=True)

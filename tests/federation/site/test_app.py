@@ -12,13 +12,13 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
+from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.protocol.transport import message_content
 from fedran.federation.server.store import Store
-from fedran.federation.server.validation import Rules
 from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
-from helpers.site_app import OFFER, PHI, Place, asked, call, context
+from helpers.made_federation import SETTINGS
+from helpers.site_app import OFFER, Place, asked, call, context
 
 DIGEST = "ab" * 32
 
@@ -28,7 +28,7 @@ def fields_of_body(body):
 
 
 def receipts(*found):
-    return {"receipts": receipts_to_json(found)}
+    return {"receipts": [receipt.fields() for receipt in found]}
 
 
 def test_an_offer_is_answered_with_everything_pending(place):
@@ -201,7 +201,7 @@ def test_the_work_is_done_in_a_child_process_by_default(place):
 
 def test_foreign_and_wrong_receipts_change_nothing(place, caplog):
     call(answer_offer, asked())
-    (mine,) = receipts_to_json([Receipt(Code.ACCEPTED, "site-1", "may", "d")])
+    mine = Receipt(Code.ACCEPTED, "site-1", "may", "d").fields()
     wrong = [
         receipts(Receipt(Code.ACCEPTED, "site-2", "may", "d")),
         receipts(Receipt(Code.ACCEPTED, "site-1", "../may", "d")),
@@ -217,8 +217,7 @@ def test_foreign_and_wrong_receipts_change_nothing(place, caplog):
 
 
 def test_an_offer_leads_to_an_accepted_upload_and_a_kept_receipt(place, tmp_path):
-    rules = Rules("trial", PHI.fingerprint, 48)
-    store = Store(tmp_path / "server", rules, Roster({"site-1": place.key.public}))
+    store = Store(tmp_path / "server", SETTINGS, Roster({"site-1": place.key.public}))
     receipt = store.receive(call(answer_offer, asked())[1]["may"])
     assert receipt.outcome == "accepted"
     call(receive_results, message_content(receipts(receipt), {}))

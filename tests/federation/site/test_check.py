@@ -97,22 +97,22 @@ def test_without_an_offer_the_rows_themselves_are_checked(paths):
 def test_labels_are_compared_with_the_list_of_the_federation():
     listed = (0, 1, 2)
     labels = [0] * 5 + ["1"] * 5 + ["digit 2"] * 5 + ["two"] * 5
-    found = check_labels(labels, 5, listed, None)
+    found = list(check_labels(labels, 5, listed, None))
     assert [f.level for f in found] == ["error", "error", "error"]
     assert found[0].text == "The label '1' is not 1, which the federation uses; rename it."
     assert found[1].text == "The label 'digit 2' is not 2, which the federation uses; rename it."
     assert found[2].text == "The server does not accept the labels 'two'; it lists 0, 1, 2."
-    assert check_labels([0] * 5 + [1] * 5, 5, listed, None) == []
+    assert list(check_labels([0] * 5 + [1] * 5, 5, listed, None)) == []
 
 
 def test_variants_rare_and_missing_labels_are_named():
     y = ["Cat"] * 5 + ["cat "] * 5 + ["dog"] * 2 + [None]
-    found = " ".join(f.text for f in check_labels(y, 5, (), None))
+    found = " ".join(f.text for f in list(check_labels(y, 5, (), None)))
     assert "1 of 13 rows have no label." in found
     assert "Withheld, with fewer than 5 rows each: 'dog'." in found
     assert "The labels 'Cat' and 'cat ' are two classes" in found
-    assert check_labels([None], 5, (), None)[-1].text == "No row has a label."
-    assert "nothing would be sent" in check_labels([1], 5, (), None)[-1].text
+    assert list(check_labels([None], 5, (), None))[-1].text == "No row has a label."
+    assert "nothing would be sent" in list(check_labels([1], 5, (), None))[-1].text
     assert spelling("-1") != spelling(1)
 
 

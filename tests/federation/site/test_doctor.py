@@ -27,7 +27,7 @@ from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.report import ALARMS, read_site
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.upload import Site
-from fedran.federation.status.site_terminal import print_site
+from fedran.federation.status.terminal import print_site
 from helpers.made_site import OFFER, rows
 
 

@@ -13,7 +13,7 @@ from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
-from helpers.made_federation import RULES
+from helpers.made_federation import SETTINGS
 from helpers.made_site import OFFER, rows, site_of
 
 
@@ -69,7 +69,7 @@ def test_an_upload_is_not_sent_again_after_a_conflict(tmp_path):
     first, second = (
         site_of(tmp_path / name, *rows(seed=n), key=key) for n, name in enumerate("ab")
     )
-    store = Store(tmp_path / "server", RULES, Roster({"site-1": key.public}))
+    store = Store(tmp_path / "server", SETTINGS, Roster({"site-1": key.public}))
     assert store.receive(first.prepare(OFFER)).outcome == "accepted"
     conflict = store.receive(second.prepare(OFFER))
     assert (conflict.outcome, conflict.code) == ("refused", Code.CONFLICT)

@@ -23,7 +23,7 @@ from fedran.federation.site.report import read_site
 from fedran.federation.site.secure import CANNOT_ADD, MAX_CONTENTS, NoContribution, Participant
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.site.upload import Site
-from fedran.federation.status.site_terminal import print_site
+from fedran.federation.status.terminal import print_site
 from helpers.secure_federation import D, PrivateFederation, SecureFederation, requests_in, rows
 
 
@@ -41,9 +41,9 @@ def advertise(federation, number=1, name="site-1", task="may", roster="", **chan
     me = Participant.load(file.parent, settings, shown, local.make_vector)
     asked = federation.settings(**changes)
     with federation.store() as store:
-        store.rules = replace(store.rules, fingerprint=asked.features().fingerprint)
-        content = make_content(asked, store, task, "", 1)
-        attempt = make_attempt(asked, store, task, number, content)
+        store.settings = asked
+        content = make_content(store, task, "", 1)
+        attempt = make_attempt(store, task, number, content)
     attempt = replace(attempt, roster=roster or attempt.roster)
     request = Request(attempt, Stage.ADVERTISE).to_bytes()
     return me.answer(asked.offer(task), request, content.fields(), b"")

@@ -86,11 +86,11 @@ from pathlib import Path
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.settings import SiteSettings
-from fedran.federation.site.worker import limit_resources, make_uploads
+from fedran.federation.site.worker import limit_resources, work
 path = Path(sys.argv[1])
 reserved = mmap.mmap(-1, 2**30, mmap.MAP_PRIVATE)  # as OpenBLAS reserves it for 13 threads
 limit_resources(load_settings(SiteSettings, path))
-problems = make_uploads(path, Offer.read(json.loads(sys.argv[2])))
+problems = work(path, Offer.read(json.loads(sys.argv[2])))
 # Not ru_maxrss: a process inherits that from the process that started it.
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(json.dumps([problems.text, int(peak.split()[1]) // 1024]))

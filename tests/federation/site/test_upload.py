@@ -15,14 +15,14 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.store import Store
-from helpers.made_federation import RULES
+from helpers.made_federation import SETTINGS
 from helpers.made_site import OFFER, rows, site_of, summary_of
 
 
 def test_a_head_from_an_upload_classifies_its_rows(tmp_path):
     X, y = rows()
     site = site_of(tmp_path, X, y)
-    store = Store(tmp_path / "server", RULES, Roster({"site-1": site.key.public}))
+    store = Store(tmp_path / "server", SETTINGS, Roster({"site-1": site.key.public}))
     receipt = store.receive(site.prepare(OFFER))
     assert receipt.outcome == "accepted"
     site.outbox.settle(receipt)

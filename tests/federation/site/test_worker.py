@@ -24,9 +24,9 @@ from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.upload import Site, backbone_loader
 from fedran.federation.site.worker import (
     WorkerFailed,
-    make_uploads,
-    make_uploads_in_child,
     text_for_server,
+    work,
+    work_in_child,
 )
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the federation runs on Linux")
@@ -61,7 +61,7 @@ def site_folder(folder, entry=None, settings=""):
 def apart(path, offer=OFFER):
     """What went wrong, however it is reported."""
     try:
-        return make_uploads_in_child(path, load_settings(SiteSettings, path), offer).text
+        return work_in_child(path, load_settings(SiteSettings, path), offer).text
     except WorkerFailed as failed:
         return text_for_server(failed, path.parent)
 
@@ -81,7 +81,7 @@ def test_a_child_makes_the_same_upload_as_its_parent_would(tmp_path, capfd, monk
     assert f"None {path.parent}" in err
     child = open_envelope(outbox_of(path).envelope("may")).upload
     here = site_folder(tmp_path / "here", ROWS)
-    assert make_uploads(here, OFFER).text == ""
+    assert work(here, OFFER).text == ""
     assert fedran.decode(child).classes == (0, 1, 2)
     assert child == open_envelope(outbox_of(here).envelope("may")).upload
 
@@ -170,24 +170,22 @@ def test_damaged_uploads_are_made_again_and_do_not_hold_up_others(tmp_path):
     path = site_folder(tmp_path / "site")
     for name in ("june", "july"):
         np.savez(path.parent / f"{name}.npz", **np.load(path.parent / "may.npz"))
-        assert make_uploads(path, replace(OFFER, task=name)).text == ""
+        assert work(path, replace(OFFER, task=name)).text == ""
     for envelope in outbox_of(path).folder.glob("*.envelope"):
         envelope.write_bytes(envelope.read_bytes()[:-9])
     (path.parent / "june.npz").unlink()
-    assert make_uploads(path, OFFER) == ("task june: june.npz: no rows for task june yet", False)
+    assert work(path, OFFER) == ("task june: june.npz: no rows for task june yet", False)
     assert outbox_of(path).pending() == ["july", "may"]
 
 
 def test_a_site_that_cannot_be_loaded_reports_why(tmp_path):
     path = site_folder(tmp_path / "site")
     (path.parent / "site.key").chmod(0o644)
-    assert (
-        make_uploads(path, OFFER).text == "task may: PermissionError at the site; its log says more"
-    )
+    assert work(path, OFFER).text == "task may: PermissionError at the site; its log says more"
     (path.parent / "site.key").chmod(0o600)
     path.write_text(path.read_text().replace('"."', '"nowhere"'))
     missing = "task may: nowhere: no such folder; expected the site's data"
-    assert make_uploads(path, OFFER).text == missing
+    assert work(path, OFFER).text == missing
 
 
 def test_text_of_foreign_exceptions_does_not_go_to_the_server(tmp_path, caplog):

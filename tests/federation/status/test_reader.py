@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedran.federation.ops import keys
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.server.entries import Tombstone
+from fedran.federation.server.schema import Tombstone
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 from fedran.federation.status.format import format_uploads
 from fedran.federation.status.reader import Reader

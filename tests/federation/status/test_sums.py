@@ -12,8 +12,7 @@ from fedran.federation.site.report import read_site
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.status.model import SumStatus
 from fedran.federation.status.reader import Reader
-from fedran.federation.status.site_terminal import print_site
-from fedran.federation.status.terminal import print_status
+from fedran.federation.status.terminal import print_site, print_status
 from fedran.federation.status.web import render_sections
 from helpers.secure_federation import SecureFederation
 

@@ -68,10 +68,10 @@ def check(
 
     The exit code is 1 if the site or the server would refuse the rows.
     """
-    from fedran.federation.edge.folder import read_offer
+    from fedran.federation.protocol.messages import Offer
     from fedran.federation.site.check import check_task
 
-    given = None if offer is None else read_offer(offer)
+    given = None if offer is None else Offer.load(offer)
     findings = check_task(find_site(folder), task, given)
     for finding in findings:
         typer.echo(f"{finding.level}: {finding.text}")
@@ -84,15 +84,13 @@ def revise(folder: SiteFolder, task: Task) -> None:
 
     The site sends it when the server asks next. The server rebuilds its state without the old one.
     """
-    from fedran.federation.edge.folder import read_offer
     from fedran.federation.protocol.lockfile import locked
+    from fedran.federation.protocol.messages import Offer
     from fedran.federation.site.upload import Site
 
     paths = find_site(folder)
-    settings = paths.settings()
-    state = paths.folder / settings.state
-    offer = replace(read_offer(state / "offer.json"), task=task, earlier=())
-    with locked(state / "outbox", settings.seconds):
+    offer = replace(Offer.load(paths.state / "offer.json"), task=task, earlier=())
+    with locked(paths.state / "outbox", paths.settings().seconds):
         blob = Site.load(paths.settings_file).revise(offer)
     typer.echo(
         f"the revised upload for {task} ({human_bytes(len(blob))}) is sent when the server "

@@ -19,7 +19,7 @@ def forget(
 
     The site stays a member: `remove` ends that. A signed record says what was removed.
     """
-    from fedran.federation.ops.forget import forget as run
+    from fedran.federation.ops.decisions import forget as run
     from fedran.federation.protocol.identity import is_cohort
     from fedran.federation.server.head import HEAD
 

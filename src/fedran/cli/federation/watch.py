@@ -30,13 +30,12 @@ def status(
     from rich.console import Console
 
     from fedran.federation.status.reader import Reader
-    from fedran.federation.status.terminal import print_status
+    from fedran.federation.status.terminal import print_site, print_status
 
     if as_json and web:
         raise ValueError("--json and --web exclude each other; give one of them")
     if (folder / "site.toml").is_file():
         from fedran.federation.site.report import read_site
-        from fedran.federation.status.site_terminal import print_site
 
         if web:
             raise ValueError("--web shows a server; the status of a site is text or --json")
@@ -104,9 +103,9 @@ def rollback(folder: ServerFolder, task: Task) -> None:
     """Put the classifier after an earlier task back into service; `release` ends this."""
     from fedran.federation.ops.decisions import roll_back
 
-    found = roll_back(find_server(folder), task)
-    same = "the same bytes as then" if found.identical else "without what was forgotten or revised"
-    typer.echo(f"classifier {found.digest[:12]} after {task} is in service again ({same})")
+    digest, identical = roll_back(find_server(folder), task)
+    same = "the same bytes as then" if identical else "without what was forgotten or revised"
+    typer.echo(f"classifier {digest[:12]} after {task} is in service again ({same})")
     typer.echo("a running server sends it; newer ones wait for `fedran federation release`")
 
 

@@ -35,7 +35,7 @@ from fedran.federation.protocol.messages import Envelope, MessageKind, open_enve
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
-from fedran.federation.server.entries import Tombstone
+from fedran.federation.server.schema import Tombstone
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.validation import (
     check_accounts,
@@ -224,7 +224,7 @@ class Edge:
                 self.outbox.withdraw(name)
                 continue
             rows = {upload.key: upload for upload in self.database.uploads()}
-            chosen = [open_envelope(self.database.envelope(rows[k]), FILE_LIMITS) for k in kept]
+            chosen = [self.database.opened(rows[k]) for k in kept]
             budget = budget_bytes or self.outbox.note(name).get("budget")
             revision = total.statement.revision + 1
             envelope, _ = self._seal_sum(name, chosen, budget, revision)
@@ -270,7 +270,7 @@ class Edge:
         """Accepted uploads of a task that are in no sum that the server has or will get."""
         forwarded = {key for total in self._sums() for key in total.statement.members}
         return [
-            open_envelope(self.database.envelope(upload), FILE_LIMITS)
+            self.database.opened(upload)
             for upload in self.database.uploads()
             if base_task(upload.task) == task and upload.key not in forwarded
         ]
@@ -297,8 +297,7 @@ class Edge:
         self.revisions = {upload.key: upload.revision for upload in uploads}
         self.forgotten = {(t.client, base_task(t.task)) for t in self.database.tombstones()}
         if self._checker is None and uploads:
-            first = open_envelope(self.database.envelope(uploads[0]), FILE_LIMITS)
-            self._checker = self._make_checker(decode_upload(first, FILE_LIMITS))
+            self._checker = self._make_checker(self.database.message(uploads[0]))
 
     def _make_checker(self, first: Summary | Mixture) -> _Checker:
         fingerprint = self.rules.fingerprint or first.fingerprint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SitePaths
-from fedran.federation.site.worker import WorkerFailed, make_uploads_in_child
+from fedran.federation.site.worker import WorkerFailed, work_in_child
 from fedran.wire.sizes import human_bytes
 
 
@@ -49,23 +48,12 @@ class Prepared:
     unlabelled: int
 
 
-def read_offer(path: Path) -> Offer:
-    """The offer in a file."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; expected the server's offer as JSON")
-    try:
-        return Offer.read(json.loads(path.read_bytes()))
-    except (ValueError, RecursionError) as reason:
-        expected = "what `fedran federation offer` prints"
-        raise Refused(str(path), expected, str(reason)) from None
-
-
 def prepare(paths: SitePaths, task: str, offer_file: Path) -> Prepared:
     """Make a site's upload for a task without a connection, as a file for its edge."""
-    settings, offer = paths.settings(), replace(read_offer(offer_file), task=task, earlier=())
-    outbox = Outbox(paths.folder / settings.state / "outbox")
+    settings, offer = paths.settings(), replace(Offer.load(offer_file), task=task, earlier=())
+    outbox = Outbox(paths.state / "outbox")
     before = outbox.envelope(task)
-    problems = make_uploads_in_child(paths.settings_file, settings, offer)
+    problems = work_in_child(paths.settings_file, settings, offer)
     if problems.text:
         raise WorkerFailed(problems.text)
     path = outbox.folder / f"{task}.envelope"
@@ -104,10 +92,9 @@ def forward(
 
 def answer_requests(paths: SitePaths, say: Callable[[str], None]) -> None:
     """Make the sums again that the server asked for without some members. A site calls this."""
-    settings = paths.settings()
     if not (paths.folder / "members.toml").is_file():
         return
-    if Outbox(paths.folder / settings.state / "outbox").to_revise():
+    if Outbox(paths.state / "outbox").to_revise():
         with _open_edge(paths) as edge:
             revise_sums(edge, None, say)
 
@@ -131,11 +118,10 @@ def _describe(total: Envelope) -> str:
 @contextmanager
 def _open_edge(paths: SitePaths) -> Iterator[Edge]:
     """The edge in a site's folder, with the lock of its outbox."""
-    settings, folder = paths.settings(), paths.folder
-    state = folder / settings.state
+    settings, folder, state = paths.settings(), paths.folder, paths.state
     rules, last_offer = EdgeRules(settings.federation, settings.client), state / "offer.json"
     if last_offer.is_file():
-        offer = Offer.read(json.loads(last_offer.read_bytes()))
+        offer = Offer.load(last_offer)
         offer.require_plain()
         rules = replace(rules, fingerprint=offer.fingerprint, message=offer.message)
     key, members = SiteKey.load(folder / settings.key), Roster.load(folder / "members.toml")

@@ -12,8 +12,8 @@ from fedran.federation.protocol.lockfile import locked
 from fedran.federation.secure.coordinator import FOLDER, Coordinator
 from fedran.federation.server.cohorts import members_in_quarantine
 from fedran.federation.server.database import Database
-from fedran.federation.server.entries import Charge
 from fedran.federation.server.ledger import Ledger, over_budget, spent
+from fedran.federation.server.schema import Charge
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
 

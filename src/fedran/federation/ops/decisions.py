@@ -1,22 +1,30 @@
-"""What the owner decides about uploads and heads: accept, reject, release, roll back."""
+"""What the owner decides about uploads and heads: accept, reject, forget, release, roll back."""
 
 from __future__ import annotations
 
+import getpass
 import hashlib
-import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
 from fedran.core.errors import Refused
+from fedran.core.ids import check_id
+from fedran.federation.protocol.identity import SiteKey, check_task
 from fedran.federation.protocol.receipts import Receipt
-from fedran.federation.server.head import HEAD, HELD, held_digest, update_head
+from fedran.federation.server.forgetting import Forgotten
+from fedran.federation.server.head import HEAD, clear_held, held_head, keep_held, update_head
 from fedran.federation.server.influence import InfluenceTable, measure_influence, replay
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.store import Store, locked_store
+from fedran.federation.server.store import locked_store
 from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.codec import encode
 from fedran.wire.files import write_atomically
+
+KEY = "record.key"
+RECORDS = "records"
+"""Folder of the signed records in the server's folder. The database has a copy of each."""
 
 
 def accept_upload(paths: ServerPaths, client: str, task: str) -> Receipt:
@@ -36,11 +44,47 @@ def reject_upload(paths: ServerPaths, client: str, task: str, reason: str = "") 
     return receipt
 
 
+def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Forgotten, Path]:
+    """Remove a site's uploads, for one task or all; returns what was removed and its record.
+
+    The state is rebuilt from the remaining uploads. A running server sends the new head to all
+    sites. The record is signed with the server's ``record.key``, which is made here if needed.
+    """
+    check_id(client, "client")
+    if task is not None:
+        check_task(task)
+    try:
+        who = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        who = "unknown"
+    settings, key = paths.settings(), SiteKey.load_or_make(paths.folder / KEY)
+    with locked_store(paths.folder, settings, "forget") as store:
+        validation = ValidationSet.load(settings, paths.folder)
+        found = store.forget(client, task, who, key)
+        if store.aggregator.absorbed:
+            update_head(store, validation, "forget")
+        else:  # no head can be solved, and the last one must not stay
+            (store.folder / HEAD).unlink(missing_ok=True)
+            clear_held(store)
+    folder = paths.folder / RECORDS
+    folder.mkdir(exist_ok=True, mode=0o700)
+    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(found.tombstones[0].at))
+    path = folder / f"{when}-{client}.json"
+    write_atomically(path, found.record.encode())
+    return found, path
+
+
+def record_key(paths: ServerPaths) -> str | None:
+    """The public key of the server's records; None before the first one."""
+    path = paths.folder / KEY
+    return SiteKey.load(path).public if path.is_file() else None
+
+
 def release_head(paths: ServerPaths) -> str:
     """Put a head that was held back into service; returns its digest."""
     settings = paths.settings()
     with locked_store(paths.folder, settings, "release") as store:
-        if not held_digest(store):
+        if not held_head(store):
             raise Refused("head", "a head that is held back", "none")
         _, digest = update_head(store, ValidationSet.load(settings, paths.folder), "release")
         store.database.set_served("outdated")
@@ -70,20 +114,11 @@ def influence_of_sites(
         )
 
 
-@dataclass(frozen=True)
-class RolledBack:
-    """The classifier that is in service again."""
-
-    task: str
-    digest: str
-    accuracy: float | None
-    identical: bool
-    """Whether it equals the earlier one bit for bit. If not, uploads in it were forgotten or
-    revised since."""
-
-
-def roll_back(paths: ServerPaths, task: str) -> RolledBack:
+def roll_back(paths: ServerPaths, task: str) -> tuple[str, bool]:
     """Solve the classifier again as it was after a task, and hold newer ones back.
+
+    Returns its digest, and whether it equals the earlier one bit for bit. If not, uploads in it
+    were forgotten or revised since.
 
     Uploads stay in the store, and new ones are accepted. What was forgotten since is not in the
     classifier. `fedran federation release` ends the rollback.
@@ -102,7 +137,9 @@ def roll_back(paths: ServerPaths, task: str) -> RolledBack:
             raise Refused("task", "a task whose uploads are still in the store", task)
         blob = encode(head)
         digest = hashlib.sha256(blob).hexdigest()
-        _hold_newest(store, task)
+        # Noted before anything changes: no newer head goes into service by itself.
+        reason = f"rolled back to the classifier after task {task}"
+        keep_held(store, task, encode(store.solve()), reason, pinned=True)
         write_atomically(store.folder / HEAD, blob)
         same = digest == wanted.digest
         with store.database.transaction():
@@ -119,19 +156,4 @@ def roll_back(paths: ServerPaths, task: str) -> RolledBack:
             # No node has this classifier: the server's next update sends it to all.
             store.database.set_served("outdated")
         store.events.write("rollback", task=task, digest=digest, identical=same)
-    return RolledBack(task, digest, again.accuracy, same)
-
-
-def _hold_newest(store: Store, task: str) -> None:
-    """Note, before anything changes, that no newer head goes into service by itself."""
-    newest = encode(store.solve())
-    write_atomically(store.folder / HELD, newest)
-    fields = {
-        "at": time.time(),
-        "task": task,
-        "digest": hashlib.sha256(newest).hexdigest(),
-        "reason": f"rolled back to the classifier after task {task}",
-        "uploads": [],
-        "pinned": True,
-    }
-    store.database.set_fact("held", json.dumps(fields))
+    return digest, same

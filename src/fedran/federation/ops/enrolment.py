@@ -111,7 +111,7 @@ def make_new_keys(paths: SitePaths) -> Enrolment:
         key = SiteKey.generate()
         key.save(folder / settings.key)
         node = make_node_key(folder / settings.node_key)
-        outbox = Outbox(folder / settings.state / "outbox")
+        outbox = Outbox(paths.state / "outbox")
         for task in outbox.pending():
             blob = outbox.envelope(task)
             if blob is not None:

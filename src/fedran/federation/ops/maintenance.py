@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused, shortened
-from fedran.federation.ops.forget import check_record, record_key
+from fedran.federation.ops.decisions import record_key
 from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.server.database import Database
-from fedran.federation.server.entries import Tombstone
 from fedran.federation.server.events import EventLog
+from fedran.federation.server.forgetting import check_record
 from fedran.federation.server.integrity import salvage, verify
 from fedran.federation.server.ledger import Ledger
-from fedran.federation.server.schema import FILE, SNAPSHOTS
+from fedran.federation.server.schema import FILE, SNAPSHOTS, Tombstone
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.sqlite_file import StoreDamaged, StoreFailed
 from fedran.wire.files import load, sync_folder

@@ -10,16 +10,13 @@ from pathlib import Path
 
 from fedran.core.mixture import Mixture
 from fedran.federation.protocol.lockfile import locked
-from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.database import Database
 from fedran.federation.server.head import update_head
 from fedran.federation.server.schema import SNAPSHOTS
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
-from fedran.federation.server.validation import decode_upload
 from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.files import write_atomically
-from fedran.wire.validation import FILE_LIMITS
 
 
 class NotRebuildable(ValueError):
@@ -54,14 +51,13 @@ def rebuild(paths: ServerPaths, out_features: int) -> int:
 def _require_mixtures(state: Path) -> int:
     """The number of accepted uploads, all of which must be mixtures."""
     with closing(Database(state)) as database:
-        for blob in database.envelopes():
-            envelope = open_envelope(blob, FILE_LIMITS)
-            if not isinstance(decode_upload(envelope, FILE_LIMITS), Mixture):
-                client, task = envelope.statement.key
+        for upload in database.uploads():
+            if not isinstance(database.message(upload), Mixture):
                 raise NotRebuildable(
-                    f"the database must hold mixtures only, but the upload of {client} for {task} "
-                    "is a summary, which cannot be lifted to another width; start a new federation "
-                    "with the new out_features and ask the sites again"
+                    "the database must hold mixtures only, but the upload of "
+                    f"{upload.client} for {upload.task} is a summary, which cannot be lifted to "
+                    "another width; start a new federation with the new out_features and ask the "
+                    "sites again"
                 )
         return database.count()
 

@@ -166,7 +166,7 @@ class Connection:
             log.log(logging.INFO if connected else logging.WARNING, "%s", state)
         self.state = state
         with suppress(OSError):
-            path = self.paths.folder / self.paths.settings().state / "connection.json"
+            path = self.paths.state / "connection.json"
             path.parent.mkdir(exist_ok=True, mode=0o700)
             note = {"at": time.time(), "state": state, "connected": connected}
             write_atomically(path, json.dumps(note).encode())

@@ -33,7 +33,7 @@ def show_roster(folder: Path, file: Path | None = None) -> ShownRoster:
     if not (folder / "site.toml").is_file():
         clients = read_clients(Roster.load(ServerPaths.find(folder).roster).clients)
         return ShownRoster(clients, roster_fingerprint(clients), None)
-    pinned = _pinned(SitePaths.find(folder))
+    pinned = PinnedRoster(SitePaths.find(folder).state)
     known = pinned.clients
     clients = read_clients(Roster.load(file).clients) if file else pinned.shown or known
     if not clients:
@@ -52,8 +52,8 @@ def trust_roster(folder: Path, fingerprint: str, file: Path | None = None) -> Sh
     settings = paths.settings()
     if settings.client not in shown.clients:
         raise Refused("roster", f"one that lists this site, {settings.client}", "others only")
-    with locked(paths.folder / settings.state / "outbox", settings.seconds):
-        _pinned(paths).pin(shown.clients, fingerprint)
+    with locked(paths.state / "outbox", settings.seconds):
+        PinnedRoster(paths.state).pin(shown.clients, fingerprint)
     return show_roster(folder, file)
 
 
@@ -63,15 +63,9 @@ def repeat_sum(paths: SitePaths, task: str, *, another: bool) -> list[tuple[str,
     Returns the sites of the sums in which they may be already. With ``another``, the site takes
     part in one more sum, with any sites.
     """
-    settings = paths.settings()
-    state = paths.folder / settings.state
-    with locked(state / "outbox", settings.seconds):
-        files = SumFiles(state)
+    with locked(paths.state / "outbox", paths.settings().seconds):
+        files = SumFiles(paths.state)
         sent = () if another else files.retry(check_task(task))
         if another:
             files.allow_repeat(check_task(task))
     return [found.survivors or found.participants for found in sent]
-
-
-def _pinned(paths: SitePaths) -> PinnedRoster:
-    return PinnedRoster(paths.folder / paths.settings().state)

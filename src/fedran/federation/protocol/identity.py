@@ -7,6 +7,7 @@ import binascii
 import json
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -50,6 +51,11 @@ def is_cohort(client: str) -> bool:
     (True, False)
     """
     return client.startswith(COHORT) and client.removeprefix(COHORT).isdecimal()
+
+
+def represented_sites(members: Sequence[UploadId]) -> int:
+    """The number of sites whose rows an upload describes: one, or those of a forwarded sum."""
+    return sum(SUM not in task for _, task in members) if members else 1
 
 
 def check_task(task: object) -> str:

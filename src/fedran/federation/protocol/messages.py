@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -80,35 +82,44 @@ class Offer:
         """The offer in a message. Every field is checked, unknown fields are ignored."""
         if not isinstance(fields, Mapping):
             raise Refused("offer", "an object", fields)
-        header, earlier = Header(dict(fields)), fields.get("earlier", ())
+        header = Header(dict(fields))
         protocol = header.integer("protocol", 1) if "protocol" in fields else 1
         check_protocol(protocol, "this site", "the server")
-        if not isinstance(earlier, (list, tuple)) or len(earlier) > MAX_EARLIER:
-            raise Refused("earlier", f"at most {MAX_EARLIER} tasks", earlier)
+        privacy = header.one_of("privacy", *get_args(Privacy)) if "privacy" in fields else "none"
         return cls(
             check_id(header.text("federation", 64), "federation"),
             check_id(header.text("task", 64), "task"),
             header.integer("in_features", 1, MAX_WIDTH),
             header.integer("out_features", 1, MAX_WIDTH),
-            check_kind(header.get("kind")),
+            cast(Kind, header.one_of("kind", *KINDS)),
             header.integer("seed", 0, 2**32 - 1),
             check_source(header.get("source")),
             header.integer("budget_bytes", 1024, MAX_BUDGET),
-            tuple(check_id(task, "task") for task in earlier),
-            "mixture" if header.one_of("message", "summary", "mixture") == "mixture" else "summary",
+            read_tasks(header, "earlier", MAX_EARLIER),
+            cast(MessageKind, header.one_of("message", *get_args(MessageKind))),
             header.integer("group_size", 1, MAX_GROUP_SIZE),
             header.text("epoch", 64) if "epoch" in fields else "",
             read_labels(header, "classes"),
             read_labels(header, "known_classes"),
             header.number("row_energy") if "row_energy" in fields else 0.0,
             protocol,
-            read_privacy(fields.get("privacy", "none")),
+            cast(Privacy, privacy),
         )
+
+    @classmethod
+    def load(cls, path: Path) -> Offer:
+        """The offer in a file, as `fedran federation offer` prints it."""
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such file; expected the server's offer as JSON")
+        try:
+            return cls.read(json.loads(path.read_bytes()))
+        except (ValueError, RecursionError) as reason:
+            expected = "what `fedran federation offer` prints"
+            raise Refused(str(path), expected, str(reason)) from None
 
     def fields(self) -> dict[str, Any]:
         """The offer as plain values, for a message."""
-        lists = {"classes": list(self.classes), "known_classes": list(self.known_classes)}
-        return {**asdict(self), **lists}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     def features(self) -> RandomFeatures:
         """The feature map. Under differential privacy there are no random features."""
@@ -158,32 +169,12 @@ def check_protocol(given: object, here: str, there: str) -> None:
         )
 
 
-def read_privacy(given: object) -> Privacy:
-    """How uploads are protected; anything else is refused."""
-    for mode in get_args(Privacy):
-        if given == mode:
-            return mode
-    raise Refused("privacy", f"one of {', '.join(get_args(Privacy))}", given)
-
-
 def read_labels(header: Header, key: str) -> tuple[Label, ...]:
     """A list of labels in a message; empty if it is missing."""
     found = header.items(key, MAX_CLASSES) if key in header.fields else []
     if not all(type(c) is int or (isinstance(c, str) and len(c) <= MAX_LENGTH) for c in found):
         raise Refused(key, f"integers and texts of at most {MAX_LENGTH} characters", found)
     return tuple(found)
-
-
-def check_kind(given: object) -> Kind:
-    """A kind of random features; anything else is refused.
-
-    >>> check_kind("cosine")
-    'cosine'
-    """
-    for kind in KINDS:
-        if given == kind:
-            return kind
-    raise Refused("kind", f"one of {', '.join(KINDS)}", given)
 
 
 def check_source(given: object) -> FeatureSource:
@@ -223,29 +214,25 @@ def require_same_source(site: FeatureSource, server: FeatureSource) -> None:
         )
 
 
-def read_settled(given: object) -> list[tuple[str, str]]:
+def read_settled(header: Header) -> list[tuple[str, str]]:
     """Tasks and digests of the uploads that a site believes to be at the server.
 
-    >>> read_settled([["may", "ab" * 32]])[0][0]
+    >>> read_settled(Header({"settled": [["may", "ab" * 32]]}))[0][0]
     'may'
     """
-    if not isinstance(given, list) or len(given) > MAX_SETTLED:
-        raise Refused("settled", f"at most {MAX_SETTLED} uploads", type(given).__name__)
-    found = []
-    for pair in given:
-        if not isinstance(pair, list) or [type(p) for p in pair] != [str, str]:
-            raise Refused("settled", "pairs of task and digest", pair)
-        if len(pair[1]) != 64:
-            raise Refused("settled", "digests of 64 characters", pair[1])
-        found.append((check_id(pair[0], "task"), pair[1]))
+    given = header.items("settled", MAX_SETTLED) if "settled" in header.fields else []
+    found = _read_pairs(given, "settled", "task and digest")
+    for task, digest in found:
+        check_id(task, "task")
+        if len(digest) != 64:
+            raise Refused("settled", "digests of 64 characters", digest)
     return found
 
 
-def read_tasks(given: object) -> list[str]:
-    """Tasks that a site names in a message."""
-    if not isinstance(given, list) or len(given) > MAX_SETTLED:
-        raise Refused("tasks", f"a list of at most {MAX_SETTLED} tasks", type(given).__name__)
-    return [check_id(task, "task") for task in given]
+def read_tasks(header: Header, key: str, most: int) -> tuple[str, ...]:
+    """A list of tasks in a message; empty if it is missing."""
+    found = header.items(key, most) if key in header.fields else []
+    return tuple(check_id(task, "task") for task in found)
 
 
 @dataclass(frozen=True)
@@ -300,7 +287,7 @@ def open_envelope(blob: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
         header.text("task", 64),
         header.text("fingerprint", 64),
         header.text("digest", 64),
-        _read_members(header.items("members", MAX_MEMBERS)),
+        _read_members(header),
         header.integer("revision", 0, MAX_REVISION),
     )
     upload = message.stream("upload")
@@ -310,14 +297,16 @@ def open_envelope(blob: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
     return Envelope(statement, message.stream("signature"), upload, proofs)
 
 
-def _read_members(pairs: object) -> tuple[UploadId, ...]:
-    """Clients and tasks from a header."""
-    if not isinstance(pairs, list) or len(pairs) > MAX_MEMBERS:
-        raise Refused("members", f"a list of at most {MAX_MEMBERS} members", pairs)
-    for pair in pairs:
+def _read_pairs(given: list[Any], name: str, what: str) -> list[tuple[str, str]]:
+    for pair in given:
         if not isinstance(pair, list) or [type(p) for p in pair] != [str, str]:
-            raise Refused("members", "pairs of client and task", pair)
-    return tuple((client, task) for client, task in pairs)
+            raise Refused(name, f"pairs of {what}", pair)
+    return [(first, second) for first, second in given]
+
+
+def _read_members(header: Header) -> tuple[UploadId, ...]:
+    found = header.items("members", MAX_MEMBERS)
+    return tuple(_read_pairs(found, "members", "client and task"))
 
 
 def _read_proofs(message: Container, total: Statement) -> tuple[Proof, ...]:
@@ -337,7 +326,7 @@ def _read_proofs(message: Container, total: Statement) -> tuple[Proof, ...]:
             task,
             total.fingerprint,
             fields.text("digest", 64),
-            _read_members(fields.get("members")),
+            _read_members(fields),
             fields.integer("revision", 0, MAX_REVISION),
         )
         start = SIGNATURE_BYTES * number

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
@@ -113,6 +112,32 @@ class Receipt:
             return cls(reason.code, client, task, digest, str(reason), reason.without)
         return cls(Code.INVALID, client, task, digest, str(reason))
 
+    @classmethod
+    def read(cls, given: object) -> Receipt:
+        """A receipt of a message or a file. A missing or unknown code is ``UNKNOWN``: refused.
+
+        >>> Receipt.read({"client": "a", "task": "may", "digest": "d", "reason": ""}).code
+        <Code.UNKNOWN: 'unknown'>
+        """
+        names = ("client", "task", "digest", "reason")
+        if not isinstance(given, dict) or not all(isinstance(given.get(n), str) for n in names):
+            raise Refused("receipts", f"objects with the texts {', '.join(names)}", given)
+        try:
+            code = Code(str(given.get("code")))
+        except ValueError:
+            code = Code.UNKNOWN
+        without = given.get("without", [])
+        if not isinstance(without, list) or len(without) > MAX_WITHOUT:
+            raise Refused("receipts", f"at most {MAX_WITHOUT} members to leave out", without)
+        members = tuple(check_id(member, "member") for member in without)
+        client, task, digest, reason = (given[name] for name in names)
+        return cls(code, client, task, digest, reason, members)
+
+    def fields(self) -> dict[str, Any]:
+        """The receipt as plain values for a message or a file."""
+        code, without = self.code.value, list(self.without)
+        return {**vars(self), "code": code, "outcome": self.outcome, "without": without}
+
     @property
     def outcome(self) -> Outcome:
         """The code, or "refused" for every code that is a reason for a refusal.
@@ -139,35 +164,8 @@ class Receipt:
         return self.code in CORRECTABLE
 
 
-def receipts_to_json(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
-    """Receipts as plain values for a message or a file."""
-    return [
-        {**vars(r), "code": r.code.value, "outcome": r.outcome, "without": list(r.without)}
-        for r in receipts
-    ]
-
-
-def receipts_from_json(given: Any) -> list[Receipt]:
-    """Inverse of ``receipts_to_json``. A missing or unknown code is ``Code.UNKNOWN``: refused.
-
-    >>> receipts_from_json([{"client": "a", "task": "may", "digest": "d", "reason": ""}])[0].code
-    <Code.UNKNOWN: 'unknown'>
-    """
-    names = ("client", "task", "digest", "reason")
-    if not isinstance(given, list) or not all(isinstance(g, dict) for g in given):
+def read_receipts(given: object) -> list[Receipt]:
+    """The receipts in a message."""
+    if not isinstance(given, list):
         raise Refused("receipts", "a list of objects", given)
-    found = []
-    for g in given:
-        if not all(isinstance(g.get(name), str) for name in names):
-            raise Refused("receipts", f"text fields {', '.join(names)}", sorted(map(str, g)))
-        try:
-            code = Code(g.get("code"))
-        except ValueError:
-            code = Code.UNKNOWN
-        without = g.get("without", [])
-        if not isinstance(without, list) or len(without) > MAX_WITHOUT:
-            raise Refused("receipts", f"at most {MAX_WITHOUT} members to leave out", without)
-        members = tuple(check_id(member, "member") for member in without)
-        client, task, digest, reason = (g[name] for name in names)
-        found.append(Receipt(code, client, task, digest, reason, members))
-    return found
+    return list(map(Receipt.read, given))

@@ -70,17 +70,13 @@ class Roster:
 
     def save(self, path: str | Path) -> None:
         """Write the file, crash-safe."""
-        rows = [f'"{c}" = "{k}"\n' for c, k in sorted(self.clients.items())]
-        if self.edges:
-            rows.append("\n[edges]\n")
-            rows += [f'"{e}" = {json.dumps(list(m))}\n' for e, m in sorted(self.edges.items())]
-        if self.members:
-            rows.append("\n[members]\n")
-            rows += [f'"{c}" = "{k}"\n' for c, k in sorted(self.members.items())]
-        if self.rows:
-            rows.append("\n[rows]\n")
-            rows += [f'"{c}" = {n}\n' for c, n in sorted(self.rows.items())]
-        write_atomically(path, (HEADER + "[clients]\n" + "".join(rows)).encode())
+        text = HEADER
+        for name in TABLES:
+            table: dict[str, object] = getattr(self, name)
+            if table or name == "clients":
+                lines = (f'"{key}" = {json.dumps(table[key])}\n' for key in sorted(table))
+                text += ("" if name == "clients" else "\n") + f"[{name}]\n" + "".join(lines)
+        write_atomically(path, text.encode())
 
     def with_site(self, client: str, public: str) -> Roster:
         """A roster with one more site. Another key for a known site is refused."""

@@ -82,27 +82,6 @@ class OpenSum:
         return f"{self.attempt.task}.{self.attempt.number}"
 
 
-@dataclass(frozen=True)
-class Question:
-    """A request to one site. The content comes with the first stage only."""
-
-    name: str
-    request: bytes
-    content: Content | None
-    omega: bytes
-
-
-@dataclass(frozen=True)
-class FinishedSum:
-    """A sum that the server knows now, and the sites in it."""
-
-    attempt: Attempt
-    content: Content
-    omega: bytes
-    members: tuple[str, ...]
-    total: NDArray[np.uint32]
-
-
 class Coordinator:
     """The open sums of one server, in a folder of its own.
 
@@ -152,22 +131,19 @@ class Coordinator:
             if client in opened.waiting_for
         }
 
-    def questions(self, client: str) -> list[Question]:
-        """What a site is asked now: one request per sum that waits for it."""
-        found, pending = [], {name for name, _ in self.pending(client)}
+    def requests(self, client: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """What a site is asked now: contents and blobs of a message, for all sums that wait for it.
+
+        Content and test matrix come with the first stage only.
+        """
+        contents, blobs = {}, {}
         for opened in self.sums.values():
-            if opened.name not in pending:
-                continue
-            first = opened.state.stage is Stage.ADVERTISE
-            found.append(
-                Question(
-                    opened.name,
-                    unmasking.request(opened.state, client),
-                    opened.content if first else None,
-                    opened.omega if first else b"",
-                )
-            )
-        return found
+            if client in opened.waiting_for:
+                blobs[opened.name] = unmasking.request(opened.state, client)
+                if opened.state.stage is Stage.ADVERTISE:
+                    contents[opened.name] = opened.content.fields()
+                    blobs[f"{opened.name}{OMEGA}"] = opened.omega
+        return contents, blobs
 
     def receive(self, client: str, name: str, answer: bytes) -> None:
         """Take a site's answer. A wrong one is refused, one that comes too late is ignored."""
@@ -187,11 +163,11 @@ class Coordinator:
 
     def advance(
         self, now: float, live: Collection[str], expected: Callable[[str], Collection[str]]
-    ) -> Iterator[FinishedSum]:
+    ) -> Iterator[tuple[OpenSum, NDArray[np.uint32]]]:
         """End every stage that is complete or whose time is over; yields the sums that are known.
 
-        ``live`` are the sites that answered in this run. ``expected(task)`` are those of which an
-        answer to the first stage may still come.
+        With each comes the total of its survivors' vectors. ``live`` are the sites that answered in
+        this run. ``expected(task)`` are those of which an answer to the first stage may still come.
         """
         for task, opened in list(self.sums.items()):
             try:
@@ -207,8 +183,7 @@ class Coordinator:
             except AttemptFailed as reason:
                 self.fail(task, str(reason))
                 continue
-            members = opened.state.survivors
-            yield FinishedSum(opened.attempt, opened.content, opened.omega, members, total)
+            yield opened, total
 
     def _is_over(
         self, opened: OpenSum, now: float, live: Collection[str], expected: Collection[str]
@@ -275,29 +250,25 @@ class Coordinator:
     def _save(self, opened: OpenSum) -> None:
         """Write the state, and beside it what people may want to know."""
         opened.unsaved = False
-        note = {"content": opened.content.fields(), **describe(opened)}
+        state = opened.state
+        note = {
+            "content": opened.content.fields(),
+            "task": opened.attempt.task,
+            "number": opened.attempt.number,
+            "stage": None if state.stage is None else str(state.stage),
+            "answered": list(state.answered(state.stage)) if state.stage else [],
+            "waiting": sorted(opened.waiting_for),
+            "needed": state.needed if state.stage else 0,
+            "refused": sorted(opened.refused),
+            "repeats": sorted(opened.members),
+            "idle": opened.idle,
+        }
         write_atomically(self.folder / f"{opened.name}.json", json.dumps(note).encode())
         write_atomically(self.folder / f"{opened.name}.state", opened.state.to_bytes())
 
     def _delete(self, name: str) -> None:
         for suffix in ("state", "json", "omega"):
             (self.folder / f"{name}.{suffix}").unlink(missing_ok=True)
-
-
-def describe(opened: OpenSum) -> dict[str, Any]:
-    """An open sum as plain values, for a status."""
-    state = opened.state
-    return {
-        "task": opened.attempt.task,
-        "number": opened.attempt.number,
-        "stage": None if state.stage is None else str(state.stage),
-        "answered": list(state.answered(state.stage)) if state.stage else [],
-        "waiting": sorted(opened.waiting_for),
-        "needed": state.needed if state.stage else 0,
-        "refused": sorted(opened.refused),
-        "repeats": sorted(opened.members),
-        "idle": opened.idle,
-    }
 
 
 def _only(state: ServerState, live: Collection[str]) -> ServerState:

@@ -12,6 +12,9 @@ import logging
 import zlib
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedran.core.errors import Refused
 from fedran.core.release import mean_row
 from fedran.core.summary import Summary
@@ -23,7 +26,7 @@ from fedran.federation.protocol.identity import (
     base_task,
     is_cohort,
 )
-from fedran.federation.protocol.messages import Envelope, open_envelope
+from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure.attempt import MAX_SITES, Attempt, roster_digest
 from fedran.federation.secure.contribution import (
@@ -32,21 +35,17 @@ from fedran.federation.secure.contribution import (
     encode_center,
     sum_to_summary,
 )
-from fedran.federation.secure.coordinator import FinishedSum
-from fedran.federation.server.settings import ServerSettings
+from fedran.federation.secure.coordinator import OpenSum
 from fedran.federation.server.store import Store
-from fedran.wire.codec import decode, encode
-from fedran.wire.validation import FILE_LIMITS
+from fedran.wire.codec import encode
 
 log = logging.getLogger(__name__)
 
 
-def make_content(
-    settings: ServerSettings, store: Store, task: str, omega: str, draw: int
-) -> Content:
+def make_content(store: Store, task: str, omega: str, draw: int) -> Content:
     """What the numbers of a new sum mean, as the settings say now."""
+    settings, noise = store.settings, store.settings.noise
     assert settings.labels is not None
-    noise = settings.noise
     return Content(
         settings.labels,
         settings.sketch_columns,
@@ -58,20 +57,18 @@ def make_content(
     )
 
 
-def make_attempt(
-    settings: ServerSettings, store: Store, task: str, number: int, content: Content
-) -> Attempt:
+def make_attempt(store: Store, task: str, number: int, content: Content) -> Attempt:
     """What the sites of an attempt must agree on, as roster and settings say now."""
-    fingerprint = store.rules.fingerprint
+    fingerprint = store.fingerprint
     return Attempt(
-        settings.federation,
+        store.settings.federation,
         task,
         number,
         fingerprint.hash,
         content.digest,
         content.length(fingerprint),
         roster_digest(store.roster.clients),
-        settings.min_sites,
+        store.settings.min_sites,
     )
 
 
@@ -90,32 +87,32 @@ def next_number(store: Store, task: str, at_least: int = 1) -> int:
     return int(numbers[task])
 
 
-def task_before(settings: ServerSettings, store: Store, task: str) -> bytes:
+def task_before(store: Store, task: str) -> bytes:
     """The encoded test matrix of a sketch that is aware of the task before; empty: blind.
 
     With noise, the mean of all rows released before.
     """
-    if settings.noise is not None:
+    columns = store.settings.sketch_columns
+    if store.settings.noise is not None:
         held = store.aggregator.class_sums
         return encode_center(mean_row(held)) if held else b""
     earlier = [u for u in store.database.uploads() if base_task(u.task) != task]
-    if not (settings.sketch_columns and earlier):
+    summary = store.database.message(earlier[-1]) if columns and earlier else None
+    if not isinstance(summary, Summary):
         return b""
-    envelope = open_envelope(store.database.envelope(earlier[-1]), FILE_LIMITS)
-    summary = decode(envelope.upload, Summary, limits=FILE_LIMITS)
-    return encode_aware_omega(summary, settings.sketch_columns, zlib.crc32(task.encode()))
+    return encode_aware_omega(summary, columns, zlib.crc32(task.encode()))
 
 
 def members_in_quarantine(store: Store) -> set[UploadId]:
     """Members of sums that wait for a person."""
     waiting = (w for key, w in store.database.quarantine().items() if is_cohort(key[0]))
-    envelopes = (open_envelope(store.database.envelope(w), FILE_LIMITS) for w in waiting)
-    return {member for envelope in envelopes for member in envelope.statement.members}
+    return {member for w in waiting for member in store.database.opened(w).statement.members}
 
 
-def receive_sum(store: Store, finished: FinishedSum) -> Receipt:
-    """The store's decision about a sum. One that describes no rows is refused."""
-    attempt, fingerprint = finished.attempt, store.rules.fingerprint
+def receive_sum(store: Store, opened: OpenSum, total: NDArray[np.uint32]) -> Receipt:
+    """The store's decision about the total of a sum. One that describes no rows is refused."""
+    attempt, fingerprint = opened.attempt, store.fingerprint
+    survivors = opened.state.survivors
     client, task = f"{COHORT}{attempt.number}", f"{attempt.task}{SUM}{attempt.number}"
     known = store.aggregator.absorbed.get((client, task))
     if known is not None:  # the server was killed after the store had it
@@ -123,12 +120,12 @@ def receive_sum(store: Store, finished: FinishedSum) -> Receipt:
     assert store.key is not None
     try:
         summary = sum_to_summary(
-            finished.total,
-            finished.content,
+            total,
+            opened.content,
             fingerprint,
-            store.rules.out_features,
-            len(finished.members),
-            finished.omega,
+            store.settings.out_features,
+            len(survivors),
+            opened.omega,
         )
     except Refused as reason:
         told = f"the sum describes no rows ({reason}); a site has added other numbers"
@@ -137,7 +134,7 @@ def receive_sum(store: Store, finished: FinishedSum) -> Receipt:
         receipt = Receipt(Code.INVALID, client, task, "?", told)
     else:
         upload = encode(summary, "float32")
-        members = tuple((member, attempt.task) for member in finished.members)
+        members = tuple((member, attempt.task) for member in survivors)
         digest = hashlib.sha256(upload).hexdigest()
         said = Statement(attempt.federation, client, task, fingerprint.hash, digest, members)
         receipt = store.receive(Envelope(said, store.key.sign(said), upload).to_bytes())

@@ -11,25 +11,41 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import COHORT, SUM, Statement, UploadId, is_cohort
-from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.server.entries import (
+from fedran.federation.protocol.identity import (
+    COHORT,
+    SUM,
+    Statement,
+    UploadId,
+    base_task,
+    is_cohort,
+)
+from fedran.federation.protocol.messages import Envelope, open_envelope
+from fedran.federation.server.schema import (
+    FILE,
+    MIGRATIONS,
+    SNAPSHOTS,
     Charge,
+    Cohort,
     Run,
     SolvedHead,
     Task,
     Tombstone,
     Upload,
     Waiting,
+    describe_upload,
 )
-from fedran.federation.server.schema import FILE, MIGRATIONS, SNAPSHOTS
 from fedran.federation.server.sqlite_file import SqliteFile, StoreDamaged
+from fedran.federation.server.validation import decode_upload
 from fedran.wire.validation import FILE_LIMITS
+
+Entry = TypeVar("Entry", Charge, Run, SolvedHead, Task, Tombstone, Upload, Waiting)
 
 
 class Database(SqliteFile):
@@ -46,6 +62,23 @@ class Database(SqliteFile):
         super().__init__(folder / FILE, MIGRATIONS, read_only=read_only)
         if not read_only and not self.fact("epoch"):
             self.new_epoch()
+
+    def _entries(
+        self, kind: type[Entry], table: str, rest: str = "", values: Sequence[Any] = ()
+    ) -> list[Entry]:
+        """Rows of a table."""
+        lists = [i for i, f in enumerate(fields(kind)) if str(f.type).startswith("tuple")]
+        found = []
+        for row in self.rows(table, rest, values):
+            for i in lists:
+                items = json.loads(row[i])
+                row[i] = tuple(tuple(x) if isinstance(x, list) else x for x in items)
+            found.append(kind(*row))
+        return found
+
+    def _put_entry(self, table: str, entry: object, *, replace: bool = False) -> None:
+        row = {k: _json(v) if isinstance(v, tuple) else v for k, v in vars(entry).items()}
+        self.put(table, replace=replace, **row)
 
     def fact(self, name: str) -> str:
         """A single value such as ``epoch`` or ``served_head``; empty if never set."""
@@ -71,25 +104,11 @@ class Database(SqliteFile):
     def add_upload(self, statement: Statement, message: Summary | Mixture, blob: bytes) -> Upload:
         """Write an accepted upload, and end its quarantine. A revision replaces the older one."""
         with self.transaction():
-            upload = Upload(
-                self.next("uploads"),
-                statement.client,
-                statement.task,
-                statement.digest,
-                time.time(),
-                len(blob),
-                int(message.accounts.n_rows),
-                float(message.accounts.energy),
-                float(message.accounts.cut),
-                statement.revision,
-                tuple(zip(message.classes, map(int, message.counts), strict=True)),
-                statement.members,
-                self._add_envelope(blob),
-            )
-            lists = {"classes": _json(upload.classes), "members": _json(upload.members)}
+            upload = describe_upload(statement, message, blob, self.next("uploads"))
+            self._add_envelope(blob)
             older = "DELETE FROM uploads WHERE client = ? AND task = ? AND revision < ?"
             replaced = self.sql.execute(older, (*upload.key, upload.revision)).rowcount
-            self.put("uploads", **{**vars(upload), **lists})
+            self._put_entry("uploads", upload)
             ended = self.sql.execute(
                 "DELETE FROM quarantine WHERE client = ? AND task = ?", upload.key
             )
@@ -99,22 +118,15 @@ class Database(SqliteFile):
 
     def uploads(self) -> list[Upload]:
         """Accepted uploads in order of acceptance."""
-        found = []
-        for row in self.rows("uploads", "ORDER BY number"):
-            row[10] = tuple(map(tuple, json.loads(row[10])))
-            row[11] = tuple(map(tuple, json.loads(row[11])))
-            found.append(Upload(*row))
-        return found
+        return self._entries(Upload, "uploads", "ORDER BY number")
 
     def upload_sizes(self) -> list[tuple[str, str, int, int, str]]:
         """Client, task, bytes, rows and digest of all accepted uploads, without verification.
 
         For a status, which is shown every few seconds.
         """
-        with self.lock, self.named_errors():
-            return self.sql.execute(
-                "SELECT client, task, bytes, rows, digest FROM uploads"
-            ).fetchall()
+        found = self.query("SELECT client, task, bytes, rows, digest FROM uploads")
+        return [(client, task, size, rows, digest) for client, task, size, rows, digest in found]
 
     def upload_lists(self) -> list[tuple[str, str, str, str]]:
         """Per client: its newest task, and classes and members of all its uploads as JSON.
@@ -126,25 +138,22 @@ class Database(SqliteFile):
             "'[' || coalesce(group_concat(nullif(members, '[]')), '') || ']', max(number) "
             "FROM uploads GROUP BY client"
         )
-        with self.lock, self.named_errors():
-            return [row[:4] for row in self.sql.execute(query).fetchall()]
+        found = self.query(query)
+        return [(client, task, classes, members) for client, task, classes, members, _ in found]
 
-    def cohorts(self) -> list[tuple[str, str, int, list[str]]]:
-        """Name, task, rows and members of every secure sum. Checksums are not verified."""
-        columns = "client, task, rows, members"
+    def cohorts(self) -> list[Cohort]:
+        """Every secure sum, oldest first. Checksums are not verified."""
+        columns = "client, task, members, rows"
         query = f"SELECT {columns} FROM uploads WHERE client LIKE ? ORDER BY number"  # noqa: S608
-        with self.lock, self.named_errors():
-            found = self.sql.execute(query, [f"{COHORT}%"]).fetchall()
         return [
-            (client, task, rows, [member for member, _ in json.loads(members)])
-            for client, task, rows, members in found
+            Cohort(client, base_task(task), [member for member, _ in json.loads(members)], rows)
+            for client, task, members, rows in self.query(query, [f"{COHORT}%"])
             if is_cohort(client)
         ]
 
     def count(self) -> int:
         """Number of accepted uploads."""
-        with self.lock, self.named_errors():
-            return int(self.sql.execute("SELECT count(*) FROM uploads").fetchone()[0])
+        return int(self.query("SELECT count(*) FROM uploads")[0][0])
 
     def envelopes(self) -> Iterator[bytes]:
         """The envelopes of accepted uploads in order of acceptance, one at a time in memory."""
@@ -152,13 +161,19 @@ class Database(SqliteFile):
 
     def envelope(self, upload: Upload | Waiting) -> bytes:
         """The bytes of an upload, verified."""
-        with self.lock, self.named_errors():
-            found = self.sql.execute(
-                "SELECT content FROM envelopes WHERE sha256 = ?", [upload.envelope]
-            ).fetchone()
-        if found is None or hashlib.sha256(found[0]).hexdigest() != upload.envelope:
-            raise self.damaged(f"the upload of {upload.client} for {upload.task}")
-        return bytes(found[0])
+        query = "SELECT content FROM envelopes WHERE sha256 = ?"
+        for (content,) in self.query(query, [upload.envelope]):
+            if hashlib.sha256(content).hexdigest() == upload.envelope:
+                return bytes(content)
+        raise self.damaged(f"the upload of {upload.client} for {upload.task}")
+
+    def opened(self, upload: Upload | Waiting) -> Envelope:
+        """The envelope of an upload."""
+        return open_envelope(self.envelope(upload), FILE_LIMITS)
+
+    def message(self, upload: Upload) -> Summary | Mixture:
+        """The message of an upload."""
+        return decode_upload(self.opened(upload), FILE_LIMITS)
 
     def _add_envelope(self, blob: bytes) -> str:
         sha256 = hashlib.sha256(blob).hexdigest()
@@ -170,12 +185,12 @@ class Database(SqliteFile):
         with self.transaction():
             envelope = self._add_envelope(blob)
             waiting = Waiting(*statement.key, statement.digest, time.time(), reason, envelope)
-            self.put("quarantine", replace=True, **vars(waiting))
+            self._put_entry("quarantine", waiting, replace=True)
             self._drop_unused_envelopes()  # of an upload that this one replaces
 
     def quarantine(self) -> dict[UploadId, Waiting]:
         """Uploads that wait for a decision, oldest first."""
-        waiting = [Waiting(*row) for row in self.rows("quarantine", "ORDER BY at, client, task")]
+        waiting = self._entries(Waiting, "quarantine", "ORDER BY at, client, task")
         return {(w.client, w.task): w for w in waiting}
 
     def reject(self, waiting: Waiting, reason: str) -> None:
@@ -198,25 +213,13 @@ class Database(SqliteFile):
         """Note what a sum spends, once per attempt."""
         with self.transaction():
             if not self.rows("ledger", "WHERE task = ? AND attempt = ?", [task, attempt]):
-                self.put(
-                    "ledger",
-                    number=self.next("ledger"),
-                    at=time.time(),
-                    task=task,
-                    attempt=attempt,
-                    epsilon=epsilon,
-                    delta=delta,
-                    sites=_json(sites),
-                )
+                number, at = self.next("ledger"), time.time()
+                charge = Charge(number, at, task, attempt, epsilon, delta, tuple(sites))
+                self._put_entry("ledger", charge)
 
     def ledger(self) -> list[Charge]:
         """What the secure sums have spent, oldest first."""
-        found = []
-        for *row, sites in self.rows("ledger", "ORDER BY number"):
-            number, at, task, attempt, epsilon, delta = row
-            members = tuple(json.loads(sites))
-            found.append(Charge(number, at, task, attempt, epsilon, delta, members))
-        return found
+        return self._entries(Charge, "ledger", "ORDER BY number")
 
     def set_task(
         self,
@@ -236,30 +239,26 @@ class Database(SqliteFile):
             noted = Task(
                 number, task, state, opened, deadline, min_clients, tuple(asked), tuple(missing)
             )
-            lists = {"asked": _json(noted.asked), "missing": _json(noted.missing)}
-            self.put("tasks", replace=True, **{**vars(noted), **lists})
+            self._put_entry("tasks", noted, replace=True)
 
     def tasks(self) -> list[Task]:
         """The tasks that were opened, in this order."""
-        rows = self.rows("tasks", "ORDER BY number")
-        return [Task(*row[:6], *(tuple(json.loads(names)) for names in row[6:])) for row in rows]
+        return self._entries(Task, "tasks", "ORDER BY number")
 
     def set_run(self, run: str, task: str, status: str, received: int, sent: int) -> None:
         """Note the state of a run of Flower. A task ("": unknown) is kept, bytes never decrease."""
         with self.transaction():
-            before = self.rows("runs", "WHERE run = ?", [run])
             noted = Run(run, task, status, received, sent)
-            if before:
-                old = Run(*before[0])
+            for old in self._entries(Run, "runs", "WHERE run = ?", [run]):
                 more = max(received, old.received), max(sent, old.sent)
                 noted = Run(run, task or old.task, status, *more)
                 if noted == old:
                     return
-            self.put("runs", replace=True, **vars(noted))
+            self._put_entry("runs", noted, replace=True)
 
     def runs(self) -> list[Run]:
         """The runs of Flower that are known. Some have no task."""
-        return [Run(*row) for row in self.rows("runs")]
+        return self._entries(Run, "runs")
 
     def set_seen(self, client: str) -> None:
         """Note that a site answered now."""
@@ -308,27 +307,24 @@ class Database(SqliteFile):
     ) -> None:
         """Note that a head was solved from all uploads that are accepted now."""
         with self.transaction():
-            numbers = self.next("heads"), self.next("uploads") - 1
-            at, shown = time.time(), None if accuracy is None else float(accuracy)
-            head = SolvedHead(
-                numbers[0], at, task, digest, classes, size, shown, float(seconds), numbers[1]
-            )
-            self.put("heads", **vars(head))
+            number, last, at = self.next("heads"), self.next("uploads") - 1, time.time()
+            head = SolvedHead(number, at, task, digest, classes, size, accuracy, seconds, last)
+            self._put_entry("heads", head)
 
     def heads(self) -> list[SolvedHead]:
         """All heads, oldest first."""
-        return [SolvedHead(*row) for row in self.rows("heads", "ORDER BY number")]
+        return self._entries(SolvedHead, "heads", "ORDER BY number")
 
     def tombstones(self) -> list[Tombstone]:
         """What was forgotten, oldest first."""
-        return [Tombstone(*row) for row in self.rows("tombstones", "ORDER BY at, client, task")]
+        return self._entries(Tombstone, "tombstones", "ORDER BY at, client, task")
 
     def forget(self, tombstones: Sequence[Tombstone]) -> None:
         """Write tombstones, and delete these uploads and all sums that contain one of them."""
         gone = {(tombstone.client, tombstone.task) for tombstone in tombstones}
         with self.transaction():
             for tombstone in tombstones:
-                self.put("tombstones", replace=True, **vars(tombstone))
+                self._put_entry("tombstones", tombstone, replace=True)
             for upload in self.uploads():
                 if gone.intersection((upload.key, *upload.members)):
                     which = "DELETE FROM uploads WHERE client = ? AND task = ?"
@@ -336,7 +332,7 @@ class Database(SqliteFile):
             for key, waiting in self.quarantine().items():
                 members: tuple[UploadId, ...] = ()
                 if SUM in waiting.task:
-                    members = open_envelope(self.envelope(waiting), FILE_LIMITS).statement.members
+                    members = self.opened(waiting).statement.members
                 if gone.intersection((key, *members)):
                     self.sql.execute("DELETE FROM quarantine WHERE client = ? AND task = ?", key)
             self._drop_unused_envelopes()
@@ -359,32 +355,6 @@ class Database(SqliteFile):
     def new_epoch(self) -> None:
         """Say that the state is no longer a continuation of the earlier one."""
         self.set_fact("epoch", secrets.token_hex(8))
-
-    def delete_events(self, before: float, most: int) -> int:
-        """Delete events from before a time, and the oldest beyond a number; returns how many."""
-        with self.transaction():
-            last = self.next("events") - 1 - most
-            found = self.sql.execute(
-                "DELETE FROM events WHERE at < ? OR number <= ?", (before, last)
-            )
-            return found.rowcount
-
-    def add_event(self, event: str, fields: str, outcome: str = "") -> None:
-        """Write one event with the current time. ``fields`` is a JSON object."""
-        with self.transaction():
-            number, at = self.next("events"), round(time.time(), 3)
-            self.put("events", number=number, at=at, event=event, outcome=outcome, fields=fields)
-
-    def events(
-        self, after: int = 0, without: str | None = None
-    ) -> list[tuple[int, float, str, str]]:
-        """Number, time, kind and fields of the events with a larger number, oldest first.
-
-        ``without`` leaves out events of uploads with this outcome.
-        """
-        query = "WHERE number > ? AND outcome IS NOT ? ORDER BY number"
-        rows = self.rows("events", query, [after, without])
-        return [(number, at, event, fields) for number, at, event, _, fields in rows]
 
 
 def _json(value: object) -> str:

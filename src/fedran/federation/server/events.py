@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import time
 from numbers import Integral, Real
 from typing import Any
 
@@ -33,22 +34,26 @@ class EventLog:
 
     def write_or_raise(self, event: str, **fields: object) -> None:
         """Add one event, for example inside a transaction with the change that it describes."""
-        text = json.dumps(plain(fields), separators=(",", ":"))
-        self.database.add_event(event, text, str(fields.get("outcome", "")))
+        text, outcome = json.dumps(plain(fields), separators=(",", ":")), fields.get("outcome", "")
+        with self.database.transaction():
+            number, at = self.database.next("events"), round(time.time(), 3)
+            row: dict[str, Any] = {"number": number, "at": at, "event": event}
+            self.database.put("events", **row, outcome=str(outcome), fields=text)
 
-    def read(self) -> list[dict[str, Any]]:
-        """All events, oldest first."""
-        return read_events(self.database)
+    def read(self, without: str | None = None) -> list[dict[str, Any]]:
+        """All events, oldest first. ``without`` leaves out uploads with this outcome."""
+        rows = self.database.rows("events", "WHERE outcome IS NOT ? ORDER BY number", [without])
+        return [
+            {**json.loads(fields), "number": number, "at": at, "event": event}
+            for number, at, event, _, fields in rows
+        ]
 
-
-def read_events(
-    database: Database, after: int = 0, without: str | None = None
-) -> list[dict[str, Any]]:
-    """Events with a larger number, oldest first, without uploads of one outcome."""
-    return [
-        {**json.loads(fields), "number": number, "at": at, "event": event}
-        for number, at, event, fields in database.events(after, without)
-    ]
+    def delete(self, before: float, most: int) -> int:
+        """Delete events from before a time, and the oldest beyond a number; returns how many."""
+        with self.database.transaction():
+            last = self.database.next("events") - 1 - most
+            query = "DELETE FROM events WHERE at < ? OR number <= ?"
+            return self.database.sql.execute(query, (before, last)).rowcount
 
 
 def plain(value: object) -> Any:

@@ -1,16 +1,31 @@
-"""What it means to forget a site: which uploads, sums and heads contain its rows."""
+"""What it means to forget a site: which uploads, sums and heads contain its rows.
+
+A signed record says what was removed. It outlives backups that still hold the uploads.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.identity import UploadId, base_task
+from fedran.federation.protocol.identity import (
+    SiteKey,
+    UploadId,
+    base_task,
+    check_public,
+    is_signed,
+)
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
-from fedran.federation.server.entries import SolvedHead, Tombstone, Upload
+from fedran.federation.server.schema import SolvedHead, Tombstone, Upload
+
+PURPOSE = "fedran record 1"
+"""Part of every signed record, so that no signature can be used for another purpose."""
 
 
 @dataclass(frozen=True)
@@ -64,3 +79,39 @@ def to_forget(
             if any(u.number <= head.last_upload and u.at <= head.at for u in gone)
         ],
     )
+
+
+def sign_record(federation: str, found: Forgotten, key: SiteKey) -> str:
+    """What was removed, and which heads were solved with it, as signed JSON."""
+    record = {
+        "purpose": PURPOSE,
+        "federation": federation,
+        "removed": [asdict(t) for t in found.tombstones],
+        "sums": [{"client": s.client, "task": s.task, "digest": s.digest} for s in found.sums],
+        "heads": [{"digest": h.digest, "task": h.task, "at": h.at} for h in found.heads],
+    }
+    signature = base64.b64encode(key.sign_bytes(_canonical(record))).decode("ascii")
+    return json.dumps({"record": record, "key": key.public, "signature": signature}, indent=1)
+
+
+def check_record(content: str, public: str | None = None) -> list[Tombstone]:
+    """The tombstones in a signed record. An altered record, or one of another key, is refused.
+
+    Without ``public``, the key in the record is used: then only alterations are noticed.
+    """
+    try:
+        found = json.loads(content)
+        record, key = found["record"], check_public(found["key"], "key")
+        signature = base64.b64decode(found["signature"], validate=True)
+        tombstones = [Tombstone(**fields) for fields in record["removed"]]
+    except (ValueError, KeyError, TypeError) as reason:
+        raise Refused("record", "a signed record of `fedran federation forget`", reason) from None
+    if public not in (None, key) or record.get("purpose") != PURPOSE:
+        raise Refused("record", "a record that this server signed", "another one")
+    if not is_signed(key, _canonical(record), signature):
+        raise Refused("record", "the text that was signed", "another text")
+    return tombstones
+
+
+def _canonical(record: Any) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":")).encode("ascii")

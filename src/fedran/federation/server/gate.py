@@ -17,15 +17,10 @@ from typing import Protocol
 from fedran.core.errors import shortened
 from fedran.core.head import Head
 from fedran.core.labels import Label
-from fedran.core.mixture import Mixture
-from fedran.core.summary import Summary
 from fedran.federation.protocol.class_counts import Counts, accuracy
 from fedran.federation.protocol.identity import base_task
-from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.server.entries import Upload
+from fedran.federation.server.schema import Upload
 from fedran.federation.server.store import Store
-from fedran.federation.server.validation import decode_upload
-from fedran.wire.validation import FILE_LIMITS
 
 log = logging.getLogger(__name__)
 LEAST_ROWS = 3
@@ -193,19 +188,12 @@ def _leave_out(
     def heads() -> Iterator[Head]:
         yield new
         for upload in uploads:
-            rest = store.aggregator.solve_without(messages_of(store, [upload]), store.ridge)
+            rest = store.aggregator.solve_without([store.database.message(upload)], store.ridge)
             if rest is not None:
                 left_out.append(upload)
                 yield rest
 
     return left_out, validation.counts(heads(), earlier)
-
-
-def messages_of(store: Store, uploads: Iterable[Upload]) -> Iterator[Summary | Mixture]:
-    """The messages of accepted uploads, one at a time in memory."""
-    for upload in uploads:
-        envelope = open_envelope(store.database.envelope(upload), FILE_LIMITS)
-        yield decode_upload(envelope, FILE_LIMITS)
 
 
 def _groups(uploads: Iterable[Upload], earlier: Collection[Label]) -> dict[str, list[Label]]:

@@ -6,13 +6,13 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.federation.protocol.class_names import class_warnings
-from fedran.federation.server.entries import Upload
-from fedran.federation.server.gate import Held, Validation, check_head
+from fedran.federation.server.gate import Validation, check_head
 from fedran.federation.server.store import Store
 from fedran.wire.codec import decode, encode
 from fedran.wire.files import write_atomically
@@ -39,7 +39,7 @@ def update_head(
         return b"", ""
     path = store.folder / HEAD
     in_service = path.read_bytes() if path.is_file() else b""
-    if margin is not None and in_service and is_rolled_back(store):
+    if margin is not None and in_service and held_head(store).get("pinned"):
         return in_service, hashlib.sha256(in_service).hexdigest()
     start = time.monotonic()
     head = store.solve()
@@ -50,18 +50,17 @@ def update_head(
         clear_held(store)
         return blob, digest
     if validation is not None and margin is not None:
-        known, held = held_digest(store) == digest, None
-        if not known:
-            previous = decode(in_service, Head) if in_service else None
-            held = check_head(store, validation, previous, head, margin, _new_uploads(store))
-        if held is not None:
-            _hold(store, task, blob, digest, held)
-        if known or held is not None:
+        given = task, head, blob, margin, in_service
+        if _is_held_back(store, validation, *given):
             return in_service, hashlib.sha256(in_service).hexdigest() if in_service else ""
     with store.tolerating_a_full_disk(path.name):
         write_atomically(path, blob)
     clear_held(store)
-    for warning in class_warnings(classes_by_site(store.database.uploads())):
+    by_site: dict[str, dict[Label, None]] = {}
+    for upload in store.database.uploads():
+        labels = dict.fromkeys(label for label, _ in upload.classes)
+        by_site.setdefault(upload.client, {}).update(labels)
+    for warning in class_warnings(by_site):
         log.warning("%s", warning)
     accuracy = validation.accuracy(head) if validation else None
     shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
@@ -78,42 +77,52 @@ def update_head(
     return blob, digest
 
 
-def classes_by_site(uploads: Iterable[Upload]) -> dict[str, list[Label]]:
-    """The classes of each site, or edge, over all its uploads."""
-    found: dict[str, dict[Label, None]] = {}
-    for upload in uploads:
-        found.setdefault(upload.client, {}).update((label, None) for label, _ in upload.classes)
-    return {site: list(labels) for site, labels in found.items()}
-
-
-def _new_uploads(store: Store) -> list[Upload]:
-    """Uploads that were accepted after the head in service was solved."""
+def _is_held_back(
+    store: Store,
+    validation: Validation,
+    task: str,
+    head: Head,
+    blob: bytes,
+    margin: float,
+    in_service: bytes,
+) -> bool:
+    """Whether a new head is worse than the one in service. It is kept then, with the reason."""
+    digest = hashlib.sha256(blob).hexdigest()
+    if held_head(store).get("digest") == digest:
+        return True
+    previous = decode(in_service, Head) if in_service else None
     heads = store.database.heads()
     since = heads[-1].at if heads else 0.0
-    return [upload for upload in store.database.uploads() if upload.at > since]
-
-
-def held_digest(store: Store) -> str:
-    """The digest of the head that is held back; empty if none is."""
-    found = store.database.fact("held")
-    return str(json.loads(found)["digest"]) if found else ""
-
-
-def is_rolled_back(store: Store) -> bool:
-    """Whether an earlier head was put back into service."""
-    found = store.database.fact("held")
-    return bool(found and json.loads(found).get("pinned"))
-
-
-def _hold(store: Store, task: str, blob: bytes, digest: str, held: Held) -> None:
-    """Keep a head that must not go into service, and tell the operator why."""
+    new = [upload for upload in store.database.uploads() if upload.at > since]
+    held = check_head(store, validation, previous, head, margin, new)
+    if held is None:
+        return False
     log.error("the new head is held back: %s", held.reason)
     uploads = [[b.client, b.task, round(b.gain, 2)] for b in held.uploads]
-    fields = {"task": task, "digest": digest, "reason": held.reason, "uploads": uploads}
-    store.events.write("held", **fields)
+    store.events.write("held", task=task, digest=digest, reason=held.reason, uploads=uploads)
     with store.tolerating_a_full_disk(HELD):
-        write_atomically(store.folder / HELD, blob)
-        store.database.set_fact("held", json.dumps({"at": time.time(), **fields}))
+        keep_held(store, task, blob, held.reason, uploads)
+    return True
+
+
+def held_head(store: Store) -> dict[str, Any]:
+    """What is noted about the head that is held back; empty if none is."""
+    return dict(json.loads(store.database.fact("held") or "{}"))
+
+
+def keep_held(
+    store: Store,
+    task: str,
+    blob: bytes,
+    reason: str,
+    uploads: Sequence[Sequence[object]] = (),
+    **more: object,
+) -> None:
+    """Write a head that must not go into service, and why; ``uploads`` explain it."""
+    write_atomically(store.folder / HELD, blob)
+    digest = hashlib.sha256(blob).hexdigest()
+    note = {"at": time.time(), "task": task, "digest": digest, "reason": reason}
+    store.database.set_fact("held", json.dumps({**note, "uploads": uploads, **more}))
 
 
 def clear_held(store: Store) -> None:

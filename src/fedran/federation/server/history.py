@@ -10,25 +10,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
 from fedran.core.labels import Label
-from fedran.federation.protocol.identity import UploadId
-
-
-@dataclass(frozen=True)
-class Figures:
-    """The figures of one upload with which uploads of other sites are compared."""
-
-    rows: int
-    energy: float
-    cut: float
-    sites: int
-    """1, or the number of sites whose rows a forwarded sum holds."""
-    classes: tuple[Label, ...]
-
-    @property
-    def compared(self) -> tuple[float, float, float]:
-        """Rows per site, energy per row, and the share of the energy that was cut."""
-        share = self.cut / self.energy if self.energy > 0 else 0.0
-        return self.rows / self.sites, self.energy / max(1, self.rows), share
+from fedran.federation.server.schema import Upload
 
 
 @dataclass(frozen=True)
@@ -36,8 +18,11 @@ class Usual:
     """Medians over sites."""
 
     rows: float
+    """Per site of an upload."""
     row_energy: float
+    """Per row."""
     cut_share: float
+    """The share of the energy that was cut."""
 
 
 @dataclass
@@ -49,29 +34,25 @@ class _Site:
 
 
 class History:
-    """The figures of all accepted uploads.
+    """The figures of all accepted uploads with which later ones are compared.
 
-    >>> history = History()
-    >>> for site, rows in (("a", 10), ("b", 20), ("c", 90)):
-    ...     history.add((site, "may"), Figures(rows, 2.0 * rows, 0.0, 1, ("cat",)))
-    >>> history.usual(), history.usual("a").rows
-    (Usual(rows=20.0, row_energy=2.0, cut_share=0.0), 55.0)
+    ``scale`` is a factor of all energies.
     """
 
-    def __init__(self) -> None:
-        self.figures: dict[UploadId, Figures] = {}
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
         self._sites: dict[str, _Site] = {}
         self._medians: tuple[list[float], ...] = ([], [], [])
         """For each figure, the medians of all sites, sorted."""
 
-    def add(self, key: UploadId, figures: Figures) -> None:
-        """Add an accepted upload, which is in no earlier one."""
-        self.figures[key] = figures
-        site = self._sites.setdefault(key[0], _Site())
-        site.classes.update(figures.classes)
-        for values, medians, value in zip(
-            site.columns, self._medians, figures.compared, strict=True
-        ):
+    def add(self, upload: Upload) -> None:
+        """Add an accepted upload, whose rows are in no earlier one."""
+        energy = self.scale * upload.energy
+        share = upload.cut / energy if energy > 0 else 0.0
+        compared = upload.rows / upload.sites, energy / max(1, upload.rows), share
+        site = self._sites.setdefault(upload.client, _Site())
+        site.classes.update(label for label, _ in upload.classes)
+        for values, medians, value in zip(site.columns, self._medians, compared, strict=True):
             if values:
                 del medians[bisect_left(medians, _median(values))]
             insort(values, value)

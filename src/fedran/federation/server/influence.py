@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.head import Head
-from fedran.federation.server.entries import Upload
-from fedran.federation.server.gate import messages_of
+from fedran.federation.server.schema import Upload
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation_set import ValidationSet
 
@@ -45,6 +44,8 @@ class Influence:
 class InfluenceTable:
     """The accuracy with everything, and one line per site or upload, most harmful first."""
 
+    at: float
+    """Unix time."""
     accuracy: float
     lines: tuple[Influence, ...]
 
@@ -77,7 +78,8 @@ def measure_influence(
     total, lines = accuracy(full), []
     for (client, task), left_out in groups.items():
         say(f"without {client}{', ' + task if task else ''}")
-        rest = store.aggregator.solve_without(messages_of(store, left_out), store.ridge)
+        messages = map(store.database.message, left_out)  # one at a time in memory
+        rest = store.aggregator.solve_without(messages, store.ridge)
         without = accuracy(rest)
         rows = sum(upload.rows for upload in left_out)
         lines.append(Influence(client, task, rows, without, 100 * (without - total)))
@@ -87,12 +89,12 @@ def measure_influence(
         if replay_all or (i == 0 and line.gain > HARMFUL):
             say(f"replay without {line.client}{', ' + line.task if line.task else ''}")
             replayed = accuracy(replay(store, groups[line.client, line.task]))
-            line = Influence(**{**asdict(line), "replayed": replayed})
+            line = replace(line, replayed=replayed)
         confirmed.append(line)
-    table = InfluenceTable(total, tuple(confirmed))
+    table = InfluenceTable(time.time(), total, tuple(confirmed))
     with store.tolerating_a_full_disk("influence"):
-        kept = asdict(InfluenceTable(total, table.lines[:MAX_KEPT]))
-        store.database.set_fact("influence", json.dumps({"at": time.time(), **kept}))
+        kept = replace(table, lines=table.lines[:MAX_KEPT])
+        store.database.set_fact("influence", json.dumps(asdict(kept)))
     return table
 
 
@@ -100,7 +102,7 @@ def replay(store: Store, left_out: Collection[Upload]) -> Head | None:
     """The head of an empty aggregator that absorbs all other uploads in order of acceptance."""
     numbers = {upload.number for upload in left_out}
     kept = [u for u in store.database.uploads() if u.number not in numbers]
-    total = Aggregator(store.rules.out_features, fingerprint=store.rules.fingerprint)
-    for upload, message in zip(kept, messages_of(store, kept), strict=True):
-        total.absorb(message, client=upload.client, task=upload.task)
+    total = Aggregator(store.settings.out_features, fingerprint=store.fingerprint)
+    for upload in kept:
+        total.absorb(store.database.message(upload), client=upload.client, task=upload.task)
     return total.solve(store.ridge) if total.classes else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,6 +13,7 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import Statement, UploadId
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.database import Database
+from fedran.federation.server.events import EventLog
 from fedran.federation.server.schema import MIGRATIONS
 from fedran.federation.server.sqlite_file import StoreDamaged, checksum
 from fedran.wire.validation import FILE_LIMITS
@@ -141,10 +141,10 @@ def _save_uploads(sql: sqlite3.Connection, new: Database, lost: list[str]) -> se
 
 def _named_in_events(new: Database, known: set[UploadId]) -> Iterator[str]:
     """Accepted uploads that only the event log still names."""
-    for _, _, event, fields in new.events():
-        found = json.loads(fields)
-        key = str(found.get("client")), str(found.get("task"))
-        if event == "upload" and found.get("outcome") == "accepted" and key not in known:
+    for event in EventLog(new).read():
+        key = str(event.get("client")), str(event.get("task"))
+        accepted = event["event"] == "upload" and event.get("outcome") == "accepted"
+        if accepted and key not in known:
             known.add(key)
             yield f"the upload of {key[0]} for {key[1]}: only its event is left"
 

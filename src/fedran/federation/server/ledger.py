@@ -22,7 +22,7 @@ from fedran.federation.secure.contribution import Content
 from fedran.federation.secure.coordinator import OpenSum
 from fedran.federation.secure.spending import SentNoise
 from fedran.federation.server.database import Database
-from fedran.federation.server.entries import Charge
+from fedran.federation.server.schema import Charge
 
 
 @dataclass(frozen=True)

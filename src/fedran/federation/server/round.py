@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -23,12 +23,13 @@ from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.messages import (
     MAX_CLASSES,
     MAX_EARLIER,
+    MAX_SETTLED,
     check_protocol,
     read_labels,
     read_settled,
     read_tasks,
 )
-from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
+from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.server.answers import decided, known_answers, not_here
 from fedran.federation.server.gate import Validation
@@ -55,13 +56,38 @@ HAND_BACK_SECONDS = 90.0
 log = logging.getLogger(__name__)
 
 
-class Reply(NamedTuple):
+@dataclass(frozen=True)
+class Reply:
     """What a node sent for its client."""
 
     node: int
     client: str
     fields: Mapping[str, Any]
+    problem: object
+    """Why the site sends nothing for the task, in its own words; empty if it does."""
     blobs: Mapping[str, bytes]
+    oversized: Mapping[str, int]
+    """Names and sizes of blobs that are too large. They were not read."""
+    settled: Sequence[tuple[str, str]]
+    """Tasks and digests of uploads that the site believes to be here."""
+    waiting: Sequence[str]
+    """Tasks whose upload the site believes to be in quarantine."""
+    validated: tuple[Label, ...]
+    """Classes for which the site has validation rows."""
+
+    @classmethod
+    def read(cls, node: int, message: Message, largest: int) -> Reply:
+        """Parse a reply with blobs of at most ``largest`` bytes. Every field is checked."""
+        oversized: dict[str, int] = {}
+        blobs, fields = blobs_of(message, largest, oversized), fields_of(message)
+        header, client = Header(fields), check_id(fields.get("client"), "client")
+        settled, waiting = read_settled(header), read_tasks(header, "waiting", MAX_SETTLED)
+        validated, problem = read_labels(header, "validated"), fields.get("told")
+        try:
+            check_protocol(fields.get("protocol", 1), "this server", client)
+        except Refused as reason:  # nothing in the answer can be trusted to mean what it says here
+            problem, blobs, settled, waiting = str(reason), {}, [], ()
+        return cls(node, client, fields, problem, blobs, oversized, settled, waiting, validated)
 
 
 class Round:
@@ -116,7 +142,7 @@ class Round:
         while True:
             left = max(1.0, quorum.deadline - (time.monotonic() - start))
             for node in self.messenger.nodes_to_ask():
-                receipts = receipts_to_json(self.receipts.get(node, []))
+                receipts = self._told(node)
                 body = message_content({"offer": offer, "receipts": receipts}, {})
                 self.messenger.send(node, body, MessageType.TRAIN, left)
             for node, reply in self.messenger.replies():
@@ -139,6 +165,10 @@ class Round:
                 missing = ", ".join(quorum.missing[:10]) or nodes
                 log.info("waiting for %s; %.0f s left", missing, quorum.deadline - seconds)
             time.sleep(POLL_SECONDS)
+
+    def _told(self, node: int) -> list[dict[str, Any]]:
+        """What was decided about a node's uploads, for a message to it."""
+        return [receipt.fields() for receipt in self.receipts.get(node, [])]
 
     def _open_task(self, task: str) -> dict[str, Any] | None:
         """Add the task to the list of open ones, and return the offer that is sent to nodes.
@@ -163,21 +193,16 @@ class Round:
             row_energy=usual.row_energy if usual else 0.0,
         ).fields()
 
-    def _receive_reply(self, node: int, reply: Message, task: str, quorum: Quorum) -> None:
+    def _receive_reply(self, node: int, message: Message, task: str, quorum: Quorum) -> None:
         """Receive the envelopes of one node. Only those of the open task count for the quorum."""
-        if reply.has_error():
-            log.warning("node %s: %s; the node is asked again", node, reply.error.reason)
+        if message.has_error():
+            log.warning("node %s: %s; the node is asked again", node, message.error.reason)
             self.messenger.retry_later(node)
             return
-        limit, oversized = self.settings.largest_upload, dict[str, int]()
+        limit = self.settings.largest_upload
         try:
-            blobs = blobs_of(reply, limit, oversized)
-            fields = fields_of(reply)
-            client = check_id(fields.get("client"), "client")
-            problem = fields.get("told")
-            settled = read_settled(fields.get("settled", []))
-            validated = read_labels(Header(fields), "validated")
-            waiting = read_tasks(fields.get("waiting", []))
+            reply = Reply.read(node, message, limit)
+            client = reply.client
             self._check_owner(node, client)
         except Refused as reason:
             log.warning("node %s: %s", node, reason)
@@ -187,25 +212,22 @@ class Round:
             self.messenger.retry_later(node)
             return
         try:
-            check_protocol(fields.get("protocol", 1), "this server", client)
-        except Refused as reason:  # nothing in the answer can be trusted to mean what it says here
-            problem, blobs, settled, waiting = str(reason), {}, [], []
-        try:
-            receipts = self._absorb(Reply(node, client, fields, blobs))
+            receipts = self._absorb(reply)
         except OSError as reason:
             log.error("%s: upload not written to disk: %s; the site is asked again", client, reason)
             self.messenger.retry_later(node)
             return
-        for name, size in oversized.items():
+        for name, size in reply.oversized.items():
             hint = "the server's `largest_upload` limits it"
             why = UploadRefused(Code.TOO_LARGE, "upload", f"at most {limit} bytes", size, hint)
             receipts.append(Receipt(why.code, client, name, "?", str(why)))
-        self._note_more(node, receipts, fields.get("more") is True)
-        earlier = decided(self.store, client, waiting) + not_here(self.store, client, settled)
+        self._note_more(node, receipts, reply.fields.get("more") is True)
+        earlier = decided(self.store, client, reply.waiting)
+        earlier += not_here(self.store, client, reply.settled)
         self.receipts.setdefault(node, []).extend(receipts + earlier)
-        self.held_heads[node] = str(fields.get("head", ""))
-        if validated:
-            self.validated[node] = client, validated
+        self.held_heads[node] = str(reply.fields.get("head", ""))
+        if reply.validated:
+            self.validated[node] = client, reply.validated
         for receipt in receipts:
             shown = f": {receipt.reason}" if receipt.reason else ""
             log.info("%s, %s: %s%s", receipt.client, receipt.task, receipt.outcome, shown)
@@ -213,12 +235,11 @@ class Round:
                 quorum.answer(receipt)
         with self.store.tolerating_a_full_disk(f"time of the answer of {client}"):
             self.store.database.set_seen(client)
+        problem, failed = reply.problem, reply.fields.get("failed") is True
         if task and isinstance(problem, str) and problem and client not in quorum.answers:
             log.warning("%s: nothing sent: %s", client, problem)
-            failed = fields.get("failed") is True
-            self.store.events.write(
-                "declined", client=client, task=task, reason=problem, failed=failed
-            )
+            said = {"client": client, "task": task, "reason": problem, "failed": failed}
+            self.store.events.write("declined", **said)
             quorum.decline(client)
 
     def _absorb(self, reply: Reply) -> list[Receipt]:
@@ -259,7 +280,7 @@ class Round:
         self.messenger.unanswered.clear()  # answers to the offer that came too late
         log.info("sending receipts and the newest head to %d nodes", len(nodes))
         for node in nodes:
-            receipts = receipts_to_json(self.receipts.get(node, []))
+            receipts = self._told(node)
             lacks_head = head and self.held_heads.get(node) != digest
             body = message_content({"receipts": receipts}, {"head": head} if lacks_head else {})
             self.messenger.send(node, body, MessageType.QUERY, HAND_BACK_SECONDS)

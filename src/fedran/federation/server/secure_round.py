@@ -14,15 +14,17 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 from flwr.app import Message, MessageType
+from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.federation.protocol.messages import MAX_SETTLED
-from fedran.federation.protocol.receipts import Code, Receipt, receipts_to_json
+from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.transport import message_content
 from fedran.federation.secure.attempt import Stage, helpers
 from fedran.federation.secure.contribution import Content
-from fedran.federation.secure.coordinator import FOLDER, OMEGA, Coordinator, FinishedSum
+from fedran.federation.secure.coordinator import FOLDER, Coordinator, OpenSum
 from fedran.federation.server import round as rounds
 from fedran.federation.server.cohorts import (
     make_attempt,
@@ -102,8 +104,8 @@ class SecureRound(Round):
                     return quorum.asked - quorum.declined - self.decided[name].keys()
                 return here if self._all_heard() else self.store.roster.clients
 
-            for finished in self.sums.advance(time.monotonic(), live, expected):
-                self._commit(finished, task, quorum)
+            for opened, total in self.sums.advance(time.monotonic(), live, expected):
+                self._commit(opened, total, task, quorum)
             now, busy = time.monotonic(), [s for s in self.sums.sums.values() if not s.idle]
             if not busy and not self._may_open(task):
                 if task or now >= limit or self._all_heard():
@@ -155,8 +157,8 @@ class SecureRound(Round):
             opened.until = max(limit, opened.until)
             if opened.state.stage is Stage.ADVERTISE:
                 content = self._content(task, opened.omega)
-                given = self.settings, self.store, task, opened.attempt.number, content
-                if (opened.attempt, opened.content) != (make_attempt(*given), content):
+                attempt = make_attempt(self.store, task, opened.attempt.number, content)
+                if (opened.attempt, opened.content) != (attempt, content):
                     self.sums.fail(task, "the server's settings have changed")
             elif decided & set(opened.state.answered(Stage.ADVERTISE)):
                 self.sums.fail(task, "the rows of a member were forgotten, or are in another sum")
@@ -176,11 +178,17 @@ class SecureRound(Round):
         if unfinished is not None:
             return unfinished.content
         digest = hashlib.sha256(omega).hexdigest() if omega else ""
-        return make_content(self.settings, self.store, task, digest, self.ledger.draw(task))
+        return make_content(self.store, task, digest, self.ledger.draw(task))
 
     def _begin(self, task: str, limit: float, aware: bool) -> None:
         """Open an attempt, unless its sum would exceed the privacy budget."""
-        if reason := self._refusal(task):
+        noise, decided = self.settings.noise, self.decided[task]
+        roster = self.store.roster.clients.items()
+        asked = {site: key for site, key in roster if site not in decided}
+        stored = {site for site, code in decided.items() if code is not Code.FORGOTTEN}
+        budget = None if noise is None else noise.budget
+        limits = self.settings.min_sites, self.settings.total_epsilon
+        if reason := self.ledger.refusal(task, asked, stored, budget, *limits):
             self.attempts[task] = MAX_ATTEMPTS
             log.error("task %s is refused: %s", task, reason)
             self.store.events.write("sum", name=task, state="over budget", reason=reason)
@@ -192,20 +200,10 @@ class SecureRound(Round):
         if unfinished is not None:
             omega = unfinished.omega
         else:
-            omega = task_before(self.settings, self.store, task) if aware else b""
+            omega = task_before(self.store, task) if aware else b""
         content, number = self._content(task, omega), next_number(self.store, task)
-        attempt = make_attempt(self.settings, self.store, task, number, content)
+        attempt = make_attempt(self.store, task, number, content)
         self.sums.open(attempt, content, omega, limit)
-
-    def _refusal(self, task: str) -> str:
-        """Why no attempt at the sum of a task may begin; empty: one may."""
-        noise, decided = self.settings.noise, self.decided[task]
-        roster = self.store.roster.clients.items()
-        asked = {site: key for site, key in roster if site not in decided}
-        stored = {site for site, code in decided.items() if code is not Code.FORGOTTEN}
-        budget = None if noise is None else noise.budget
-        limits = self.settings.min_sites, self.settings.total_epsilon
-        return self.ledger.refusal(task, asked, stored, budget, *limits)
 
     def _charge(self) -> None:
         """Note what is spent by sums that are about to be revealed, also by those without noise.
@@ -230,28 +228,23 @@ class SecureRound(Round):
         ttl = max(1.0, limit - time.monotonic()) + 5 * self.settings.exchange_seconds
         for node in self.messenger.nodes_to_ask():
             client = self.clients.get(node) or owners.get(str(node), "")
-            fields: dict[str, Any] = {"roster": self.store.roster.clients, "contents": {}}
-            blobs: dict[str, bytes] = {}
-            for question in self.sums.questions(client):
-                blobs[question.name] = question.request
-                if question.content is not None:
-                    fields["contents"][question.name] = question.content.fields()
-                    blobs[f"{question.name}{OMEGA}"] = question.omega
+            contents, blobs = self.sums.requests(client)
+            fields = {"roster": self.store.roster.clients, "contents": contents}
             self.asked[node] = self.asked.get(node, set()) | self.sums.pending(client)
-            receipts = receipts_to_json(self.receipts.get(node, []))
+            receipts = self._told(node)
             body = message_content({"offer": offer, "receipts": receipts, "sums": fields}, blobs)
             self.messenger.send(node, body, MessageType.TRAIN, ttl)
 
-    def _receive_reply(self, node: int, reply: Message, task: str, quorum: Quorum) -> None:
-        if not reply.has_error():
+    def _receive_reply(self, node: int, message: Message, task: str, quorum: Quorum) -> None:
+        if not message.has_error():
             self.heard.add(node)
-        super()._receive_reply(node, reply, task, quorum)
+        super()._receive_reply(node, message, task, quorum)
 
     def _absorb(self, reply: Reply) -> list[Receipt]:
         """Take the answers of a site to its requests. Plain uploads are refused in this mode."""
-        node, client, fields, blobs = reply
-        self.clients[node] = client
-        for name, blob in blobs.items():
+        client, fields = reply.client, reply.fields
+        self.clients[reply.node] = client
+        for name, blob in reply.blobs.items():
             try:
                 self.sums.receive(client, name, blob)
             except Refused as reason:
@@ -310,20 +303,23 @@ class SecureRound(Round):
         elif last_stage:
             self.sums.fail(task, f"{client} no longer has it, and too few others do")
 
-    def _commit(self, finished: FinishedSum, task: str, quorum: Quorum) -> None:
+    def _commit(
+        self, opened: OpenSum, total: NDArray[np.uint32], task: str, quorum: Quorum
+    ) -> None:
         """Put a sum into the store as the upload of a cohort, and tell its members."""
-        attempt, receipt = finished.attempt, receive_sum(self.store, finished)
+        attempt, members = opened.attempt, opened.state.survivors
+        receipt = receive_sum(self.store, opened, total)
         self.ledger.finish(attempt.task)
         self.sums.forget(attempt.task)
         if receipt.code == Code.QUARANTINED:
-            self.in_quarantine |= {(member, attempt.task) for member in finished.members}
+            self.in_quarantine |= {(member, attempt.task) for member in members}
         if not receipt.settled:  # the members have revealed it, so another attempt is no remedy
             self.attempts[attempt.task] = MAX_ATTEMPTS
         digest = hashlib.sha256(attempt.info("receipt")).hexdigest()
         for node, client in self.clients.items():
-            if client in finished.members:
+            if client in members:
                 told = Receipt(receipt.code, client, attempt.task, digest, receipt.reason)
                 self.receipts.setdefault(node, []).append(told)
         if attempt.task == task:
-            for client in finished.members:
+            for client in members:
                 quorum.answer(Receipt(receipt.code, client, task, receipt.digest, receipt.reason))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fedran.core.features import Kind, RandomFeatures
+from fedran.core.fingerprint import Fingerprint
 from fedran.core.ids import check_id
 from fedran.core.labels import Label, canonical, ordered
 from fedran.core.totals import section_sizes, sketch_width
@@ -24,8 +25,8 @@ from fedran.federation.protocol.messages import (
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
 from fedran.federation.secure.attempt import MAX_SITES, helpers
 from fedran.federation.secure.contribution import MAX_ROWS, Noise
-from fedran.federation.server.quarantine import NewClasses, Thresholds
 from fedran.settings import Settings, between
+from fedran.wire.validation import Limits
 
 WITHOUT_KEYS = "FEDRAN_NODES_WITHOUT_KEYS"
 """Environment variable of the server app: "1" if nodes have no keys (no TLS, or a simulation).
@@ -98,7 +99,7 @@ class ServerSettings(Settings):
     classes: list[str | int] | None = None
     """The labels that may occur. Sites get this list with every task, and an upload with another
     label is refused. Without it, any label is accepted."""
-    new_classes: NewClasses = "open"
+    new_classes: Literal["open", "wait", "task"] = "open"
     """`wait`: an upload with a class that no accepted upload has waits for
     `fedran federation accept`. `task`: only classes that `fedran federation task --class` opened,
     for the task of the upload or an earlier one, are accepted."""
@@ -231,13 +232,18 @@ class ServerSettings(Settings):
         return None if self.classes is None else ordered(self.classes)
 
     @property
-    def thresholds(self) -> Thresholds:
-        """From which size on an upload waits for a person."""
-        return Thresholds(self.row_multiple, self.first_rows, self.new_classes)
+    def limits(self) -> Limits:
+        """The largest envelope that is parsed."""
+        return Limits(message=self.largest_upload)
 
     def features(self) -> RandomFeatures:
         """The feature map that every offer describes."""
         return self.offer("any").features()
+
+    @property
+    def upload_fingerprint(self) -> Fingerprint:
+        """The fingerprint of uploads. That of a mixture does not name the width or the seed."""
+        return self.offer("any").fingerprint
 
     def offer(self, task: str, earlier: Sequence[str] = (), epoch: str = "") -> Offer:
         """The offer of a task, with the earlier tasks that a site may have missed."""

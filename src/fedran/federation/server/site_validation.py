@@ -24,8 +24,8 @@ from fedran.federation.protocol.class_counts import (
     counts_from_json,
 )
 from fedran.federation.protocol.transport import fields_of, message_content
-from fedran.federation.server.entries import Upload
 from fedran.federation.server.messenger import Messenger
+from fedran.federation.server.schema import Upload
 from fedran.wire.codec import encode
 
 POLL_SECONDS = 0.5

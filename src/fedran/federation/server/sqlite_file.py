@@ -152,10 +152,14 @@ class SqliteFile:
                 tuple(row.values()),
             )
 
+    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows that a query finds. Checksums are not verified."""
+        with self.lock, self.named_errors():
+            return self.sql.execute(sql, values).fetchall()
+
     def rows(self, table: str, rest: str = "", values: Sequence[Any] = ()) -> list[list[Any]]:
         """Rows of a table without their checksums, which are verified."""
-        with self.lock, self.named_errors():
-            found = self.sql.execute(f"SELECT * FROM {table} {rest}", values).fetchall()  # noqa: S608
+        found = self.query(f"SELECT * FROM {table} {rest}", values)  # noqa: S608
         for row in found:
             if checksum(row[:-1]) != row[-1]:
                 raise self.damaged(f"a row of the table {table} ({str(row[0])[:64]!a})")

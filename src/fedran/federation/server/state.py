@@ -16,15 +16,11 @@ from fedran.core.fingerprint import require_same
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import UploadId
-from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.database import Database
-from fedran.federation.server.entries import Upload
-from fedran.federation.server.history import Figures, History
-from fedran.federation.server.quarantine import represented_sites
-from fedran.federation.server.schema import SNAPSHOTS
-from fedran.federation.server.validation import Rules, decode_upload
+from fedran.federation.server.history import History
+from fedran.federation.server.schema import SNAPSHOTS, Upload
+from fedran.federation.server.settings import ServerSettings
 from fedran.wire.files import load, save
-from fedran.wire.validation import FILE_LIMITS
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +30,7 @@ class State:
     """The sum of uploads, and what later uploads are compared with."""
 
     aggregator: Aggregator
-    history: History = field(default_factory=History)
+    history: History
     """Figures of the uploads, with which later ones are compared."""
     covered: dict[UploadId, UploadId] = field(default_factory=dict)
     """Members of forwarded sums -> the sum that contains them."""
@@ -42,37 +38,33 @@ class State:
     """How often a site has replaced each upload."""
 
     @classmethod
-    def empty(cls, rules: Rules) -> State:
+    def empty(cls, settings: ServerSettings) -> State:
         """The state before the first upload."""
-        return cls(Aggregator(rules.out_features, fingerprint=rules.fingerprint))
+        width, fingerprint = settings.out_features, settings.features().fingerprint
+        # The energy of a mixture is that of normal entries, before the activation, per feature.
+        scale = width if settings.message == "mixture" else 1
+        return cls(Aggregator(width, fingerprint=fingerprint), History(scale))
 
-    def absorb(self, upload: Upload, message: Summary | Mixture, rules: Rules) -> None:
+    def absorb(self, upload: Upload, message: Summary | Mixture) -> None:
         """Add an upload."""
         self.aggregator.absorb(message, client=upload.client, task=upload.task)
-        self._note(upload, rules)
+        self._note(upload)
 
-    def _note(self, upload: Upload, rules: Rules) -> None:
+    def _note(self, upload: Upload) -> None:
         """Add what the database says about an upload that the aggregator has absorbed."""
         self.revisions[upload.key] = upload.revision
         self.covered.update(dict.fromkeys(upload.members, upload.key))
-        figures = Figures(
-            upload.rows,
-            row_energy(upload.energy, rules),
-            upload.cut,
-            represented_sites(upload.members),
-            tuple(label for label, _ in upload.classes),
-        )
-        self.history.add(upload.key, figures)
+        self.history.add(upload)
 
     def save(self, folder: Path, keep: int) -> None:
         """Write a snapshot, and delete all but the newest ones."""
-        save(self.aggregator, folder / f"snapshot-{len(self.history.figures):010d}.fedran")
+        save(self.aggregator, folder / f"snapshot-{len(self.aggregator.absorbed):010d}.fedran")
         for old in _snapshots(folder)[:-keep]:
             old.unlink()
 
 
 def rebuild_state(
-    database: Database, uploads: Sequence[Upload], folder: Path, rules: Rules
+    database: Database, uploads: Sequence[Upload], folder: Path, settings: ServerSettings
 ) -> State:
     """The newest snapshot that begins the history of these uploads, and the uploads after it.
 
@@ -80,14 +72,14 @@ def rebuild_state(
     database may also have been put here, so the epoch is a new one, and sites are asked what they
     have sent.
     """
-    state = State.empty(rules)
+    state = State.empty(settings)
     for path in reversed(_snapshots(folder)):
         try:
             found = load(path, Aggregator)
         except (OSError, ValueError) as reason:
             log.warning("%s is damaged, using an older snapshot: %s", path.name, reason)
             continue
-        require_same(rules.fingerprint, found.fingerprint, "settings and state")
+        require_same(state.aggregator.fingerprint, found.fingerprint, "settings and state")
         history = [(u.key, u.digest) for u in uploads[: len(found.absorbed)]]
         if list(found.absorbed.items()) == history:
             state.aggregator = found
@@ -98,16 +90,10 @@ def rebuild_state(
         database.set_served("outdated")
     done = len(state.aggregator.absorbed)
     for upload in uploads[:done]:
-        state._note(upload, rules)
+        state._note(upload)
     for upload in uploads[done:]:
-        envelope = open_envelope(database.envelope(upload), FILE_LIMITS)
-        state.absorb(upload, decode_upload(envelope, FILE_LIMITS), rules)
+        state.absorb(upload, database.message(upload))
     return state
-
-
-def row_energy(energy: float, rules: Rules) -> float:
-    """||H||^2 of the rows; for a mixture that of normal entries, before the activation."""
-    return energy * (rules.out_features if rules.message == "mixture" else 1)
 
 
 def _snapshots(folder: Path) -> list[Path]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
+from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head
 from fedran.core.ids import check_id
 from fedran.core.labels import Label, ordered
@@ -19,32 +20,25 @@ from fedran.core.nystrom import sketch_ridge
 from fedran.core.release import noisy_ridge
 from fedran.core.ridge import Ridge
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import SiteKey, Statement, UploadId, base_task
+from fedran.federation.protocol.identity import SiteKey, UploadId, base_task
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope
-from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused, receipts_to_json
+from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
-from fedran.federation.server.forgetting import Forgotten, to_forget
-from fedran.federation.server.history import Figures
-from fedran.federation.server.quarantine import (
-    check_class_quota,
-    check_row_cap,
-    represented_sites,
-    why_unusual,
-)
+from fedran.federation.server.forgetting import Forgotten, sign_record, to_forget
+from fedran.federation.server.quarantine import why_unusual
+from fedran.federation.server.schema import Waiting, describe_upload
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.state import State, rebuild_state, row_energy
+from fedran.federation.server.state import State, rebuild_state
 from fedran.federation.server.validation import (
-    Rules,
     check_fingerprint,
     check_message,
     check_not_covered,
     check_not_forgotten,
     check_sender,
 )
-from fedran.wire.validation import Limits
 
 log = logging.getLogger(__name__)
 MAX_EVENTS = 100_000
@@ -81,19 +75,13 @@ class Store:
     def __init__(
         self,
         folder: str | Path,
-        rules: Rules,
+        settings: ServerSettings,
         roster: Roster,
-        snapshot_every: int = 20,
-        snapshots: int = 2,
         key: SiteKey | None = None,
     ) -> None:
-        self.folder, self.rules, self.roster = Path(folder), rules, roster
+        self.folder, self.settings, self.roster = Path(folder), settings, roster
         self.key = key
         """Signs secure sums; None: the federation has none."""
-        self.snapshot_every = snapshot_every
-        """Accepted uploads between two snapshots."""
-        self.snapshots = snapshots
-        """Number of snapshots that are kept."""
         self.tasks: Collection[str] | None = None
         """Tasks that were opened. Uploads for others are refused. None: any task."""
         self.database = Database(self.folder)
@@ -111,27 +99,19 @@ class Store:
     @classmethod
     def open(cls, settings: ServerSettings, folder: Path) -> Store:
         """The store of the server in ``folder``. The caller holds the lock of the state folder."""
-        rules = Rules(
-            settings.federation,
-            settings.features().fingerprint,
-            settings.out_features,
-            classes=settings.labels,
-            max_classes=settings.max_classes,
-            limits=Limits(message=settings.largest_upload),
-            message=settings.message,
-            thresholds=settings.thresholds,
-            classes_per_site=settings.classes_per_site,
-            budget_bytes=settings.budget_bytes,
-        )
         roster = Roster.load(folder / settings.roster)
         key = SiteKey.load_or_make(folder / SERVER_KEY) if settings.privacy != "none" else None
         if key is not None:
             roster = replace(roster, server_key=key.public)
-        every, kept = settings.snapshot_every, settings.snapshots
-        store = cls(folder / settings.state, rules, roster, every, kept, key)
+        store = cls(folder / settings.state, settings, roster, key)
         with store.tolerating_a_full_disk("deletion of old events"):
-            store.database.delete_events(time.time() - 86400 * settings.event_days, MAX_EVENTS)
+            store.events.delete(time.time() - 86400 * settings.event_days, MAX_EVENTS)
         return store
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The fingerprint of the random features."""
+        return self.settings.features().fingerprint
 
     @property
     def aggregator(self) -> Aggregator:
@@ -146,7 +126,7 @@ class Store:
     def ridge(self) -> Ridge | None:
         """The rule for the ridge that fits what sites send; None: the default one."""
         M = self.aggregator.out_features
-        if self.rules.fingerprint.fields.get("projected") is False:
+        if self.settings.privacy == "dp":
             return noisy_ridge(self.aggregator.accounts, M)
         return None if self.key is None else sketch_ridge(M)
 
@@ -166,8 +146,8 @@ class Store:
 
     def allowed_classes(self, task: str) -> tuple[Label, ...] | None:
         """The labels that uploads for a task may contain; None: any."""
-        listed = self.rules.classes
-        if self.rules.thresholds.new_classes != "task":
+        listed = self.settings.labels
+        if self.settings.new_classes != "task":
             return listed
         tasks = [known.task for known in self.database.tasks()]
         until = tasks.index(task) + 1 if task in tasks else len(tasks)
@@ -197,74 +177,66 @@ class Store:
 
     def _decide(self, arrival: Arrival) -> Receipt:
         """The decision of ``receive``. Nothing is written here."""
-        key, digest = ("?", "?"), "?"
         try:
-            envelope = arrival.envelope = open_envelope(arrival.blob, self.rules.limits)
-            key, digest = envelope.statement.key, envelope.statement.digest
-            self._check_sender(envelope)
-            arrival.verified = True
-            check_fingerprint(envelope.statement, self.rules.upload_fingerprint)
+            statement = self._open(arrival).statement
+            key, digest = statement.key, statement.digest
             if self.aggregator.absorbed.get(key) == digest:
-                return Receipt(Code.DUPLICATE, *key, digest)
-            rejected = self.rejected.get((*key, digest))
-            if rejected is not None:
-                return Receipt(Code.REJECTED, *key, digest, rejected)
+                return arrival.receipt(Code.DUPLICATE)
+            if (*key, digest) in self.rejected:
+                return arrival.receipt(Code.REJECTED, self.rejected[*key, digest])
             message = self._check_content(arrival)
-            unusual = self._unusual(envelope.statement, message, arrival.state)
+            upload, state = describe_upload(statement, message, arrival.blob), arrival.state
+            unusual = why_unusual(upload, state or self.state, self.settings, self.roster)
             arrival.message = message
         except Refused as reason:
-            return Receipt.refusal(reason, *key, digest)
+            return Receipt.refusal(reason, *arrival.name)
         except OSError:
             raise
         except Exception:
-            log.exception("%s, %s: unexpected error while checking an upload", *key)
-            reason_shown = "an error at the server; its log says more"
-            return Receipt(Code.SERVER_ERROR, *key, digest, reason_shown)
+            log.exception("%s, %s: unexpected error while checking an upload", *arrival.name[:2])
+            return arrival.receipt(Code.SERVER_ERROR, "an error at the server; its log says more")
         if unusual:
-            return Receipt(Code.QUARANTINED, *key, digest, unusual)
-        return Receipt(Code.ACCEPTED, *key, digest)
+            return arrival.receipt(Code.QUARANTINED, f"{unusual}; it waits for the server's owner")
+        return arrival.receipt(Code.ACCEPTED)
 
     def accept(self, client: str, task: str) -> Receipt:
         """Accept an upload that is in quarantine."""
-        key = check_id(client, "client"), check_id(task, "task")
-        waiting = self.database.quarantine().get(key)
-        if waiting is None:
-            raise Refused("upload", "an upload in quarantine", f"{client}, {task}")
-        arrival = Arrival(self.database.envelope(waiting), verified=True, released=True)
-        envelope = arrival.envelope = open_envelope(arrival.blob, self.rules.limits)
-        self._check_sender(envelope)
-        check_fingerprint(envelope.statement, self.rules.upload_fingerprint)
+        arrival = Arrival(self.database.envelope(self._waiting(client, task)), released=True)
+        self._open(arrival)
         arrival.message = self._check_content(arrival)
-        receipt = Receipt(Code.ACCEPTED, *key, envelope.statement.digest)
+        receipt = arrival.receipt(Code.ACCEPTED)
         self._commit(arrival, receipt)
         return receipt
 
     def reject(self, client: str, task: str, reason: str = "") -> Receipt:
         """Remove an upload from quarantine. The site may send another one for the task."""
-        key = check_id(client, "client"), check_id(task, "task")
-        waiting = self.database.quarantine().get(key)
-        if waiting is None:
-            raise Refused("upload", "an upload in quarantine", f"{client}, {task}")
+        waiting = self._waiting(client, task)
         told = f"the server's owner rejected the upload: {reason or waiting.reason}"
-        receipt = Receipt(Code.REJECTED, *key, waiting.digest, told)
+        receipt = Receipt(Code.REJECTED, client, task, waiting.digest, told)
         arrival = Arrival(self.database.envelope(waiting), verified=True, released=True)
         with self.database.transaction():
             self.database.reject(waiting, told)
             self.events.write_or_raise("upload", **arrival.event(receipt))
-        self.rejected[*key, waiting.digest] = told
+        self.rejected[client, task, waiting.digest] = told
         return receipt
 
-    def forget(
-        self, client: str, task: str | None, who: str, sign: Callable[[Forgotten], str]
-    ) -> Forgotten:
+    def _waiting(self, client: str, task: str) -> Waiting:
+        """An upload in quarantine."""
+        key = check_id(client, "client"), check_id(task, "task")
+        found = self.database.quarantine().get(key)
+        if found is None:
+            raise Refused("upload", "an upload in quarantine", f"{client}, {task}")
+        return found
+
+    def forget(self, client: str, task: str | None, who: str, key: SiteKey) -> Forgotten:
         """Delete the uploads of a site, for one task or all, and rebuild the state without them.
 
         The state is then bit for bit that of a store that never saw them. A sum that contains one
         of them is deleted too; its edge is asked for another one. No upload for these tasks is
-        accepted from the site again. ``sign`` makes the record that is stored with the tombstones.
+        accepted from the site again. ``key`` signs the record that is stored with the tombstones.
         """
         found = to_forget(self.database, self.roster, self.forgotten, client, task, who)
-        found = replace(found, record=sign(found))
+        found = replace(found, record=sign_record(self.settings.federation, found, key))
         with self.database.transaction():
             self.database.forget(found.tombstones)
             self.database.add_record(found.record)
@@ -278,11 +250,16 @@ class Store:
         self.snapshot()
         return found
 
-    def _check_sender(self, envelope: Envelope) -> None:
-        check_sender(envelope, self.rules.federation, self.roster)
+    def _open(self, arrival: Arrival) -> Envelope:
+        """Open an envelope. Another sender, task or feature map than expected is refused."""
+        envelope = arrival.envelope = open_envelope(arrival.blob, self.settings.limits)
+        check_sender(envelope, self.settings.federation, self.roster)
         task = envelope.statement.task
         if self.tasks is not None and base_task(task) not in self.tasks:
             raise UploadRefused(Code.UNKNOWN_TASK, "task", "a task that this server opened", task)
+        arrival.verified = True
+        check_fingerprint(envelope.statement, self.settings.upload_fingerprint)
+        return envelope
 
     def _check_content(self, arrival: Arrival) -> Summary | Mixture:
         """Check an upload completely. A revision is checked against the state without the old one.
@@ -292,38 +269,13 @@ class Store:
         assert arrival.envelope is not None
         statement, state = arrival.envelope.statement, self.state
         check_not_forgotten(statement, self.forgotten)
-        rules = replace(self.rules, classes=self.allowed_classes(base_task(statement.task)))
+        allowed = self.allowed_classes(base_task(statement.task))
+        given = arrival.envelope, self.settings, allowed
         if statement.revision > state.revisions.get(statement.key, statement.revision):
-            check_message(arrival.envelope, rules, State.empty(rules).aggregator)
+            check_message(*given, State.empty(self.settings).aggregator)
             state = arrival.state = self._rebuild(without=statement.key)
         check_not_covered(statement, state.aggregator.absorbed, state.covered)
-        return check_message(arrival.envelope, rules, state.aggregator)
-
-    def _unusual(
-        self, statement: Statement, message: Summary | Mixture, state: State | None = None
-    ) -> str:
-        """Why a person has to decide about the upload; empty for a usual one."""
-        state = state or self.state
-        rules, history, acc = self.rules, state.history, message.accounts
-        found = Figures(
-            acc.n_rows,
-            row_energy(acc.energy, rules),
-            acc.cut,
-            represented_sites(statement.members),
-            message.classes,
-        )
-        cap = check_row_cap(statement, found.rows, self.roster)
-        check_class_quota(statement, found, history, rules.classes_per_site)
-        reason = why_unusual(
-            statement.client,
-            found,
-            history,
-            state.aggregator.classes,
-            rules.thresholds,
-            rules.fingerprint,
-            cap,
-        )
-        return f"{reason}; it waits for the server's owner" if reason else ""
+        return check_message(*given, state.aggregator)
 
     def _commit(self, arrival: Arrival, receipt: Receipt) -> None:
         """Write an upload and its event to disk, then absorb it."""
@@ -334,10 +286,11 @@ class Store:
             upload = self.database.add_upload(statement, message, arrival.blob)
             self.events.write_or_raise("upload", **arrival.event(receipt))
         self.state = arrival.state or self.state
-        self.state.absorb(upload, message, self.rules)
+        self.state.absorb(upload, message)
         if arrival.state is not None:
             self.database.checkpoint()  # the upload that was replaced is in no file any more
-        if arrival.state is not None or len(self.state.history.figures) % self.snapshot_every == 0:
+        due = len(self.aggregator.absorbed) % self.settings.snapshot_every == 0
+        if due or arrival.state is not None:
             with self.tolerating_a_full_disk("snapshot"):  # a restart only takes longer
                 self.snapshot()
 
@@ -351,12 +304,12 @@ class Store:
 
     def snapshot(self) -> None:
         """Write the state to a file. It only makes a restart faster."""
-        self.state.save(self.folder, self.snapshots)
+        self.state.save(self.folder, self.settings.snapshots)
 
     def _rebuild(self, without: UploadId | None = None) -> State:
         """The state of the accepted uploads, or of all but one."""
         uploads = [u for u in self.database.uploads() if u.key != without]
-        return rebuild_state(self.database, uploads, self.folder, self.rules)
+        return rebuild_state(self.database, uploads, self.folder, self.settings)
 
 
 @dataclass
@@ -374,9 +327,19 @@ class Arrival:
     state: State | None = None
     """For a revision: the state without the upload that it replaces."""
 
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """Client, task and digest, if the envelope could be opened."""
+        said = self.envelope and self.envelope.statement
+        return (*said.key, said.digest) if said else ("?", "?", "?")
+
+    def receipt(self, code: Code, reason: str = "") -> Receipt:
+        """The answer to it."""
+        return Receipt(code, *self.name, reason)
+
     def event(self, receipt: Receipt) -> dict[str, object]:
         """The fields of the upload in the event log."""
-        fields: dict[str, object] = {**receipts_to_json([receipt])[0], "verified": self.verified}
+        fields: dict[str, object] = {**receipt.fields(), "verified": self.verified}
         fields |= {"bytes": len(self.blob), "rows": None, "classes": None, "members": 0}
         if self.released:
             fields["released"] = True

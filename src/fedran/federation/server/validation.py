@@ -3,56 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.consistency import check_one_site, check_row_energy
 from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
-from fedran.federation.protocol.identity import Statement, UploadId, base_task, is_cohort
-from fedran.federation.protocol.messages import Envelope, MessageKind
+from fedran.federation.protocol.identity import (
+    Statement,
+    UploadId,
+    base_task,
+    is_cohort,
+    represented_sites,
+)
+from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.quarantine import DEFAULT_THRESHOLDS, Thresholds, represented_sites
+from fedran.federation.server.settings import ServerSettings
 from fedran.wire.codec import decode_container
 from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import classes_fit
 from fedran.wire.summary_codec import rounding_of
 from fedran.wire.validation import DEFAULT_LIMITS, Limits
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What the server expects of every upload."""
-
-    federation: str
-    fingerprint: Fingerprint
-    out_features: int
-    classes: tuple[Label, ...] | None = None
-    """The labels that may occur; None: any, up to the limits."""
-    max_classes: int = 10_000
-    """Limit over all uploads together, because every class enlarges the state and the head."""
-    limits: Limits = DEFAULT_LIMITS
-    message: MessageKind = "summary"
-    """The kind of every upload."""
-    thresholds: Thresholds = DEFAULT_THRESHOLDS
-    """From which size on an upload waits for a person."""
-    classes_per_site: int = 1000
-    """Limit over all uploads of one site."""
-    budget_bytes: int | None = None
-    """Limit on the upload of one site, which every offer states. None: only ``limits``."""
-
-    @property
-    def upload_fingerprint(self) -> Fingerprint:
-        """The fingerprint of uploads. That of a mixture does not name the width or the seed."""
-        if self.message == "summary":
-            return self.fingerprint
-        return RandomFeatures.from_fingerprint(self.fingerprint).input_fingerprint
 
 
 def check_sender(envelope: Envelope, federation: str, roster: Roster) -> None:
@@ -165,34 +140,39 @@ def check_accounts(statement: Statement, message: Summary | Mixture, upload: Con
         check_one_site(message, rounding_of(upload, message))
 
 
-def check_message(envelope: Envelope, rules: Rules, aggregator: Aggregator) -> Summary | Mixture:
-    """The decoded message, after every check that could refuse it. Nothing is absorbed here."""
-    statement = envelope.statement
-    if rules.budget_bytes is not None and not statement.members:
-        size = len(envelope.upload)
-        if size > rules.budget_bytes:
-            expected = f"at most {rules.budget_bytes} bytes, the budget of the offer"
-            raise UploadRefused(Code.TOO_LARGE, "upload", expected, size)
-    upload = unpack(envelope.upload, rules.limits)
-    message = decode_unpacked(upload, rules.limits)
-    if isinstance(message, Mixture) != (rules.message == "mixture"):
+def check_message(
+    envelope: Envelope,
+    settings: ServerSettings,
+    classes: tuple[Label, ...] | None,
+    aggregator: Aggregator,
+) -> Summary | Mixture:
+    """The decoded message, after every check that could refuse it. Nothing is absorbed here.
+
+    ``classes`` are the labels that it may contain; None: any.
+    """
+    statement, size = envelope.statement, len(envelope.upload)
+    if size > settings.budget_bytes and not statement.members:
+        expected = f"at most {settings.budget_bytes} bytes, the budget of the offer"
+        raise UploadRefused(Code.TOO_LARGE, "upload", expected, size)
+    upload = unpack(envelope.upload, settings.limits)
+    message = decode_unpacked(upload, settings.limits)
+    if isinstance(message, Mixture) != (settings.message == "mixture"):
         got = type(message).__name__.lower()
-        raise UploadRefused(Code.INVALID, "message", f"a {rules.message}", f"a {got}")
-    if rules.classes is not None:
-        unknown = unknown_labels(message.classes, rules.classes)
-        if unknown:
-            expected = "labels of this federation"
-            raise UploadRefused(Code.INVALID, "classes", expected, describe_unknown(unknown))
+        raise UploadRefused(Code.INVALID, "message", f"a {settings.message}", f"a {got}")
+    unknown = {} if classes is None else unknown_labels(message.classes, classes)
+    if unknown:
+        expected = "labels of this federation"
+        raise UploadRefused(Code.INVALID, "classes", expected, describe_unknown(unknown))
     if message.accounts.energy <= 0:
         expected = "rows that are not all zero"
         raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
     check_parts(statement, message)
     check_accounts(statement, message, upload)
     total = ordered({*aggregator.classes, *message.classes})
-    if len(total) > rules.max_classes:
-        expected = f"at most {rules.max_classes} over all uploads"
+    if len(total) > settings.max_classes:
+        expected = f"at most {settings.max_classes} over all uploads"
         raise UploadRefused(Code.TOO_MANY_CLASSES, "classes", expected, len(total))
-    if not classes_fit(total, rules.out_features, DEFAULT_LIMITS):
+    if not classes_fit(total, settings.out_features, DEFAULT_LIMITS):
         expected = "labels over all uploads for which sites can read the head"
         raise UploadRefused(Code.TOO_MANY_CLASSES, "classes", expected, f"{len(total)} labels")
     aggregator.check(message, client=statement.client, task=statement.task)

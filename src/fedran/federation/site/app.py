@@ -34,7 +34,7 @@ from fedran.federation.protocol.messages import (
     PROTOCOL,
     Offer,
 )
-from fedran.federation.protocol.receipts import Code, receipts_from_json
+from fedran.federation.protocol.receipts import Code, read_receipts
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.protocol.transport import MAX_BLOBS, blobs_of, fields_of, message_content
 from fedran.federation.secure.contribution import Content
@@ -44,13 +44,7 @@ from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.sum_files import SumFiles
 from fedran.federation.site.upload import Site
 from fedran.federation.site.validation import SiteRows
-from fedran.federation.site.worker import (
-    Problems,
-    make_uploads,
-    make_uploads_in_child,
-    text_for_server,
-    work,
-)
+from fedran.federation.site.worker import Problems, text_for_server, work, work_in_child
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
 from fedran.wire.validation import DEFAULT_LIMITS
@@ -171,12 +165,15 @@ class LocalSite:
             expected = f"{self.settings.privacy}, as this site's settings demand"
             raise Refused("privacy", expected, offer.privacy)
 
+    def work(self, offer: Offer, content: Content | None = None) -> Problems:
+        """Make uploads, or a contribution to a secure sum, in a process of its own if demanded."""
+        if self.settings.own_process and not self.simulated:
+            return work_in_child(self.file, self.settings, offer, content)
+        return work(self.file, offer, content)
+
     def make_vector(self, offer: Offer, content: Content) -> None:
         """Make the contribution to a secure sum. Raises if that is not possible."""
-        if self.settings.own_process and not self.simulated:
-            problems = make_uploads_in_child(self.file, self.settings, offer, content)
-        else:
-            problems = work(self.file, offer, content)
+        problems = self.work(offer, content)
         if problems.text:
             raise NoContribution(problems.text, problems.failed)
 
@@ -192,13 +189,11 @@ class LocalSite:
             complete = not self.outbox.lost() and all(map(self.outbox.has, tasks))
             if complete and not any(map(self.outbox.correctable, tasks)):
                 return Problems()
-            if self.settings.own_process and not self.simulated:
-                return make_uploads_in_child(self.file, self.settings, offer)
-            return make_uploads(self.file, offer)
+            return self.work(offer)
 
     def settle(self, receipts: object) -> set[str]:
         """Write the receipts for this site to the outbox; returns the tasks that arrived."""
-        mine = [r for r in receipts_from_json(receipts) if r.client == self.settings.client]
+        mine = [r for r in read_receipts(receipts) if r.client == self.settings.client]
         for receipt in mine:
             if self.sums.state(receipt.task) is not None:
                 # Not while a request is answered: its record of what was revealed would be lost.
@@ -246,7 +241,7 @@ class LocalSite:
     def last_offer(self) -> Offer | None:
         """The last offer that came."""
         path = self.state_file("offer.json")
-        return Offer.read(json.loads(path.read_bytes())) if path.is_file() else None
+        return Offer.load(path) if path.is_file() else None
 
     def state_file(self, name: str) -> Path:
         """A file in the state folder."""
@@ -333,12 +328,7 @@ class Reply:
         if problems:
             log.warning("reported to the server: %s", problems)
         fields |= {"told": problems, "failed": self.failed, "more": self.more}
-        if self.validated:
-            fields["validated"] = self.validated[:MAX_CLASSES]
-        if self.counts:
-            fields["counts"] = self.counts
-        fields["protocol"] = PROTOCOL
-        if self.refused:
-            fields["refused"] = self.refused
-        body = message_content(fields, self.blobs)
-        return Message(body, reply_to=message)
+        more: dict[str, Any] = {"validated": self.validated[:MAX_CLASSES], "counts": self.counts}
+        more |= {"protocol": PROTOCOL, "refused": self.refused}
+        fields |= {name: value for name, value in more.items() if value}
+        return Message(message_content(fields, self.blobs), reply_to=message)

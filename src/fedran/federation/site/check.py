@@ -6,9 +6,8 @@ likely mistakes.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -44,148 +43,153 @@ class Finding:
 
 def check_task(paths: SitePaths, task: str, offer: Offer | None = None) -> list[Finding]:
     """Findings about the rows of a task, beside the last offer and the newest head, if any."""
-    site, settings = Site.load(paths.settings_file), paths.settings()
-    state = paths.folder / settings.state
+    return list(_findings(paths, task, offer))
+
+
+def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Finding]:
+    site, settings, state = Site.load(paths.settings_file), paths.settings(), paths.state
     if offer is None and (state / "offer.json").is_file():
-        offer = Offer.read(json.loads((state / "offer.json").read_bytes()))
+        offer = Offer.load(state / "offer.json")
     try:
         data = site.source(task)
     except (Refused, FileNotFoundError) as reason:
-        return [Finding("error", str(reason))]
+        yield Finding("error", str(reason))
+        return
     head = _load_head(state / "head.fedran")
-    found = [_describe(data, task)]
-    found += check_labels(data.y, settings.min_class_count, offer.classes if offer else (), head)
+    yield _describe(data, task)
+    yield from check_labels(data.y, settings.min_class_count, offer.classes if offer else (), head)
     if data.is_images:
-        return [*found, *check_backbone(site, offer)]
+        yield check_backbone(site, offer)
+        return
+    if offer is not None:
+        try:
+            offer.require(settings.federation, settings.source)
+        except Refused as reason:
+            yield Finding("error", str(reason))
+    features = list(check_features(data.X, offer))
+    yield from features
     if offer is None:
-        text = (
+        yield Finding(
+            "note",
             "This site has no offer of a server yet, so width, sign and scale were not compared. "
-            "--offer takes a file."
+            "--offer takes a file.",
         )
-        return [*found, *check_features(data.X, None), Finding("note", text)]
-    try:
-        offer.require(settings.federation, settings.source)
-    except Refused as reason:
-        found.append(Finding("error", str(reason)))
-    features = check_features(data.X, offer)
-    found += features
-    if not any(f.level == "error" for f in features):
-        found += check_scale(data, offer, head)
-    return found
+    elif not any(finding.level == "error" for finding in features):
+        yield from check_scale(data, offer, head)
 
 
-def check_backbone(site: Site, offer: Offer | None) -> list[Finding]:
+def check_backbone(site: Site, offer: Offer | None) -> Finding:
     """Whether the backbone for images can be loaded and is that of the federation."""
     if site.backbone is None:
-        return [Finding("error", "The rows are images, but site.toml names no backbone.")]
+        return Finding("error", "The rows are images, but site.toml names no backbone.")
     try:
         network = site.backbone()
         if offer is not None:
             require_same_source(network.source, offer.source)
     except (ValueError, OSError, ImportError) as reason:
-        return [Finding("error", str(reason))]
-    return [Finding("note", f"Images are prepared with {network.preprocess}.")]
+        return Finding("error", str(reason))
+    return Finding("note", f"Images are prepared with {network.preprocess}.")
 
 
-def check_features(X: NDArray[Any], offer: Offer | None) -> list[Finding]:
+def check_features(X: NDArray[Any], offer: Offer | None) -> Iterator[Finding]:
     """Type, width, finiteness and sign of features (n, d)."""
-    found = []
     if X.dtype.kind not in "fiub":
-        return [Finding("error", f"Features must be numbers, got the type {X.dtype}.")]
+        yield Finding("error", f"Features must be numbers, got the type {X.dtype}.")
+        return
     if X.dtype.kind != "f":
-        found.append(Finding("note", f"Features have the type {X.dtype}; they become float32."))
+        yield Finding("note", f"Features have the type {X.dtype}; they become float32.")
     if offer is not None and X.shape[1] != offer.in_features:
         text = f"The server expects {offer.in_features} columns, the rows have {X.shape[1]}."
-        return [*found, Finding("error", text)]
+        yield Finding("error", text)
+        return
     bad = ~np.isfinite(X).all(axis=1)
     if bad.any():
-        text = (
+        yield Finding(
+            "error",
             f"{bad.sum():,} of {len(X):,} rows contain NaN or infinity, the first is row "
-            f"{int(np.argmax(bad))}; remove or repair them."
+            f"{int(np.argmax(bad))}; remove or repair them.",
         )
-        return [*found, Finding("error", text)]
+        return
     zero = ~X.any(axis=1)
     if zero.any():
-        found.append(Finding("warning", f"{zero.sum():,} of {len(X):,} rows are all zeros."))
-    if offer is not None and X.size:
-        negative = float(np.mean(X < 0))
-        if offer.kind == "hellinger" and negative:
-            text = (
-                f"{negative:.1%} of the values are negative, but the server declares features that "
-                "are never negative (kind 'hellinger'). Scaled or centred features must not be "
-                "sent here."
-            )
-            found.append(Finding("error", text))
-        elif offer.kind != "hellinger" and not negative:
-            text = f"No value is negative, although kind {offer.kind!r} allows any sign."
-            found.append(Finding("note", text))
-    return found
+        yield Finding("warning", f"{zero.sum():,} of {len(X):,} rows are all zeros.")
+    if offer is None or not X.size:
+        return
+    negative = float(np.mean(X < 0))
+    if offer.kind == "hellinger" and negative:
+        yield Finding(
+            "error",
+            f"{negative:.1%} of the values are negative, but the server declares features that "
+            "are never negative (kind 'hellinger'). Scaled or centred features must not be sent "
+            "here.",
+        )
+    elif offer.kind != "hellinger" and not negative:
+        yield Finding(
+            "note", f"No value is negative, although kind {offer.kind!r} allows any sign."
+        )
 
 
-def check_scale(data: Rows, offer: Offer, head: Head | None) -> list[Finding]:
+def check_scale(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding]:
     """The energy of random features beside other sites', and what the newest head makes of them."""
     rows = np.linspace(0, len(data.y) - 1, min(len(data.y), SAMPLE)).astype(int)
     if not len(rows):
-        return []
-    H, found = np.asarray(offer.features()(data.X[rows]), np.float64), []
+        return
+    H = np.asarray(offer.features()(data.X[rows]), np.float64)
     energy = float(np.mean(np.sum(H**2, axis=1)))
     if offer.message == "summary" and offer.row_energy > 0 and energy > 0:
         ratio = energy / offer.row_energy
         if not 1 / SCALE <= ratio <= SCALE:
-            text = (
+            yield Finding(
+                "warning",
                 f"The rows have {ratio:.3g} times the energy of other sites' rows. Are the "
-                "features scaled in another way, or made by another backbone?"
+                "features scaled in another way, or made by another backbone?",
             )
-            found.append(Finding("warning", text))
-    if head is not None and head.fingerprint == offer.features().fingerprint:
-        y = [data.y[i] for i in rows]
-        known = [i for i, label in enumerate(y) if label in head.classes]
-        if len(known) >= 20 and len(head.classes) > 1:
-            right = np.asarray(head.predict(H[known].astype(np.float32))).tolist()
-            share = float(np.mean([a == y[i] for a, i in zip(right, known, strict=True)]))
-            chance = max(Counter(y[i] for i in known).values()) / len(known)
-            level: Literal["warning", "note"] = "warning" if share < POOR * chance else "note"
-            text = f"The newest classifier recognises {share:.0%} of the rows of known classes."
-            if level == "warning":
-                text += " Labels may be swapped, or the features made in another way."
-            found.append(Finding(level, text))
-    return found
+    if head is None or head.fingerprint != offer.features().fingerprint:
+        return
+    y = [data.y[i] for i in rows]
+    known = [i for i, label in enumerate(y) if label in head.classes]
+    if len(known) >= 20 and len(head.classes) > 1:
+        right = np.asarray(head.predict(H[known].astype(np.float32))).tolist()
+        share = float(np.mean([a == y[i] for a, i in zip(right, known, strict=True)]))
+        chance = max(Counter(y[i] for i in known).values()) / len(known)
+        text = f"The newest classifier recognises {share:.0%} of the rows of known classes."
+        if share < POOR * chance:
+            text += " Labels may be swapped, or the features made in another way."
+        yield Finding("warning" if share < POOR * chance else "note", text)
 
 
 def check_labels(
     y: Sequence[Any], least: int, classes: Collection[Label], head: Head | None
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Missing labels, rare classes, and labels that are not those of the federation."""
-    found = []
     counts = Counter(canonical(label) for label in y if label is not None)
-    missing = sum(label is None for label in y)
+    missing = len(y) - counts.total()
     if missing:
-        found.append(Finding("note", f"{missing:,} of {len(y):,} rows have no label."))
+        yield Finding("note", f"{missing:,} of {len(y):,} rows have no label.")
     if not counts:
-        return [*found, Finding("error", "No row has a label.")]
+        yield Finding("error", "No row has a label.")
+        return
     rare = [label for label, n in counts.items() if n < least]
     if len(rare) == len(counts):
-        found.append(Finding("error", f"No class has {least} rows, so nothing would be sent."))
+        yield Finding("error", f"No class has {least} rows, so nothing would be sent.")
     elif rare:
-        text = f"Withheld, with fewer than {least} rows each: {_names(rare)}."
-        found.append(Finding("note", text))
+        yield Finding("note", f"Withheld, with fewer than {least} rows each: {_names(rare)}.")
     known = set(classes) or set(head.classes if head is not None else ())
     new = unknown_labels(counts, known)
     for label, like in new.items():
         if like is not None:
             text = f"The label {label!r} is not {like!r}, which the federation uses; rename it."
-            found.append(Finding("error" if classes else "warning", text))
+            yield Finding("error" if classes else "warning", text)
     strange = [label for label, like in new.items() if like is None]
     if strange and classes:
         listed = _names(classes)
         text = f"The server does not accept the labels {_names(strange)}; it lists {listed}."
-        found.append(Finding("error", text))
+        yield Finding("error", text)
     elif strange and known:
-        found.append(Finding("note", f"New to the federation: {_names(strange)}."))
+        yield Finding("note", f"New to the federation: {_names(strange)}.")
     for a, b, *_ in variants(counts):
         text = f"The labels {a!r} and {b!r} are two classes; use one spelling if they are one."
-        found.append(Finding("warning", text))
-    return found
+        yield Finding("warning", text)
 
 
 def _names(labels: Collection[Label]) -> str:

@@ -44,7 +44,7 @@ def make_contribution(
         return private_contribution(mechanism, H, data.y, content)
     capacity = Summarizer(phi.out_features, rank=1, max_bytes=site.work_bytes).capacity
     y = site.with_pseudo_labels(H, data.y, capacity, offer.task)
-    kept = rows_to_send(y, site.min_class_count, offer.task)
+    kept = rows_to_send(y, site.settings.min_class_count, offer.task)
     omega = content.test_matrix(phi.out_features, encoded_omega)
     batches = [kept[i : i + BATCH_ROWS] for i in range(0, len(kept), BATCH_ROWS)]
     found = sum(totals(H(rows), [y[i] for i in rows], content.classes, omega) for rows in batches)

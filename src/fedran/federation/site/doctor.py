@@ -10,7 +10,6 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from fedran.federation.protocol.connection import (
@@ -23,6 +22,7 @@ from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.settings import check_address
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
+from fedran.federation.site.report import NOT_INSTALLED, versions
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource
 from fedran.wire.files import read_json_object
@@ -57,7 +57,7 @@ def examine(paths: SitePaths, *, insecure: bool = False) -> list[Check]:
         _dns(settings.server),
     ]
     if settings.privacy != "none":
-        found.append(_roster(paths, settings))
+        found.append(_roster(paths))
     if ca is not None:
         found.append(_authority(ca))
     reason = why_unreachable(settings.server, ca)
@@ -70,15 +70,14 @@ def examine(paths: SitePaths, *, insecure: bool = False) -> list[Check]:
     else:
         found.append(Check("TLS" if ca else "connection", True, f"{settings.server} answers"))
         found.append(_clock(settings.server, ca))
-    return [*found, _service(paths, settings)]
+    return [*found, _service(paths)]
 
 
 def _version() -> Check:
-    try:
-        found = version("flwr")
-    except PackageNotFoundError:
-        return Check("Flower", False, "not installed", "pip install 'fedran[flower]'")
-    return Check("Flower", True, f"flwr {found}, fedran {version('fedran')}")
+    found = versions()
+    if found["flwr"] == NOT_INSTALLED:
+        return Check("Flower", False, NOT_INSTALLED, "pip install 'fedran[flower]'")
+    return Check("Flower", True, f"flwr {found['flwr']}, fedran {found['fedran']}")
 
 
 def _key(name: str, path: Path, load: Callable[[Path], object]) -> Check:
@@ -105,8 +104,8 @@ def _data(paths: SitePaths, settings: SiteSettings) -> Check:
     return Check("data", True, f"{len(files)} files with rows")
 
 
-def _roster(paths: SitePaths, settings: SiteSettings) -> Check:
-    pinned = PinnedRoster(paths.folder / settings.state)
+def _roster(paths: SitePaths) -> Check:
+    pinned = PinnedRoster(paths.state)
     clients = pinned.clients
     if not clients or pinned.shown not in ({}, clients):
         text = "the server shows another roster" if clients else "no roster is pinned"
@@ -115,11 +114,11 @@ def _roster(paths: SitePaths, settings: SiteSettings) -> Check:
     return Check("roster", True, f"{len(clients)} sites, {roster_fingerprint(clients)}")
 
 
-def _service(paths: SitePaths, settings: SiteSettings) -> Check:
+def _service(paths: SitePaths) -> Check:
     if lock_holder(paths.folder / "log") is None:
         command = f"fedran federation client {paths.folder}"
         return Check("service", False, "the site does not run", f"start it: {command}")
-    last = read_json_object(paths.folder / settings.state / "connection.json")
+    last = read_json_object(paths.state / "connection.json")
     if last.get("connected") is False:
         remedy = f"its log says more: {log_file(paths.folder)}"
         return Check("service", False, f"the site runs. {last['state']}", remedy)

@@ -37,7 +37,7 @@ def note_alarm(paths: SitePaths, reason: str) -> None:
         "it controls the server: ask its owner.",
         reason,
     )
-    path = paths.folder / paths.settings().state / ALARMS
+    path = paths.state / ALARMS
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     line = json.dumps({"at": time.time(), "reason": printable(reason)})
     with suppress(OSError), path.open("a", encoding="utf-8") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,7 @@ from typing import Any
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
 from fedran.federation.protocol.messages import Envelope, open_envelope
-from fedran.federation.protocol.receipts import (
-    Code,
-    Receipt,
-    receipts_from_json,
-    receipts_to_json,
-)
+from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.wire.files import read_json_object, write_atomically
 from fedran.wire.validation import FILE_LIMITS
 
@@ -129,7 +124,7 @@ class Outbox:
             first, _ = self._refused_at(receipt.task)
             last = time.time()
             times = {"first": first or last, "last": last}
-            data = json.dumps({**receipts_to_json([receipt])[0], **times}).encode()
+            data = json.dumps({**receipt.fields(), **times}).encode()
             write_atomically(self._path(receipt.task, "receipt"), data)
 
     def receipt(self, task: str) -> Receipt | None:
@@ -138,27 +133,23 @@ class Outbox:
         if not path.is_file():
             return None
         try:
-            (receipt,) = receipts_from_json([json.loads(path.read_bytes())])
+            return Receipt.read(json.loads(path.read_bytes()))
         except ValueError:
             log.warning("task %s: the receipt is damaged; the upload is sent again", task)
             return None
-        return receipt
 
     def settled(self) -> list[tuple[str, str]]:
         """Tasks and digests of the uploads that the server has, as far as this site knows."""
-        receipts = (self.receipt(task) for task in self._tasks("receipt"))
-        found = (r for r in receipts if r is not None and r.settled)
+        found = (r for r in self._receipts() if r.settled)
         return [(r.task, r.digest) for r in found if len(r.digest) == 64]
 
     def waiting(self) -> list[str]:
         """Tasks whose upload is in quarantine, as far as this site knows."""
-        receipts = (self.receipt(task) for task in self._tasks("receipt"))
-        return [r.task for r in receipts if r is not None and r.code == Code.QUARANTINED]
+        return [r.task for r in self._receipts() if r.code == Code.QUARANTINED]
 
     def to_revise(self) -> list[Receipt]:
         """Requests of the server for a sum without some of its members."""
-        receipts = (self.receipt(task) for task in self._tasks("receipt"))
-        return [r for r in receipts if r is not None and r.code == Code.REVISE]
+        return [r for r in self._receipts() if r.code == Code.REVISE]
 
     def pending(self, *, refused: bool = True) -> list[str]:
         """Tasks whose upload is to be sent, sorted; without refused ones if ``refused=False``."""
@@ -189,6 +180,9 @@ class Outbox:
         first, last = found.get("first"), found.get("last")
         known = isinstance(first, float) and isinstance(last, float)
         return (first, last) if known else (0.0, 0.0)
+
+    def _receipts(self) -> Iterator[Receipt]:
+        return filter(None, map(self.receipt, self._tasks("receipt")))
 
     def _tasks(self, kind: str) -> list[str]:
         return sorted(path.stem for path in self.folder.glob(f"*.{kind}"))

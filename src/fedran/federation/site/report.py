@@ -29,6 +29,8 @@ from fedran.wire.validation import FILE_LIMITS
 ALARMS = "alarms.jsonl"
 """In the state folder: one line per run whose app was not ours."""
 
+NOT_INSTALLED = "not installed"
+
 
 @dataclass(frozen=True)
 class TaskReport:
@@ -101,7 +103,7 @@ class SiteReport:
 def read_site(paths: SitePaths) -> SiteReport:
     """The state of a site now."""
     settings = paths.settings()
-    state = paths.folder / settings.state
+    state = paths.state
     pinned = PinnedRoster(state)
     contact = read_json_object(state / "connection.json") or {}
     head = state / "head.fedran"
@@ -139,7 +141,7 @@ def versions() -> dict[str, str]:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
+            found[name] = NOT_INSTALLED
     return found
 
 

@@ -22,6 +22,7 @@ from fedran.federation.secure.pinning import PinnedRoster, read_clients
 from fedran.federation.secure.spending import SentNoise, read_sent, spent_epsilon
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.sum_files import SumFiles
+from fedran.federation.site.upload import check_width
 from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -135,27 +136,36 @@ class Participant:
             raise NoContribution(CANNOT_ADD, failed=True)
         if state is not None and state.attempt == attempt:
             return
-        agreement = files.agreements(task, state)
-        if any(s.agreement < agreement and s.content == content.digest for s in read_sent(note)):
+        if not self._must_repeat(task, content):
+            self._check_questions(attempt, content, note)
+            self._make(offer, attempt, content, omega)
+
+    def _must_repeat(self, task: str, content: Content) -> bool:
+        """Whether the contribution that exists is sent again as it is.
+
+        Others may have revealed a sum with this site's vector. Sent again, it must be the same: the
+        difference would tell what changed, and new noise could be averaged out. This holds also
+        before a request that is refused later: the attempt under way goes on. If the vector cannot
+        be the same, the request is refused.
+        """
+        files, state, note = self.files, self.files.state(task), self.files.note(task)
+        agreement, noise_sent = files.agreements(task, state), read_sent(note)
+        if any(s.agreement < agreement and s.content == content.digest for s in noise_sent):
             raise Refused(
                 "content",
                 "another draw of noise, because this site agreed to another sum",
                 "one with which it has sent its rows before",
                 hint="the server's owner runs `fedran federation recharge`",
             )
-        known = task in (name for name, _ in files.settled())
-        # Others may have revealed a sum with this site's vector. Sent again, it must be the same:
-        # the difference would tell what changed, and new noise could be averaged out.
-        # This holds also before a request that is refused later: the attempt under way goes on.
         sent = () if state is None else state.sent
-        left = {s.content for s in sent} | {s.content for s in read_sent(note)}
+        left = {s.content for s in sent} | {s.content for s in noise_sent}
         if state is not None and Stage.MASK in state.answers:
             left.add(state.attempt.content)
+        known = task in (name for name, _ in files.settled())
         fixed = known or content.digest in left or any(s.survivors for s in sent)
-        if fixed and not files.may_repeat(task, state):
-            same = note.get("content") == content.digest
-            if same and files.path(task, "vector").is_file():
-                return
+        if not fixed or files.may_repeat(task, state):
+            return False
+        if note.get("content") != content.digest or not files.path(task, "vector").is_file():
             raise Refused(
                 "sum",
                 "a task whose sum the server does not have yet",
@@ -163,25 +173,36 @@ class Participant:
                 hint="two sums differ by what has changed at one site; `fedran federation repeat "
                 "--another-sum` at this site agrees to that",
             )
-        # Whether rows fit is one bit about them. A server that could ask with one limit after the
-        # other would find out their number and classes, and with one test matrix after the other
-        # the size of their sketch.
+        return True
+
+    def _check_questions(self, attempt: Attempt, content: Content, note: Mapping[str, Any]) -> None:
+        """Refuse to try one content after the other.
+
+        Whether rows fit is one bit about them. A server that could ask with one limit after the
+        other would find out their number and classes, and with one test matrix after the other
+        the size of their sketch. With noise, no refusal depends on the rows.
+        """
+        if content.noise is not None:
+            return
         limits = [content.max_rows, *content.classes]
-        made = sorted({*note.get("made", []), f"{content.digest} {attempt.fingerprint}"})
-        if content.noise is None and (note.get("limits") or limits) != limits:
+        if (note.get("limits") or limits) != limits:
             raise Refused(
                 "content",
                 "the classes and max_rows of the first request for this task",
                 "others",
                 hint="`fedran federation repeat` at this site accepts them",
             )
-        if content.noise is None and len(made) > MAX_CONTENTS:
+        if len({*note.get("made", []), f"{content.digest} {attempt.fingerprint}"}) > MAX_CONTENTS:
             raise Refused(
                 "content",
                 f"one of the first {MAX_CONTENTS} for this task",
                 "another",
                 hint="`fedran federation repeat` at this site accepts it",
             )
+
+    def _make(self, offer: Offer, attempt: Attempt, content: Content, omega: bytes) -> None:
+        """Make the contribution, and note what it is made for."""
+        task, files = offer.task, self.files
         if content.omega:
             write_atomically(files.path(task, "omega"), omega)
         files.set_note(task, content="", fingerprint="")  # until it is complete, it is not sent
@@ -195,6 +216,10 @@ class Participant:
             files.set_note(task, refused=f"{reason}; the server asked with {asked}")
             raise NoContribution(CANNOT_ADD, failed=True) from None
         noise = content.noise and (content.noise.epsilon, content.noise.delta)
+        made = sorted(
+            {*files.note(task).get("made", []), f"{content.digest} {attempt.fingerprint}"}
+        )
+        limits = [content.max_rows, *content.classes]
         files.set_note(task, fingerprint=attempt.fingerprint, limits=limits, made=made, noise=noise)
 
     def _check_limits(self, offer: Offer, attempt: Attempt, content: Content) -> None:
@@ -204,9 +229,7 @@ class Participant:
         its own noise. So the guarantee may count on the noise of the others only.
         """
         noise, limits = content.noise, self.limits
-        if offer.out_features > limits.max_out_features:
-            expected = f"at most {limits.max_out_features}, the site's max_out_features"
-            raise Refused("out_features", expected, offer.out_features)
+        check_width(offer, limits)
         if (noise is not None) != (offer.privacy == "dp"):
             expected = "noise" if offer.privacy == "dp" else "no noise"
             raise Refused("content", f"{expected}, as the offer says", noise)

@@ -118,6 +118,11 @@ class SitePaths:
         """The settings in the configuration."""
         return load_settings(SiteSettings, self.settings_file)
 
+    @property
+    def state(self) -> Path:
+        """The folder of the outbox, of the last offer and of the newest head."""
+        return self.folder / self.settings().state
+
 
 def local_sites(folder: str | Path) -> list[SitePaths]:
     """The sites of a federation on one machine, sorted by name."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from fedran.federation.protocol.class_names import describe_unknown, unknown_lab
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import (
     Envelope,
-    FeatureSource,
     Offer,
     open_envelope,
     require_same_source,
@@ -52,24 +51,12 @@ BATCH_ROWS = 512
 class Site:
     """A client of the federation, with its key, its rows and its outbox."""
 
-    client: str
-    federation: str
+    settings: SiteSettings
     key: SiteKey
     source: Source
     outbox: Outbox
     backbone: Callable[[], Backbone] | None = None
     """Loads the site's frozen network. It is called only for images."""
-    made_by: FeatureSource | None = None
-    """What made the site's features; None: whatever the server says."""
-    min_class_count: int = 5
-    """Classes with fewer rows are withheld: their sums would reveal single rows. Rows with a
-    pseudo-label count."""
-    max_rank_share: float = 1.0
-    """Limit on the rank of a summary, as a share of its rows."""
-    max_out_features: int = 2**16
-    max_upload: int = 64 * 2**20
-    """Limit on the bytes of an upload, besides the budget of the offer."""
-    pseudo_labels: Literal["margin", "none"] = "margin"
     work_bytes: int = 2 * 2**30
     """Memory for random features and what is computed from them."""
 
@@ -85,25 +72,18 @@ class Site:
                 sys.path.append(str(folder))
             source = FunctionSource(settings.entry or "")
         return cls(
-            settings.client,
-            settings.federation,
+            settings,
             SiteKey.load(folder / settings.key),
             source,
             Outbox(folder / settings.state / "outbox"),
-            backbone=backbone_loader(settings.backbone, folder) if settings.backbone else None,
-            made_by=settings.source,
-            min_class_count=settings.min_class_count,
-            max_rank_share=settings.max_rank_share,
-            max_out_features=settings.max_out_features,
-            max_upload=settings.max_upload,
-            pseudo_labels=settings.pseudo_labels,
-            work_bytes=settings.memory_mib * 2**20 // 2,  # the rest: rows, backbone, interpreter
+            backbone_loader(settings.backbone, folder) if settings.backbone else None,
+            settings.memory_mib * 2**20 // 2,  # the rest: rows, backbone, interpreter
         )
 
     def prepare(self, offer: Offer) -> bytes:
         """The envelope for a task: from the outbox, or made now and put there first."""
         offer.require_plain()
-        offer.require(self.federation, self.made_by)
+        offer.require(self.settings.federation, self.settings.source)
         found, answer = self.outbox.envelope(offer.task), self.outbox.receipt(offer.task)
         correctable = answer is not None and answer.correctable
         if found is not None and not correctable:
@@ -134,7 +114,7 @@ class Site:
         This is how rows or a class are withdrawn.
         """
         offer.require_plain()
-        offer.require(self.federation, self.made_by)
+        offer.require(self.settings.federation, self.settings.source)
         offer, found = self._limited(offer), self.outbox.envelope(offer.task)
         if found is None:
             expected = f"an upload for {offer.task} in the outbox, which can be revised"
@@ -162,10 +142,8 @@ class Site:
 
     def _limited(self, offer: Offer) -> Offer:
         """The offer within the limits of this site."""
-        if offer.out_features > self.max_out_features:
-            expected = f"at most {self.max_out_features}, the site's max_out_features"
-            raise Refused("out_features", expected, offer.out_features)
-        return replace(offer, budget_bytes=min(offer.budget_bytes, self.max_upload))
+        check_width(offer, self.settings)
+        return replace(offer, budget_bytes=min(offer.budget_bytes, self.settings.max_upload))
 
     def _make(self, offer: Offer, data: Rows, revision: int) -> Envelope:
         """The signed upload of a task."""
@@ -176,8 +154,8 @@ class Site:
         return seal(
             upload,
             self.key,
-            federation=self.federation,
-            client=self.client,
+            federation=self.settings.federation,
+            client=self.settings.client,
             task=offer.task,
             fingerprint=offer.fingerprint.hash,
             revision=revision,
@@ -185,8 +163,9 @@ class Site:
 
     def _digest(self, data: Rows, offer: Offer) -> str:
         """SHA-256 of everything that an upload is made from: rows, settings and offer."""
-        limits = (self.min_class_count, self.max_rank_share)
-        settings = (*limits, self.pseudo_labels, str(data.X.dtype), data.X.shape)
+        mine = self.settings
+        limits = (mine.min_class_count, mine.max_rank_share)
+        settings = (*limits, mine.pseudo_labels, str(data.X.dtype), data.X.shape)
         asked = (offer.fingerprint.hash, offer.message, offer.group_size, offer.budget_bytes)
         sha = hashlib.sha256(repr((settings, asked, data.y)).encode(errors="surrogateescape"))
         sha.update(np.ascontiguousarray(data.X).data)
@@ -210,13 +189,13 @@ class Site:
             return np.asarray(found)
 
         y = self.with_pseudo_labels(H, data.y, len(data.y) if fits else capacity, offer.task)
-        kept = rows_to_send(y, self.min_class_count, offer.task)
+        kept = rows_to_send(y, self.settings.min_class_count, offer.task)
         n_classes = len({y[i] for i in kept})
         rank = plan(offer.budget_bytes, out_features=width, n_classes=n_classes).rank
         if rank < 1:
             expected = f"room for the sums of {n_classes} classes"
             raise Refused("budget_bytes", expected, offer.budget_bytes)
-        rank = min(rank, width, max(1, int(self.max_rank_share * len(kept))))
+        rank = min(rank, width, max(1, int(self.settings.max_rank_share * len(kept))))
         if in_memory is not None:
             rows = in_memory if len(kept) == len(in_memory) else in_memory[kept]
             labels = [y[i] for i in kept]
@@ -243,10 +222,10 @@ class Site:
         Z = self.extractor(data, offer)(data.X)
         capacity = Summarizer(phi.out_features, rank=1, max_bytes=self.work_bytes).capacity
         y = self.with_pseudo_labels(lambda rows: phi(Z[rows]), data.y, capacity, offer.task)
-        kept = rows_to_send(y, self.min_class_count, offer.task)
+        kept = rows_to_send(y, self.settings.min_class_count, offer.task)
         labels, size = [y[i] for i in kept], offer.group_size
         while True:
-            mixture = condense(Z[kept], labels, phi, size, self.min_class_count)
+            mixture = condense(Z[kept], labels, phi, size, self.settings.min_class_count)
             blob = encode(mixture)
             if len(blob) <= offer.budget_bytes:
                 return blob
@@ -276,7 +255,7 @@ class Site:
         labelled rows, evenly spaced, and decides about the others in groups.
         """
         has = np.array([label is not None for label in y], dtype=bool)
-        if self.pseudo_labels == "none" or has.all() or not has.any():
+        if self.settings.pseudo_labels == "none" or has.all() or not has.any():
             return y
         known, missing = np.flatnonzero(has), np.flatnonzero(~has)
         if len(y) <= capacity:
@@ -332,6 +311,13 @@ def checked_sign(features: NDArray[Any], offer: Offer) -> NDArray[Any]:
             hint="use the server's backbone here, or set kind = 'cosine' at the server",
         )
     return features
+
+
+def check_width(offer: Offer, settings: SiteSettings) -> None:
+    """Refuse an offer with more random features than this site allows."""
+    if offer.out_features > settings.max_out_features:
+        expected = f"at most {settings.max_out_features}, the site's max_out_features"
+        raise Refused("out_features", expected, offer.out_features)
 
 
 def check_labels(y: list[Any], offer: Offer) -> None:

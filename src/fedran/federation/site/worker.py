@@ -59,7 +59,7 @@ class WorkerFailed(ChildProcessError):
     """The child process ended without an answer, or an upload could not be made."""
 
 
-def make_uploads_in_child(
+def work_in_child(
     path: Path, settings: SiteSettings, offer: Offer, content: Content | None = None
 ) -> Problems:
     """``work`` in a child process that has limited time and memory."""
@@ -103,25 +103,13 @@ def make_uploads_in_child(
 
 
 def work(path: Path, offer: Offer, content: Content | None = None) -> Problems:
-    """Make the uploads that an offer asks for, or the contribution to a secure sum."""
-    if content is None:
-        return make_uploads(path, offer)
-    try:
-        files = SumFiles(path.parent / load_settings(SiteSettings, path).state)
-        site, omega = Site.load(path), files.path(offer.task, "omega")
-        encoded = omega.read_bytes() if content.omega else b""
-        files.put_vector(offer.task, make_contribution(site, offer, content, encoded), content)
-    except (Exception, SystemExit) as reason:
-        told = f"task {offer.task}: {text_for_server(reason, path.parent)}"
-        return Problems(told, not isinstance(reason, NoRows))
-    return Problems()
-
-
-def make_uploads(path: Path, offer: Offer) -> Problems:
     """Make the upload of the offered task, and those of earlier tasks that are lost or missing.
 
-    Missing rows of an earlier task are not a problem.
+    Missing rows of an earlier task are not a problem. With ``content``, make the contribution to a
+    secure sum instead.
     """
+    if content is not None:
+        return _contribute(path, offer, content)
     problems, failed = [], False
     try:
         site = Site.load(path)
@@ -140,6 +128,18 @@ def make_uploads(path: Path, offer: Offer) -> Problems:
         failed = True
         problems.append(f"task {offer.task}: {text_for_server(reason, path.parent)}")
     return Problems("; ".join(problems), failed)
+
+
+def _contribute(path: Path, offer: Offer, content: Content) -> Problems:
+    try:
+        files = SumFiles(path.parent / load_settings(SiteSettings, path).state)
+        site, omega = Site.load(path), files.path(offer.task, "omega")
+        encoded = omega.read_bytes() if content.omega else b""
+        files.put_vector(offer.task, make_contribution(site, offer, content, encoded), content)
+    except (Exception, SystemExit) as reason:
+        told = f"task {offer.task}: {text_for_server(reason, path.parent)}"
+        return Problems(told, not isinstance(reason, NoRows))
+    return Problems()
 
 
 def text_for_server(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedran.federation.protocol.identity import base_task
-from fedran.federation.server.entries import Tombstone
+from fedran.federation.server.schema import Cohort, Tombstone
 
 Event = dict[str, Any]
 
@@ -79,17 +79,16 @@ class Counts:
                 for label, n in upload:
                     totals[label] = totals.get(label, 0) + n
 
-    def add_cohorts(self, cohorts: Iterable[tuple[str, str, int, list[str]]]) -> None:
+    def add_cohorts(self, cohorts: Iterable[Cohort]) -> None:
         """Count the members of secure sums, whose uploads were counted for their cohort."""
-        for cohort, name, _, members in cohorts:
-            task = base_task(name)
-            of_task = self.tasks[task]
-            of_task.answered.pop(cohort, None)
-            of_task.uploads += len(members) - 1
-            for member in members:
+        for found in cohorts:
+            of_task = self.tasks[found.task]
+            of_task.answered.pop(found.cohort, None)
+            of_task.uploads += len(found.members) - 1
+            for member in found.members:
                 of_task.answered[member] = "accepted"
                 self.sites[member].uploads += 1
-                self.sites[member].newest_task = task
+                self.sites[member].newest_task = found.task
 
     def add_forgotten(self, tombstones: Iterable[Tombstone]) -> None:
         """Note forgotten uploads. Nothing is expected from their sites any more."""

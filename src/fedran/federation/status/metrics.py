@@ -44,36 +44,23 @@ def render_metrics(status: Status) -> bytes:
         single("head_classes", "gauge", "Classes of the newest head.", head.classes)
         single("head_accuracy", "gauge", "Of the newest head, 0 to 1.", head.accuracy)
         single("head_timestamp_seconds", "gauge", "When it was solved.", head.at)
-    metric(
-        "site_connected",
-        "gauge",
-        "Whether a node of the site is connected.",
-        [({"site": s.client}, None if s.connected is None else int(s.connected)) for s in sites],
-    )
-    metric(
-        "site_last_seen_seconds",
-        "gauge",
-        "Unix time of the site's last sign of life.",
-        [({"site": s.client}, s.last_seen) for s in sites],
-    )
-    metric(
-        "site_rows",
-        "gauge",
-        "Rows in the accepted uploads of a site.",
-        [({"site": s.client}, s.rows) for s in sites],
-    )
-    metric(
-        "task_uploads",
-        "gauge",
-        "Accepted uploads of a task.",
-        [({"task": t.task, "state": t.state}, t.uploads) for t in status.tasks],
-    )
-    metric(
-        "task_missing",
-        "gauge",
-        "Sites that have not answered a task.",
-        [({"task": t.task, "state": t.state}, len(t.missing)) for t in status.tasks],
-    )
+
+    def per_site(name: str, meaning: str, values: Iterable[float | int | None]) -> None:
+        names = ({"site": site.client} for site in sites)
+        metric(name, "gauge", meaning, zip(names, values, strict=True))
+
+    def per_task(name: str, meaning: str, values: Iterable[int]) -> None:
+        names = ({"task": task.task, "state": task.state} for task in status.tasks)
+        metric(name, "gauge", meaning, zip(names, values, strict=True))
+
+    connected = (None if s.connected is None else int(s.connected) for s in sites)
+    per_site("site_connected", "Whether a node of the site is connected.", connected)
+    last_seen = (site.last_seen for site in sites)
+    per_site("site_last_seen_seconds", "Unix time of the site's last sign of life.", last_seen)
+    per_site("site_rows", "Rows in the accepted uploads of a site.", (s.rows for s in sites))
+    per_task("task_uploads", "Accepted uploads of a task.", (t.uploads for t in status.tasks))
+    missing = (len(task.missing) for task in status.tasks)
+    per_task("task_missing", "Sites that have not answered a task.", missing)
     return ("\n".join(lines) + "\n").encode()
 
 

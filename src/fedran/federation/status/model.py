@@ -7,19 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fedran.federation.secure.attempt import STAGES, Stage
-
-
-@dataclass(frozen=True)
-class HeadStatus:
-    """The newest classifier."""
-
-    at: float
-    task: str
-    classes: int
-    bytes: int
-    digest: str
-    accuracy: float | None
-    """On the server's validation set, from 0 to 1; None without one."""
+from fedran.federation.server.influence import InfluenceTable
+from fedran.federation.server.schema import Cohort, SolvedHead
 
 
 @dataclass(frozen=True)
@@ -31,40 +20,6 @@ class HeldStatus:
     reason: str
     commands: list[str]
     """What the operator may do: forget an upload, or put the classifier into service."""
-
-
-@dataclass(frozen=True)
-class InfluenceLine:
-    """The accuracy without a site, or without one of its uploads."""
-
-    client: str
-    task: str
-    """Empty for all uploads of the site."""
-    rows: int
-    without: float
-    gain: float
-    """Points by which the accuracy is higher without it."""
-    replayed: float | None
-    """The accuracy without it by replay, where that was tried."""
-
-
-@dataclass(frozen=True)
-class InfluenceStatus:
-    """What `fedran federation influence` last found, most harmful first."""
-
-    at: float
-    accuracy: float
-    lines: list[InfluenceLine]
-
-
-@dataclass(frozen=True)
-class CohortStatus:
-    """A secure sum that the server has."""
-
-    cohort: str
-    task: str
-    members: list[str]
-    rows: int
 
 
 @dataclass(frozen=True)
@@ -209,7 +164,7 @@ class Status:
     """Bytes of all signed envelopes that arrived."""
     transport: int | None
     """Bytes at the transport in all known runs, in both directions."""
-    head: HeadStatus | None
+    head: SolvedHead | None
     tasks: list[TaskStatus]
     """Newest first."""
     sites: list[SiteStatus]
@@ -217,7 +172,7 @@ class Status:
     """Uploads that wait for a decision."""
     problems: list[Problem]
     """Newest first, at most 200."""
-    history: list[HeadStatus] = field(default_factory=list)
+    history: list[SolvedHead] = field(default_factory=list)
     """The heads so far, oldest first, at most 200."""
     certificate_expires: float | None = None
     """When the server's certificate expires, in Unix seconds; None without one."""
@@ -226,10 +181,11 @@ class Status:
     epoch: str = ""
     """Of the state; another one after it was restored, repaired or corrected."""
     held: HeldStatus | None = None
-    influence: InfluenceStatus | None = None
+    influence: InfluenceTable | None = None
+    """What `fedran federation influence` last found."""
     roster: str = ""
     """With secure sums: the fingerprint of the roster, which sites compare."""
-    cohorts: list[CohortStatus] = field(default_factory=list)
+    cohorts: list[Cohort] = field(default_factory=list)
     """Secure sums that the server has, oldest first."""
     sums: list[SumStatus] = field(default_factory=list)
     """Secure sums that are under way or wait for sites."""

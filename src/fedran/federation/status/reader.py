@@ -9,8 +9,9 @@ import json
 import math
 import shlex
 import time
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,16 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.coordinator import FOLDER as SUMS
 from fedran.federation.secure.pinning import roster_fingerprint
 from fedran.federation.server.database import Database
-from fedran.federation.server.entries import Charge, Run, SolvedHead, Task, Waiting
-from fedran.federation.server.events import read_events
+from fedran.federation.server.events import EventLog
+from fedran.federation.server.influence import Influence, InfluenceTable
 from fedran.federation.server.ledger import Ledger, over_budget, spent
+from fedran.federation.server.schema import Charge, Cohort, Run, SolvedHead, Task, Waiting
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 from fedran.federation.status.connections import Connections
 from fedran.federation.status.counts import Counts, Event, SiteCounts, TaskCounts
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import (
-    CohortStatus,
-    HeadStatus,
     HeldStatus,
-    InfluenceLine,
-    InfluenceStatus,
     Problem,
     SiteStatus,
     Status,
@@ -88,7 +86,16 @@ class Reader:
         counts = stored.counts
         known = {task.task: task for task in stored.tasks}
         names = list(dict.fromkeys((*known, *counts.tasks)))
-        sites = self._sites(stored, connections, notes)
+        secure, roster = self.settings.privacy != "none", self._roster(notes)
+        uploaded = counts.sites.keys()
+        if roster is None:  # nobody counts as removed
+            members = {client for client in uploaded if not is_cohort(client)}
+        else:
+            members = set(roster)
+        sites = [
+            _site(stored, connections, client, client in members)
+            for client in sorted(members | uploaded)
+        ]
         notes += class_warnings({s.client: [c for c, _ in s.classes] for s in sites if s.classes})
         return Status(
             at=now,
@@ -101,37 +108,29 @@ class Reader:
             disk_bytes=disk_bytes(self.state),
             payload=sum(site.bytes for site in counts.sites.values()),
             transport=_sum_of_bytes(stored.runs, "received", "sent"),
-            head=_head(stored.heads[-1]) if stored.heads and stored.records else None,
+            head=stored.heads[-1] if stored.heads and stored.records else None,
             tasks=[_task(stored, name, known.get(name), active) for name in reversed(names)],
             sites=sites,
             quarantine=self._quarantine(stored.quarantine),
             problems=_problems(counts.problems),
-            history=[_head(head) for head in stored.heads[-MAX_HEADS:]],
+            history=stored.heads[-MAX_HEADS:],
             certificate_expires=expires,
             notes=notes,
             epoch=stored.epoch,
             held=self._held(stored.held),
             influence=_influence(stored.influence),
-            roster=self._roster_fingerprint(),
-            cohorts=[
-                CohortStatus(cohort, base_task(task), members, rows)
-                for cohort, task, rows, members in stored.cohorts
-            ],
-            sums=self._sums(stored),
+            roster="" if roster is None or not secure else roster_fingerprint(roster),
+            cohorts=stored.cohorts,
+            sums=self._sums(stored, roster or {}),
             budget=self._budget(stored.ledger),
         )
 
-    def _roster_fingerprint(self) -> str:
-        if self.settings.privacy == "none":
-            return ""
-        clients = self._roster()
-        return "" if clients is None else roster_fingerprint(clients)
-
-    def _roster(self) -> dict[str, str] | None:
-        """The roster; None if it cannot be read. The list of sites says so then."""
+    def _roster(self, notes: list[str]) -> dict[str, str] | None:
+        """The sites that may send, with their keys; None if they cannot be read."""
         try:
             return Roster.load(self.folder / self.settings.roster).clients
-        except (ValueError, OSError):
+        except (ValueError, OSError) as reason:
+            notes.append(f"The roster cannot be read: {reason}")
             return None
 
     def _budget(self, ledger: list[Charge]) -> str:
@@ -154,7 +153,7 @@ class Reader:
             )
         return told
 
-    def _sums(self, stored: Stored) -> list[SumStatus]:
+    def _sums(self, stored: Stored, roster: Mapping[str, str]) -> list[SumStatus]:
         """Secure sums that are under way, as the server noted them. They change meanwhile.
 
         Charged sums that no attempt repeats now are among them, with their members in the roster.
@@ -167,7 +166,6 @@ class Reader:
             if note.get("stage") and set(names) <= note.keys()
         ]
         attempts = {charge.task: charge.attempt for charge in stored.ledger}
-        roster = self._roster() or {}
         for task in stored.unfinished.keys() - {opened.task for opened in found}:
             members = list(stored.unfinished[task])
             here = [site for site in members if site in roster]
@@ -179,9 +177,9 @@ class Reader:
 
     def _held(self, content: str) -> HeldStatus | None:
         """The head that is held back, with the commands that end this."""
-        found = json.loads(content) if content else None
-        if found is None:
+        if not content:
             return None
+        found = json.loads(content)
         base = ["fedran", "federation"]
         commands = [
             [*base, "forget", str(self.given), client, "--task", base_task(task)]
@@ -208,7 +206,7 @@ class Reader:
                 found.unfinished = Ledger(database).members_of_unfinished()
                 found.counts.add_cohorts(found.cohorts)
                 found.counts.add_forgotten(database.tombstones())
-                for event in read_events(database, without="accepted"):
+                for event in EventLog(database).read(without="accepted"):
                     found.counts.add_event(event)
         except FileNotFoundError:
             return Stored()
@@ -217,39 +215,17 @@ class Reader:
             return Stored(records=None)
         return found
 
-    def _sites(
-        self, stored: Stored, connections: Connections, notes: list[str]
-    ) -> list[SiteStatus]:
-        uploaded = stored.counts.sites.keys()
-        try:
-            roster = set(Roster.load(self.folder / self.settings.roster).clients)
-        except (ValueError, OSError) as reason:
-            notes.append(f"The roster cannot be read: {reason}")
-            roster = {client for client in uploaded if not is_cohort(client)}  # nobody was removed
-        clients = sorted(roster | uploaded)
-        return [_site(stored, connections, client, client in roster) for client in clients]
-
     def _quarantine(self, waiting: list[Waiting]) -> list[Problem]:
         """Uploads in quarantine, each with the command that accepts it."""
         found = []
         for upload in waiting:
-            client, task = upload.client, upload.task
+            who = upload.client, upload.task
             accept, reject = (
-                shlex.join(["fedran", "federation", verb, str(self.given), client, task])
+                shlex.join(["fedran", "federation", verb, str(self.given), *who])
                 for verb in ("accept", "reject")
             )
-            found.append(
-                Problem(
-                    at=upload.at,
-                    client=client,
-                    task=task,
-                    outcome="quarantined",
-                    reason=upload.reason,
-                    verified=True,
-                    command=accept,
-                    other_command=reject,
-                )
-            )
+            problem = Problem(upload.at, *who, "quarantined", upload.reason, verified=True)
+            found.append(replace(problem, command=accept, other_command=reject))
         return found
 
 
@@ -264,7 +240,7 @@ class Stored:
     runs: list[Run] = field(default_factory=list)
     quarantine: list[Waiting] = field(default_factory=list)
     seen: dict[str, float] = field(default_factory=dict)
-    cohorts: list[tuple[str, str, int, list[str]]] = field(default_factory=list)
+    cohorts: list[Cohort] = field(default_factory=list)
     ledger: list[Charge] = field(default_factory=list)
     unfinished: dict[str, tuple[str, ...]] = field(default_factory=dict)
     flower: str = ""
@@ -284,16 +260,12 @@ def disk_bytes(folder: Path) -> int:
     return total
 
 
-def _head(head: SolvedHead) -> HeadStatus:
-    return HeadStatus(head.at, head.task, head.classes, head.bytes, head.digest, head.accuracy)
-
-
-def _influence(content: str) -> InfluenceStatus | None:
-    found = json.loads(content) if content else None
-    if found is None:
+def _influence(content: str) -> InfluenceTable | None:
+    if not content:
         return None
-    lines = [InfluenceLine(**line) for line in found["lines"]]
-    return InfluenceStatus(found["at"], found["accuracy"], lines)
+    found = json.loads(content)
+    lines = tuple(Influence(**line) for line in found["lines"])
+    return InfluenceTable(found["at"], found["accuracy"], lines)
 
 
 def _task(

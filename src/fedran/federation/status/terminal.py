@@ -1,4 +1,4 @@
-"""The status as text in a terminal, at least 80 columns wide."""
+"""The status of a server, and that of a site, as text in a terminal of at least 80 columns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.table import Table
 from fedran.core.errors import shortened
 from fedran.federation.protocol.identity import is_cohort
 from fedran.federation.server.influence import InfluenceTable
+from fedran.federation.site.report import SiteReport
 from fedran.federation.status.format import (
     NOTHING,
     format_age,
@@ -22,7 +23,6 @@ from fedran.federation.status.format import (
     format_uploads,
 )
 from fedran.federation.status.model import (
-    InfluenceStatus,
     Problem,
     SiteStatus,
     Status,
@@ -32,7 +32,7 @@ from fedran.federation.status.model import (
 MAX_SITES = 60
 """Sites that are listed. The rest is counted."""
 MAX_SHOWN = 8
-"""Classes per site, and problems, that are listed. The rest is counted."""
+"""Classes per site or upload, and problems, that are listed. The rest is counted."""
 
 
 def print_status(status: Status, console: Console) -> None:
@@ -69,7 +69,7 @@ def print_status(status: Status, console: Console) -> None:
         console.print(f"  and {len(problems) - MAX_SHOWN} more; --json prints all")
 
 
-def print_influence(found: InfluenceStatus | InfluenceTable, console: Console) -> None:
+def print_influence(found: InfluenceTable, console: Console) -> None:
     """Print the accuracy without each site or upload."""
     table = _table("without", "task", right=("rows", "accuracy", "gain", "by replay"))
     for line in found.lines:
@@ -183,9 +183,10 @@ def _print_sites(sites: list[SiteStatus], now: float, console: Console) -> None:
     table = _table(*columns, right=("uploads", "bytes", "rows"))
     hidden, sites = len(sites) - MAX_SITES, sites[:MAX_SITES]
     for site in sites:
+        outside = "cohort" if is_cohort(site.client) else "not in roster"
         table.add_row(
             escape(site.client),
-            connected[site.connected] if site.in_roster else _outside(site.client),
+            connected[site.connected] if site.in_roster else outside,
             format_age(None if site.last_seen is None else now - site.last_seen),
             escape(site.newest_task or NOTHING),
             str(site.uploads),
@@ -204,10 +205,6 @@ def _print_sites(sites: list[SiteStatus], now: float, console: Console) -> None:
             _print_indented(f"[bold]{escape(site.client)}[/]: {escape(shown)}", console)
 
 
-def _outside(client: str) -> str:
-    return "cohort" if is_cohort(client) else "not in roster"
-
-
 def _print_indented(markup: str, console: Console) -> None:
     console.print(Padding(markup, (0, 0, 0, 2)))
 
@@ -220,3 +217,71 @@ def _table(*left: str, right: tuple[str, ...]) -> Table:
     for name in right:
         table.add_column(name, justify="right", overflow="fold")
     return table
+
+
+def print_site(report: SiteReport, console: Console) -> None:
+    """Print the state of a site. Text from other machines is escaped."""
+    colour, state = ("green", "running") if report.running else ("red", "not running")
+    name = f"[bold]{escape(report.client)}[/] of {escape(report.federation)}"
+    console.print(f"{name}  site [{colour}]{state}[/]")
+    if report.connection:
+        age = None if report.last_contact is None else report.at - report.last_contact
+        console.print(f"{escape(report.connection)} (checked {format_age(age)})")
+    else:
+        console.print(f"server {escape(report.server)}, never tried")
+    if report.head_at is None:
+        console.print("no classifier yet")
+    else:
+        age = report.at - report.head_at
+        console.print(f"classifier {report.head_classes} classes, received {format_age(age)}")
+    console.print(
+        f"disk {format_bytes(report.disk_bytes)} used, {format_bytes(report.disk_free)} free"
+    )
+    console.print(", ".join(f"{name} {found}" for name, found in report.versions.items()))
+    if report.ca_expires is not None:
+        days = (report.ca_expires - report.at) / 86400
+        console.print(f"ca.crt expires in {days:.0f} days")
+    for alarm in report.alarms[-3:]:
+        console.print(
+            f"[bold red]ALARM[/] a run brought an app that is not fedran's, and was refused: "
+            f"{escape(str(alarm.get('reason', '')))}"
+        )
+    if report.roster:
+        console.print(f"roster {report.roster}")
+    if report.roster_changed:
+        console.print(
+            "[bold red]The server shows another roster[/]: this site takes part in no secure sum "
+            "until it is pinned; see `fedran federation roster`"
+        )
+    for found in report.sums:
+        if found.code == "refused":
+            console.print(
+                f"  [bold]{escape(found.task)}[/]: [bold red]this site refuses[/], and tells the "
+                f"server no reason: {escape(found.reason)}. `fedran federation repeat` tries again",
+                soft_wrap=True,
+            )
+            continue
+        members = f", sum of {', '.join(found.members)}" if found.members else ""
+        console.print(
+            f"  [bold]{escape(found.task)}[/]: secure sum, attempt {found.attempt}, "
+            f"{escape(found.code)}, answered up to {found.stage}{escape(members)}"
+        )
+    if report.epsilon is not None:
+        console.print(
+            f"a person with rows in all these sums has spent epsilon {report.epsilon:.3g}, by this "
+            "site's own record"
+        )
+    if report.sums and not report.tasks:
+        return
+    console.print("\n[bold]Uploads[/]" if report.tasks else "\nno upload was made yet")
+    for task in report.tasks:
+        console.print(
+            f"  [bold]{escape(task.task)}[/]: {escape(task.code)}, {format_bytes(task.bytes)}, "
+            f"made {format_age(report.at - task.made)}"
+        )
+        for what, classes in (("contains", task.classes), ("withheld", task.withheld)):
+            if classes:
+                shown = shortened([f"{format_label(c)} ({n:,})" for c, n in classes], MAX_SHOWN)
+                console.print(f"    {what}: {escape(shown)}")
+        if task.reason:
+            console.print(f"    {escape(task.reason)}", soft_wrap=True)

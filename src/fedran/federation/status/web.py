@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from fedran.core.labels import sort_key
 from fedran.federation.protocol.identity import is_cohort
+from fedran.federation.server.schema import SolvedHead
 from fedran.federation.status.format import (
     format_bytes,
     format_count,
@@ -30,7 +31,7 @@ from fedran.federation.status.format import (
     format_uploads,
 )
 from fedran.federation.status.metrics import CONTENT_TYPE, render_metrics
-from fedran.federation.status.model import HeadStatus, SiteStatus, Status
+from fedran.federation.status.model import SiteStatus, Status
 from fedran.federation.status.reader import Reader
 
 LOOPBACK = "127.0.0.1"
@@ -49,30 +50,25 @@ _STYLE, _SCRIPT = (
 )
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader(_PACKAGE, _TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {"style": _STYLE, "script": _SCRIPT}
-    environment.tests |= {"cohort": is_cohort}
-    environment.filters |= {
-        "bytes": format_bytes,
-        "duration": format_duration,
-        "datetime": lambda at: datetime.fromtimestamp(at, UTC),
-        "label": format_label,
-        "origin": format_origin,
-        "percent": format_percent,
-        "plural": format_count,
-        "uploads": format_uploads,
-    }
-    return environment
-
-
-_ENVIRONMENT = _environment()
+_ENVIRONMENT = Environment(
+    loader=PackageLoader(_PACKAGE, _TEMPLATES),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.globals |= {"style": _STYLE, "script": _SCRIPT}
+_ENVIRONMENT.tests |= {"cohort": is_cohort}
+_ENVIRONMENT.filters |= {
+    "bytes": format_bytes,
+    "duration": format_duration,
+    "datetime": lambda at: datetime.fromtimestamp(at, UTC),
+    "label": format_label,
+    "origin": format_origin,
+    "percent": format_percent,
+    "plural": format_count,
+    "uploads": format_uploads,
+}
 
 
 def render_page(status: Status) -> bytes:
@@ -90,7 +86,7 @@ def _render(template: str, status: Status) -> bytes:
     return _ENVIRONMENT.get_template(template).render(status=status, **parts).encode()
 
 
-def _accuracy_chart(history: Sequence[HeadStatus]) -> dict[str, Any] | None:
+def _accuracy_chart(history: Sequence[SolvedHead]) -> dict[str, Any] | None:
     """The accuracy of all heads as points of a line; None with fewer than two.
 
     The vertical axis ends at the nearest multiples of 10 %, so that changes can be seen.
