@@ -14,9 +14,6 @@ million more in its synthesis.
 
 Each kind of execution is compared with the first one: "off by" is the largest difference of a
 weight after the second task, relative to the largest weight of the same tensor.
-
-``--vit weights/vit_tiny_patch16_224.safetensors`` times the forward pass of a frozen ViT
-instead, as the prompt methods compute its features. It is ``seconds_per_row`` of a configuration.
 """
 
 from __future__ import annotations
@@ -30,12 +27,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedran.methods.prompted.frozen_vit import frozen_vit
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import make_method
 from fedran.methods.trained.training.local_training import fast_convolutions
 from fedran.methods.trained.training.messages import pack_tensors, unpack_tensors
-from fedran.methods.trained.training.rows import as_tensor
 from fedran.methods.trained.training.synthesis import Synthesis, SynthesisPlan
 from fedran.methods.trained.training.weights import student_network, teacher_network
 
@@ -174,17 +169,8 @@ def synthesis_seconds(job: Federation, full: Any, state: Any) -> float:
     return full.planned_rounds * drawing + distilled * distilling
 
 
-def forward_seconds(path: str, options: argparse.Namespace) -> float:
-    """Seconds per image of a frozen ViT: the best of five passes over a client's rows."""
-    job = Federation(None, options.rows, options.device)
-    vit = frozen_vit(path, options.device, options.precision)
-    X = as_tensor(job.data(0)[0].X, options.device)
-    passes = [job.seconds(lambda: vit.embed(X))[0] for _ in range(6)]
-    return min(passes[1:]) / len(X)
-
-
 def main() -> None:
-    """Print one line per method and execution, or the time of a forward pass."""
+    """Print one line per method and execution."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--methods", default=",".join(METHODS))
@@ -192,11 +178,7 @@ def main() -> None:
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--rows", type=int, default=2000, help="images per client")
-    parser.add_argument("--vit", help="file or folder of a ViT, of which a forward pass is timed")
     options = parser.parse_args()
-    if options.vit:
-        print(f"seconds_per_row = {forward_seconds(options.vit, options):.3g}")
-        return
     print(f"torch {torch.__version__}, {options.network}, {options.precision}")
     for key in options.methods.split(","):
         first = None
