@@ -4,10 +4,10 @@
 
 First the seconds of a forward pass of the frozen network, per image: ``seconds_per_row`` of a
 configuration. Then one client trains on random images in the second task of a stream, first to warm
-up and then for the measurement. One line of JSON per method, with figures for steps that are launched one by one and
-for recorded ones: images per second of training, the seconds that a run of CIFAR-100 with 5 rounds
-of 5 epochs per task would train, images per second of inference, and the largest memory of the
-device. ``off_by`` is the relative distance between the two results.
+up and then for the measurement. One line of JSON per method, with figures for steps that are
+launched one by one and for recorded ones: images per second of training, the seconds that a run of
+CIFAR-100 with 5 rounds of 5 epochs per task would train, images per second of inference, and the
+largest memory of the device. ``off_by`` is the relative distance between the two results.
 """
 
 from __future__ import annotations
