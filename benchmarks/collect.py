@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedran.bench.report.build import load_results
+from fedran.bench.report.export import markdown_page
 from fedran.bench.report.figures.accuracy_bytes import overview_svg
-from fedran.bench.report.markdown import markdown_page
 from fedran.bench.report.pages import Page, make_pages
 from fedran.bench.report.tables.table import date_range
 from fedran.bench.results.result import Result
@@ -122,7 +122,8 @@ def _overview(results: Sequence[Result], first: Page, others: Sequence[Page]) ->
         GOALS,
         "\n".join(table(results)),
         WHY.format(vtab_note=vtab_note(results)),
-        "Computed by `python benchmarks/collect.py` from results of " + date_range(results) + ".",
+        "Computed by `python benchmarks/collect.py` from results of "
+        f"{date_range(r.date for r in results)}.",
         "## Time",
         "\n".join(minutes(results)),
     ]

@@ -18,8 +18,8 @@ import numpy as np
 
 import fedran
 from choosing import Lines
+from fedran.bench.report.export import markdown_page, pipe_table
 from fedran.bench.report.leakage import STUDY, read_leakage, short_table
-from fedran.bench.report.markdown import markdown_page, pipe_table
 from fedran.bench.report.pages import leakage_page
 from fedran.core.dp import Budget, Mechanism
 from fedran.core.nystrom import totals_to_summary

@@ -18,12 +18,11 @@ from fedran.methods.analytic.fedcgs import FedCGS
 from fedran.methods.analytic.fedcof import FedCOF
 from fedran.methods.analytic.fedncm import FedNCM
 from fedran.methods.analytic.fedpft import FedPFT
-from fedran.methods.analytic.fedran import FedRAN, FedRANUncentred
+from fedran.methods.analytic.fedran import FedRAN, FedRANMargin, FedRANPrototype, FedRANUncentred
 from fedran.methods.analytic.fedran_dp import FedRANDP
 from fedran.methods.analytic.fedran_mixture import FedRANMixture
 from fedran.methods.analytic.fedran_paper import FedRANPaper
 from fedran.methods.analytic.fedran_secure import FedRANSecure
-from fedran.methods.analytic.fedran_ssl import FedRANMargin, FedRANPrototype
 from fedran.methods.analytic.gh_ofl import GHOFLLDA, GHOFLFisherMix
 from fedran.methods.analytic.loranpac import LoRanPAC
 from fedran.methods.analytic.ranpac import RanPAC

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedran.bench.report.markdown import markdown_page, markdown_table
+from fedran.bench.report.export import markdown_page, markdown_table
 from fedran.bench.report.pages import make_pages
 from fedran.bench.report.tables.table import Cell, Column, Table
 from helpers.made_up import comparison, made_up

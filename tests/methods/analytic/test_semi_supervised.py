@@ -6,8 +6,7 @@ import pytest
 from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.dataset import Dataset
 from fedran.data.stream import make_stream
-from fedran.methods.analytic.fedran import FedRAN
-from fedran.methods.analytic.fedran_ssl import FedRANMargin, FedRANPrototype
+from fedran.methods.analytic.fedran import FedRAN, FedRANMargin, FedRANPrototype
 from fedran.methods.protocol import ClientData, Spec
 from helpers.toy_federation import distance, in_order, random_features, ridge
 

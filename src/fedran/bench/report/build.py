@@ -139,7 +139,7 @@ def html_page(
         runs=counted(len(results), "run"),
         methods=counted(len({r.key for r in results}), "method"),
         datasets=counted(len({r.dataset for r in results}), "dataset"),
-        dates=date_range(results),
+        dates=date_range(r.date for r in results),
         sections=first_terms(page.sections),
         drawings={slug: Markup(inline(drawings[slug], slug)) for slug in shown},  # noqa: S704
         version=fedran.__version__,

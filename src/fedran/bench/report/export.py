@@ -1,16 +1,29 @@
-"""Tables as plain text for the terminal, and as CSV and LaTeX files. No matplotlib is needed."""
+"""The report in other formats: text for the terminal, Markdown, and CSV and LaTeX files.
+
+No matplotlib is needed.
+"""
 
 from __future__ import annotations
 
 import csv
+import html
 import io
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedran.bench.report.figures.chart import slug
 from fedran.bench.report.leakage import Measured
-from fedran.bench.report.pages import as_comparison, make_pages
-from fedran.bench.report.tables.table import Cell, Table, beta_text, number_columns, text_columns
+from fedran.bench.report.pages import Page, as_comparison, make_pages
+from fedran.bench.report.section import first_terms
+from fedran.bench.report.tables.table import (
+    NOTHING,
+    Cell,
+    Table,
+    beta_text,
+    number_columns,
+    text_columns,
+)
 from fedran.bench.results.grouping import by_setting, comparisons, groups, row_order
 from fedran.bench.results.metrics import task_seconds
 from fedran.bench.results.result import Result
@@ -28,6 +41,7 @@ _LATEX = {
     "[": "{[}",  # at the start of a row it would be an argument of the line break before it
     **{c: f"\\{c}" for c in "&%$#_{}"},
 }
+_MARKDOWN_MARKS = {"": "{}", "best": "**{}**", "second": "<u>{}</u>"}
 _LATEX_MARKS = {"": "{}", "best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
 
 
@@ -79,6 +93,86 @@ def text_table(table: Table) -> str:
         for line in lines
     ]
     return "\n".join([printable(table.title, 200), "", *aligned])
+
+
+def markdown_page(page: Page) -> str:
+    """Verdict and sections, without title and figures. Terms come at their first use.
+
+    Folded sections are folded here too: MkDocs and GitHub show the element ``details``.
+    """
+    parts = []
+    if page.verdict:
+        where = f" for {markdown_text(page.where)}" if page.where else ""
+        lines = [f"{i}. {markdown_text(line)}" for i, line in enumerate(page.verdict, 1)]
+        parts.append("\n".join([f"**Verdict**{where}:", "", *lines]))
+    for section, terms in first_terms(page.sections):
+        if section.folded:
+            parts.append(f'<details markdown="1"><summary>{markdown_text(section.title)}</summary>')
+        elif section.title:
+            parts.append(f"## {markdown_text(section.title)}")
+        parts += map(markdown_text, section.intro)
+        if terms:
+            parts.append(
+                "\n".join(f"- {term}: {markdown_text(meaning)}" for term, meaning in terms.items())
+            )
+        parts += map(markdown_table, section.shown)
+        parts += ["</details>"] if section.folded else []
+    return "\n\n".join(parts)
+
+
+def markdown_table(table: Table) -> str:
+    """Title, note, pipe table, and the commands and dates of the measurements.
+
+    Columns of one group carry its name. Figures that are printed in the paper or computed are in
+    italics.
+    """
+    lines = [f"### {markdown_text(table.title)}", ""]
+    if table.note:
+        lines += [markdown_text(table.note), ""]
+    lines.append(pipe_table(table))
+    if table.results:
+        lines += ["", f"Produced by {', '.join(map(_code, table.commands))} on {table.dates}."]
+    return "\n".join(lines)
+
+
+def pipe_table(table: Table) -> str:
+    """The headings and rows alone."""
+    lines = [_markdown_row([markdown_text(c.label) for c in table.columns])]
+    lines.append("|" + "|".join("---:" if c.numeric else "---" for c in table.columns) + "|")
+    for block in table.blocks:
+        for i, row in enumerate(block):
+            first = "" if i else _markdown_cell(row[0])
+            lines.append(_markdown_row([first, *map(_markdown_cell, row[1:])]))
+    return "\n".join(lines)
+
+
+def markdown_text(foreign: str) -> str:
+    r"""One line in which nothing is markup.
+
+    >>> print(markdown_text("a|b <i> *c* A_avg _d_"))
+    a&#124;b &lt;i&gt; \*c\* A_avg \_d\_
+    """
+    safe = html.escape(printable(foreign, 4000), quote=False).replace("|", "&#124;")
+    safe = re.sub(r"([\\`*\[\]])", r"\\\1", safe)
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", safe)
+
+
+def _code(foreign: str) -> str:
+    """A command as code; characters that could end the code or be markup are left out.
+
+    >>> _code("fedran run a`b.toml")
+    '`fedran run ab.toml`'
+    """
+    return f"`{re.sub(r'[`|<>&]', '', printable(foreign, 4000))}`"
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    inner = _MARKDOWN_MARKS[cell.mark].format(markdown_text(cell.text))
+    return f"*{inner}*" if cell.muted and cell.text not in ("", NOTHING) else inner
 
 
 def csv_table(table: Table) -> str:

@@ -8,8 +8,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from fedran.bench.report.section import Section
-from fedran.bench.report.tables.table import NOTHING, Block, Cell, Table, number, number_columns
-from fedran.bench.report.tables.table import text_columns as texts
+from fedran.bench.report.tables.table import (
+    NOTHING,
+    Block,
+    Cell,
+    Table,
+    date_range,
+    number,
+    number_columns,
+    text_columns,
+)
 from fedran.data.catalogue import dataset_title
 from fedran.leakage.attacks import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
 from fedran.wire.sizes import human_bytes
@@ -117,7 +125,7 @@ def short_table(measured: Sequence[Measured]) -> Table:
             m = lines.get((dataset, name))
             row += [number(m.auc, 3), _rate(m.tpr), _head(m)] if m else [Cell(NOTHING)] * 3
         blocks.append([row])
-    columns = [*texts("message")]
+    columns = text_columns("message")
     for dataset in datasets:
         backbone = dataset_title(dataset).partition(", ")[2]
         columns += number_columns("AUC", "TPR at 0.1 %", "head alone", group=backbone)
@@ -170,14 +178,14 @@ def _findings(dataset: str, own: Sequence[Measured]) -> Table:
         for m in own
     ]
     columns = [
-        *texts("message"),
+        *text_columns("message"),
         *number_columns("size", "single rows", "rows in the factor", "small classes"),
         *number_columns("AUC", "TPR at 0.1 %", "head alone"),
     ]
     first = own[0]
     note = (
         f"The site has {first.members:,} rows. Summaries have M = {first.out_features} random "
-        f"features. Made by {first.command} on {_dates(own)}."
+        f"features. Made by {first.command} on {date_range(m.date for m in own)}."
     )
     title = f"What attacks find: {dataset_title(dataset)}"
     return Table(title, columns, [[row] for row in rows], note)
@@ -196,21 +204,16 @@ def _parts(dataset: str, own: Sequence[Measured]) -> Table:
         for m in own
     ]
     columns = [
-        *texts("message"),
+        *text_columns("message"),
         *number_columns("span or groups", "class mean", "scatter", "which site"),
     ]
     note = (
         "The AUC of the strongest attack that uses only this part of the message. Scatter includes "
         "the Mahalanobis distances. Which site: telling rows of the site from rows of the others "
-        f"in the sum. Made by {own[0].command} on {_dates(own)}."
+        f"in the sum. Made by {own[0].command} on {date_range(m.date for m in own)}."
     )
     title = f"Which part of a message tells members: {dataset_title(dataset)}"
     return Table(title, columns, [[row] for row in rows], note, collapsed=True)
-
-
-def _dates(own: Iterable[Measured]) -> str:
-    days = sorted({m.date for m in own})
-    return " to ".join(dict.fromkeys([days[0], days[-1]]))
 
 
 def _head(m: Measured) -> Cell:

@@ -261,5 +261,5 @@ def _where(case: tuple[Setting, float | None], found: Sequence[Group]) -> str:
     classes = len(found[0].first.classes)
     uneven = "uneven split" if beta is not None and beta < 1 else "split"
     skew = "" if beta is None else f", {uneven} (β = {beta:g}; a smaller β is more uneven)"
-    tasks, clients = setting.frame.split(", ")[:2]
+    tasks, clients = counted(setting.tasks, "task"), counted(setting.clients, "client")
     return f"{title}: {classes} classes in {tasks}, {clients}{skew}"

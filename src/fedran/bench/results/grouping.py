@@ -201,12 +201,6 @@ def _precedence(r: Result) -> int:
     return _ACCOMPANYING.index(r.study) + 1 if r.study in _ACCOMPANYING else 0
 
 
-def beta_of(result: Result) -> float | None:
-    """The skew of the partition, where the partitioner has one."""
-    beta = result.stream.get("beta")
-    return None if beta is None else float(beta)
-
-
 def machine_of(result: Result) -> str:
     """The machine of a run, and how many runs shared it."""
     beside = result.side_by_side
@@ -223,7 +217,8 @@ def groups(results: Iterable[Result], by_machine: bool = False) -> list[Group]:
     """
     found: dict[tuple[Setting, float | None, str, str], dict[str, Result]] = {}
     for r in results:
-        repeats = (Setting.of(r), beta_of(r), identity(r), machine_of(r) if by_machine else "")
+        beta = None if r.stream.get("beta") is None else float(r.stream["beta"])
+        repeats = (Setting.of(r), beta, identity(r), machine_of(r) if by_machine else "")
         runs, seeds = found.setdefault(repeats, {}), as_text(r.seeds)
         if seeds not in runs or runs[seeds].date <= r.date:
             runs[seeds] = r

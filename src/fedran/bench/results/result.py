@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -241,11 +241,7 @@ def read_results(paths: Iterable[Path]) -> list[Result]:
     """All results of some JSON Lines files. Of runs repeated on one machine the last counts."""
     found: dict[tuple[str, str, str, str, int], Result] = {}
     for path in paths:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            try:
-                result = Result.from_json(line)
-            except ValueError as reason:
-                raise ValueError(f"{path}, line {number}: {reason}") from None
+        for result in _parse(path, path.read_text(encoding="utf-8").splitlines()):
             where = (result.machine, result.side_by_side)
             found[(result.config, result.label, result.run_id, *where)] = result
     return list(found.values())
@@ -259,16 +255,16 @@ def finished(file: Path) -> dict[str, Result]:
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
         write_atomically(file, "".join(lines).encode())
-    found = {}
+    found = _parse(file, lines, advice="; move the file away to start anew")
+    return {result.run_id: result for result in found}
+
+
+def _parse(path: Path, lines: Sequence[str], advice: str = "") -> Iterator[Result]:
     for number, line in enumerate(lines, 1):
         try:
-            result = Result.from_json(line)
+            yield Result.from_json(line)
         except ValueError as reason:
-            raise ValueError(
-                f"{file}, line {number}: {reason}; move the file away to start anew"
-            ) from None
-        found[result.run_id] = result
-    return found
+            raise ValueError(f"{path}, line {number}: {reason}{advice}") from None
 
 
 def append(file: Path, result: Result) -> None:

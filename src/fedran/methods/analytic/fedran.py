@@ -1,4 +1,4 @@
-"""FedRAN with our defaults, and what all methods share whose clients upload a summary."""
+"""FedRAN with our defaults and its variants, and what all methods share that send a summary."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated, Any, ClassVar
 
 from fedran.core._linalg.arrays import Array, to_device
 from fedran.core.features import RandomFeatures
-from fedran.core.pseudo_labels import PseudoLabels
+from fedran.core.pseudo_labels import PseudoLabels, margin_labels, prototype_labels
 from fedran.core.summarize import summarize
 from fedran.core.summary import Center
 from fedran.methods.analytic.aggregator_based import AggregatorMethod, ExactAggregatorMethod
 from fedran.methods.analytic.base import OptionalKind, OptionalPositive, Width
 from fedran.methods.protocol import Claims, ClientData
-from fedran.settings import between
+from fedran.settings import at_least, between
 from fedran.wire.codec import encode
 from fedran.wire.quantisation import MAX_BITS, MIN_BITS
 from fedran.wire.summary_codec import Precision
@@ -95,3 +95,35 @@ class FedRANUncentred(FedRAN):
 
     name = "FedRAN-uncentred"
     center = None
+
+
+@dataclass(frozen=True)
+class FedRANPrototype(FedRAN):
+    """Nearest class mean of the client's own labelled rows, by cosine, at least ``tau``."""
+
+    tau: Annotated[float, between(-1, 1)] = 0.5
+    """Least cosine with the class mean."""
+
+    name = "FedRAN-SSL (prototypes)"
+    verified = "yes: the rule equals a row-by-row reference"
+
+    def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels:
+        """The paper's rule on the backbone's features."""
+        return prototype_labels(Z, y, self.tau)
+
+
+@dataclass(frozen=True)
+class FedRANMargin(FedRAN):
+    """A ridge on the client's own labelled rows, accepted where it leads by ``margin``."""
+
+    margin: Annotated[float, at_least(0)] = 0.1
+    """How far the best score must lead the second."""
+    refit: bool = True
+    """Fit once more with the accepted rows, and decide again."""
+
+    name = "FedRAN-SSL (margin)"
+    verified = "yes: the rule equals a dense ridge"
+
+    def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels:
+        """Our rule on the random features."""
+        return margin_labels(H, y, self.margin, self.refit)

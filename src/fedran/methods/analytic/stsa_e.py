@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,20 +22,15 @@ from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
+Chunk = tuple[NDArray[Any], int]
+"""The sum s (M,) and the number of the rows of one class in one chunk."""
+
 
 @dataclass
 class ChunkState(GramState):
     """A Gram state that also knows how many clients the federation has."""
 
     n_clients: int = 1
-
-
-@dataclass(frozen=True)
-class ChunkSums:
-    """Sums s (k, M) and counts n (k,) of one class over the chunks that hold it."""
-
-    sums: list[NDArray[Any]] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -104,15 +100,16 @@ class STSAE(StsaServer):
         self, state: ChunkState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> GramState:
         """Estimate the task's Gram from all chunks, add it, solve."""
-        found: dict[Label, ChunkSums] = {}
+        found: dict[Label, list[Chunk]] = {}
         for blob in uploads.values():
-            _collect(found, blob, self.out_features)
-        for c, chunk in found.items():
-            self._add_class(state, c, chunk)
+            for c, chunk in _chunks(blob, self.out_features):
+                found.setdefault(c, []).append(chunk)
+        for c, held in found.items():
+            self._add_class(state, c, held)
         return self.solved(state)
 
-    def _add_class(self, state: ChunkState, c: Label, chunk: ChunkSums) -> None:
-        S, n = np.stack(chunk.sums), np.array(chunk.counts, dtype=np.float64)
+    def _add_class(self, state: ChunkState, c: Label, held: list[Chunk]) -> None:
+        S, n = np.stack([s for s, _ in held]), np.array([n for _, n in held], dtype=np.float64)
         p = S.sum(axis=0, dtype=np.float64)
         K = len(n) if self.corrected else state.n_clients * self.dummies
         a, b = weights(n.sum(), K)
@@ -152,7 +149,7 @@ def weights(N: float, K: int) -> tuple[float, float]:
     return max(0.0, (N - 1) / (K - 1)), max(0.0, (N - K) / ((K - 1) * N))
 
 
-def _collect(found: dict[Label, ChunkSums], blob: bytes, M: int) -> None:
+def _chunks(blob: bytes, M: int) -> Iterator[tuple[Label, Chunk]]:
     message = unpack(blob, FILE_LIMITS).of_kind("chunk-sums")
     classes = message.header.labels("classes", FILE_LIMITS)
     of_class = message.header.items("of_class", 10**7)
@@ -161,6 +158,4 @@ def _collect(found: dict[Label, ChunkSums], blob: bytes, M: int) -> None:
     rows = message.tensor("sums", "F32", (len(of_class), M))
     require_range(rows, "sums", LARGEST_ROW)
     for i, row, n in zip(of_class, rows, counts, strict=True):
-        chunk = found.setdefault(classes[i], ChunkSums())
-        chunk.sums.append(row)
-        chunk.counts.append(n)
+        yield classes[i], (row, n)

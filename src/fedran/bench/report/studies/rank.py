@@ -61,10 +61,15 @@ INTRO = (
 class RankStudy:
     """One method over rank and width: ``lines[M][rank]``."""
 
-    title: str
+    name: str
     setting: Setting
     beta: float | None
     lines: dict[int, dict[int, Group]]
+
+    @property
+    def title(self) -> str:
+        """The method and the setting."""
+        return f"{self.name}; {setting_title(self.setting, self.beta)}"
 
 
 def rank_section(results: Sequence[Result]) -> Section:
@@ -85,8 +90,7 @@ def rank_verdict(results: Sequence[Result]) -> Iterator[str]:
             f"{g.A_avg.mean:.1f} % with {size_text(g.largest_upload)} at rank {rank}"
             for rank, g in (min(by_rank.items()), max(by_rank.items()))
         ]
-        name = study.title.partition(";")[0]
-        yield f"{name} with {width} random features: {ends[0]}, {ends[1]}."
+        yield f"{study.name} with {width} random features: {ends[0]}, {ends[1]}."
 
 
 def rank_studies(results: Sequence[Result]) -> list[RankStudy]:
@@ -109,8 +113,7 @@ def rank_studies(results: Sequence[Result]) -> list[RankStudy]:
                     width, rank = _width_and_rank(g)
                     lines.setdefault(width, {})[rank] = g
                 if any(len(line) > 1 for line in lines.values()):
-                    title = f"{name}; {setting_title(setting, beta)}"
-                    studies.append(RankStudy(title, setting, beta, lines))
+                    studies.append(RankStudy(name, setting, beta, lines))
     return studies
 
 

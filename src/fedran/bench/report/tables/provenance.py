@@ -43,7 +43,7 @@ def command_table(results: Iterable[Result]) -> Table:
         [
             [
                 Cell(what),
-                Cell(date_range(runs)),
+                Cell(date_range(r.date for r in runs)),
                 Cell(str(len(runs))),
                 Cell(_seeds(runs)),
                 Cell(where),
@@ -92,7 +92,7 @@ def _run_row(g: Group) -> list[Cell]:
     return [
         Cell(g.name),
         Cell(_unique(full_command(r) for r in runs)),
-        Cell(date_range(runs)),
+        Cell(date_range(r.date for r in runs)),
         Cell(_seeds(runs)),
         Cell(_unique(r.run_id[:SHORT] for r in runs)),
         Cell("; ".join(f"{kind} {values}" for kind, values in hashes.items())),

@@ -77,7 +77,7 @@ class Table:
     @property
     def dates(self) -> str:
         """The day or the first and the last day of the measurements."""
-        return date_range(self.results)
+        return date_range(r.date for r in self.results)
 
 
 def method_table(
@@ -106,10 +106,10 @@ def full_command(result: Result) -> str:
     return f"{base_command(result)}{device}{jobs}"
 
 
-def date_range(results: Iterable[Result]) -> str:
-    """The day of the results, or the first and the last day."""
-    days = sorted({r.date for r in results})
-    return " to ".join(dict.fromkeys(days[:1] + days[-1:]))
+def date_range(days: Iterable[str]) -> str:
+    """The only day, or the first and the last one."""
+    found = sorted(set(days))
+    return " to ".join(dict.fromkeys(found[:1] + found[-1:]))
 
 
 def results_of(found: Iterable[Group]) -> list[Result]:
