@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import datetime
 
-import numpy as np
-
 from choosing import RESULTS, split, training_rows
+from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.catalogue import dataset_title
+from fedran.data.dataset import Dataset
 from fedran.data.stream import make_stream
-from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import make_method
 
 DATASETS = (
@@ -37,20 +36,10 @@ def accuracy(dataset: str, key: str, setting: str, value: float) -> float:
     """Percent of the held-out rows that one method predicts, trained on the others."""
     X, y = training_rows(dataset)
     train, held_out = split(y)
-    labels = y.tolist()
-    task = make_stream(y[train], n_tasks=1, n_clients=5, beta=0.5, seed=SEED).tasks[0]
-    clients = {f"client-{k}": train[rows] for k, rows in enumerate(task.rows) if len(rows)}
-    spec = Spec(X.shape[1], (tuple(sorted(set(labels), key=str)),), tuple(clients))
+    data = Dataset(dataset, "features", X[train], y[train], X[held_out], y[held_out])
+    stream = make_stream(data.y_train, n_tasks=1, n_clients=5, beta=0.5, seed=SEED)
     method = make_method(key, {setting: value})
-    state = method.init(spec, SEED)
-    uploads = {
-        client: method.client(
-            None, b"", ClientData(client, "0", X[rows], [labels[i] for i in rows]), SEED
-        )[1]
-        for client, rows in clients.items()
-    }
-    state = method.aggregate(state, 0, 0, uploads)
-    return 100 * float(np.mean(method.predict(state, X[held_out]) == y[held_out]))
+    return run(PreparedJob(key, method, data, stream, seed=SEED)).A_T
 
 
 def main() -> None:

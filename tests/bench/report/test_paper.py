@@ -1,5 +1,7 @@
 """The figures that are copied from the paper are complete and consistent."""
 
+from dataclasses import replace
+
 from fedran.bench.report.paper import (
     COMMUNICATION,
     RESNET,
@@ -7,9 +9,9 @@ from fedran.bench.report.paper import (
     SPEEDUP_MEAN,
     VIT,
     paper_row,
-    printed,
+    printed_for,
 )
-from fedran.bench.results.grouping import groups
+from fedran.bench.results.grouping import Setting, groups
 from helpers.made_up_trained import heads, scratch
 
 
@@ -32,10 +34,16 @@ def test_the_printed_mean_speed_up_follows_from_the_printed_seconds():
 
 
 def test_a_setting_finds_the_table_with_its_backbone():
-    assert printed("cifar100-vit", 10, 5).pair("FedRAN", 0.5) == (93.91, 89.90)
-    assert printed("cifar100-vit", 10, 5).seconds("FedRAN") is None
-    assert printed("imagenet-r-vit", 10, 5).backbone == "ViT-B/16"
-    assert printed("digits", 5, 5) is None
+    usual = {"clients": 5, "partitioner": "dirichlet", "label_rate": 1.0}
+    vit = Setting("cifar100-vit", 10, **usual)
+    assert printed_for(vit).pair("FedRAN", 0.5) == (93.91, 89.90)
+    assert printed_for(vit).seconds("FedRAN") is None
+    assert printed_for(Setting("imagenet-r-vit", 10, **usual)).backbone == "ViT-B/16"
+    small = Setting("cifar100-efficientnet_lite0", 5, **usual)
+    assert printed_for(small).pair("FedRAN", 0.1) == (76.54, 67.33)
+    others = ({"clients": 100}, {"tasks": 7}, {"label_rate": 0.1}, {"partitioner": "iid"})
+    for other in (*others, {"dataset": "digits"}):
+        assert printed_for(replace(small, **other)) is None
 
 
 def test_networks_have_a_row_in_the_paper_and_heads_have_none():
