@@ -39,13 +39,12 @@ from fedran.bench.report.tables.table import (
     text_columns,
 )
 from fedran.bench.results.grouping import (
-    Cases,
+    Case,
     Group,
     Setting,
     comparison_cases,
     group_of,
     row_order,
-    setting_title,
 )
 from fedran.bench.results.metrics import (
     cumulative_upload,
@@ -83,10 +82,10 @@ def drift_section(results: Sequence[Result]) -> Section:
 def drift_tables(results: Iterable[Result]) -> list[Table]:
     """One table per setting and beta in which some feature extractor drifted."""
     cases = drifting(results)
-    return one_per_setting((case[0], _table(*case, found)) for case, found in cases.items())
+    return one_per_setting((case.setting, _table(case, found)) for case, found in cases.items())
 
 
-def drifting(results: Iterable[Result]) -> Cases:
+def drifting(results: Iterable[Result]) -> dict[Case, list[Group]]:
     """The groups of every setting and beta with drift; the most skewed beta comes first."""
     cases = comparison_cases(results)
     return {case: found for case, found in cases.items() if any(map(has_drift, found))}
@@ -118,7 +117,7 @@ def mean_over_seeds(rows: Iterable[Sequence[float]]) -> list[float]:
     return [float(np.mean([row[i] for row in recorded])) for i in range(length)]
 
 
-def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
+def _table(case: Case, found: Sequence[Group]) -> Table:
     columns = [
         *text_columns("method"),
         *number_columns("drift after the last task"),
@@ -136,7 +135,7 @@ def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Tabl
             moved = Cell("0")
         blocks.append([[Cell(g.name), moved, *(number(v, 1) for v in ends)]])
     note = "Means over seeds."
-    return Table(setting_title(setting, beta), columns, blocks, note, results_of(shown))
+    return Table(case.title, columns, blocks, note, results_of(shown))
 
 
 def _is_shown(g: Group) -> bool:
@@ -149,7 +148,8 @@ def drift_charts(results: Sequence[Result]) -> list[Chart]:
     """One figure per setting, at the most skewed beta with drift."""
     seen = set[Setting]()
     charts: list[Chart] = []
-    for (setting, beta), found in drifting(results).items():
+    for case, found in drifting(results).items():
+        setting = case.setting
         if setting in seen:
             continue
         seen.add(setting)
@@ -168,7 +168,7 @@ def drift_charts(results: Sequence[Result]) -> list[Chart]:
             f"parameters of ViT-B/16 ({VIT_B16:,} and a head), with 4 bytes each, sent in every "
             "round."
         )
-        caption = f"Drift: {setting_title(setting, beta)}"
+        caption = f"Drift: {case.title}"
         draw = partial(_draw, found, tracks, styles)
         name, width = slug("drift", setting.dataset, setting.frame), 3.3 * n
         size = (width, 2.9 + fit_legend(width, names)[1])

@@ -30,7 +30,7 @@ from fedran.bench.report.tables.runtime import runtime_section, speed_verdict
 from fedran.bench.report.tables.training import training_section
 from fedran.bench.report.tables.vit import cost_tables, printed_vit_tables
 from fedran.bench.report.verdict import LINES, main_case, overall_verdict, verdict
-from fedran.bench.results.grouping import Group, Setting, comparisons, counted, groups
+from fedran.bench.results.grouping import Case, Group, Setting, comparisons, counted, groups
 from fedran.bench.results.metrics import is_fine_tuned, is_head, is_prompted, on_images
 from fedran.bench.results.result import DEFAULT_STUDY, STUDIES, Result
 from fedran.data.catalogue import dataset_title
@@ -242,7 +242,7 @@ def overview_page(results: Sequence[Result], name: str) -> Page:
     shown = [r for r in results if r.study in COMPARISONS] or as_comparison(results)
     first = main_case(shown)
     assert first is not None, "there are results, and all of them compare methods here"
-    drawn = [r for r in shown if Setting.of(r) == first[0][0]]
+    drawn = [r for r in shown if Setting.of(r) == first[0].setting]
     figure = [c for c in accuracy_bytes_charts(drawn) if not c.collapsed]
     notes = method_notes(drawn)
     intro = [" ".join(notes)] if notes else []
@@ -254,7 +254,7 @@ def overview_page(results: Sequence[Result], name: str) -> Page:
     return Page("index", title, what, lines, [section], _where(*first))
 
 
-def _where(case: tuple[Setting, float | None], found: Sequence[Group]) -> str:
+def _where(case: Case, found: Sequence[Group]) -> str:
     """The setting of a verdict in words, for readers who do not know the terms."""
     setting, beta = case
     title = dataset_title(setting.dataset)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from fedran.bench.report.tables.table import size_text
-from fedran.bench.results.grouping import Group, Setting, comparison_cases, is_ours
+from fedran.bench.results.grouping import Case, Group, comparison_cases, is_ours
 from fedran.bench.results.metrics import is_fine_tuned, is_head, is_prompted, is_trained
 from fedran.bench.results.result import DEFAULT_STUDY, Result
 from fedran.data.catalogue import dataset_title
@@ -24,7 +24,6 @@ NETWORK = "best network from scratch"
 POOLED = "all rows in one place"
 ROLES = (OURS, MIXTURE, TUNED, ANALYTIC, HEAD, PROMPTS, NETWORK, POOLED, PAPER)
 """Every kind of method that has a leader; the most important first."""
-Case = tuple[Setting, float | None]
 
 
 def role(g: Group) -> str:
@@ -79,7 +78,7 @@ def main_case(results: Iterable[Result]) -> tuple[Case, list[Group]] | None:
         return None
     setting = next(iter(cases))[0]
     beta = main_beta(g for (s, _), found in cases.items() if s == setting for g in found)
-    return (setting, beta), cases[setting, beta]
+    return Case(setting, beta), cases[Case(setting, beta)]
 
 
 def verdict(found: Sequence[Group]) -> list[str]:

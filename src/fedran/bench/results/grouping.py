@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -78,6 +78,27 @@ class Setting:
     def key(self) -> str:
         """The name of the dataset, and the settings as text, for files that programs read."""
         return f"{self.dataset}: {self.frame}"
+
+
+class Case(NamedTuple):
+    """A setting and the skew of its split: what methods are compared at."""
+
+    setting: Setting
+    beta: float | None
+
+    @property
+    def title(self) -> str:
+        """The setting and its beta as text."""
+        return self.setting.title + self._skew
+
+    @property
+    def key(self) -> str:
+        """The same with the name of the dataset, for files that programs read."""
+        return self.setting.key + self._skew
+
+    @property
+    def _skew(self) -> str:
+        return "" if self.beta is None else f", β = {self.beta:g}"
 
 
 @dataclass(frozen=True)
@@ -160,10 +181,6 @@ class Group:
         return None if found is None else found.mean
 
 
-Cases = dict[tuple[Setting, float | None], list[Group]]
-"""The groups of each setting and beta."""
-
-
 def counted(n: int, noun: str) -> str:
     """A number and its noun.
 
@@ -241,23 +258,18 @@ def by_setting(found: Iterable[Group]) -> dict[Setting, list[Group]]:
     return settings
 
 
-def by_setting_and_beta(found: Iterable[Group]) -> Cases:
+def cases(results: Iterable[Result], by_machine: bool = False) -> dict[Case, list[Group]]:
     """The groups of each setting and beta, ordered by setting."""
-    both: Cases = {}
-    for setting, members in by_setting(found).items():
+    found: dict[Case, list[Group]] = {}
+    for setting, members in by_setting(groups(results, by_machine)).items():
         for g in members:
-            both.setdefault((setting, g.beta), []).append(g)
-    return both
+            found.setdefault(Case(setting, g.beta), []).append(g)
+    return found
 
 
-def comparison_cases(results: Iterable[Result]) -> Cases:
+def comparison_cases(results: Iterable[Result]) -> dict[Case, list[Group]]:
     """The groups of all comparisons of methods, by setting and beta."""
-    return by_setting_and_beta(groups(comparisons(results)))
-
-
-def setting_title(setting: Setting, beta: float | None) -> str:
-    """A setting and its beta as text."""
-    return setting.title + ("" if beta is None else f", β = {beta:g}")
+    return cases(comparisons(results))
 
 
 def group_of(key: str, found: Iterable[Group]) -> Group | None:

@@ -23,11 +23,10 @@ from fedran.bench.report.figures.dot_names import write_names
 from fedran.bench.report.figures.dots import KINDS, OVERVIEW, Dot, Point, find_dots, front_of
 from fedran.bench.report.verdict import MIXTURE, OURS, main_beta, main_case
 from fedran.bench.results.grouping import (
+    Case,
     by_setting,
-    by_setting_and_beta,
     comparisons,
     groups,
-    setting_title,
 )
 from fedran.bench.results.result import Result
 
@@ -44,13 +43,12 @@ def accuracy_bytes_charts(results: Sequence[Result]) -> list[Chart]:
     charts: list[Chart] = []
     for setting, members in by_setting(groups(comparisons(results))).items():
         main = main_beta(members)
-        cases = by_setting_and_beta(members)
-        for (_, beta), found in sorted(cases.items(), key=lambda case: case[0][1] != main):
-            dots = find_dots(found)
+        for beta in sorted(dict.fromkeys(g.beta for g in members), key=lambda b: b != main):
+            dots = find_dots([g for g in members if g.beta == beta])
             if len(dots) < 2:
                 continue
             name = slug("bytes", setting.dataset, setting.frame, "" if beta is None else beta)
-            caption = f"Accuracy against bytes: {setting_title(setting, beta)}"
+            caption = f"Accuracy against bytes: {Case(setting, beta).title}"
             draw, folded = partial(_draw, dots), beta != main
             note = "" if folded else _note(dots)
             charts.append(
@@ -86,11 +84,11 @@ def overview_chart(results: Sequence[Result]) -> Chart:
     case = main_case(results)
     if case is None:
         raise ValueError("the results hold no comparison of methods")
-    (setting, beta), found = case
+    where, found = case
     dots = find_dots([g for g in found if g.key in OVERVIEW])
     front, lines = front_of(dots), Counter(d.line for d in dots)
     dots = [d for d in dots if not d.line or lines[d.line] > 1 or (d.size, d.accuracy) in front]
-    draw = partial(_draw, dots, title=setting_title(setting, beta))
+    draw = partial(_draw, dots, title=where.title)
     return Chart("accuracy_bytes", "Accuracy against bytes", OVERVIEW_SIZE, draw)
 
 

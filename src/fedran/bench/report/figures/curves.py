@@ -23,12 +23,12 @@ from fedran.bench.report.figures.chart import (
 )
 from fedran.bench.report.verdict import main_beta
 from fedran.bench.results.grouping import (
+    Case,
     Group,
     Setting,
     by_setting,
     comparisons,
     groups,
-    setting_title,
 )
 from fedran.bench.results.metrics import is_trained
 from fedran.bench.results.result import Result
@@ -53,7 +53,7 @@ def task_charts(results: Sequence[Result]) -> list[Chart]:
         charts.append(
             Chart(
                 slug("tasks", setting.dataset, setting.frame),
-                f"Accuracy after each task: {setting_title(setting, beta)}",
+                f"Accuracy after each task: {Case(setting, beta).title}",
                 (width, height + fit_legend(width, names)[1]),
                 partial(_draw_tasks, found, styles),
                 "The best method of each kind has a colour."

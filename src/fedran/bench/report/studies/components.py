@@ -35,10 +35,8 @@ from fedran.bench.report.tables.table import (
 )
 from fedran.bench.results.grouping import (
     Group,
-    by_setting_and_beta,
+    cases,
     comparisons,
-    groups,
-    setting_title,
 )
 from fedran.bench.results.result import Result
 from fedran.data.catalogue import dataset_title
@@ -115,7 +113,7 @@ def component_studies(results: Sequence[Result]) -> list[ComponentStudy]:
         r for r in results if "features" in r.params
     )
     studies = []
-    for (setting, beta), found in by_setting_and_beta(groups(pool)).items():
+    for case, found in cases(pool).items():
         bars: dict[tuple[str, str], dict[str, Group]] = {}
         for g in sorted(filter(_component, found), key=_step_order):
             component, lam = _component(g), g.params.get("lam")
@@ -127,7 +125,7 @@ def component_studies(results: Sequence[Result]) -> list[ComponentStudy]:
             ridge = "λ by FedRAN's rule" if lam is None else f"λ = {float(lam):g}"
             bars.setdefault((component, description), {})[ridge] = g
         if len({component for component, _ in bars} - {LOW_RANK}) > 1:
-            studies.append(ComponentStudy(setting_title(setting, beta), setting.dataset, bars))
+            studies.append(ComponentStudy(case.title, case.setting.dataset, bars))
     return studies
 
 

@@ -29,7 +29,7 @@ from fedran.bench.report.tables.table import (
     seeds_note,
     text_columns,
 )
-from fedran.bench.results.grouping import Group, Setting, groups, identity, setting_title
+from fedran.bench.results.grouping import Case, Group, groups, identity
 from fedran.bench.results.metrics import label_rates, mean_or_none, pseudo_labels
 from fedran.bench.results.result import Result
 
@@ -84,13 +84,13 @@ def labels_verdict(results: Sequence[Result]) -> Iterator[str]:
 def label_studies(results: Sequence[Result]) -> list[LabelStudy]:
     """Variants with missing labels or at several label rates, by setting and beta."""
     pool = [r for r in results if r.key in VARIANTS and r.study not in {"rank", "components"}]
-    cases: dict[tuple[Setting, float | None], dict[str, dict[float, Group]]] = {}
+    cases: dict[Case, dict[str, dict[float, Group]]] = {}
     for g in groups(pool):
-        case = (replace(g.setting, label_rate=1.0), g.beta)
+        case = Case(replace(g.setting, label_rate=1.0), g.beta)
         line = cases.setdefault(case, {}).setdefault(identity(g.first), {})
         line[g.setting.label_rate] = g
     studies = []
-    for (setting, beta), variants in cases.items():
+    for case, variants in cases.items():
         lines = [
             dict(sorted(line.items()))
             for line in variants.values()
@@ -102,7 +102,7 @@ def label_studies(results: Sequence[Result]) -> list[LabelStudy]:
         names = [VARIANTS[g.key] if keys.count(g.key) == 1 else g.name for g in firsts]
         if lines:
             named = dict(zip(names, lines, strict=True))
-            studies.append(LabelStudy(setting_title(setting, beta), setting.dataset, beta, named))
+            studies.append(LabelStudy(case.title, case.setting.dataset, case.beta, named))
     return studies
 
 

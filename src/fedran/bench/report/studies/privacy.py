@@ -31,7 +31,7 @@ from fedran.bench.report.tables.table import (
     seeds_per_group,
     text_columns,
 )
-from fedran.bench.results.grouping import Group, by_setting_and_beta, groups, setting_title
+from fedran.bench.results.grouping import Group, cases
 from fedran.bench.results.result import Result
 from fedran.data.catalogue import dataset_title
 
@@ -65,7 +65,8 @@ class PrivacyStudy:
 def privacy_studies(results: Sequence[Result]) -> list[PrivacyStudy]:
     """Settings in which a method ran with budgets ε."""
     studies = []
-    for (setting, beta), found in by_setting_and_beta(groups(results)).items():
+    for case, found in cases(results).items():
+        setting = case.setting
         lines: dict[str, dict[float, Group]] = {}
         for g in found:
             if "epsilon" in g.params:
@@ -75,8 +76,7 @@ def privacy_studies(results: Sequence[Result]) -> list[PrivacyStudy]:
         if lines:
             without = [g for g in found if "epsilon" not in g.params]
             ordered = {name: dict(sorted(line.items())) for name, line in lines.items()}
-            title = setting_title(setting, beta)
-            studies.append(PrivacyStudy(title, setting.dataset, ordered, without))
+            studies.append(PrivacyStudy(case.title, setting.dataset, ordered, without))
     return studies
 
 

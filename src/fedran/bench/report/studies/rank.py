@@ -37,12 +37,10 @@ from fedran.bench.report.tables.table import (
     size_text,
 )
 from fedran.bench.results.grouping import (
+    Case,
     Group,
-    Setting,
-    by_setting_and_beta,
+    cases,
     comparisons,
-    groups,
-    setting_title,
 )
 from fedran.bench.results.result import Result
 
@@ -62,14 +60,13 @@ class RankStudy:
     """One method over rank and width: ``lines[M][rank]``."""
 
     name: str
-    setting: Setting
-    beta: float | None
+    case: Case
     lines: dict[int, dict[int, Group]]
 
     @property
     def title(self) -> str:
         """The method and the setting."""
-        return f"{self.name}; {setting_title(self.setting, self.beta)}"
+        return f"{self.name}; {self.case.title}"
 
 
 def rank_section(results: Sequence[Result]) -> Section:
@@ -99,7 +96,7 @@ def rank_studies(results: Sequence[Result]) -> list[RankStudy]:
         r for r in results if r.key in METHODS
     )
     studies = []
-    for (setting, beta), found in by_setting_and_beta(groups(pool)).items():
+    for case, found in cases(pool).items():
         for key in METHODS:
             members = [
                 g
@@ -113,7 +110,7 @@ def rank_studies(results: Sequence[Result]) -> list[RankStudy]:
                     width, rank = _width_and_rank(g)
                     lines.setdefault(width, {})[rank] = g
                 if any(len(line) > 1 for line in lines.values()):
-                    studies.append(RankStudy(name, setting, beta, lines))
+                    studies.append(RankStudy(name, case, lines))
     return studies
 
 
@@ -136,7 +133,7 @@ def _variants(members: Sequence[Group]) -> dict[str, list[Group]]:
 
 def _table(study: RankStudy) -> Table:
     members = [(m, rank, g) for m, line in study.lines.items() for rank, g in line.items()]
-    printed = paper_dataset(study.setting.dataset) == "CIFAR-100" and study.beta == 0.5
+    printed = paper_dataset(study.case.setting.dataset) == "CIFAR-100" and study.case.beta == 0.5
     blocks = [
         [_row(m, rank, g, printed) for rank, g in line.items()] for m, line in study.lines.items()
     ]

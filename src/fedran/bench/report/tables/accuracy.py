@@ -31,11 +31,13 @@ from fedran.bench.report.tables.table import (
     seconds,
     seeds_note,
     seeds_per_group,
+    setting_cell,
     text_columns,
 )
 from fedran.bench.report.tables.training import reduced
-from fedran.bench.report.verdict import MIXTURE, OURS, Case, strongest
+from fedran.bench.report.verdict import MIXTURE, OURS, strongest
 from fedran.bench.results.grouping import (
+    Case,
     Group,
     Setting,
     by_setting,
@@ -70,8 +72,7 @@ def comparison_table(results: Sequence[Result]) -> Table:
     for (setting, beta), tuned, members in parts:
         shown = [strongest(g for g in members if g.key == key) for key in keys]
         best = strongest(g for g in members if g.competes and not is_ours(g))
-        stage = ", network fine-tuned in task 0" if tuned else ""
-        where = Cell(setting.title + stage, key=setting.key + stage)
+        where = setting_cell(setting, ", network fine-tuned in task 0" if tuned else "")
         row = [where, Cell(beta_text(beta)), *(Cell(_pair(g)) for g in shown)]
         row += [Cell(f"{best.name}: {_pair(best)}" if best else NOTHING)]
         if not blocks or blocks[-1][0][0] != row[0]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedran.bench.report.paper import paper_row, printed_for
 from fedran.bench.report.section import Section
@@ -25,12 +25,11 @@ from fedran.bench.report.tables.table import (
     times,
 )
 from fedran.bench.results.grouping import (
-    Cases,
+    Case,
     Group,
     Setting,
     comparison_cases,
     group_of,
-    setting_title,
 )
 from fedran.bench.results.metrics import max_download, total_download, total_upload
 from fedran.bench.results.result import Result
@@ -51,11 +50,11 @@ def communication_section(results: Sequence[Result]) -> Section:
 def communication_tables(results: Iterable[Result]) -> list[Table]:
     """FedRAN against the paper's FedRAN, then one table per setting and beta."""
     cases = comparison_cases(results)
-    tables = one_per_setting((case[0], _table(*case, found)) for case, found in cases.items())
+    tables = one_per_setting((case.setting, _table(case, found)) for case, found in cases.items())
     return _against_the_paper(cases) + tables
 
 
-def _against_the_paper(cases: Cases) -> list[Table]:
+def _against_the_paper(cases: Mapping[Case, Sequence[Group]]) -> list[Table]:
     """How much smaller FedRAN's upload is than the printed and the measured one of the paper."""
     blocks: dict[Setting, list[list[Cell]]] = {}
     used: list[Group] = []
@@ -95,8 +94,8 @@ def _against_the_paper(cases: Cases) -> list[Table]:
     return [Table(title, columns, list(blocks.values()), note, results_of(used))]
 
 
-def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
-    ours, paper = group_of("fedran", found), printed_for(setting)
+def _table(case: Case, found: Sequence[Group]) -> Table:
+    ours, paper = group_of("fedran", found), printed_for(case.setting)
     base = ours.largest_upload if ours else None
     shown: list[Shown] = [
         (Column("method", numeric=False), lambda g: Cell(g.name)),
@@ -111,5 +110,4 @@ def _table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Tabl
         printed = Column("upload, printed", muted=True)
         shown.append((printed, lambda g: number(paper.mib(paper_row(g)), muted=True)))
     shown.append((Column("a client sends", numeric=False), lambda g: Cell(g.first.sends)))
-    title = f"{setting_title(setting, beta)}, in MiB"
-    return method_table(title, found, shown, order=lambda g: g.largest_upload)
+    return method_table(f"{case.title}, in MiB", found, shown, order=lambda g: g.largest_upload)

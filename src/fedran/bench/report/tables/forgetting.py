@@ -25,12 +25,10 @@ from fedran.bench.report.tables.table import (
     text_columns,
 )
 from fedran.bench.results.grouping import (
-    Cases,
+    Case,
     Group,
-    Setting,
     comparison_cases,
     row_order,
-    setting_title,
 )
 from fedran.bench.results.metrics import (
     backward_transfer,
@@ -64,7 +62,7 @@ def forgetting_section(results: Sequence[Result]) -> Section:
 
 def forgetting_tables(results: Iterable[Result]) -> list[Table]:
     """Means over tasks, drift and budgets for each setting and beta."""
-    return one_per_setting((c[0], _means(*c, found)) for c, found in _cases(results).items())
+    return one_per_setting((c.setting, _means(c, found)) for c, found in _cases(results).items())
 
 
 def forgetting_details(results: Iterable[Result]) -> list[Table]:
@@ -72,16 +70,16 @@ def forgetting_details(results: Iterable[Result]) -> list[Table]:
     return [
         table
         for case, found in _cases(results).items()
-        for table in (_per_task(*case, found), _worst_classes(*case, found))
+        for table in (_per_task(case, found), _worst_classes(case, found))
     ]
 
 
-def _cases(results: Iterable[Result]) -> Cases:
+def _cases(results: Iterable[Result]) -> dict[Case, list[Group]]:
     cases = comparison_cases(results).items()
-    return {case: sorted(found, key=row_order) for case, found in cases if case[0].tasks > 1}
+    return {case: sorted(found, key=row_order) for case, found in cases if case.setting.tasks > 1}
 
 
-def _means(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
+def _means(case: Case, found: Sequence[Group]) -> Table:
     def mean(measure: Callable[[Result], list[float]]) -> Callable[[Group], Cell]:
         return lambda g: mean_and_spread(g.stat(lambda r: mean_or_none(measure(r))))
 
@@ -93,7 +91,7 @@ def _means(setting: Setting, beta: float | None, found: Sequence[Group]) -> Tabl
     ]
     if any(r.budgets for r in results_of(found)):
         shown.append((Column("budgets", numeric=False), lambda g: Cell(_budgets(g))))
-    title = f"{setting_title(setting, beta)}, in percentage points"
+    title = f"{case.title}, in percentage points"
     return method_table(title, found, shown, seeds_note(seeds_per_group(found)))
 
 
@@ -117,8 +115,8 @@ def _budgets(g: Group) -> str:
     )
 
 
-def _per_task(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
-    headings = [f"task {t + 1}" for t in range(setting.tasks - 1)]
+def _per_task(case: Case, found: Sequence[Group]) -> Table:
+    headings = [f"task {t + 1}" for t in range(case.setting.tasks - 1)]
     rows = [
         [
             Cell(g.name),
@@ -135,12 +133,12 @@ def _per_task(setting: Setting, beta: float | None, found: Sequence[Group]) -> T
         *number_columns(*headings, group="forgetting"),
         *number_columns(*headings, group="backward transfer"),
     ]
-    title = f"Per task: {setting_title(setting, beta)}"
+    title = f"Per task: {case.title}"
     note = "Percentage points, mean over seeds."
     return Table(title, columns, [[r] for r in rows], note, results_of(found), exported=True)
 
 
-def _worst_classes(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
+def _worst_classes(case: Case, found: Sequence[Group]) -> Table:
     smallest_seeds = [min(g.results, key=lambda r: sorted(r.seeds.items())) for g in found]
     rows = [[Cell(g.name), *_most_forgotten(r)] for g, r in zip(found, smallest_seeds, strict=True)]
     columns = [*text_columns("method"), *number_columns(*(f"{i + 1}." for i in range(WORST)))]
@@ -148,7 +146,7 @@ def _worst_classes(setting: Setting, beta: float | None, found: Sequence[Group])
         "Each cell: forgetting, backward transfer, and in brackets the class and its task. Only "
         "the smallest seed is shown, because the order of the classes depends on the seed."
     )
-    title = f"The {WORST} most forgotten classes: {setting_title(setting, beta)}"
+    title = f"The {WORST} most forgotten classes: {case.title}"
     return Table(title, columns, [[r] for r in rows], note, smallest_seeds, exported=True)
 
 

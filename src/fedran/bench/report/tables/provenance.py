@@ -16,7 +16,7 @@ from fedran.bench.report.tables.table import (
 )
 from fedran.bench.results.grouping import (
     Group,
-    by_setting_and_beta,
+    cases,
     groups,
     machine_of,
 )
@@ -68,8 +68,8 @@ def command_table(results: Iterable[Result]) -> Table:
 def run_table(results: Iterable[Result]) -> Table:
     """One row per method, setting and beta, with the ids of the runs behind it."""
     blocks = [
-        [[setting_cell(*case), *_run_row(g)] for g in found]
-        for case, found in by_setting_and_beta(groups(results)).items()
+        [[setting_cell(case), *_run_row(g)] for g in found]
+        for case, found in cases(results).items()
     ]
     columns = [
         *text_columns("setting", "method", "command", "date"),

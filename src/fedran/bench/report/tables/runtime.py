@@ -28,14 +28,13 @@ from fedran.bench.report.tables.table import (
 )
 from fedran.bench.report.verdict import OURS, role
 from fedran.bench.results.grouping import (
+    Case,
     Group,
     Setting,
-    by_setting_and_beta,
+    cases,
     group_of,
-    groups,
     machine_of,
     row_order,
-    setting_title,
     without_ablations,
 )
 from fedran.bench.results.metrics import (
@@ -83,12 +82,12 @@ def runtime_tables(results: Iterable[Result]) -> list[Table]:
     """
     alone = [r for r in without_ablations(results) if r.side_by_side == 1]
     alone = [r for r in alone if r.study in {"runtime", "speedup"}] or alone
-    cases = by_setting_and_beta(groups(alone, by_machine=True))
-    return one_per_setting((c[0], _seconds_table(*c, found)) for c, found in cases.items())
+    found = cases(alone, by_machine=True)
+    return one_per_setting((c.setting, _seconds_table(c, own)) for c, own in found.items())
 
 
-def _seconds_table(setting: Setting, beta: float | None, found: Sequence[Group]) -> Table:
-    paper = _with_runtime(setting)
+def _seconds_table(case: Case, found: Sequence[Group]) -> Table:
+    paper = _with_runtime(case.setting)
 
     def time(g: Group) -> Cell:
         return mean_and_spread(g.stat(task_seconds), seconds_digits(g.mean(task_seconds) or 0.0))
@@ -116,8 +115,7 @@ def _seconds_table(setting: Setting, beta: float | None, found: Sequence[Group])
         (Column("seeds"), lambda g: Cell(str(len(g.results)))),
         (Column("machine", numeric=False), lambda g: Cell(machine_of(g.first))),
     ]
-    title = f"{setting_title(setting, beta)}, in seconds"
-    return method_table(title, found, shown, order=row_order)
+    return method_table(f"{case.title}, in seconds", found, shown, order=row_order)
 
 
 def speedup_tables(results: Iterable[Result]) -> list[Table]:
@@ -128,19 +126,17 @@ def speedup_tables(results: Iterable[Result]) -> list[Table]:
             batches.setdefault((r.config, machine_of(r)), []).append(r)
     tables = []
     for runs in batches.values():
-        for (setting, beta), found in by_setting_and_beta(groups(runs)).items():
+        for case, found in cases(runs).items():
             ours = group_of("fedran", found)
             theirs = [g for g in sorted(found, key=row_order) if is_trained(g.first)]
             if ours is not None and theirs:
-                tables.append(_speedup_table(setting, beta, ours, theirs))
+                tables.append(_speedup_table(case, ours, theirs))
     return tables
 
 
-def _speedup_table(
-    setting: Setting, beta: float | None, ours: Group, theirs: Sequence[Group]
-) -> Table:
+def _speedup_table(case: Case, ours: Group, theirs: Sequence[Group]) -> Table:
     """Ratios of methods to FedRAN: as measured, and at the number of rounds of the paper."""
-    paper = _with_runtime(setting)
+    paper = _with_runtime(case.setting)
     computed = f"at {ROUNDS} rounds, computed"
 
     def faster(measure: Measure) -> Callable[[Group], Cell]:
@@ -179,7 +175,7 @@ def _speedup_table(
         (Column(computed, UPLOAD), as_computed(full_upload)),
         *([printed(UPLOAD, paper.mib)] if paper else []),
     ]
-    title = f"FedRAN against each trained method on one machine: {setting_title(setting, beta)}"
+    title = f"FedRAN against each trained method on one machine: {case.title}"
     return method_table(title, [ours, *theirs], shown, _speedup_note(ours, theirs, paper))
 
 
@@ -242,14 +238,14 @@ def _with_runtime(setting: Setting) -> Printed | None:
 def speed_verdict(results: Sequence[Result]) -> Iterator[str]:
     """FedRAN's seconds per task beside those of the methods that train."""
     timed = [r for r in results if r.study == "speedup" and r.side_by_side == 1]
-    for (setting, _), found in by_setting_and_beta(groups(timed)).items():
+    for case, found in cases(timed).items():
         trained = [g for g in found if is_trained(g.first)]
         slow = [g.mean(task_seconds) or 0.0 for g in trained]
         rounds = [g.first.tasks[0].rounds for g in trained]
         for g in found:
             if role(g) == OURS and trained:
                 yield (
-                    f"{dataset_title(setting.dataset)}: FedRAN takes "
+                    f"{dataset_title(case.setting.dataset)}: FedRAN takes "
                     f"{seconds(g.mean(task_seconds))} s per task, methods that train "
                     f"{seconds(min(slow))} to {seconds(max(slow))} s with {min(rounds)} to "
                     f"{max(rounds)} rounds per task."

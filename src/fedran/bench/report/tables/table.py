@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedran.bench.results.grouping import Group, Mark, Setting, Stat, counted
+from fedran.bench.results.grouping import Case, Group, Mark, Setting, Stat, counted
 from fedran.bench.results.result import Result
 
 MIB = 2**20
@@ -132,10 +132,9 @@ def one_per_setting(tables: Iterable[tuple[Setting, Table]]) -> list[Table]:
     return kept
 
 
-def setting_cell(setting: Setting, beta: float | None = None) -> Cell:
+def setting_cell(where: Setting | Case, remark: str = "") -> Cell:
     """A setting under the title of its dataset; in CSV files under the name of its dataset."""
-    skew = "" if beta is None else f", β = {beta:g}"
-    return Cell(setting.title + skew, key=setting.key + skew)
+    return Cell(where.title + remark, key=where.key + remark)
 
 
 def text_columns(*headings: str) -> list[Column]:

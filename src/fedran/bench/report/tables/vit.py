@@ -31,16 +31,16 @@ from fedran.bench.report.tables.table import (
     times,
 )
 from fedran.bench.results.grouping import (
+    Case,
     Group,
     Setting,
     by_setting,
-    by_setting_and_beta,
+    cases,
     comparisons,
     group_of,
     groups,
     machine_of,
     row_order,
-    setting_title,
     without_ablations,
 )
 from fedran.bench.results.metrics import (
@@ -78,10 +78,10 @@ def cost_tables(results: Sequence[Result]) -> list[Table]:
     runs = without_ablations(results)
     streams = {r.hashes["stream"] for r in runs if is_prompted(r)}
     shown = [r for r in runs if r.hashes["stream"] in streams and (is_prompted(r) or r.key in OURS)]
-    cases = by_setting_and_beta(groups(shown, by_machine=True))
+    found_at = cases(shown, by_machine=True)
     return one_per_setting(
         (setting, _cost_table(setting, beta, _best_timed(found)))
-        for (setting, beta), found in cases.items()
+        for (setting, beta), found in found_at.items()
         if any(is_prompted(g.first) for g in found)
     )
 
@@ -144,7 +144,7 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
     if shared:
         names = "; ".join(shared)
         note.append(f"Runs that shared the machine, so that seconds are only indicative: {names}.")
-    return method_table(f"Cost: {setting_title(setting, beta)}", found, shown, " ".join(note))
+    return method_table(f"Cost: {Case(setting, beta).title}", found, shown, " ".join(note))
 
 
 def _rounds(result: Result) -> str:
