@@ -11,22 +11,25 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum
-from fedran.federation.edge.edge import Edge, EdgeRules
+from fedran.federation.edge.edge import Edge
 from fedran.federation.ops import rebuild as module
 from fedran.federation.ops.rebuild import NotRebuildable, rebuild
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.cohorts import task_before
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import SiteSettings
 from fedran.wire.files import write_atomically
 from helpers.made_federation import PHI, SETTINGS, D, M, Sites, same_state, upload
 from helpers.made_site import OFFER, rows, site_of, summary_of
 
 MIXTURES = replace(SETTINGS, message="mixture", snapshot_every=3)
 INPUT = PHI.input_fingerprint
+EDGE = SiteSettings("trial", "edge", folder="data")
 
 
 def mixture(seed, classes=(0, 1), n=20):
@@ -146,7 +149,7 @@ def test_nobody_waits_for_a_slow_lift(sites, tmp_path, monkeypatch):
 def test_an_edge_puts_the_mixtures_of_its_members_side_by_side(sites, tmp_path):
     outbox = Outbox(tmp_path / "outbox")
     members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
-    edge = Edge(tmp_path / "edge", EdgeRules("trial", "edge"), sites.keys["edge"], members, outbox)
+    edge = Edge(tmp_path / "edge", EDGE, sites.keys["edge"], members, outbox)
     blobs = [envelope(sites, m) for m in ("site-1", "site-2")]
     assert [edge.receive(b).outcome for b in blobs] == ["accepted"] * 2
     late = edge.receive(sites.envelope("site-1", "june", upload(0)))
@@ -307,7 +310,7 @@ def test_a_site_cannot_say_that_it_is_several_sites(kind, sites, tmp_path):
     assert "parts: expected 1" in store.receive(lie).reason
     members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
     outbox = Outbox(tmp_path / "outbox")
-    edge = Edge(tmp_path / "edge", EdgeRules("trial", "edge"), sites.keys["edge"], members, outbox)
+    edge = Edge(tmp_path / "edge", EDGE, sites.keys["edge"], members, outbox)
     assert "parts: expected 1" in edge.receive(lie).reason
     for m in ("site-1", "site-2"):
         honest = sites.envelope(m, "may", make(len(m)), fingerprint=said.hash)
@@ -322,10 +325,10 @@ def test_a_site_cannot_say_that_it_is_several_sites(kind, sites, tmp_path):
 
 
 def test_an_edge_that_knows_the_offer_takes_only_the_kind_in_it(sites, tmp_path):
-    rules = EdgeRules("trial", "edge", INPUT, "mixture")
+    offer = replace(OFFER, message="mixture")
     members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
     outbox = Outbox(tmp_path / "outbox")
-    edge = Edge(tmp_path / "edge", rules, sites.keys["edge"], members, outbox)
+    edge = Edge(tmp_path / "edge", EDGE, sites.keys["edge"], members, outbox, offer)
     # A summary that claims the fingerprint of mixtures would otherwise set the kind for all.
     wrong = replace(fedran.decode(upload(0)), fingerprint=INPUT, digest=None)
     receipt = edge.receive(envelope(sites, "site-1", data=fedran.encode(wrong)))
@@ -348,7 +351,7 @@ def test_an_edge_does_not_send_a_sum_that_no_server_accepts(kind, sites, tmp_pat
     honest = upload(1) if kind == "summary" else mixture(1)
     members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
     outbox = Outbox(tmp_path / "outbox")
-    edge = Edge(tmp_path / "edge", EdgeRules("trial", "edge"), sites.keys["edge"], members, outbox)
+    edge = Edge(tmp_path / "edge", EDGE, sites.keys["edge"], members, outbox)
     for m, data in (("site-1", fedran.encode(large)), ("site-2", honest)):
         blob = sites.envelope(m, "may", data, fingerprint=said.hash)
         assert edge.receive(blob).outcome == "accepted"
@@ -357,3 +360,15 @@ def test_an_edge_does_not_send_a_sum_that_no_server_accepts(kind, sites, tmp_pat
     assert not outbox.pending()
     assert edge.forward("may", without=["site-1"]).statement.members == (("site-2", "may"),)
     edge.close()
+
+
+def test_a_server_of_mixtures_that_changes_to_secure_sums_begins_without_directions(tmp_path):
+    """The sketch of a secure sum follows the task before, but a mixture has no directions."""
+    phi, sites = fedran.RandomFeatures(D, M, "cosine", source="test"), Sites("site-1")
+    data = fedran.encode(fedran.condense(np.eye(D)[[0, 1] * 10], [0, 1] * 10, phi))
+    said = {"fingerprint": phi.input_fingerprint.hash}
+    with closing(sites.store(tmp_path, kind="cosine", message="mixture")) as store:
+        assert store.receive(sites.envelope("site-1", "may", data, **said)).outcome == "accepted"
+        changed = {"message": "summary", "privacy": "secure", "classes": [0, 1], "sketch": 8}
+        store.settings = replace(store.settings, **changed)
+        assert task_before(store, "june") == b""

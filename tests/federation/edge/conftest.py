@@ -14,19 +14,20 @@ def sites():
 @pytest.fixture
 def opened(sites, tmp_path):
     """A function that opens the edge's folder. The one before is closed, as after a crash."""
-    from fedran.federation.edge.edge import Edge, EdgeRules
+    from fedran.federation.edge.edge import Edge
     from fedran.federation.protocol.roster import Roster
     from fedran.federation.site.outbox import Outbox
+    from fedran.federation.site.settings import SiteSettings
     from helpers.made_edge import MEMBERS
 
     current = []
 
-    def open_it(name="edge", **changes):
+    def open_it(name="edge", offer=None):
         close_all()
-        rules = EdgeRules("trial", name, **changes)
+        settings = SiteSettings("trial", name, folder="data")
         members = Roster({m: sites.keys[m].public for m in MEMBERS}, {"inner": MEMBERS[:2]})
         folder = tmp_path / name
-        found = Edge(folder, rules, sites.keys[name], members, Outbox(folder / "outbox"))
+        found = Edge(folder, settings, sites.keys[name], members, Outbox(folder / "outbox"), offer)
         current.append(found)
         return found
 

@@ -9,7 +9,6 @@ pytest.importorskip("cryptography")
 
 from fedran.cli.federation.edge import forward as command
 from fedran.federation.edge import edge as module
-from fedran.federation.edge.edge import EdgeRules
 from fedran.federation.edge.folder import answer_requests
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import AlreadyRunning, locked
@@ -97,9 +96,7 @@ def test_forward_does_not_replace_the_sites_own_upload(sites, site_folder, serve
 
 def test_forward_does_not_read_a_file_that_is_too_large(sites, site_folder, capsys, monkeypatch):
     small = replace(module.DEFAULT_LIMITS, message=10)
-    monkeypatch.setattr(
-        "fedran.federation.edge.folder.EdgeRules", lambda *a: EdgeRules(*a, limits=small)
-    )
+    monkeypatch.setattr("fedran.federation.edge.folder.DEFAULT_LIMITS", small)
     (site_folder / "inbox" / "one.envelope").write_bytes(*uploads(sites, "site-1"))
     command(site_folder, "may", None)
     assert "refused: larger than 10 B" in capsys.readouterr().out

@@ -181,8 +181,9 @@ def test_a_sum_fits_its_budget_and_accounts_for_the_loss(sites, opened, server):
     assert waiting(edge, "may") == [("inner", "may")]
 
 
-def test_a_sum_larger_than_a_server_reads_is_not_made(sites, opened):
-    edge = opened(largest_upload=3000)
+def test_a_sum_larger_than_a_server_reads_is_not_made(sites, opened, monkeypatch):
+    monkeypatch.setattr("fedran.federation.edge.edge.LARGEST_UPLOAD", 3000)
+    edge = opened()
     outcomes(edge, *uploads(sites, "site-1", "site-2"))
     with pytest.raises(ValueError, match="give a smaller budget"):
         edge.forward("may")

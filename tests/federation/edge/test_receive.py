@@ -6,12 +6,14 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.core.errors import Refused
-from fedran.federation.edge.edge import Edge, EdgeRules
+from fedran.federation.edge.edge import Edge
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import SiteSettings
 from helpers.made_edge import outcomes, uploads
-from helpers.made_federation import PHI, Sites, full_disk, upload
+from helpers.made_federation import Sites, full_disk, upload
+from helpers.made_site import OFFER
 
 REFUSED = [
     ("wrong key", {"key": "other"}, "signature: expected a signature by the key of site-1"),
@@ -65,11 +67,11 @@ def test_an_edge_refuses_uploads_of_another_feature_map(sites, opened):
     edge.receive(*uploads(sites, "site-1"))
     assert "out_features: expected 48, got 40" in edge.receive(strange).reason
     assert "out_features" in opened().receive(strange).reason
-    known = opened("inner", fingerprint=PHI.fingerprint)
+    known = opened("inner", OFFER)
     assert "M is 48 here and 40 there" in known.receive(strange).reason
     opened("inner").receive(strange)
     with pytest.raises(Refused, match="M is 48 here and 40 there"):
-        opened("inner", fingerprint=PHI.fingerprint)
+        opened("inner", OFFER)
 
 
 def test_a_member_speaks_for_others_only_where_the_edge_lists_them(sites, opened):
@@ -96,7 +98,8 @@ def test_an_edge_with_a_full_disk_accepts_nothing(sites, opened):
 def test_an_edge_refuses_a_sum_that_the_server_would_refuse(task, member, sites, tmp_path):
     members = Roster({"inner": sites.keys["inner"].public}, {"inner": ("site-1",)})
     outbox = Outbox(tmp_path / "outbox")
-    edge = Edge(tmp_path / "edge", EdgeRules("trial", "edge"), sites.keys["edge"], members, outbox)
+    settings = SiteSettings("trial", "edge", folder="data")
+    edge = Edge(tmp_path / "edge", settings, sites.keys["edge"], members, outbox)
     blob = sites.envelope("inner", task, members=(("site-1", member),))
     assert edge.receive(blob).outcome == "refused"
     edge.close()

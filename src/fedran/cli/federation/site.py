@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -84,16 +83,11 @@ def revise(folder: SiteFolder, task: Task) -> None:
 
     The site sends it when the server asks next. The server rebuilds its state without the old one.
     """
-    from fedran.federation.protocol.lockfile import locked
-    from fedran.federation.protocol.messages import Offer
-    from fedran.federation.site.upload import Site
+    from fedran.federation.site.upload import revise_upload
 
-    paths = find_site(folder)
-    offer = replace(Offer.load(paths.state / "offer.json"), task=task, earlier=())
-    with locked(paths.state / "outbox", paths.settings().seconds):
-        blob = Site.load(paths.settings_file).revise(offer)
+    size = human_bytes(len(revise_upload(find_site(folder), task)))
     typer.echo(
-        f"the revised upload for {task} ({human_bytes(len(blob))}) is sent when the server "
+        f"the revised upload for {task} ({size}) is sent when the server "
         "asks next: with any task, or with a new classifier"
     )
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import reduce
 from itertools import count
 from operator import add
@@ -20,7 +19,6 @@ from pathlib import Path
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, require_same
-from fedran.core.ids import check_id
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary, combine
 from fedran.federation.protocol.identity import (
@@ -31,7 +29,7 @@ from fedran.federation.protocol.identity import (
     base_task,
     check_task,
 )
-from fedran.federation.protocol.messages import Envelope, MessageKind, open_envelope, seal
+from fedran.federation.protocol.messages import Envelope, Offer, open_envelope, seal
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
@@ -47,11 +45,15 @@ from fedran.federation.server.validation import (
     decode_upload,
 )
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import SiteSettings
 from fedran.wire.codec import encode
 from fedran.wire.container import unpack
 from fedran.wire.files import refusals_name_file
 from fedran.wire.plan import plan
-from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
+from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS
+
+LARGEST_UPLOAD = ServerSettings.largest_upload
+"""Bytes of a sum that a server with default settings still reads."""
 
 
 class ForwardConflict(OSError):
@@ -60,26 +62,6 @@ class ForwardConflict(OSError):
 
 class UploadMissing(OSError):
     """An upload of which a sum was made is not in the edge's database any more."""
-
-
-@dataclass(frozen=True)
-class EdgeRules:
-    """Who forwards, in which federation, and what is expected of members."""
-
-    federation: str
-    client: str
-    """The edge's own id, under which the server knows its key."""
-    fingerprint: Fingerprint | None = None
-    """Of the federation's features; None: that of the first accepted upload."""
-    message: MessageKind | None = None
-    """The kind of every upload; None: that of the first accepted one."""
-    limits: Limits = DEFAULT_LIMITS
-    largest_upload: int = ServerSettings.largest_upload
-    """Bytes of a sum that a server with default settings still reads."""
-
-    def __post_init__(self) -> None:
-        check_id(self.federation, "federation")
-        check_id(self.client, "client")
 
 
 class Edge:
@@ -96,7 +78,8 @@ class Edge:
     >>> fields = {"federation": "trial", "task": "may", "fingerprint": phi.fingerprint.hash}
     >>> blob = seal(encode(s), member, client="ward-1", **fields).to_bytes()
     >>> members, outbox = Roster({"ward-1": member.public}), Outbox(folder / "outbox")
-    >>> edge = Edge(folder / "edge", EdgeRules("trial", "hospital"), key, members, outbox)
+    >>> settings = SiteSettings("trial", "hospital", folder="data")
+    >>> edge = Edge(folder / "edge", settings, key, members, outbox)
     >>> edge.receive(blob).outcome, edge.forward("may").statement.members
     ('accepted', (('ward-1', 'may'),))
     >>> edge.forward("may"), outbox.pending()
@@ -105,10 +88,18 @@ class Edge:
     """
 
     def __init__(
-        self, folder: str | Path, rules: EdgeRules, key: SiteKey, members: Roster, outbox: Outbox
+        self,
+        folder: str | Path,
+        settings: SiteSettings,
+        key: SiteKey,
+        members: Roster,
+        outbox: Outbox,
+        offer: Offer | None = None,
     ) -> None:
-        self.folder, self.rules, self.key = Path(folder), rules, key
+        self.folder, self.settings, self.key = Path(folder), settings, key
         self.members, self.outbox = members, outbox
+        self.offer = offer
+        """The last offer; None: features and kind are those of the first accepted upload."""
         self.accepted: dict[UploadId, str] = {}
         """Accepted uploads -> their digests."""
         self.covered: dict[UploadId, UploadId] = {}
@@ -131,14 +122,15 @@ class Edge:
         """
         key, digest = ("?", "?"), "?"
         try:
-            envelope = open_envelope(blob, self.rules.limits)
+            envelope = open_envelope(blob, DEFAULT_LIMITS)
             statement = envelope.statement
             key, digest = statement.key, statement.digest
-            if self.rules.client in {client for client, _ in (statement.key, *statement.members)}:
-                got = f"{self.rules.client}, the edge itself"
+            me = self.settings.client
+            if me in {client for client, _ in (statement.key, *statement.members)}:
+                got = f"{me}, the edge itself"
                 hint = "the edge's own outbox sends its uploads"
                 raise Refused("client", "members only", got, hint)
-            check_sender(envelope, self.rules.federation, self.members)
+            check_sender(envelope, self.settings.federation, self.members)
             if self.accepted.get(key) == digest:
                 return Receipt(Code.DUPLICATE, *key, digest)
             check_not_forgotten(statement, self.forgotten)
@@ -148,8 +140,8 @@ class Edge:
                 {k: d for k, d in self.accepted.items() if not revised or k != key},
                 {k: s for k, s in self.covered.items() if not revised or s != key},
             )
-            upload = unpack(envelope.upload, self.rules.limits)
-            message = decode_unpacked(upload, self.rules.limits)
+            upload = unpack(envelope.upload, DEFAULT_LIMITS)
+            message = decode_unpacked(upload, DEFAULT_LIMITS)
             if message.fingerprint is None or message.fingerprint.hash != statement.fingerprint:
                 expected = "the fingerprint of the message, as signed"
                 raise Refused("fingerprint", expected, statement.fingerprint)
@@ -245,25 +237,25 @@ class Edge:
         self, name: str, chosen: list[Envelope], budget_bytes: int | None, revision: int = 0
     ) -> tuple[Envelope, bytes]:
         """The signed sum of these uploads, and its bytes."""
-        messages = [decode_upload(e, self.rules.limits) for e in chosen]
+        messages = [decode_upload(e, DEFAULT_LIMITS) for e in chosen]
         proofs = (p for e in chosen for p in (Proof(e.statement, e.signature), *e.proofs))
         envelope = seal(
             _encode_sum(messages, budget_bytes),
             self.key,
-            federation=self.rules.federation,
-            client=self.rules.client,
+            federation=self.settings.federation,
+            client=self.settings.client,
             task=name,
             fingerprint=chosen[0].statement.fingerprint,
             proofs=tuple({proof.statement.key: proof for proof in proofs}.values()),
             revision=revision,
         )
         blob = envelope.to_bytes()
-        if len(blob) > self.rules.largest_upload:
+        if len(blob) > LARGEST_UPLOAD:
             raise ValueError(
-                f"the sum must have at most {self.rules.largest_upload} bytes, got {len(blob)}; "
+                f"the sum must have at most {LARGEST_UPLOAD} bytes, got {len(blob)}; "
                 "give a smaller budget in bytes"
             )
-        decode_upload(envelope, self.rules.limits)  # a sum that the server would refuse stays here
+        decode_upload(envelope, DEFAULT_LIMITS)  # a sum that the server would refuse stays here
         return envelope, blob
 
     def not_forwarded(self, task: str) -> list[Envelope]:
@@ -300,12 +292,13 @@ class Edge:
             self._checker = self._make_checker(self.database.message(uploads[0]))
 
     def _make_checker(self, first: Summary | Mixture) -> _Checker:
-        fingerprint = self.rules.fingerprint or first.fingerprint
-        require_same(fingerprint, first.fingerprint, "this site and its members")
+        if self.offer is None:
+            return _Checker(first, first.fingerprint)
+        require_same(self.offer.fingerprint, first.fingerprint, "this site and its members")
         kind = type(first).__name__.lower()
-        if kind != (self.rules.message or kind):
-            raise Refused("message", f"a {self.rules.message}", f"a {kind}")
-        return _Checker(first, fingerprint)
+        if kind != self.offer.message:
+            raise Refused("message", f"a {self.offer.message}", f"a {kind}")
+        return _Checker(first, self.offer.fingerprint)
 
 
 class _Checker:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
-from fedran.federation.edge.edge import Edge, EdgeRules
+from fedran.federation.edge.edge import Edge
 from fedran.federation.protocol.identity import SiteKey, base_task
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, Offer
@@ -19,6 +19,7 @@ from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.worker import WorkerFailed, work_in_child
 from fedran.wire.sizes import human_bytes
+from fedran.wire.validation import DEFAULT_LIMITS
 
 
 def add_member(
@@ -119,23 +120,22 @@ def _describe(total: Envelope) -> str:
 def _open_edge(paths: SitePaths) -> Iterator[Edge]:
     """The edge in a site's folder, with the lock of its outbox."""
     settings, folder, state = paths.settings(), paths.folder, paths.state
-    rules, last_offer = EdgeRules(settings.federation, settings.client), state / "offer.json"
-    if last_offer.is_file():
-        offer = Offer.load(last_offer)
+    last = state / "offer.json"
+    offer = Offer.load(last) if last.is_file() else None
+    if offer is not None:
         offer.require_plain()
-        rules = replace(rules, fingerprint=offer.fingerprint, message=offer.message)
     key, members = SiteKey.load(folder / settings.key), Roster.load(folder / "members.toml")
     outbox = Outbox(state / "outbox")
     with (
         locked(outbox.folder, settings.seconds),  # the site itself may be writing an upload
-        closing(Edge(state / "edge", rules, key, members, outbox)) as edge,
+        closing(Edge(state / "edge", settings, key, members, outbox, offer)) as edge,
     ):
         yield edge
 
 
 def _receive_file(edge: Edge, path: Path) -> str:
     """Give a file to the edge, and return the outcome as text."""
-    limit = edge.rules.limits.message
+    limit = DEFAULT_LIMITS.message
     if path.stat().st_size > limit:
         return f"refused: larger than {human_bytes(limit)}"
     receipt = edge.receive(path.read_bytes())

@@ -31,8 +31,7 @@ def accept_upload(paths: ServerPaths, client: str, task: str) -> Receipt:
     """Accept an upload from quarantine; a running server then sends a new head to all sites."""
     with locked_store(paths.folder, paths.settings(), task) as store:
         receipt = store.accept(client, task)
-        # No node has the new classifier yet: the server's next update sends it to all.
-        store.database.set_served("outdated")
+        store.database.set_outdated()
     return receipt
 
 
@@ -40,7 +39,7 @@ def reject_upload(paths: ServerPaths, client: str, task: str, reason: str = "") 
     """Reject an upload in quarantine; a running server then tells the site."""
     with locked_store(paths.folder, paths.settings(), task) as store:
         receipt = store.reject(client, task, reason)
-        store.database.set_served("outdated")  # the server's next update reaches every site
+        store.database.set_outdated()
     return receipt
 
 
@@ -87,7 +86,7 @@ def release_head(paths: ServerPaths) -> str:
         if not held_head(store):
             raise Refused("head", "a head that is held back", "none")
         _, digest = update_head(store, ValidationSet.load(settings, paths.folder), "release")
-        store.database.set_served("outdated")
+        store.database.set_outdated()
     return digest
 
 
@@ -153,7 +152,6 @@ def roll_back(paths: ServerPaths, task: str) -> tuple[str, bool]:
                 accuracy=wanted.accuracy if same else None,
             )
             store.database.put("heads", **vars(again))
-            # No node has this classifier: the server's next update sends it to all.
-            store.database.set_served("outdated")
+            store.database.set_outdated()
         store.events.write("rollback", task=task, digest=digest, identical=same)
     return digest, same

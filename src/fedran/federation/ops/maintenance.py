@@ -95,7 +95,7 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
                 database.forget(again)
                 Ledger(database).carry_over(charges, facts)
                 database.new_epoch()
-                database.set_served("outdated")
+                database.set_outdated()
                 EventLog(database).write("restore", forgotten=len(again))
             _replace(paths.state, Path(folder), "replaced")
     return again
@@ -119,7 +119,7 @@ def repair(paths: ServerPaths) -> list[str] | None:
         with TemporaryDirectory(dir=paths.state, prefix=".repair-") as folder:
             with closing(Database(folder)) as database:
                 lost = salvage(paths.state / FILE, database)
-                database.set_served("outdated")
+                database.set_outdated()
                 EventLog(database).write("repair", lost=lost)
             _replace(paths.state, Path(folder), "damaged")
     return lost

@@ -8,7 +8,7 @@ import logging
 import sqlite3
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -33,12 +33,12 @@ RECONNECTED_WAIT = 4
 class Asked:
     """When a node was last asked to take the newest head."""
 
+    update: int
+    """Number of that update."""
     connected: str
     """When it had connected."""
     wait: int
     """Updates until it is asked again."""
-    updates: int = 0
-    """Updates since then."""
 
 
 class NodeRegistry:
@@ -49,7 +49,7 @@ class NodeRegistry:
 
     def __init__(self, paths: ServerPaths, *, authenticated: bool) -> None:
         self.paths, self.authenticated = paths, authenticated
-        self.head = ""
+        self.head, self.updates = "", 0
         self.asked: dict[str, Asked] = {}
         """Nodes to which ``head`` was sent and that have not accepted it."""
         self.alarmed: set[str] = set()
@@ -169,11 +169,8 @@ class NodeRegistry:
             return
         if head != self.head:
             self.head, self.asked = head, {}
-        self.asked = {
-            node: replace(asked, updates=asked.updates + 1)
-            for node, asked in self.asked.items()
-            if node not in current
-        }
+        self.updates += 1
+        self.asked = {node: asked for node, asked in self.asked.items() if node not in current}
         online = {n.node_id: n.online_at for n in nodes if n.status == "online"}
         due = 0
         for node in online.keys() - current:
@@ -181,9 +178,10 @@ class NodeRegistry:
             if before is not None:
                 wait = 2 * before.wait
                 anew = before.connected != online[node]
-                if before.updates <= min(before.wait, RECONNECTED_WAIT if anew else before.wait):
+                longest = min(before.wait, RECONNECTED_WAIT) if anew else before.wait
+                if self.updates - before.update <= longest:
                     continue
-            self.asked[node] = Asked(online[node], wait)
+            self.asked[node] = Asked(self.updates, online[node], wait)
             due += 1
         if due:
             log.info("sending the newest head to connected sites that lack it: %d", due)

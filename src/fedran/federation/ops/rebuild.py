@@ -40,8 +40,7 @@ def rebuild(paths: ServerPaths, out_features: int) -> int:
             snapshot.unlink()
         # The settings change after the lift, because memory may not suffice for the new width.
         with closing(Store.open(settings, paths.folder)) as store:
-            # No node has the new classifier yet: the server's next update sends it to all.
-            store.database.set_served("outdated")
+            store.database.set_outdated()
             write_atomically(paths.settings_file, changed.encode())
             store.snapshot()
             update_head(store, validation, "rebuild")

@@ -30,6 +30,8 @@ MAX_CLASSES = 2000
 PROTOCOL = 1
 """Version of the messages. It changes when a field changes its meaning; new fields are ignored by
 programs that do not know them."""
+OPTIONAL: dict[str, Any] = {"protocol": 1, "epoch": "", "row_energy": 0.0, "privacy": "none"}
+"""Fields of an offer that a server of an earlier version does not send."""
 MAX_SETTLED = 5000
 MAX_REVISION = 1000
 MAX_MEMBERS = 10_000
@@ -80,12 +82,9 @@ class Offer:
     @classmethod
     def read(cls, fields: object) -> Offer:
         """The offer in a message. Every field is checked, unknown fields are ignored."""
-        if not isinstance(fields, Mapping):
-            raise Refused("offer", "an object", fields)
-        header = Header(dict(fields))
-        protocol = header.integer("protocol", 1) if "protocol" in fields else 1
+        header = Header({**OPTIONAL, **read_object(fields, "offer").fields})
+        protocol = header.integer("protocol", 1)
         check_protocol(protocol, "this site", "the server")
-        privacy = header.one_of("privacy", *get_args(Privacy)) if "privacy" in fields else "none"
         return cls(
             check_id(header.text("federation", 64), "federation"),
             check_id(header.text("task", 64), "task"),
@@ -98,12 +97,12 @@ class Offer:
             read_tasks(header, "earlier", MAX_EARLIER),
             cast(MessageKind, header.one_of("message", *get_args(MessageKind))),
             header.integer("group_size", 1, MAX_GROUP_SIZE),
-            header.text("epoch", 64) if "epoch" in fields else "",
+            header.text("epoch", 64),
             read_labels(header, "classes"),
             read_labels(header, "known_classes"),
-            header.number("row_energy") if "row_energy" in fields else 0.0,
+            header.number("row_energy"),
             protocol,
-            cast(Privacy, privacy),
+            cast(Privacy, header.one_of("privacy", *get_args(Privacy))),
         )
 
     @classmethod
@@ -156,6 +155,13 @@ class Offer:
             raise Refused("federation", federation, self.federation)
         if source is not None:
             require_same_source(source, self.source)
+
+
+def read_object(given: object, name: str) -> Header:
+    """An object in a message. Anything else is refused."""
+    if not isinstance(given, Mapping):
+        raise Refused(name, "an object", type(given).__name__)
+    return Header(dict(given))
 
 
 def check_protocol(given: object, here: str, there: str) -> None:

@@ -8,7 +8,6 @@ lists, resolutions or noise cannot add up anything.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -28,11 +27,11 @@ from fedran.core.totals import (
     omega_codes,
     omega_from_codes,
 )
-from fedran.federation.protocol.messages import MAX_WIDTH, read_labels
+from fedran.federation.protocol.messages import MAX_WIDTH, read_labels, read_object
 from fedran.federation.secure.attempt import MAX_ATTEMPTS, MAX_SITES, canonical_json, check_digest
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.fixed_point import FixedPoint, totals_fixed_point, totals_rounding
-from fedran.wire.validation import DEFAULT_LIMITS, Header
+from fedran.wire.validation import DEFAULT_LIMITS
 
 MAX_ROWS = 10**9
 OMEGA, CENTER = "omega", "center"
@@ -54,9 +53,7 @@ class Noise:
         """The noise in a message, checked; None: the sum has none."""
         if fields is None:
             return None
-        if not isinstance(fields, Mapping):
-            raise Refused("noise", "an object", type(fields).__name__)
-        header = Header(dict(fields))
+        header = read_object(fields, "noise")
         found = cls(
             header.number("epsilon"),
             header.number("delta"),
@@ -106,9 +103,7 @@ class Content:
     @classmethod
     def read(cls, fields: object) -> Content:
         """The content in a message. Every field is checked, unknown fields are ignored."""
-        if not isinstance(fields, Mapping):
-            raise Refused("content", "an object", type(fields).__name__)
-        header = Header(dict(fields))
+        header = read_object(fields, "content")
         omega = header.text("omega", 64)
         return cls(
             read_labels(header, "classes"),
@@ -117,7 +112,7 @@ class Content:
             header.integer("seed", 0, 2**32 - 1),
             header.integer("sites", 1, MAX_SITES),
             header.integer("max_rows", 1, MAX_ROWS),
-            Noise.read(fields.get("noise")),
+            Noise.read(header.fields.get("noise")),
         )
 
     def fields(self) -> dict[str, Any]:

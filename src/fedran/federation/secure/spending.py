@@ -14,8 +14,8 @@ from typing import Any
 from fedran.core.dp import Budget, composed, gaussian_epsilon
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
+from fedran.federation.protocol.messages import read_object
 from fedran.federation.secure.attempt import MAX_ATTEMPTS, MAX_SITES, check_digest
-from fedran.wire.validation import Header
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,7 @@ class SentNoise:
     @classmethod
     def read(cls, fields: object) -> SentNoise:
         """An entry of a file or a message. Every field is checked."""
-        if not isinstance(fields, Mapping):
-            raise Refused("noise that was sent", "an object", type(fields).__name__)
-        header = Header(dict(fields))
+        header = read_object(fields, "noise that was sent")
         found = cls(
             header.integer("agreement", 0, MAX_ATTEMPTS),
             header.integer("attempt", 1, MAX_ATTEMPTS),

@@ -295,6 +295,10 @@ class Database(SqliteFile):
             for node in nodes:
                 self.put("served", node=node)
 
+    def set_outdated(self) -> None:
+        """Say that no node has the newest head: the server's next update sends it to all."""
+        self.set_served("outdated")
+
     def add_head(
         self,
         digest: str,

@@ -64,23 +64,24 @@ def measure_influence(
     ``replay_all``.
     """
     uploads, full = store.database.uploads(), store.solve()
-    known = validation.known_to(full)
-    if not known.any():
+    total = validation.accuracy(full)
+    if total is None:
         raise ValueError("the validation rows have no class of the federation's head")
 
-    def accuracy(head: Head | None) -> float:
-        return 0.0 if head is None else float(validation.correct(head)[known].mean())
+    def tested(head: Head | None) -> float:
+        """Accuracy on the rows of all classes. Those that the head lacks are wrong."""
+        return 0.0 if head is None else validation.accuracy(head, full.classes) or 0.0
 
     groups: dict[tuple[str, str], list[Upload]] = {}
     for upload in uploads:
         key = (upload.client, upload.task if by_upload else "")
         groups.setdefault(key, []).append(upload)
-    total, lines = accuracy(full), []
+    lines = []
     for (client, task), left_out in groups.items():
         say(f"without {client}{', ' + task if task else ''}")
         messages = map(store.database.message, left_out)  # one at a time in memory
         rest = store.aggregator.solve_without(messages, store.ridge)
-        without = accuracy(rest)
+        without = tested(rest)
         rows = sum(upload.rows for upload in left_out)
         lines.append(Influence(client, task, rows, without, 100 * (without - total)))
     lines.sort(key=lambda line: (-line.gain, line.client, line.task))
@@ -88,7 +89,7 @@ def measure_influence(
     for i, line in enumerate(lines):
         if replay_all or (i == 0 and line.gain > HARMFUL):
             say(f"replay without {line.client}{', ' + line.task if line.task else ''}")
-            replayed = accuracy(replay(store, groups[line.client, line.task]))
+            replayed = tested(replay(store, groups[line.client, line.task]))
             line = replace(line, replayed=replayed)
         confirmed.append(line)
     table = InfluenceTable(time.time(), total, tuple(confirmed))

@@ -43,10 +43,11 @@ class SqliteFile:
     def __init__(self, path: Path, migrations: Sequence[str], *, read_only: bool = False) -> None:
         self.path, self.migrations = path, migrations
         self.lock = threading.RLock()
-        if not read_only:
-            self._create()
-        elif not self.path.is_file():
-            raise FileNotFoundError(f"{self.path}: no such file; expected the database of a server")
+        if read_only and not path.is_file():
+            raise FileNotFoundError(f"{path}: no such file; expected the database of a server")
+        if not read_only:  # only its owner can read it
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         mode = "ro" if read_only else "rw"
         with self.named_errors():
             self.sql = sqlite3.connect(
@@ -62,11 +63,6 @@ class SqliteFile:
         except BaseException:
             self.sql.close()
             raise
-
-    def _create(self) -> None:
-        """Make an empty file that only its owner can read, unless the file exists."""
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
 
     def _open(self, read_only: bool) -> None:
         if not read_only:

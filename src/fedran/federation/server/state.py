@@ -87,7 +87,7 @@ def rebuild_state(
         log.warning("%s is not of this database's uploads; it is deleted", path.name)
         path.unlink()
         database.new_epoch()
-        database.set_served("outdated")
+        database.set_outdated()
     done = len(state.aggregator.absorbed)
     for upload in uploads[:done]:
         state._note(upload)

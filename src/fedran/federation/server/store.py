@@ -241,7 +241,7 @@ class Store:
             self.database.forget(found.tombstones)
             self.database.add_record(found.record)
             self.database.new_epoch()
-            self.database.set_served("outdated")
+            self.database.set_outdated()
             count = len(found.tombstones)
             self.events.write_or_raise("forget", client=client, task=task, uploads=count)
         self.database.checkpoint()

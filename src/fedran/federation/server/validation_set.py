@@ -16,7 +16,7 @@ from fedran.core.features import RandomFeatures, require_nonnegative
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.data.rows import Rows, read_rows
-from fedran.federation.protocol.class_counts import Counts, count_correct
+from fedran.federation.protocol.class_counts import Counts, accuracy, count_correct
 from fedran.federation.server.settings import ServerSettings
 
 
@@ -51,12 +51,6 @@ class ValidationSet:
         parts = [to_numpy(head.scores(H)) for _, H in phi.blocks(self.rows.X)]
         return np.concatenate(parts) if parts else np.zeros((0, len(head.classes)))
 
-    def correct(self, head: Head) -> NDArray[np.bool_]:
-        """Which rows the head labels correctly. A row of a class that it lacks is wrong."""
-        position = {label: i for i, label in enumerate(head.classes)}
-        truth = np.array([position.get(label, -1) for label in self.rows.y], dtype=np.int64)
-        return np.asarray(np.argmax(self.scores(head), axis=1) == truth)
-
     def counts(self, heads: Iterable[Head], earlier: Collection[Label]) -> list[Counts]:
         """Rows and correct ones per class, for each head."""
         y, tested = self.rows.y, set(self.rows.y)
@@ -66,11 +60,7 @@ class ValidationSet:
         """Nobody: these rows belong to the server."""
         return ()
 
-    def known_to(self, head: Head) -> NDArray[np.bool_]:
-        """Which rows have a class of the head."""
-        return np.array([label in head.classes for label in self.rows.y], dtype=bool)
-
-    def accuracy(self, head: Head) -> float | None:
-        """Accuracy on the rows whose class the head knows; None if there are none."""
-        known = self.known_to(head)
-        return float(np.mean(self.correct(head)[known])) if known.any() else None
+    def accuracy(self, head: Head, classes: Collection[Label] = ()) -> float | None:
+        """Accuracy on the rows of some classes, by default the head's; None if there are none."""
+        (counts,) = self.counts([head], ())
+        return accuracy(counts, classes or head.classes)

@@ -23,6 +23,7 @@ from fedran.core.summary import Summary
 from fedran.data.rows import Rows
 from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import (
     Envelope,
     Offer,
@@ -33,7 +34,7 @@ from fedran.federation.protocol.messages import (
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.settings import SiteSettings
+from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.site.source import FolderSource, FunctionSource, Source
 from fedran.wire.codec import decode, encode
 from fedran.wire.plan import plan
@@ -273,6 +274,13 @@ class Site:
             for i, label in zip(rows, found.labels, strict=True):
                 labels[i] = label
         return labels
+
+
+def revise_upload(paths: SitePaths, task: str) -> bytes:
+    """Make the upload of a task anew, as the last offer asks for it. It waits in the outbox."""
+    offer = replace(Offer.load(paths.state / "offer.json"), task=task, earlier=())
+    with locked(paths.state / "outbox", paths.settings().seconds):
+        return Site.load(paths.settings_file).revise(offer)
 
 
 def backbone_loader(spec: str, folder: Path) -> Callable[[], Backbone]:
