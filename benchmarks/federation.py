@@ -33,7 +33,7 @@ from fedran.core._linalg.blas import add_outer, matmul
 from fedran.federation.ops.background import start_federation, stop_federation
 from fedran.federation.ops.flower import NO_SPINNING, free_port
 from fedran.federation.ops.maintenance import verify_store
-from fedran.federation.ops.scaffold import DeclaredFeatures, FederationOptions, make_federation
+from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
 from fedran.federation.ops.tasks import run_task, simulate
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
@@ -232,8 +232,8 @@ class Watch(threading.Thread):
 def trial(folder, sites, made, phi):
     """A federation whose sites have their uploads ready, so that the server's work is measured."""
     address = f"127.0.0.1:{free_port()}"
-    options = FederationOptions("bench", sites, address, DeclaredFeatures(D), out_features=M)
-    places = make_federation(folder, options)
+    options = {"federation": "bench", "n_sites": sites, "address": address, "out_features": M}
+    places = make_federation(folder, features=DeclaredFeatures(D), **options)
     for i, place in enumerate(places):
         settings = place.settings()
         key = SiteKey.load(place.folder / settings.key)

@@ -31,7 +31,7 @@ from federation import Watch
 from fedran.core.totals import Totals, blind_omega, totals
 from fedran.federation.ops.background import start_federation, stop_federation
 from fedran.federation.ops.flower import free_port
-from fedran.federation.ops.scaffold import DeclaredFeatures, FederationOptions, make_federation
+from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
 from fedran.federation.ops.tasks import run_task
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure import masking, unmasking
@@ -253,16 +253,16 @@ def used(folder: Path) -> dict[str, float]:
 def flower_lines(folder: Path, sites: int, width: int, sketch: int) -> list[str]:
     """Two tasks of a federation on this machine."""
     address = f"127.0.0.1:{free_port()}"
-    options = FederationOptions(
-        "bench",
-        sites,
-        address,
-        DeclaredFeatures(D, "hellinger"),
+    places = make_federation(
+        folder,
+        federation="bench",
+        n_sites=sites,
+        address=address,
+        features=DeclaredFeatures(D, "hellinger"),
         out_features=width,
         privacy="secure",
         classes=tuple(range(CLASSES)),
     )
-    places = make_federation(folder, options)
     server = ServerPaths.find(folder)
     with server.settings_file.open("a") as file:
         file.write(f"sketch = {sketch}\nexchange_seconds = 600\ncatch_up = 0\n")

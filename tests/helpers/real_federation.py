@@ -19,7 +19,7 @@ from fedran.federation.ops.background import (
     wait_for_service,
 )
 from fedran.federation.ops.flower import free_port
-from fedran.federation.ops.scaffold import FederationOptions, make_federation
+from fedran.federation.ops.scaffold import make_federation
 from fedran.federation.ops.tasks import run_task
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
@@ -48,10 +48,7 @@ class Federation:
         self.folder, self.said = folder, []
         address = f"127.0.0.1:{free_port()}"
         epsilon = 8.0 if privacy == "dp" else None
-        options = FederationOptions(
-            n_sites=sites, address=address, privacy=privacy, epsilon=epsilon
-        )
-        make_federation(folder, options)
+        make_federation(folder, n_sites=sites, address=address, privacy=privacy, epsilon=epsilon)
         self.server = ServerPaths(folder / "server")
 
     def set_server(self, **settings):

@@ -15,20 +15,20 @@ from fedran.federation.ops.background import (
     stop_federation,
     wait_for_service,
 )
-from fedran.federation.ops.scaffold import DeclaredFeatures, FederationOptions, make_federation
+from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
 from fedran.federation.protocol.lockfile import locked
 
 
 @pytest.fixture
 def folder(tmp_path):
-    make_federation(tmp_path / "trial", FederationOptions(n_sites=1, features=DeclaredFeatures(6)))
+    make_federation(tmp_path / "trial", n_sites=1, features=DeclaredFeatures(6))
     return tmp_path / "trial"
 
 
 def test_a_folder_without_a_server_or_sites_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no server\.toml here or in server/"):
         start_federation(tmp_path, insecure=False, say=print)
-    make_federation(tmp_path / "alone", FederationOptions(n_sites=0, features=DeclaredFeatures(6)))
+    make_federation(tmp_path / "alone", n_sites=0, features=DeclaredFeatures(6))
     with pytest.raises(
         FileNotFoundError, match="no sites; run the server alone with `fedran federation server`"
     ):

@@ -14,7 +14,6 @@ from fedran.data.catalogue import digits
 from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment
 from fedran.federation.ops.scaffold import (
     DeclaredFeatures,
-    FederationOptions,
     make_federation,
     make_server,
     make_site,
@@ -163,7 +162,7 @@ def test_a_wrong_host_leaves_nothing_in_the_way_of_a_second_try(tmp_path):
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trial")
-    return folder, make_federation(folder, FederationOptions(n_sites=3, tasks=4))
+    return folder, make_federation(folder, n_sites=3, tasks=4)
 
 
 def test_sites_roster_and_node_keys_of_a_new_federation_agree(trial):
@@ -207,7 +206,7 @@ def test_each_row_of_the_sample_data_is_at_exactly_one_site(trial):
 
 
 def test_names_of_many_sites_sort_by_their_numbers(tmp_path):
-    places = make_federation(tmp_path, FederationOptions(n_sites=10, features=DeclaredFeatures(6)))
+    places = make_federation(tmp_path, n_sites=10, features=DeclaredFeatures(6))
     assert [p.folder.name for p in places] == [f"site-{i:02d}" for i in range(1, 11)]
     assert local_sites(tmp_path) == places
     assert not list(tmp_path.rglob("*.npz"))
@@ -220,7 +219,9 @@ def test_a_federation_without_sites_is_a_server_alone(tmp_path):
     assert (
         make_federation(
             tmp_path,
-            FederationOptions(n_sites=0, features=DeclaredFeatures(6), hosts=("fl.example.org",)),
+            n_sites=0,
+            features=DeclaredFeatures(6),
+            hosts=("fl.example.org",),
         )
         == []
     )
@@ -229,7 +230,7 @@ def test_a_federation_without_sites_is_a_server_alone(tmp_path):
 
 
 def test_the_sample_data_are_declared_never_negative(tmp_path):
-    make_federation(tmp_path, FederationOptions(n_sites=0))
+    make_federation(tmp_path, n_sites=0)
     assert ServerPaths.find(tmp_path).settings().kind == "hellinger"
 
 
@@ -240,7 +241,7 @@ def test_width_kind_and_source_come_from_a_feature_file(declared, tmp_path):
     labels = {"train_labels": [0, 1, 0, 1], "test_labels": [0, 1, 0, 1]}
     np.savez(tmp_path / "f.npz", train=X, test=X, backbone="net", **labels, **arrays)
     features = DeclaredFeatures.of_file(tmp_path / "f.npz")
-    make_federation(tmp_path / "trial", FederationOptions(n_sites=0, features=features))
+    make_federation(tmp_path / "trial", n_sites=0, features=features)
     found = ServerPaths.find(tmp_path / "trial").settings()
     kind = "hellinger" if declared else "cosine"
     assert (found.in_features, found.kind, found.source) == (3, kind, {"backbone": "net"})
@@ -271,7 +272,7 @@ def test_width_kind_and_source_come_from_a_backbone(monkeypatch):
 )
 def test_wrong_options_create_no_federation(changes, words, tmp_path):
     with pytest.raises(ValueError, match=words):
-        make_federation(tmp_path / "trial", FederationOptions(**changes))
+        make_federation(tmp_path / "trial", **changes)
     assert not (tmp_path / "trial").exists()
 
 

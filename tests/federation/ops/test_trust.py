@@ -8,7 +8,6 @@ from fedran.core.errors import Refused
 from fedran.federation.ops.enrolment import Enrolment, add_edge_member
 from fedran.federation.ops.scaffold import (
     DeclaredFeatures,
-    FederationOptions,
     make_federation,
     make_site,
 )
@@ -22,10 +21,7 @@ from fedran.federation.site.settings import SitePaths
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("secure") / "t"
     features = DeclaredFeatures(6)
-    options = FederationOptions(
-        n_sites=3, features=features, privacy="secure", classes=("cat", "dog")
-    )
-    make_federation(folder, options)
+    make_federation(folder, n_sites=3, features=features, privacy="secure", classes=("cat", "dog"))
     return folder
 
 
@@ -85,10 +81,10 @@ def test_only_a_task_with_a_sum_can_be_repeated(made):
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_federation_with_too_few_sites_for_a_sum_is_refused(tmp_path, n):
     with pytest.raises(ValueError, match="at least 3"):
-        make_federation(tmp_path / "t", FederationOptions(n_sites=n, privacy="secure"))
+        make_federation(tmp_path / "t", n_sites=n, privacy="secure")
 
 
 def test_secure_sums_need_a_list_of_classes(tmp_path):
-    options = FederationOptions(n_sites=3, features=DeclaredFeatures(6), privacy="secure")
+    features = DeclaredFeatures(6)
     with pytest.raises(ValueError, match="needs `classes`"):
-        make_federation(tmp_path / "t", options)
+        make_federation(tmp_path / "t", n_sites=3, features=features, privacy="secure")

@@ -99,7 +99,6 @@ def init(
     """Create a server, and sites to try it: configuration, keys, certificates."""
     from fedran.federation.ops.scaffold import (
         DeclaredFeatures,
-        FederationOptions,
         labels_of_file,
         make_federation,
         parse_labels,
@@ -122,21 +121,21 @@ def init(
     labels = parse_labels(classes) if classes else ()
     if features is not None and not labels and privacy != "none":
         labels = labels_of_file(features)
-    options = FederationOptions(
-        federation,
-        (2 if privacy == "none" else 3) if sites is None else sites,
-        address,
-        declared,
-        out_features,
-        tasks,
-        tuple(host or ()),
-        message,
-        offline_ca,
-        privacy,
-        labels,
-        epsilon,
+    made = make_federation(
+        folder,
+        federation=federation,
+        n_sites=(2 if privacy == "none" else 3) if sites is None else sites,
+        address=address,
+        features=declared,
+        out_features=out_features,
+        tasks=tasks,
+        hosts=host or (),
+        message=message,
+        offline_ca=offline_ca,
+        privacy=privacy,
+        classes=labels,
+        epsilon=epsilon,
     )
-    made = make_federation(folder, options)
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
     if made:
         lines += [f"{folder}/sites/...     {len(made)} sites: site.toml, keys, data/"]

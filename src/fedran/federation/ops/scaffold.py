@@ -80,82 +80,75 @@ class DeclaredFeatures:
         return cls(network.out_features, kind_for(network.nonnegative), network.source)
 
 
-@dataclass(frozen=True)
-class FederationOptions:
-    """What a new federation on one machine consists of."""
+def make_federation(
+    folder: Path,
+    *,
+    federation: str = "trial",
+    n_sites: int = 2,
+    address: str = "127.0.0.1:9443",
+    features: DeclaredFeatures | None = None,
+    out_features: int | None = None,
+    tasks: int = 2,
+    hosts: Sequence[str] = (),
+    message: MessageKind = "summary",
+    offline_ca: Path | None = None,
+    privacy: Privacy = "none",
+    classes: Sequence[Label] = (),
+    epsilon: float | None = None,
+) -> list[SitePaths]:
+    """Create a server and sites in one folder, ready to run on this machine.
 
-    federation: str = "trial"
-    n_sites: int = 2
-    address: str = "127.0.0.1:9443"
-    features: DeclaredFeatures | None = None
-    """None: the sites get sample data (scikit-learn's digits)."""
-    out_features: int | None = None
-    """None: 1024 for the sample data, 8192 otherwise."""
-    tasks: int = 2
-    """Number of tasks of the sample data. Each has other classes."""
-    hosts: tuple[str, ...] = ()
-    """Names by which sites on other machines reach the server."""
-    message: MessageKind = "summary"
-    """What sites send."""
-    offline_ca: Path | None = None
-    """Folder for the key of the certificate authority; None: beside the server's certificate."""
-    privacy: Privacy = "none"
-    """``secure``: the server learns only sums over at least three sites."""
-    classes: tuple[Label, ...] = ()
-    """The labels that may occur; empty: any. Secure sums need them, except for sample data."""
-    epsilon: float | None = None
-    """The budget of every row under differential privacy."""
-
-
-def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]:
-    """Create a server and sites in one folder, ready to run on this machine."""
-    if not 0 <= options.n_sites <= MAX_SITES:
-        raise ValueError(f"sites: expected from 0 to {MAX_SITES}, got {options.n_sites}")
-    sample = options.features is None
-    features = options.features or DeclaredFeatures(64, "hellinger", "pixels of digits")
-    if sample and not 1 <= options.tasks <= 10:
-        raise ValueError(f"tasks: expected from 1 to 10 (ten digits), got {options.tasks}")
-    secure, classes = options.privacy != "none", list(options.classes)
+    Without ``features``, the sites get sample data: scikit-learn's digits in ``tasks`` tasks of
+    different classes, with 1024 random features. Otherwise ``out_features`` is 8192 by default.
+    ``hosts`` are names by which sites on other machines reach the server. ``offline_ca`` is a
+    folder for the key of the certificate authority; None: beside the server's certificate.
+    ``classes`` are the labels that may occur; empty: any. Secure sums need them, except for sample
+    data. ``epsilon`` is the budget of every row under differential privacy.
+    """
+    if not 0 <= n_sites <= MAX_SITES:
+        raise ValueError(f"sites: expected from 0 to {MAX_SITES}, got {n_sites}")
+    sample = features is None
+    features = features or DeclaredFeatures(64, "hellinger", "pixels of digits")
+    if sample and not 1 <= tasks <= 10:
+        raise ValueError(f"tasks: expected from 1 to 10 (ten digits), got {tasks}")
+    secure = privacy != "none"
     if secure and sample:
-        classes = list(range(10))
+        classes = range(10)
     least = ServerSettings.min_sites if secure else 1
-    if secure and 0 < options.n_sites < least:
-        raise ValueError(f"sites: a secure sum needs at least {least}, got {options.n_sites}")
-    out_features = options.out_features
+    if secure and 0 < n_sites < least:
+        raise ValueError(f"sites: a secure sum needs at least {least}, got {n_sites}")
     if out_features is None:
         out_features = 1024 if sample else ServerSettings.out_features
-        if options.privacy == "dp":  # noise grows with the width
+        if privacy == "dp":  # noise grows with the width
             out_features = features.in_features
     settings = ServerSettings(
-        options.federation,
+        federation,
         features.in_features,
         out_features,
         features.kind,
         source=features.source,
         budget_bytes=500_000 if sample else ServerSettings.budget_bytes,
-        min_clients=max(least, options.n_sites // 2),
-        deadline=300.0 if options.n_sites else ServerSettings.deadline,
-        message=options.message,
+        min_clients=max(least, n_sites // 2),
+        deadline=300.0 if n_sites else ServerSettings.deadline,
+        message=message,
         validation="validation.npz" if sample else None,
-        address=options.address,
-        privacy=options.privacy,
-        classes=classes or None,
-        epsilon=options.epsilon,
+        address=address,
+        privacy=privacy,
+        classes=list(classes) or None,
+        epsilon=epsilon,
     )
-    server = make_server(
-        folder / "server", settings, hosts=options.hosts, offline_ca=options.offline_ca
-    )
+    server = make_server(folder / "server", settings, hosts=hosts, offline_ca=offline_ca)
     sites = []
-    for i in range(options.n_sites):
-        name = f"site-{i + 1:0{len(str(options.n_sites))}d}"
+    for i in range(n_sites):
+        name = f"site-{i + 1:0{len(str(n_sites))}d}"
         site = SitePaths(folder / "sites" / name)
         enrolment = make_site(
             site.folder,
-            federation=options.federation,
+            federation=federation,
             client=name,
-            server=options.address,
+            server=address,
             ca=server.tls / "ca.crt",
-            privacy=options.privacy,
+            privacy=privacy,
         )
         add_site(server, enrolment)
         sites.append(site)
@@ -165,7 +158,7 @@ def make_federation(folder: Path, options: FederationOptions) -> list[SitePaths]
             pinned = PinnedRoster(site.folder / SiteSettings.state)
             pinned.pin(clients, roster_fingerprint(clients))
     if sample:
-        _write_sample(server, sites, options.tasks)
+        _write_sample(server, sites, tasks)
     return sites
 
 

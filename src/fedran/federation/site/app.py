@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -62,71 +62,76 @@ log = logging.getLogger(__name__)
 app = ClientApp()
 
 
+def answering(
+    handle: Callable[[Message, Reply, LocalSite], None],
+) -> Callable[[Message, Context], Message]:
+    """A handler of messages for Flower, which sends a reply whatever happens in ``handle``."""
+
+    def answer(message: Message, context: Context) -> Message:
+        reply = Reply()
+        with reply.catch_errors():
+            site = reply.site = LocalSite.find(context)
+            handle(message, reply, site)
+        return reply.to(message)
+
+    return answer
+
+
 @app.train()
-def answer_offer(message: Message, context: Context) -> Message:
+@answering
+def answer_offer(message: Message, reply: Reply, site: LocalSite) -> None:
     """Send the envelope of the offered task, then every other one that the server may lack.
 
     Without an offer no upload is made, and refused uploads are not sent again. The server asks a
     second time if the reply had no room for all uploads. It then says what it received.
     """
-    reply, offer, received, plain = Reply(), None, set[str](), True
+    offer, received, plain = None, set[str](), True
     with reply.catch_errors():
-        site = reply.site = LocalSite.find(context)
+        fields = fields_of(message)
         with reply.catch_errors():
-            fields = fields_of(message)
-            with reply.catch_errors():
-                received = site.settle(fields.get("receipts", []))
-            if fields.get("offer") is not None:
-                offer = Offer.read(fields["offer"])
-                plain = offer.privacy == "none"
-                site.require_privacy(offer)
-                if plain:
-                    made = site.make(offer)
-                    reply.problems.append(made.text)
-                    reply.failed = made.failed
-                else:
-                    reply.add_sums(offer, fields.get("sums"), blobs_of(message, MAX_BUDGET))
-        plain = plain and site.settings.privacy == "none"
-        for task in site.to_send(offer, received) if plain else ():
-            with reply.catch_errors():
-                reply.add(task, site.outbox.envelope(task) or b"")
+            received = site.settle(fields.get("receipts", []))
+        if fields.get("offer") is not None:
+            offer = Offer.read(fields["offer"])
+            plain = offer.privacy == "none"
+            site.require_privacy(offer)
+            if plain:
+                made = site.make(offer)
+                reply.problems.append(made.text)
+                reply.failed = made.failed
+            else:
+                reply.add_sums(offer, fields.get("sums"), blobs_of(message, MAX_BUDGET))
+    if not plain or site.settings.privacy != "none":
+        return
+    for task in site.to_send(offer, received):
         with reply.catch_errors():
-            rows = SiteRows.load(site.settings, site.file.parent) if plain else None
-            reply.validated = rows.classes if rows else []
-    return reply.to(message)
+            reply.add(task, site.outbox.envelope(task) or b"")
+    rows = SiteRows.load(site.settings, site.file.parent)
+    reply.validated = rows.classes if rows else []
 
 
 @app.evaluate()
-def validate_heads(message: Message, context: Context) -> Message:
+@answering
+def validate_heads(message: Message, reply: Reply, site: LocalSite) -> None:
     """Count how many of the site's validation rows each head in the message labels correctly."""
-    reply = Reply()
-    with reply.catch_errors():
-        site = reply.site = LocalSite.find(context)
-        with reply.catch_errors():
-            rows, offer = SiteRows.load(site.settings, site.file.parent), site.last_offer()
-            if rows is None or offer is None:
-                raise Refused("validation", "a site with validation rows and an offer", "none")
-            if site.settings.privacy != "none" or offer.privacy != "none":
-                raise Refused("validation", "a federation without secure sums", offer.privacy)
-            blobs = blobs_of(message, DEFAULT_LIMITS.message)
-            counts = rows.test(Site.load(site.file), offer, blobs, fields_of(message))
-            reply.counts = {name: counts_to_json(found) for name, found in counts.items()}
-    return reply.to(message)
+    rows, offer = SiteRows.load(site.settings, site.file.parent), site.last_offer()
+    if rows is None or offer is None:
+        raise Refused("validation", "a site with validation rows and an offer", "none")
+    if site.settings.privacy != "none" or offer.privacy != "none":
+        raise Refused("validation", "a federation without secure sums", offer.privacy)
+    blobs = blobs_of(message, DEFAULT_LIMITS.message)
+    counts = rows.test(Site.load(site.file), offer, blobs, fields_of(message))
+    reply.counts = {name: counts_to_json(found) for name, found in counts.items()}
 
 
 @app.query()
-def receive_results(message: Message, context: Context) -> Message:
+@answering
+def receive_results(message: Message, reply: Reply, site: LocalSite) -> None:
     """Write the receipts to the outbox, and the newest head to the site's folder."""
-    reply = Reply()
     with reply.catch_errors():
-        site = reply.site = LocalSite.find(context)
-        with reply.catch_errors():
-            site.settle(fields_of(message).get("receipts", []))
-        with reply.catch_errors():
-            head = blobs_of(message, DEFAULT_LIMITS.message).get("head")
-            if head is not None:
-                site.keep_head(head)
-    return reply.to(message)
+        site.settle(fields_of(message).get("receipts", []))
+    head = blobs_of(message, DEFAULT_LIMITS.message).get("head")
+    if head is not None:
+        site.keep_head(head)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import json
 import math
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -65,24 +65,8 @@ class Reader:
         running = lock_holder(self.folder / "log") is not None
         oldest = now - (self.settings.catch_up or 3600.0) - GRACE if running else math.inf
         connections = Connections.read(stored.flower, oldest, stored.seen)
-        if connections.foreign_runs:
-            notes.append(
-                f"ALARM: run {', '.join(connections.foreign_runs[:5])} has an app that is not "
-                "fedran's. Server and sites refuse it, but somebody else can start runs here."
-            )
-        refused = read_json_object(self.runtime / REFUSED_REQUESTS)
-        if refused:
-            notes.append(
-                "ALARM: the SuperLink refused requests to the owner's interface without the "
-                f"owner's secret, at least {refused['times']} since its start and the last "
-                f"{format_age(now - refused['at'])}. Somebody else can reach its port."
-            )
         expires = certificate_expiry(self.folder / "tls" / "server.crt")
-        if expires is not None and expires - now < 86400 * WARN_DAYS:
-            notes.append(
-                f"The server's certificate expires in {(expires - now) / 86400:.0f} days; "
-                "`fedran federation renew` makes a new one."
-            )
+        notes += self._warnings(now, connections, expires)
         counts = stored.counts
         known = {task.task: task for task in stored.tasks}
         names = list(dict.fromkeys((*known, *counts.tasks)))
@@ -124,6 +108,28 @@ class Reader:
             sums=self._sums(stored, roster or {}),
             budget=self._budget(stored.ledger),
         )
+
+    def _warnings(
+        self, now: float, connections: Connections, expires: float | None
+    ) -> Iterator[str]:
+        """What the owner should look into, whatever the uploads are."""
+        if connections.foreign_runs:
+            yield (
+                f"ALARM: run {', '.join(connections.foreign_runs[:5])} has an app that is not "
+                "fedran's. Server and sites refuse it, but somebody else can start runs here."
+            )
+        refused = read_json_object(self.runtime / REFUSED_REQUESTS)
+        if refused:
+            yield (
+                "ALARM: the SuperLink refused requests to the owner's interface without the "
+                f"owner's secret, at least {refused['times']} since its start and the last "
+                f"{format_age(now - refused['at'])}. Somebody else can reach its port."
+            )
+        if expires is not None and expires - now < 86400 * WARN_DAYS:
+            yield (
+                f"The server's certificate expires in {(expires - now) / 86400:.0f} days; "
+                "`fedran federation renew` makes a new one."
+            )
 
     def _roster(self, notes: list[str]) -> dict[str, str] | None:
         """The sites that may send, with their keys; None if they cannot be read."""
