@@ -19,7 +19,7 @@ def results(tmp_path, monkeypatch):
 def test_without_the_extra_there_are_tables_and_a_hint_but_no_page(cli, absent, monkeypatch):
     monkeypatch.setitem(sys.modules, absent, None)
     if absent == "jinja2":
-        from fedran.bench.report.page import _environment
+        from fedran.bench.report.build import _environment
 
         _environment.cache_clear()
     code, out, err = cli("report", "runs", "--export", "tables")
