@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import check_task
-from fedran.federation.protocol.lockfile import locked
 from fedran.federation.secure.coordinator import FOLDER, Coordinator
 from fedran.federation.server.cohorts import members_in_quarantine
 from fedran.federation.server.database import Database
 from fedran.federation.server.ledger import Ledger, over_budget, spent
 from fedran.federation.server.schema import Charge
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.store import Store
+from fedran.federation.server.store import locked_store
 
 
 class OverBudget(OSError):
@@ -61,10 +60,7 @@ def recharge(paths: ServerPaths, task: str, *, agreed: bool) -> CostOfRepeating:
     settings = paths.settings()
     if settings.noise is None:
         raise Refused("privacy", 'a federation with privacy = "dp"', settings.privacy)
-    with (
-        locked(paths.state, 60.0, task=check_task(task)),
-        closing(Store.open(settings, paths.folder)) as store,
-    ):
+    with locked_store(paths.folder, settings, check_task(task)) as store:
         ledger = Ledger(store.database)
         everything, noise = ledger.charges, settings.noise
         known = {*store.state.covered, *members_in_quarantine(store)}

@@ -66,7 +66,7 @@ class Database(SqliteFile):
     def _entries(
         self, kind: type[Entry], table: str, rest: str = "", values: Sequence[Any] = ()
     ) -> list[Entry]:
-        """Rows of a table."""
+        """The rows of a table as entries."""
         lists = [i for i, f in enumerate(fields(kind)) if str(f.type).startswith("tuple")]
         found = []
         for row in self.rows(table, rest, values):

@@ -118,7 +118,6 @@ def check_head(
     worse than the earlier ones, or if there is no previous head to compare with.
     """
     earlier: tuple[Label, ...] = () if previous is None else tuple(previous.classes)
-    known = dict.fromkeys((*earlier, *new.classes))
     falls: list[Fall] = []
     suspicious = previous is None
     if previous is None:
@@ -136,11 +135,33 @@ def check_head(
         if fresh is not None and old is not None:
             suspicious = fresh < old - margin / 100
         suspicious = bool(suspicious or falls or _falls(groups, before, after, margin, fair=False))
-    if not suspicious or accuracy(after, known) is None:
+    if not suspicious or accuracy(after, {*earlier, *new.classes}) is None:
         return None
-    blamed: list[Blame] = []
+    batches = MOST_BATCHES if falls else 1
+    blamed, not_tried = _explain(store, validation, new, uploads, earlier, margin, batches)
+    if falls or blamed:
+        return Held(tuple(falls), tuple(blamed), not_tried)
+    if not_tried:
+        log.warning("the new head is not held back, but %s", _not_tried(not_tried))
+    return None
+
+
+def _explain(
+    store: Store,
+    validation: Validation,
+    new: Head,
+    uploads: Collection[Upload],
+    earlier: tuple[Label, ...],
+    margin: float,
+    batches: int,
+) -> tuple[list[Blame], int]:
+    """The uploads without which the new head is better, and how many were not left out.
+
+    They are left out in batches, those with the most rows first, until one batch explains it.
+    """
+    known, blamed = dict.fromkeys((*earlier, *new.classes)), list[Blame]()
     waiting = sorted(uploads, key=lambda u: -u.rows)
-    for _ in range(MOST_BATCHES if falls else 1):
+    for _ in range(batches):
         batch = waiting[: validation.most_heads]
         if blamed or not batch:
             break
@@ -151,13 +172,7 @@ def check_head(
         waiting = waiting[batch.index(untested[0]) if untested else len(batch) :]
         if untested and not rests:
             break
-    blamed.sort(key=lambda b: -b.gain)
-    not_tried = len(waiting)
-    if falls or blamed:
-        return Held(tuple(falls), tuple(blamed), not_tried)
-    if not_tried:
-        log.warning("the new head is not held back, but %s", _not_tried(not_tried))
-    return None
+    return sorted(blamed, key=lambda b: -b.gain), len(waiting)
 
 
 def _blamed(

@@ -36,7 +36,8 @@ class _Site:
 class History:
     """The figures of all accepted uploads with which later ones are compared.
 
-    ``scale`` is a factor of all energies.
+    ``scale`` times the energy of an upload is ||H||^2 of its rows: 1 for summaries, and M for
+    mixtures, as if entries were normal, before the activation.
     """
 
     def __init__(self, scale: float = 1.0) -> None:

@@ -41,7 +41,6 @@ class State:
     def empty(cls, settings: ServerSettings) -> State:
         """The state before the first upload."""
         width, fingerprint = settings.out_features, settings.features().fingerprint
-        # The energy of a mixture is that of normal entries, before the activation, per feature.
         scale = width if settings.message == "mixture" else 1
         return cls(Aggregator(width, fingerprint=fingerprint), History(scale))
 
