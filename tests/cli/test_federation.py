@@ -90,8 +90,10 @@ def test_a_folder_without_a_server_is_an_error_with_advice(command, call, tmp_pa
 
 
 def test_a_folder_without_a_site_is_an_error_with_advice(call, trial):
-    for folder in ("none", "t", "t/server"):
-        refused(call("client", folder), f"{folder}: no site.toml here", "fedran federation join")
+    refused(call("client", "none"), "none: no site.toml here", "fedran federation join")
+    refused(call("client", "t"), "t: no site.toml here; try ", "t/sites/site-1")
+    refused(call("check", "t/server", "may"), "this is a server's folder, expected a site's")
+    refused(call("revise", "t/sites/site-1", "may"), "the server has not asked for an upload yet")
 
 
 def test_a_task_needs_a_running_server(call, trial):

@@ -14,7 +14,7 @@ from fedran.cli.main import COMMANDS, load_command
     [
         (["inspect", "nowhere.fedran"], "nowhere.fedran: no such file"),
         (["inspect", "."], "this is a folder"),
-        (["plan", "--bugdet", "3"], "Did you mean '--budget'"),
+        (["plan", "--bugdet", "3"], "Did you mean '--budget'? (see"),
         (["plan", "--out-features", "10", "--classes", "2"], "give either --budget or --rank"),
         (["plan", "--out-features", "0", "--classes", "2", "--rank", "1"], "positive integer"),
         (["plan", "--out-features", "8", "--classes", "2", "--budget", "x"], "such as 2000000"),

@@ -107,7 +107,7 @@ def run(arguments: list[str] | None = None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "fedran"
-        message = f"{error.format_message().rstrip('.?')} (see {command} --help)"
+        message = f"{error.format_message().rstrip('.')} (see {command} --help)"
     except (KeyboardInterrupt, click.Abort):
         typer.echo("fedran: stopped", err=True)
         return 130

@@ -16,6 +16,6 @@ def check_id(value: object, what: str) -> str:
     'site-3'
     """
     if not isinstance(value, str) or not _ID.fullmatch(value):
-        expected = "a str of 1 to 64 ASCII letters, digits, '.', '_' or '-'"
-        raise Refused(what, expected, f"{type(value).__name__} {value!r}")
+        expected = "text of 1 to 64 ASCII letters, digits, '.', '_' or '-'"
+        raise Refused(what, expected, repr(value))
     return value

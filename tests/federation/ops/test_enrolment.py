@@ -44,9 +44,9 @@ def enrolment_text(**changes):
 
 
 WRONG = [
-    *(({"federation": v}, "federation: expected a str") for v in ('""', '"a b"', '"../x"', "3")),
-    *(({"client": v}, "client: expected a str") for v in ('""', '"../x"', '"a/b"', "[]", "true")),
-    ({"client": f'"{"x" * 65}"'}, "client: expected a str of 1 to 64"),
+    *(({"federation": v}, "federation: expected text") for v in ('""', '"a b"', '"../x"', "3")),
+    *(({"client": v}, "client: expected text") for v in ('""', '"../x"', '"a/b"', "[]", "true")),
+    ({"client": f'"{"x" * 65}"'}, "client: expected text of 1 to 64"),
     ({"client": r'"a\nb"'}, "client: expected"),
     ({"client": r'"\u001b[31m"'}, "client: expected"),
     *(({"key": v}, "key: expected") for v in ('""', "3", '"ed25519:"', '"ed25519:AAAA"', "[1]")),
@@ -56,7 +56,7 @@ WRONG = [
     *(({"node": v}, "node: expected a line") for v in ('""', "3", "[]", f'"{ENROLMENT.key}"')),
     ({"node": None}, "expected client, federation, key, node, got"),
     ({"extra": "1"}, "expected client, federation, key, node, got"),
-    ({"federation": "{}"}, "federation: expected a str"),
+    ({"federation": "{}"}, "federation: expected text"),
     ({"federation": "= ="}, "not valid TOML"),
     ({"key": "[" * 10**5 + "]" * 10**5}, "not valid TOML: nested too deeply"),
 ]

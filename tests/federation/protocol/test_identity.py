@@ -56,7 +56,7 @@ def test_moving_a_letter_between_fields_changes_the_signed_text():
 
 @pytest.mark.parametrize("bad", ["", "a b", "x" * 65, "../x", "a\n"])
 def test_an_id_with_special_characters_is_refused(bad):
-    with pytest.raises(ValueError, match="expected a str of 1 to 64"):
+    with pytest.raises(ValueError, match="expected text of 1 to 64"):
         replace(SAID, client=bad)
 
 
@@ -86,7 +86,7 @@ def test_the_name_of_a_sum_is_no_task(bad):
 
 @pytest.mark.parametrize("bad", ["", "a b", "../x", "x" * 65, "a\n", 3, None, b"may"])
 def test_the_name_of_a_task_is_a_valid_id(bad):
-    with pytest.raises(Refused, match="task: expected a str of 1 to 64"):
+    with pytest.raises(Refused, match="task: expected text of 1 to 64"):
         check_task(bad)
 
 

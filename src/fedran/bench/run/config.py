@@ -14,7 +14,7 @@ from fedran.bench.results.result import DEFAULT_STUDY, require_study
 from fedran.core.errors import nearest, printable
 from fedran.data.feature_file import is_table
 from fedran.methods.registry import known_methods, make_method, settings
-from fedran.settings import Rule, Settings, at_least, check_table, one_line, positive, share
+from fedran.settings import Rule, Settings, at_least, check_table, hints, one_line, positive, share
 from fedran.wire.files import read_toml
 
 LARGEST_SWEEP = 100_000
@@ -325,6 +325,7 @@ def override(fields: dict[str, Any], text: str) -> None:
         value = raw
     table, dot, name = key.partition(".")
     if not dot:
+        _require_no_table(fields, key, text)
         fields[key] = value
     elif table == "method":
         _set_in_methods(fields, name, value)
@@ -333,6 +334,17 @@ def override(fields: dict[str, Any], text: str) -> None:
         if not isinstance(target, dict):
             raise ValueError(f"--set {key}: {table!r} is not a table")
         target[name] = value
+
+
+def _require_no_table(fields: dict[str, Any], key: str, text: str) -> None:
+    """ValueError if ``key`` alone is a setting of a table, with the table's name to write."""
+    tables = {"stream": StreamSettings, "run": RunSettings, "budgets": Budgets}
+    found = [table for table, kind in tables.items() if key in hints(kind)]
+    _require_method_tables(fields.get("method", []))
+    methods = [table.get("key") for table in fields.get("method", [])]
+    found += ["method" for name in methods if isinstance(name, str) and key in settings(name)]
+    if found and key not in hints(ConfigurationFile):
+        raise ValueError(f"--set {key}: this setting is in a table; write --set {found[0]}.{text}")
 
 
 def _keep_methods(fields: dict[str, Any], keys: list[str]) -> None:

@@ -98,11 +98,13 @@ class SitePaths:
     def find(cls, folder: str | Path) -> SitePaths:
         """The given folder, if it is a site's."""
         paths = cls(Path(folder).absolute())
-        if not paths.settings_file.is_file():
-            raise FileNotFoundError(
-                f"{folder}: no site.toml here; `fedran federation join` makes a site's folder"
-            )
-        return paths
+        if paths.settings_file.is_file():
+            return paths
+        if (paths.folder / "server.toml").is_file():
+            raise FileNotFoundError(f"{folder}: this is a server's folder, expected a site's")
+        near = sorted(paths.folder.glob("sites/*/site.toml"))
+        advice = f"try {near[0].parent}" if near else "`fedran federation join` makes such a folder"
+        raise FileNotFoundError(f"{folder}: no site.toml here; {advice}")
 
     @property
     def settings_file(self) -> Path:

@@ -278,6 +278,8 @@ class Site:
 
 def revise_upload(paths: SitePaths, task: str) -> bytes:
     """Make the upload of a task anew, as the last offer asks for it. It waits in the outbox."""
+    if not (paths.state / "offer.json").is_file():
+        raise FileNotFoundError(f"{paths.folder}: the server has not asked for an upload yet")
     offer = replace(Offer.load(paths.state / "offer.json"), task=task, earlier=())
     with locked(paths.state / "outbox", paths.settings().seconds):
         return Site.load(paths.settings_file).revise(offer)
