@@ -119,8 +119,8 @@ def test_a_round_is_plain_sgd_on_the_cosine_classifier(dataset):
 
 
 def test_dropout_depends_on_seed_client_and_round_only(dataset):
-    def upload(disturb, seed=0, client=0):
-        rounds = Rounds(tuning(dropout=0.5, epochs=2), dataset, make_tasks(dataset), seed)
+    def upload(disturb, seed=0, client=0, dropout=0.5):
+        rounds = Rounds(tuning(dropout=dropout, epochs=2), dataset, make_tasks(dataset), seed)
         torch.manual_seed(disturb)
         before = torch.get_rng_state()
         message = rounds.method.broadcast(rounds.state, 0, 0)
@@ -130,6 +130,7 @@ def test_dropout_depends_on_seed_client_and_round_only(dataset):
 
     assert upload(1) == upload(2)
     assert upload(1) != upload(1, seed=1)
+    assert upload(1) != upload(1, dropout=0.0)
 
 
 def test_recorded_steps_with_dropout_equal_plain_ones(dataset, monkeypatch):

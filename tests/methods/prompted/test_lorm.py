@@ -94,8 +94,9 @@ def test_rounds_train_the_factors_in_turn(dataset):
         before = dict(after)
 
 
-def test_clients_send_damped_grams_under_what_they_trained(rounds):
+def test_clients_send_damped_grams_under_what_they_trained(rounds, monkeypatch):
     """The input of the first MLP and of the head, against sums over tokens of a changed network."""
+    monkeypatch.setattr("fedran.methods.prompted.lorm.ROWS_PER_PASS", 4)
     one = rounds.method
     message = one.broadcast(rounds.state, 2, 0)
     received = unpack_tensors(GLOBAL, message, "cpu")
