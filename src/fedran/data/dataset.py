@@ -115,8 +115,9 @@ def as_images(dataset: Dataset, size: int | None = None) -> Dataset:
         return dataset
     if dataset.images is None or dataset.test_images is None:
         raise ValueError(
-            f"{dataset.name} has features without images, and a network is trained on "
-            "images: use a dataset that has them (docs/how-to/features.md), or network = 'head'"
+            f"{dataset.name} has features without images, or they were moved, and this method "
+            "needs images: use a dataset that has them (docs/how-to/features.md), or "
+            "network = 'head' where the method has this setting"
         )
     return replace(
         dataset,

@@ -163,7 +163,7 @@ def test_training_that_diverges_says_so(dataset):
             return 1e30 * X.query
 
     method = Exploding(weights=tiny_vit(), lr=1e20)
-    with pytest.raises(ValueError, match="Head only is no longer finite at lr = 1e\\+20; lower lr"):
+    with pytest.raises(ValueError, match=r"of Head only diverged: .* at lr = 1e\+20; lower lr"):
         Rounds(method, dataset, make_tasks(dataset)).one(0, 0)
 
 

@@ -203,7 +203,8 @@ class PromptedMethod(FedAvg, ABC):
         trained = {name: t.detach().clone() for name, t in step.trained.items()}
         if not bool(torch.stack([t.isfinite().all() for t in trained.values()]).all()):
             raise ValueError(
-                f"training diverged: {self.title} is no longer finite at lr = {self.lr:g}; lower lr"
+                f"training of {self.title} diverged: values are no longer finite at "
+                f"lr = {self.lr:g}; lower lr"
             )
         return trained
 
