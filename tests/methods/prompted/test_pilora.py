@@ -125,8 +125,9 @@ def test_the_pairs_in_training_and_in_inference(two_tasks, flavour, training, in
         np.testing.assert_allclose(found, by_hand(state, tasks, X), atol=1e-4)
 
 
-def test_a_client_sends_its_class_means_and_trains_only_what_is_new(two_tasks):
-    one, rounds = method(), two_tasks
+@pytest.mark.parametrize("flavour", ["corrected", "as_published"])
+def test_a_client_sends_its_class_means_and_trains_only_what_is_new(two_tasks, flavour):
+    one, rounds = method(flavour=flavour), two_tasks
     before = one._open_task(rounds.state, 2)
     client = one._client_round(unpack(one.broadcast(before, 2, 0)), {}, rounds.rows(2, 1), 0)
     sent, n = one.train(client)
