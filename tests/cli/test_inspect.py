@@ -57,6 +57,13 @@ def test_inspect_shows_empty_uploads_and_rank_bounded_servers(cli, tmp_path):
     assert "and 12 more" in " ".join(out.split())
 
 
+def test_inspect_says_that_a_file_is_of_another_kind(cli, tmp_path):
+    np.save(tmp_path / "rows.npy", np.ones((30, 9)))
+    code, _, err = cli("inspect", str(tmp_path / "rows.npy"))
+    assert code == 2
+    assert "rows.npy: message: expected a fedran file, got another kind of file, or a dam" in err
+
+
 def test_inspect_names_a_damaged_file(cli, summary, tmp_path):
     path = tmp_path / "up.fedran"
     fedran.save(summary, path)

@@ -140,6 +140,8 @@ def test_too_few_reference_rows_are_refused_and_untested_classes_are_marked():
     w = world()
     with pytest.raises(fedran.Refused, match="at least 8 rows of a class"):
         measure(summary(w), w.Z, w.y, w.other[:7], w.other_y[:7])
+    with pytest.raises(fedran.Refused, match="got at most 0; rows of the reference that are in Z"):
+        measure(summary(w), w.Z, w.y, w.Z, w.y)
     few = w.other_y != 1
     found = measure(summary(w), w.Z, w.y, w.other[few], w.other_y[few])
     assert [c.auc is None for c in found.classes] == [False, True, False]

@@ -101,6 +101,7 @@ def measure(
             "reference",
             f"at least {LEAST_PER_CLASS} rows of a class that the message and Z hold",
             f"at most {int(known.max(initial=0))}",
+            hint="" if fresh.all() else "rows of the reference that are in Z do not count",
         )
     evidence, imitate = read(message, [classes[c] for c in tested], phi, rng)
     inside = _candidates(message, X, H, codes, tested)

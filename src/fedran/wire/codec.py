@@ -162,8 +162,8 @@ def decode(
     >>> fedran.decode(b"hello, world")
     Traceback (most recent call last):
     ...
-    fedran.core.errors.Refused: message: expected a header of at most 4 bytes, got \
-8583909746840200552; not a fedran file, or a damaged one
+    fedran.core.errors.Refused: message: expected a fedran file, got another kind of file, or a \
+damaged one
     """
     check_options(kind, limits)
     if limits is None:

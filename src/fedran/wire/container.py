@@ -22,7 +22,6 @@ from fedran.wire.validation import Header, Limits
 
 FORMAT = "fedran"
 MAJOR, MINOR = 2, 0
-DAMAGED = "not a fedran file, or a damaged one"
 LARGEST_DIMENSION = 2**40
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -122,17 +121,17 @@ def unpack(blob: bytes, limits: Limits) -> Container:
     blob = bytes(blob)
     if len(blob) > limits.message:
         raise Refused("message", f"at most {limits.message} bytes", len(blob))
-    if len(blob) < 8:
-        raise Refused("message", "at least 8 bytes", len(blob), hint=DAMAGED)
     length = int.from_bytes(blob[:8], "little")
-    if length > min(limits.header, len(blob) - 8):
-        expected = f"a header of at most {min(limits.header, len(blob) - 8)} bytes"
-        raise Refused("message", expected, length, hint=DAMAGED)
+    if length > len(blob) - 8:
+        raise Refused("message", "a fedran file", "another kind of file, or a damaged one")
+    if length > limits.header:
+        raise Refused("message", f"a header of at most {limits.header} bytes", length)
     try:
         parts = safetensors.deserialize(blob)  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as reason:
         what = str(reason).removeprefix("Error while deserializing: ")
-        raise Refused("message", "a complete safetensors file", what, hint=DAMAGED) from None
+        hint = "not a fedran file, or a damaged one"
+        raise Refused("message", "a complete safetensors file", what, hint=hint) from None
     metadata = json.loads(blob[8 : 8 + length]).get("__metadata__") or {}
     if set(metadata) != {FORMAT, "sha256"}:
         raise Refused("message", "fedran metadata", sorted(metadata) or "none")

@@ -19,7 +19,7 @@ REFUSED = [
     ("wrong key", {"key": "other"}, "signature: expected a signature by the key of site-1"),
     ("another federation", {"federation": "elsewhere"}, "federation: expected trial"),
     ("a fingerprint that is not the summary's", {"fingerprint": "0" * 64}, "as signed"),
-    ("damaged", {"data": b"nonsense"}, "not a fedran file"),
+    ("damaged", {"data": b"nonsense"}, "expected a fedran file"),
 ]
 
 
