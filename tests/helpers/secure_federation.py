@@ -143,7 +143,7 @@ class SecureFederation:
         wanted = self.names if names is None else names
         nodes = nodes or {10 + self.names.index(n): self.node(n) for n in wanted}
         with self.store(**changes) as store:
-            self.round = SecureRound(Fleet(nodes), self.settings(**changes), store)
+            self.round = SecureRound(Fleet(nodes), store)
             return self.round.run(task)
 
     def exact(self, task, names=None):

@@ -1,6 +1,7 @@
 """Fixtures: sites with keys, and a server that runs rounds over nodes in memory."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -33,21 +34,21 @@ def short_waits(monkeypatch):
 def server(sites, short_waits, tmp_path):
     """A function that runs one round over nodes; the store's folder outlives it."""
     from fedran.federation.server.round import Round
-    from fedran.federation.server.settings import ServerSettings
     from helpers.fleet import Fleet
-    from helpers.made_federation import D, M
+    from helpers.made_federation import SETTINGS
 
     made = []
 
     def run(task, nodes, deadline=0.2, owners=None, **changes):
-        settings = ServerSettings("trial", D, M, "relu", **{"source": "test", **changes})
+        settings = replace(SETTINGS, **{"snapshot_every": 3, **changes})
         # Shorter than a file may say: most of these tests wait for it.
         object.__setattr__(settings, "deadline", deadline)
         if not made:
             made.append(sites.store(tmp_path / "state"))
         run.store = made[0]
+        run.store.settings = settings
         run.grid = Fleet(nodes) if isinstance(nodes, dict) else nodes
-        run.round = Round(run.grid, settings, made[0], None, owners)
+        run.round = Round(run.grid, made[0], None, owners)
         start = time.monotonic()
         verdict = run.round.run(task)
         run.seconds = time.monotonic() - start

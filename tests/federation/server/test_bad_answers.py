@@ -59,7 +59,7 @@ def test_a_forged_answer_for_another_site_counts_for_nobody(server, sites):
 def test_an_upload_that_is_too_large_is_refused_and_the_others_are_not(server, sites):
     nodes = honest(sites)
     nodes[11] = Site("site-1", sites.envelope("site-1", "may"), b"\0" * 5000)
-    assert server("may", nodes, largest_upload=4096, budget_bytes=1024) == "complete"
+    assert server("may", nodes, largest_upload=4096, budget_bytes=3072) == "complete"
     assert sorted(r["outcome"] for r in nodes[11].receipts) == ["accepted", "refused"]
     assert any("at most 4096 bytes" in r["reason"] for r in nodes[11].receipts)
 
@@ -113,7 +113,7 @@ def test_a_malformed_answer_does_not_affect_other_nodes(body, server, sites, cap
     nodes = honest(sites, names=NAMES[:2])
     nodes = {13: lambda m: body, **nodes}
     with caplog.at_level(logging.WARNING):
-        assert server("may", nodes, largest_upload=4096, budget_bytes=1024) == "quorum"
+        assert server("may", nodes, largest_upload=4096, budget_bytes=3072) == "quorum"
     assert "node 13: " in caplog.text
     assert "\x1b" not in caplog.text
     assert len(server.grid.of(MessageType.TRAIN, 13)) == 1

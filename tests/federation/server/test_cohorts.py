@@ -95,9 +95,9 @@ def test_a_site_without_rows_is_not_waited_for(three, tmp_path):
 
 def test_a_site_that_demands_secure_sums_sends_nothing_else(three):
     with three.store() as store:
-        settings = replace(three.settings(), privacy="none", deadline=1.0)
+        store.settings = replace(three.settings(), privacy="none", deadline=1.0)
         fleet = Fleet({11: three.node("site-1")})
-        assert Round(fleet, settings, store).run("may") == "short"
+        assert Round(fleet, store).run("may") == "short"
     assert "as this site's settings demand" in declined(three, "may")["site-1"]
     assert not list((three.state("site-1") / "outbox").glob("*.envelope"))
 

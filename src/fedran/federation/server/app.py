@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
             validation = ValidationSet.load(settings, folder)
             owners = None if os.environ.get(WITHOUT_KEYS) == "1" else store.database.node_owners
             rounds = Round if settings.privacy == "none" else SecureRound
-            rounds(grid, settings, store, validation, owners).run(task)
+            rounds(grid, store, validation, owners).run(task)
     except Exception as reason:
         log.exception("the run failed: %s", reason)
         raise

@@ -36,7 +36,6 @@ from fedran.federation.server.gate import Validation
 from fedran.federation.server.head import update_head
 from fedran.federation.server.messenger import Messenger
 from fedran.federation.server.quorum import Quorum, Verdict
-from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.site_validation import SiteValidation
 from fedran.federation.server.store import Store
 from fedran.federation.server.validation_set import ValidationSet
@@ -100,12 +99,11 @@ class Round:
     def __init__(
         self,
         grid: Grid,
-        settings: ServerSettings,
         store: Store,
         validation: ValidationSet | None = None,
         owners: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        self.messenger, self.settings, self.store = Messenger(grid), settings, store
+        self.messenger, self.store, self.settings = Messenger(grid), store, store.settings
         self.validation, self.owners = validation, owners
         self.receipts: dict[int, list[Receipt]] = {}
         """Node -> what was decided about its uploads."""
