@@ -9,9 +9,12 @@ from fedran.methods.analytic.fedpft import ClassMixture, FedPFT, draw, unpack_mi
 from helpers.toy_federation import make_toy
 
 
-def sent(toy, method, t=0, k=0):
-    blob = toy.uploads(method, t)[f"client-{k}"]
+def mixtures_in(blob, toy, method):
     return list(unpack_mixtures(blob, method.components, toy.width, method.covariance))
+
+
+def sent(toy, method, t=0, k=0):
+    return mixtures_in(toy.uploads(method, t)[f"client-{k}"], toy, method)
 
 
 def rows_of(toy, label, t=0, k=0):
@@ -92,7 +95,8 @@ def test_learns_the_classes_of_all_tasks(options):
     X, y = toy.pooled()
     found = method.predict(state, X.astype(np.float32))
     assert np.mean([a == b for a, b in zip(found, y, strict=True)]) > 0.95
-    assert sum(m.count for m in state.mixtures) == state.head.diagnosis.n_rows
+    mixtures = [m for blob in state.uploads for m in mixtures_in(blob, toy, method)]
+    assert sum(m.count for m in mixtures) == state.head.diagnosis.n_rows
 
 
 def test_the_formula_counts_two_bytes_per_parameter():

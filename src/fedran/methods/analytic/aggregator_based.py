@@ -13,7 +13,7 @@ from fedran.core.head import Head
 from fedran.core.mixture import Mixture
 from fedran.core.ridge import Ridge
 from fedran.core.summary import Summary
-from fedran.methods.analytic.base import HeadMethod, OptionalKind, OptionalPositive, random_features
+from fedran.methods.analytic.base import HeadMethod, OptionalPositive
 from fedran.methods.protocol import Spec
 from fedran.wire.codec import decode, encode
 
@@ -33,8 +33,6 @@ class AggregatorMethod(HeadMethod, ABC):
 
     message: type[Summary] | type[Mixture] = Summary
     """What clients send."""
-    out_features: int
-    kind: OptionalKind
 
     @abstractmethod
     def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
@@ -46,7 +44,7 @@ class AggregatorMethod(HeadMethod, ABC):
 
     def feature_map(self, in_features: int, seed: int) -> RandomFeatures:
         """The map that all clients share."""
-        return random_features(in_features, self.out_features, self.kind, seed, self.source)
+        return self.random_features(in_features, seed)
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The feature map of this seed and an empty aggregator."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -22,7 +23,8 @@ from fedran.methods.base import BaseMethod
 from fedran.methods.protocol import ClientData
 from fedran.settings import at_least, positive
 from fedran.wire.codec import encode
-from fedran.wire.container import Container, pack
+from fedran.wire.container import Container, pack, unpack
+from fedran.wire.validation import FILE_LIMITS
 
 LARGEST_GRAM = 1e30
 """Larger entries of a Gram would overflow float32 once some clients are added."""
@@ -36,17 +38,6 @@ OptionalPositive = Annotated[float | None, positive]
 OptionalKind = Kind | None
 
 
-def random_features(
-    in_features: int,
-    out_features: int,
-    kind: OptionalKind,
-    seed: int,
-    source: Mapping[str, str] | None = None,
-) -> RandomFeatures:
-    """The map of this kind; None, where no dataset declared one, is cosine."""
-    return RandomFeatures(in_features, out_features, kind or "cosine", seed, source=source)
-
-
 class OneRound(BaseMethod):
     """One round per task, by statistics of frozen features from a known source."""
 
@@ -54,6 +45,14 @@ class OneRound(BaseMethod):
     input: Literal["features"] = "features"
     source: Mapping[str, str] | None = None
     """Where the features come from, for the fingerprint of random features; None: not stated."""
+    out_features: int
+    kind: OptionalKind
+    """Width and kind of random features, in methods that have them."""
+
+    def random_features(self, in_features: int, seed: int) -> RandomFeatures:
+        """The map of the method's kind; None, where no dataset declared one, is cosine."""
+        kind = self.kind or "cosine"
+        return RandomFeatures(in_features, self.out_features, kind, seed, source=self.source)
 
     def bound_to(self, source: Mapping[str, str]) -> Self:
         """The same method for features of this source. Uploads for others are then refused."""
@@ -102,6 +101,19 @@ def read_integers(message: Container, size: int) -> NDArray[np.uint32]:
     """The vector of a message from ``pack_integers``."""
     message.only("vector")
     return message.tensor("vector", "U8", (4 * size,)).view("<u4")
+
+
+def pack_uploads(kind: str, uploads: Sequence[bytes]) -> bytes:
+    """The state of a server that keeps all uploads."""
+    return pack(kind, {"sizes": [len(blob) for blob in uploads]}, {"uploads": b"".join(uploads)})
+
+
+def unpack_uploads(kind: str, blob: bytes) -> tuple[bytes, ...]:
+    """Inverse of ``pack_uploads``."""
+    message = unpack(blob, FILE_LIMITS).of_kind(kind)
+    sizes, joined = message.header.items("sizes", 10**7), message.stream("uploads")
+    ends = np.cumsum(message.header.integers("sizes", len(sizes), 1), dtype=np.int64).tolist()
+    return tuple(joined[i:j] for i, j in pairwise([0, *ends]))
 
 
 def require_range(values: Array, name: str, largest: float) -> None:

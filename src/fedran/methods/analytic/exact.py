@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedran.core.ridge import Ridge
-from fedran.methods.analytic.base import OptionalKind, OptionalPositive, Width, random_features
+from fedran.methods.analytic.base import OptionalKind, OptionalPositive, Width
 from fedran.methods.analytic.feature_maps import FeatureMap, Projection, Raw
 from fedran.methods.analytic.gram_based import GramMethod
 from fedran.methods.protocol import Claims
@@ -36,8 +35,4 @@ class Exact(GramMethod):
             return Raw(in_features)
         if self.features == "linear":
             return Projection(in_features, self.out_features, seed)
-        return random_features(in_features, self.out_features, self.kind, seed, self.source)
-
-    def ridge(self) -> Ridge:
-        """Our rule, or the given lambda."""
-        return Ridge() if self.lam is None else Ridge.absolute(self.lam)
+        return self.random_features(in_features, seed)

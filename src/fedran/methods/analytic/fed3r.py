@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from fedran.core._linalg.arrays import namespace
 from fedran.core.head import Head
-from fedran.core.ridge import Ridge
 from fedran.methods.analytic.base import Positive
 from fedran.methods.analytic.feature_maps import FeatureMap, WithBias
 from fedran.methods.analytic.gram_based import GramMethod
@@ -35,10 +34,6 @@ class Fed3R(GramMethod):
     def feature_map(self, in_features: int, seed: int) -> FeatureMap:
         """[Z, 1]."""
         return WithBias(in_features)
-
-    def ridge(self) -> Ridge:
-        """The constant of the published configuration."""
-        return Ridge.absolute(self.lam)
 
     def finish(self, head: Head) -> Head:
         """Weights and bias of each class divided by the norm of its weights without the bias."""

@@ -11,20 +11,24 @@ from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
 from fedran.core.head import Head, make_head
 from fedran.core.ridge import solve_gram
-from fedran.methods.analytic.base import HeadMethod, Positive, unit_columns
+from fedran.methods.analytic.base import (
+    HeadMethod,
+    Positive,
+    pack_uploads,
+    unit_columns,
+    unpack_uploads,
+)
 from fedran.methods.analytic.feature_maps import Raw
 from fedran.methods.analytic.fedncm import ClassSumsClient, unpack_sums
 from fedran.methods.protocol import Claims, Spec
-from fedran.wire.container import pack, unpack
-from fedran.wire.validation import FILE_LIMITS
 
 
 @dataclass(frozen=True)
 class CofState:
-    """The class sums of every upload, and the newest head."""
+    """All uploads, and the newest head."""
 
     phi: Raw
-    uploads: tuple[ClassSums, ...] = ()
+    uploads: tuple[bytes, ...] = ()
     head: Head | None = None
 
 
@@ -53,17 +57,17 @@ class FedCOF(ClassSumsClient, HeadMethod):
         self, state: CofState, task: int, round_: int, uploads: dict[str, bytes]
     ) -> CofState:
         """Collect the class sums, estimate the covariances, solve."""
-        arrived = tuple(unpack_sums(blob, state.phi.in_features) for blob in uploads.values())
-        return self._solved(replace(state, uploads=state.uploads + arrived))
+        return self._solved(replace(state, uploads=state.uploads + tuple(uploads.values())))
 
     def _solved(self, state: CofState) -> CofState:
-        total = sum(state.uploads, ClassSums.empty(state.phi.in_features))
+        uploads = [unpack_sums(blob, state.phi.in_features) for blob in state.uploads]
+        total = sum(uploads, ClassSums.empty(state.phi.in_features))
         if not total:
             return replace(state, head=None)
         counts = np.array(total.counts, dtype=np.float64)
         G = np.zeros((total.out_features, total.out_features))
         for c, n in zip(total.classes, counts, strict=True):
-            holders = [u for u in state.uploads if c in u]
+            holders = [u for u in uploads if c in u]
             sums = np.array([u[c] for u in holders])
             G += (n - 1) * scatter(sums, np.array([u.count(c) for u in holders]))
         mean = np.sum(total.sums, axis=1) / counts.sum()
@@ -75,29 +79,12 @@ class FedCOF(ClassSumsClient, HeadMethod):
         return replace(state, head=unit_columns(head))
 
     def dump(self, state: CofState) -> bytes:
-        """Sums and counts of every class in every upload; the head follows from them."""
-        total = sum(state.uploads, ClassSums.empty(state.phi.in_features))
-        held = [[u for u in state.uploads if c in u] for c in total.classes]
-        parts = [(c, u) for c, holders in zip(total.classes, held, strict=True) for u in holders]
-        fields = {
-            "classes": list(total.classes),
-            "clients": [len(holders) for holders in held],
-            "counts": [u.count(c) for c, u in parts],
-        }
-        rows = [u[c] for c, u in parts]
-        sums = np.array(rows).reshape(-1, state.phi.in_features)
-        return pack("cof-state", fields, {"sums": sums})
+        """The uploads; the head follows from them."""
+        return pack_uploads("cof-state", state.uploads)
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> CofState:
-        """The state that ``dump`` wrote."""
-        message = unpack(blob, FILE_LIMITS)
-        classes = message.header.labels("classes", FILE_LIMITS)
-        clients = message.header.integers("clients", len(classes), 1)
-        counts = message.header.integers("counts", sum(clients), 1)
-        rows = message.tensor("sums", "F64", (sum(clients), spec.in_features))
-        labels = [c for c, k in zip(classes, clients, strict=True) for _ in range(k)]
-        parts = zip(labels, rows, counts, strict=True)
-        uploads = tuple(ClassSums((c,), row[:, None], (n,)) for c, row, n in parts)
+        """The state that ``dump`` wrote, with its head solved again."""
+        uploads = unpack_uploads("cof-state", blob)
         return self._solved(replace(self.init(spec, seed), uploads=uploads))
 
 

@@ -14,7 +14,15 @@ from fedran.core._linalg.blas import mirror, pack_lower, unpack_lower
 from fedran.core.errors import Refused
 from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
-from fedran.methods.analytic.base import HeadMethod, Positive, Width, labelled_rows, trained_head
+from fedran.methods.analytic.base import (
+    HeadMethod,
+    Positive,
+    Width,
+    labelled_rows,
+    pack_uploads,
+    trained_head,
+    unpack_uploads,
+)
 from fedran.methods.analytic.feature_maps import WithBias
 from fedran.methods.analytic.softmax_regression import softmax_regression
 from fedran.methods.protocol import Claims, ClientData, Spec
@@ -43,12 +51,11 @@ class ClassMixture:
 
 @dataclass(frozen=True)
 class PftState:
-    """The mixtures of all clients, the uploads they came in, and the newest head."""
+    """All uploads, and the newest head."""
 
     phi: WithBias
     seed: int
     uploads: tuple[bytes, ...] = ()
-    mixtures: tuple[ClassMixture, ...] = ()
     head: Head | None = None
 
 
@@ -117,23 +124,17 @@ class FedPFT(HeadMethod):
     ) -> PftState:
         """Check every upload, then train on rows drawn from all mixtures so far."""
         arrived = tuple(uploads[client] for client in sorted(uploads))
-        return self._solved(self._with(state, arrived))
-
-    def _with(self, state: PftState, uploads: tuple[bytes, ...]) -> PftState:
-        """The state with some more uploads, without a new head."""
-        d, K = state.phi.in_features, self.components
-        found = [m for blob in uploads for m in unpack_mixtures(blob, K, d, self.covariance)]
-        return replace(
-            state, uploads=state.uploads + uploads, mixtures=state.mixtures + tuple(found)
-        )
+        return self._solved(replace(state, uploads=state.uploads + arrived))
 
     def _solved(self, state: PftState) -> PftState:
-        if not state.mixtures:
+        d, K = state.phi.in_features, self.components
+        mixtures = [m for b in state.uploads for m in unpack_mixtures(b, K, d, self.covariance)]
+        if not mixtures:
             return state
-        classes = ordered({m.label for m in state.mixtures})
+        classes = ordered({m.label for m in mixtures})
         random = np.random.RandomState(state.seed)
-        rows = [draw(m, self.covariance, random) for m in state.mixtures]
-        codes = [np.full(m.count, classes.index(m.label)) for m in state.mixtures]
+        rows = [draw(m, self.covariance, random) for m in mixtures]
+        codes = [np.full(m.count, classes.index(m.label)) for m in mixtures]
         weights = softmax_regression(
             state.phi(to_device(np.concatenate(rows), self.device)),
             np.concatenate(codes),
@@ -144,23 +145,18 @@ class FedPFT(HeadMethod):
             weight_decay=self.weight_decay,
             seed=state.seed,
         )
-        n_rows = sum(m.count for m in state.mixtures)
-        route = f"trained on {n_rows} rows drawn from {len(state.mixtures)} mixtures"
-        d = state.phi.in_features
+        n_rows = sum(m.count for m in mixtures)
+        route = f"trained on {n_rows} rows drawn from {len(mixtures)} mixtures"
         return replace(state, head=trained_head(weights, classes, route, n_rows, d))
 
     def dump(self, state: PftState) -> bytes:
         """The uploads; mixtures and head follow from them and the seed."""
-        sizes = [len(blob) for blob in state.uploads]
-        return pack("pft-state", {"sizes": sizes}, {"uploads": b"".join(state.uploads)})
+        return pack_uploads("pft-state", state.uploads)
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> PftState:
         """The state that ``dump`` wrote, with its head trained again."""
-        message = unpack(blob, FILE_LIMITS).of_kind("pft-state")
-        sizes, joined = message.header.items("sizes", 10**7), message.stream("uploads")
-        ends = np.cumsum(message.header.integers("sizes", len(sizes), 1), dtype=np.int64)
-        parts = zip([0, *ends[:-1].tolist()], ends.tolist(), strict=False)
-        return self._solved(self._with(self.init(spec, seed), tuple(joined[i:j] for i, j in parts)))
+        uploads = unpack_uploads("pft-state", blob)
+        return self._solved(replace(self.init(spec, seed), uploads=uploads))
 
 
 def covariance_size(covariance: Covariance, d: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,13 +40,12 @@ class GramServer(HeadMethod, ABC):
     gram_dtype = "float32"
     """Of the Gram at the server and in files."""
 
-    @abstractmethod
+    lam: float | None = None
+    """The ridge parameter; none for our rule."""
+
     def feature_map(self, in_features: int, seed: int) -> FeatureMap:
         """The map that every client applies to the features."""
-
-    def ridge(self) -> Ridge:
-        """The ridge parameter: our rule unless a method overrides it."""
-        return Ridge()
+        return self.random_features(in_features, seed)
 
     def finish(self, head: Head) -> Head:
         """Change the solved head; a method may override this."""
@@ -65,7 +64,8 @@ class GramServer(HeadMethod, ABC):
         """The state with the head W = (G + lambda I)^-1 B, where any class was seen."""
         if not state.total.class_sums:
             return state
-        ridge = self.ridge() if state.lam is None else Ridge.absolute(state.lam)
+        lam = self.lam if state.lam is None else state.lam
+        ridge = Ridge() if lam is None else Ridge.absolute(lam)
         head = state.total.solve(ridge, state.phi.fingerprint)
         return replace(state, head=self.finish(head))
 

@@ -15,7 +15,7 @@ from fedran.core.class_sums import ClassSums
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.labels import encode_labels
-from fedran.methods.analytic.base import Width, random_features, unregularised_head
+from fedran.methods.analytic.base import Width, unregularised_head
 from fedran.methods.protocol import Claims, Spec
 from fedran.methods.yardsticks.send_features import RowsClient
 from fedran.wire.container import pack, unpack
@@ -53,12 +53,13 @@ class LoRanPAC(RowsClient):
     device: str | None = None
 
     name = "LoRanPAC"
+    kind = "relu"
     claims = Claims()
     verified = "partly: equals a dense truncated SVD; published at M = 100,000 with a GPU"
 
     def init(self, spec: Spec, seed: int) -> FactorState:
         """No direction yet."""
-        phi = random_features(spec.in_features, self.out_features, "relu", seed, self.source)
+        phi = self.random_features(spec.in_features, seed)
         empty = to_device(np.zeros((self.out_features, 0)), self.device)
         sums = ClassSums.empty(self.out_features, self.device)
         return FactorState(phi, empty, sums, Accounts())

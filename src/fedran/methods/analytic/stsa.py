@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedran.core.head import Head
-from fedran.core.ridge import Ridge
-from fedran.methods.analytic.base import Positive, Width, random_features, unit_columns
-from fedran.methods.analytic.feature_maps import FeatureMap
+from fedran.methods.analytic.base import Positive, Width, unit_columns
 from fedran.methods.analytic.gram_based import GramMethod, GramServer
 from fedran.methods.protocol import Claims
 
@@ -22,13 +20,7 @@ class StsaServer(GramServer):
     """The ridge parameter."""
     device: str | None = None
 
-    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
-        """relu(Z P) with P ~ N(0, 1), unscaled."""
-        return random_features(in_features, self.out_features, "relu", seed, self.source)
-
-    def ridge(self) -> Ridge:
-        """The constant of the published code."""
-        return Ridge.absolute(self.lam)
+    kind = "relu"  # relu(Z P) with P ~ N(0, 1), unscaled
 
     def finish(self, head: Head) -> Head:
         """Its scores are cosines: class weights are normalised (rows of H need not be)."""

@@ -18,10 +18,8 @@ from fedran.methods.analytic.base import (
     OptionalKind,
     Width,
     labelled_rows,
-    random_features,
     require_range,
 )
-from fedran.methods.analytic.feature_maps import FeatureMap
 from fedran.methods.analytic.gram_based import GramServer, GramState
 from fedran.methods.protocol import Claims, ClientData
 from fedran.wire.container import Container, Tensor, pack, unpack
@@ -66,10 +64,6 @@ class SendFeatures(RowsClient, GramServer):
     name = "Send features"
     claims = Claims(order_free=True, partition_free=True, exact=True)
     verified = "yes: equals the dense joint ridge"
-
-    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
-        """The random features of this kind."""
-        return random_features(in_features, self.out_features, self.kind, seed, self.source)
 
     def aggregate(
         self, state: GramState, task: int, round_: int, uploads: dict[str, bytes]
