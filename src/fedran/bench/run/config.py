@@ -185,21 +185,14 @@ def dataset_name(dataset: str) -> str:
 def load_or_quick(
     path: Path | None, methods: Sequence[str], datasets: Sequence[str], overrides: Sequence[str]
 ) -> Experiment:
-    """The experiment of a command: its file, or its methods and datasets."""
-    if path is None:
-        return quick_config(methods, datasets, overrides)
-    if methods or datasets:
-        raise ValueError(
-            f"{path} lists methods and datasets itself: use --set methods=... and --set "
-            "dataset=... instead of --method and --dataset"
-        )
-    return load_config(path, overrides)
-
-
-def quick_config(
-    methods: Sequence[str], datasets: Sequence[str], overrides: Sequence[str] = ()
-) -> Experiment:
-    """An experiment without a file: these methods on these datasets, on ``QUICK_STREAM``."""
+    """The experiment of a command: its file, or its methods and datasets on ``QUICK_STREAM``."""
+    if path is not None:
+        if methods or datasets:
+            raise ValueError(
+                f"{path} lists methods and datasets itself: use --set methods=... and --set "
+                "dataset=... instead of --method and --dataset"
+            )
+        return load_config(path, overrides)
     if not methods or not datasets:
         absent = "--method" if datasets else "--dataset" if methods else "--method and --dataset"
         raise ValueError(f"without CONFIG.toml, {absent} must be given")

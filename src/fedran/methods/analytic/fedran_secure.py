@@ -181,7 +181,12 @@ class FedRANSecure(ExactAggregatorMethod):
         digest = _digest(*self._offer(state, task))
         codes = np.zeros(fixed.size, dtype=np.uint32)
         for blob in uploads.values():
-            codes += self._codes(blob, fixed.size, digest)
+            message = unpack(blob, FILE_LIMITS).of_kind(UPLOAD)
+            if message.header.text("offer", 64) != digest:
+                raise Refused(
+                    "offer", "an answer to the offer of this task", "one to another offer"
+                )
+            codes += read_integers(message, fixed.size)
         total = Totals.from_vector(fixed.decode(codes), classes, self.out_features, self._width)
         summary = totals_to_summary(
             total,
@@ -230,13 +235,6 @@ class FedRANSecure(ExactAggregatorMethod):
     ) -> FixedPoint:
         sizes = {"most_rows": self.most_rows, "n_sites": n_sites}
         return totals_fixed_point(phi.fingerprint, len(classes), self._width, **sizes)
-
-    @staticmethod
-    def _codes(blob: bytes, size: int, digest: str) -> NDArray[np.uint32]:
-        message = unpack(blob, FILE_LIMITS).of_kind(UPLOAD)
-        if message.header.text("offer", 64) != digest:
-            raise Refused("offer", "an answer to the offer of this task", "one to another offer")
-        return read_integers(message, size)
 
 
 def _digest(fields: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> str:
