@@ -8,7 +8,7 @@ from fedran.core._linalg.arrays import namespace
 from fedran.core.head import Head
 from fedran.methods.analytic.base import Positive
 from fedran.methods.analytic.feature_maps import FeatureMap, WithBias
-from fedran.methods.analytic.gram_based import GramMethod
+from fedran.methods.analytic.gram_based import GramMethod, GramState
 from fedran.methods.protocol import Claims
 
 SMALLEST_NORM = 1e-6
@@ -35,8 +35,9 @@ class Fed3R(GramMethod):
         """[Z, 1]."""
         return WithBias(in_features)
 
-    def finish(self, head: Head) -> Head:
+    def solve(self, state: GramState) -> Head:
         """Weights and bias of each class divided by the norm of its weights without the bias."""
+        head = super().solve(state)
         W = head.weights
         xp = namespace(W)
         norms = xp.linalg.vector_norm(W[:-1, :], axis=0, keepdims=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fedran.core._linalg.arrays import cast, like, linalg_errors, namespace, to_numpy
 from fedran.core.head import Head
 from fedran.methods.analytic.base import unregularised_head
+from fedran.methods.analytic.gram_based import GramState
 from fedran.methods.analytic.moments import (
     FLOAT32_ROUNDING,
     MomentMethod,
-    MomentState,
     gaussian_bias,
     log_priors,
     total_scatter,
@@ -35,7 +35,7 @@ class FedCGS(MomentMethod):
     claims = Claims(order_free=True, partition_free=True, exact=True)
     verified = "partly: equals its formula on pooled rows; its published tables use other backbones"
 
-    def solve(self, state: MomentState) -> Head:
+    def solve(self, state: GramState) -> Head:
         """Invert the covariance where it is known, one column of weights per class."""
         sums, accounts = state.total.class_sums, state.total.accounts
         means = sums.means

@@ -13,10 +13,10 @@ from fedran.core.exact_sum import ExactSum
 from fedran.core.head import Diagnosis, Head
 from fedran.core.ridge import solve_gram
 from fedran.methods.analytic.base import Positive, Width, trained_head
+from fedran.methods.analytic.gram_based import GramState
 from fedran.methods.analytic.moments import (
     FLOAT32_ROUNDING,
     MomentMethod,
-    MomentState,
     gaussian_bias,
     log_priors,
     within_scatter,
@@ -49,7 +49,7 @@ class GHOFLLDA(MomentMethod):
         "its published tables use other backbones"
     )
 
-    def solve(self, state: MomentState) -> Head:
+    def solve(self, state: GramState) -> Head:
         """One factorisation of a (d, d) matrix."""
         sums, n_rows = state.total.class_sums, state.total.accounts.n_rows
         S, lam = pooled_covariance(state.total, self.shrinkage)
@@ -109,7 +109,7 @@ class GHOFLFisherMix(MomentMethod):
         "its limit LDA; its published tables use other backbones"
     )
 
-    def solve(self, state: MomentState) -> Head:
+    def solve(self, state: GramState) -> Head:
         """Draw rows of every class in the subspace, train the head there, map it back."""
         sums = state.total.class_sums
         V = fisher_directions(state.total, self.shrinkage, self.energy, self.directions)

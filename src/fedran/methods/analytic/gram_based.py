@@ -29,6 +29,7 @@ class GramState:
 
     phi: FeatureMap
     total: ExactSum
+    seed: int = 0
     lam: float | None = None
     """The ridge parameter, where the method searched for it."""
     head: Head | None = None
@@ -39,7 +40,6 @@ class GramServer(HeadMethod, ABC):
 
     gram_dtype = "float32"
     """Of the Gram at the server and in files."""
-
     lam: float | None = None
     """The ridge parameter; none for our rule."""
 
@@ -47,27 +47,24 @@ class GramServer(HeadMethod, ABC):
         """The map that every client applies to the features."""
         return self.random_features(in_features, seed)
 
-    def finish(self, head: Head) -> Head:
-        """Change the solved head; a method may override this."""
-        return head
-
     def init(self, spec: Spec, seed: int) -> GramState:
         """Nothing seen yet."""
         phi = self.feature_map(spec.in_features, seed)
-        return GramState(phi, self.new_total(phi))
+        return GramState(phi, self.new_total(phi), seed)
 
     def new_total(self, phi: FeatureMap) -> ExactSum:
         """An empty sum."""
         return ExactSum(phi.out_features, self.gram_dtype, self.device, stack=False)
 
-    def solved(self, state: GramState) -> GramState:
-        """The state with the head W = (G + lambda I)^-1 B, where any class was seen."""
-        if not state.total.class_sums:
-            return state
+    def solve(self, state: GramState) -> Head:
+        """W = (G + lambda I)^-1 B."""
         lam = self.lam if state.lam is None else state.lam
         ridge = Ridge() if lam is None else Ridge.absolute(lam)
-        head = state.total.solve(ridge, state.phi.fingerprint)
-        return replace(state, head=self.finish(head))
+        return state.total.solve(ridge, state.phi.fingerprint)
+
+    def solved(self, state: GramState) -> GramState:
+        """The state with its head, where any class was seen."""
+        return replace(state, head=self.solve(state)) if state.total.class_sums else state
 
     def gram(self, state: GramState) -> tuple[Callable[[Any], Any], Any]:
         """The Gram itself."""
@@ -75,14 +72,17 @@ class GramServer(HeadMethod, ABC):
 
     def dump(self, state: GramState) -> bytes:
         """Gram, sums and accounts; the head follows from them."""
-        return _pack("gram-state", state.total, "float64", **{"lambda": state.lam})
+        counts = list(state.total.class_sums.counts)
+        return _pack("gram-state", state.total, "float64", counts=counts, **{"lambda": state.lam})
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> GramState:
         """The state that ``dump`` wrote, with its head solved again."""
         state = self.init(spec, seed)
         dtype = "F32" if self.gram_dtype == "float32" else "F64"
         message = unpack(blob, FILE_LIMITS).of_kind("gram-state")
-        state.total.add_packed(*_parts(message, state.phi.out_features, dtype, "F64"))
+        packed, sums, accounts = _parts(message, state.total.out_features, dtype, "F64")
+        counts = message.header.integers("counts", len(sums.classes), 0)
+        state.total.add_packed(packed, replace(sums, counts=tuple(counts)), accounts)
         lam = message.header.get("lambda")
         state.lam = None if lam is None else message.header.number("lambda")
         return self.solved(state)
@@ -123,7 +123,7 @@ class GramMethod(GramServer, ABC):
         return self.solved(state)
 
 
-def _pack(kind: str, total: ExactSum, sums_dtype: str, **extra: float | None) -> bytes:
+def _pack(kind: str, total: ExactSum, sums_dtype: str, **extra: Any) -> bytes:
     sums, accounts = total.class_sums, total.accounts
     fields = {
         "classes": list(sums.classes),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,10 @@ from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum
 from fedran.core.head import Head
-from fedran.methods.analytic.base import LARGEST_GRAM, HeadMethod, labelled_rows, require_range
-from fedran.methods.analytic.feature_maps import Raw, WithBias
-from fedran.methods.protocol import ClientData, Spec
+from fedran.methods.analytic.base import LARGEST_GRAM, labelled_rows, require_range
+from fedran.methods.analytic.feature_maps import FeatureMap, Raw, WithBias
+from fedran.methods.analytic.gram_based import GramServer, GramState
+from fedran.methods.protocol import ClientData
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
@@ -27,75 +27,55 @@ FLOAT32_ROUNDING = float(np.finfo(np.float32).eps)
 """Moments arrive in float32: differences below this share of them are rounding errors."""
 
 
-@dataclass(frozen=True)
-class MomentState:
-    """The moments of all rows, and the newest head. The head's last weight is the intercept."""
-
-    phi: WithBias
-    total: ExactSum
-    """Z'Z in float64, class sums and counts of the raw features."""
-    seed: int
-    head: Head | None = None
-
-
-class MomentMethod(HeadMethod, ABC):
+class MomentMethod(GramServer, ABC):
     """Clients send class sums, counts and the lower triangle of Z'Z, in float32.
 
-    These add over clients and tasks, so the server's moments are those of the pooled rows.
+    These add over clients and tasks, so the server's moments are those of the pooled rows. The
+    last weight of the head is the intercept.
     """
 
+    gram_dtype = "float64"
     sends = "packed (d, d) Gram of the raw features, class sums and counts, float32"
 
     @abstractmethod
-    def solve(self, state: MomentState) -> Head:
+    def solve(self, state: GramState) -> Head:
         """The head that the moments of all rows give."""
 
     def formula(self, in_features: int, n_classes: int) -> int:
         """(d^2 + d C + C) x 4 bytes: the full matrix, a sum and a count of every class."""
         return 4 * (in_features**2 + in_features * n_classes + n_classes)
 
-    def init(self, spec: Spec, seed: int) -> MomentState:
-        """No row yet."""
-        return MomentState(WithBias(spec.in_features), self._empty(spec.in_features), seed)
+    def feature_map(self, in_features: int, seed: int) -> WithBias:
+        """[Z, 1], the input of the head."""
+        return WithBias(in_features)
+
+    def new_total(self, phi: FeatureMap) -> ExactSum:
+        """An empty sum over the raw features."""
+        return ExactSum(phi.in_features, self.gram_dtype, self.device, stack=False)
 
     def client(
         self, cstate: None, message: bytes, data: ClientData, seed: int
     ) -> tuple[None, bytes]:
         """The moments of the labelled rows, computed in float64 and rounded once."""
         X, classes, codes = labelled_rows(data)
-        total = self._empty(X.shape[1])
-        total.add_rows(Raw(X.shape[1]).blocks(to_device(X, self.device)), classes, codes)
-        return cstate, pack_moments("moments", total, "float32")
+        raw = Raw(X.shape[1])
+        total = self.new_total(raw)
+        total.add_rows(raw.blocks(to_device(X, self.device)), classes, codes)
+        return cstate, pack_moments(total)
 
     def aggregate(
-        self, state: MomentState, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> MomentState:
+        self, state: GramState, task: int, round_: int, uploads: dict[str, bytes]
+    ) -> GramState:
         """Check every upload, then add all, then solve."""
         d = state.phi.in_features
-        parts = [unpack_moments("moments", blob, d, "F32") for blob in uploads.values()]
+        parts = [unpack_moments(blob, d) for blob in uploads.values()]
         for packed, sums, accounts in parts:
             state.total.add_packed(packed.astype(np.float64), sums, accounts)
-        return self._solved(state)
+        return self.solved(state)
 
-    def gram(self, state: MomentState) -> tuple[Callable[[Any], Any], Any]:
+    def gram(self, state: GramState) -> tuple[Callable[[Any], Any], Any]:
         """Z'Z of the raw features."""
         return Raw(state.phi.in_features), state.total.gram()
-
-    def dump(self, state: MomentState) -> bytes:
-        """The moments; the head follows from them and the seed."""
-        return pack_moments("moments-state", state.total, "float64")
-
-    def load(self, blob: bytes, spec: Spec, seed: int) -> MomentState:
-        """The state that ``dump`` wrote, with its head solved again."""
-        state = self.init(spec, seed)
-        state.total.add_packed(*unpack_moments("moments-state", blob, spec.in_features, "F64"))
-        return self._solved(state)
-
-    def _solved(self, state: MomentState) -> MomentState:
-        return replace(state, head=self.solve(state)) if state.total.class_sums else state
-
-    def _empty(self, in_features: int) -> ExactSum:
-        return ExactSum(in_features, "float64", self.device, stack=False)
 
 
 def within_scatter(total: ExactSum) -> Array:
@@ -121,31 +101,29 @@ def log_priors(sums: ClassSums) -> NDArray[np.float64]:
     return np.log(counts / counts.sum())
 
 
-def pack_moments(kind: str, total: ExactSum, dtype: str) -> bytes:
+def pack_moments(total: ExactSum) -> bytes:
     """A message of classes, counts, class sums (C, d) and the packed lower triangle of Z'Z."""
     sums = total.class_sums
     fields = {"classes": list(sums.classes), "counts": list(sums.counts)}
     with np.errstate(over="ignore"):
         tensors = {
-            "gram": total.packed_gram().astype(dtype),
-            "sums": to_numpy(sums.sums).T.astype(dtype, order="C"),
+            "gram": total.packed_gram().astype(np.float32),
+            "sums": to_numpy(sums.sums).T.astype(np.float32, order="C"),
         }
     for name, values in tensors.items():
         if not np.all(np.isfinite(values)):
-            raise ValueError(f"the {name} of the features exceed {dtype}; rescale the features")
-    return pack(kind, fields, tensors)
+            raise ValueError(f"the {name} of the features exceed float32; rescale the features")
+    return pack("moments", fields, tensors)
 
 
-def unpack_moments(
-    kind: str, blob: bytes, d: int, dtype: str
-) -> tuple[NDArray[Any], ClassSums, Accounts]:
+def unpack_moments(blob: bytes, d: int) -> tuple[NDArray[Any], ClassSums, Accounts]:
     """Inverse of ``pack_moments``; refused unless some rows can have these moments per column."""
-    message = unpack(blob, FILE_LIMITS).of_kind(kind)
+    message = unpack(blob, FILE_LIMITS).of_kind("moments")
     message.only("gram", "sums")
     classes = message.header.labels("classes", FILE_LIMITS)
     counts = message.header.integers("counts", len(classes), 1)
-    packed = message.tensor("gram", dtype, (d * (d + 1) // 2,))
-    rows = message.tensor("sums", dtype, (len(classes), d)).astype(np.float64)
+    packed = message.tensor("gram", "F32", (d * (d + 1) // 2,))
+    rows = message.tensor("sums", "F32", (len(classes), d)).astype(np.float64)
     require_range(packed, "gram", LARGEST_GRAM)
     require_range(rows, "sums", LARGEST_GRAM)
     diagonal = packed[np.cumsum([0, *range(d, 1, -1)])].astype(np.float64)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedran.core.head import Head
 from fedran.methods.analytic.base import Positive, Width, unit_columns
-from fedran.methods.analytic.gram_based import GramMethod, GramServer
+from fedran.methods.analytic.gram_based import GramMethod, GramServer, GramState
 from fedran.methods.protocol import Claims
 
 
@@ -22,9 +22,9 @@ class StsaServer(GramServer):
 
     kind = "relu"  # relu(Z P) with P ~ N(0, 1), unscaled
 
-    def finish(self, head: Head) -> Head:
+    def solve(self, state: GramState) -> Head:
         """Its scores are cosines: class weights are normalised (rows of H need not be)."""
-        return unit_columns(head)
+        return unit_columns(super().solve(state))
 
 
 @dataclass(frozen=True)
