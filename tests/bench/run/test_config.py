@@ -45,6 +45,7 @@ COMMITTED = {
     "paper/vit_prompts_central": 13,
     "paper/vit_prompts_vtab": 3 * 7,
     "paper/vtab": 9 * 21,
+    "paper/vtab_vit_ti": 3 * 5,
 }
 
 
