@@ -140,6 +140,27 @@ def test_the_table_of_secure_sums_is_measured(results):
             assert cell == f"{means[0]:.2f} / {means[1]:.2f}"
 
 
+def test_the_table_of_prompt_methods_is_measured(results):
+    """On stream 1993. One of the runs of a method at a place has the accuracies that are shown."""
+    text = (ROOT / "docs/explanation/vit.md").read_text()
+    rows = re.findall(r"^\| (Fed-\S+|LoRM|PILoRA|FedNCM)[^|]* \| (.* / .*) \|$", text, re.M)
+    assert len(rows) == 6
+    places = (("cifar100", 10, 5), ("vtab50", 5, 5), ("cifar100", 10, 1), ("cifar100", 1, 1))
+    for name, cells in rows:
+        for shown, place in zip(cells.split(" | "), places, strict=True):
+            found = [
+                r
+                for r in results
+                if r.label == name
+                and r.seeds["order"] == 1993
+                and (r.dataset.partition("-vit_ti16")[0], len(r.acc), r.stream["clients"]) == place
+                and r.stream["beta"] in (0.5, None)
+            ]
+            measured = {f"{r.A_avg:.1f} / {r.A_T:.1f}" for r in found}
+            measured |= {f"{r.A_T:.1f}" for r in found if len(r.acc) == 1}
+            assert shown in measured, (name, place)
+
+
 def test_the_budget_table_is_measured(results):
     text = (ROOT / "docs/how-to/budget.md").read_text()
     rows = re.findall(r"^\| ([\d.]+) MiB \| (.+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.M)
