@@ -55,6 +55,17 @@ def row(what, ours, theirs, ratio, target, note=""):
     return what, ours, theirs, ratio, target, note
 
 
+def faster(what, ours, theirs, target, form="{:.2f} s", note=""):
+    """A row of two figures, and how many times smaller ours is."""
+    return row(what, form.format(ours), form.format(theirs), f"{theirs / ours:.1f}x", target, note)
+
+
+def no_slower(what, ours, theirs, target):
+    """A row of seconds, and how many times longer ours takes."""
+    ratio = f"{ours / theirs:.2f} times the time"
+    return row(what, f"{ours:.2f} s", f"{theirs:.2f} s", ratio, target)
+
+
 def feature_maps(Z):
     """Random features with GELU against those with ReLU, in turns."""
     maps = {kind: fedran.RandomFeatures(D, M, kind) for kind in ("relu", "cosine", "hellinger")}
@@ -65,12 +76,8 @@ def feature_maps(Z):
     ]
     seconds = {kind: min(turn[kind] for turn in turns) for kind in maps}
     return [
-        row(
-            f"`phi(Z)` of kind {kind} against relu",
-            f"{seconds[kind]:.2f} s",
-            f"{seconds['relu']:.2f} s",
-            f"{seconds[kind] / seconds['relu']:.2f} times the time",
-            "at most 1.6",
+        no_slower(
+            f"`phi(Z)` of kind {kind} against relu", seconds[kind], seconds["relu"], "at most 1.6"
         )
         for kind in ("cosine", "hellinger")
     ]
@@ -95,18 +102,9 @@ def summaries(H, y):
             if rank == 256:
                 leading = np.abs(summary.sigma / s[: summary.rank] - 1)[:64].max()
     for rank, target in ((256, "8x"), (2048, "5x")):
-        ratio = min(peer) / min(ours[rank])
+        what = f"`summarize`, r={rank}, against NumPy's thin SVD"
         note = f"64 leading singular values to {leading:.1e}" if rank == 256 else ""
-        rows.append(
-            row(
-                f"`summarize`, r={rank}, against NumPy's thin SVD",
-                f"{min(ours[rank]):.2f} s",
-                f"{min(peer):.2f} s",
-                f"{ratio:.1f}x",
-                target,
-                note,
-            )
-        )
+        rows.append(faster(what, min(ours[rank]), min(peer), target, note=note))
     return rows
 
 
@@ -122,13 +120,7 @@ def mixtures(Z, y):
         agg.absorb(mixture, client=f"c{k}", task="past")
     lifted, _ = best(lambda: agg.absorb(mixture, client="c", task="t"), 1)
     return [
-        row(
-            "`condense` against `phi` and `summarize`, r=256",
-            f"{ours:.2f} s",
-            f"{theirs:.2f} s",
-            f"{ours / theirs:.2f} times the time",
-            "at most 2",
-        ),
+        no_slower("`condense` against `phi` and `summarize`, r=256", ours, theirs, "at most 2"),
         row(
             f"lift one mixture of {mixture.n_groups} groups and {N} rows to M=16384 and add it",
             f"{lifted:.1f} s",
@@ -288,14 +280,8 @@ def estimator():
     ours_mb, theirs_mb = runs[0][0]["peak_mb"], runs[0][1]["peak_mb"]
     what = "`FedRANClassifier(4096).fit`, n=20,000, against features + `RidgeClassifier`"
     return [
-        row(f"{what}: time", f"{ours:.1f} s", f"{theirs:.1f} s", f"{theirs / ours:.1f}x", "1x"),
-        row(
-            f"{what}: peak memory",
-            f"{ours_mb:.0f} MB",
-            f"{theirs_mb:.0f} MB",
-            f"{theirs_mb / ours_mb:.1f}x",
-            "2x",
-        ),
+        faster(f"{what}: time", ours, theirs, "1x", "{:.1f} s"),
+        faster(f"{what}: peak memory", ours_mb, theirs_mb, "2x", "{:.0f} MB"),
     ]
 
 

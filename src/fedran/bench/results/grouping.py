@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -308,13 +308,13 @@ def marks(values: Sequence[float | None], competes: Sequence[bool], digits: int 
     return [ranks.get(v, "") for v in shown]
 
 
-def as_text(fields: Mapping[str, Any]) -> str:
-    """Canonical text of settings: equal settings give equal texts.
+def as_text(settings: object) -> str:
+    """Canonical text of a setting or of several: equal settings give equal texts.
 
     >>> as_text({"b": 1, "a": None})
     '{"a": null, "b": 1}'
     """
-    return json.dumps(fields, sort_keys=True, default=str)
+    return json.dumps(settings, sort_keys=True, default=str)
 
 
 def identity(result: Result) -> str:
@@ -354,7 +354,7 @@ def _difference(result: Result, others: Sequence[Result]) -> str:
     differ = [
         setting_phrase(k, v)
         for k, v in sorted(result.params.items())
-        if len({as_text({"": r.params.get(k)}) for r in others}) > 1
+        if len({as_text(r.params.get(k)) for r in others}) > 1
     ]
     if len({r.key for r in others}) > 1:
         differ.insert(0, result.key)

@@ -110,7 +110,7 @@ def _short_name(g: Group, peers: Sequence[Group]) -> str:
         return g.name
     words = [setting_phrase(step, g.params[step])]
     for k, v in g.params.items():
-        usual = Counter(as_text({"": p.params.get(k)}) for p in peers).most_common(1)[0][0]
-        if k == "task0" or (k not in SIZES[g.key] and as_text({"": v}) != usual):
+        usual = Counter(as_text(p.params.get(k)) for p in peers).most_common(1)[0][0]
+        if k == "task0" or (k not in SIZES[g.key] and as_text(v) != usual):
             words.append(setting_phrase(k, v))
     return ", ".join(words)
