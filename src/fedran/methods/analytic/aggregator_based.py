@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,19 +27,23 @@ class ServerState:
     head: Head | None = None
 
 
-class AggregatorMethod(HeadMethod, ABC):
-    """The server absorbs one message per client and task, and solves. One round per task."""
+class AggregatorMethod(HeadMethod):
+    """The server absorbs one message per client and task, and solves. One round per task.
+
+    By default it adds exactly and solves with our ridge rule, or with a given lambda.
+    """
 
     message: type[Summary] | type[Mixture] = Summary
     """What clients send."""
+    lam: OptionalPositive
 
-    @abstractmethod
     def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
-        """The server's empty state."""
+        """The server's empty state, bound to the feature map."""
+        return Aggregator(phi.out_features, fingerprint=phi.fingerprint, device=self.device)
 
-    @abstractmethod
     def solve(self, aggregator: Aggregator) -> Head:
         """The head after a task."""
+        return aggregator.solve(None if self.lam is None else Ridge.absolute(self.lam))
 
     def feature_map(self, in_features: int, seed: int) -> RandomFeatures:
         """The map that all clients share."""
@@ -81,17 +84,3 @@ class AggregatorMethod(HeadMethod, ABC):
         aggregator = decode(blob, Aggregator, device=self.device)
         phi = self.feature_map(spec.in_features, seed)
         return self.solved(ServerState(spec, phi, aggregator))
-
-
-class ExactAggregatorMethod(AggregatorMethod, ABC):
-    """The server adds exactly and solves with our ridge rule, or with a given lambda."""
-
-    lam: OptionalPositive
-
-    def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
-        """An exact sum, bound to the feature map."""
-        return Aggregator(self.out_features, fingerprint=phi.fingerprint, device=self.device)
-
-    def solve(self, aggregator: Aggregator) -> Head:
-        """Our ridge rule (or the given lambda), complement kept."""
-        return aggregator.solve(None if self.lam is None else Ridge.absolute(self.lam))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -11,7 +10,7 @@ from fedran.core.features import RandomFeatures
 from fedran.core.pseudo_labels import PseudoLabels, margin_labels, prototype_labels
 from fedran.core.summarize import summarize
 from fedran.core.summary import Center
-from fedran.methods.analytic.aggregator_based import AggregatorMethod, ExactAggregatorMethod
+from fedran.methods.analytic.aggregator_based import AggregatorMethod
 from fedran.methods.analytic.base import OptionalKind, OptionalPositive, Width
 from fedran.methods.protocol import Claims, ClientData
 from fedran.settings import at_least, between
@@ -30,7 +29,7 @@ class ClientState:
     pseudo: PseudoLabels | None = None
 
 
-class SummaryMethod(AggregatorMethod, ABC):
+class SummaryMethod(AggregatorMethod):
     """Clients map, summarize and encode."""
 
     rank: int
@@ -60,7 +59,7 @@ class SummaryMethod(AggregatorMethod, ABC):
 
 
 @dataclass(frozen=True)
-class FedRAN(SummaryMethod, ExactAggregatorMethod):
+class FedRAN(SummaryMethod):
     """Truncated summaries in ``mixed`` precision, summed exactly, solved with our ridge rule."""
 
     out_features: Width = 8192

@@ -76,10 +76,6 @@ class FedRANDP(AggregatorMethod):
         kind = self.kind or "cosine"
         return RandomFeatures(in_features, in_features, kind, source=self.source, projected=False)
 
-    def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
-        """An exact sum of what is released."""
-        return Aggregator(phi.out_features, fingerprint=phi.fingerprint)
-
     def solve(self, aggregator: Aggregator) -> Head:
         """With a ridge in proportion to the noise."""
         accounts, width = aggregator.accounts, aggregator.out_features

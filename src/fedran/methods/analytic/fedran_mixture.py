@@ -8,7 +8,7 @@ from typing import Annotated
 from fedran.core.condense import condense
 from fedran.core.features import RandomFeatures
 from fedran.core.mixture import Mixture
-from fedran.methods.analytic.aggregator_based import ExactAggregatorMethod
+from fedran.methods.analytic.aggregator_based import AggregatorMethod
 from fedran.methods.analytic.base import OptionalKind, OptionalPositive, Width
 from fedran.methods.protocol import Claims, ClientData
 from fedran.settings import at_least
@@ -16,7 +16,7 @@ from fedran.wire.codec import encode
 
 
 @dataclass(frozen=True)
-class FedRANMixture(ExactAggregatorMethod):
+class FedRANMixture(AggregatorMethod):
     """Every client condenses its rows to a mixture, whose size does not depend on M.
 
     A class with fewer than ``min_group`` rows at a client is withheld there. The server draws rows

@@ -27,7 +27,7 @@ from fedran.core.totals import (
     sketch_width,
     totals,
 )
-from fedran.methods.analytic.aggregator_based import ExactAggregatorMethod, ServerState
+from fedran.methods.analytic.aggregator_based import AggregatorMethod, ServerState
 from fedran.methods.analytic.base import (
     OptionalKind,
     OptionalPositive,
@@ -89,7 +89,7 @@ class SecureState(ServerState):
 
 
 @dataclass(frozen=True)
-class FedRANSecure(ExactAggregatorMethod):
+class FedRANSecure(AggregatorMethod):
     """Class sums, counts, energy and a sketch of the Gram are added in 32-bit integers.
 
     This is the content of a secure sum without its masks, which cancel: the server adds the

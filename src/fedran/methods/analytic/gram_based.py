@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,7 +34,7 @@ class GramState:
     head: Head | None = None
 
 
-class GramServer(HeadMethod, ABC):
+class GramServer(HeadMethod):
     """A server whose state is an exact sum, solved after every task."""
 
     gram_dtype = "float32"
@@ -88,7 +87,7 @@ class GramServer(HeadMethod, ABC):
         return self.solved(state)
 
 
-class GramMethod(GramServer, ABC):
+class GramMethod(GramServer):
     """Every client sends the lower triangle of H'H and its class sums, in float32."""
 
     sends = "packed (M, M) Gram and class sums, float32"
