@@ -16,7 +16,7 @@ from fedran.federation.protocol.messages import Envelope, Offer
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.settings import OFFER, OUTBOX, SitePaths
 from fedran.federation.site.worker import WorkerFailed, work_in_child
 from fedran.wire.sizes import human_bytes
 from fedran.wire.validation import DEFAULT_LIMITS
@@ -52,7 +52,7 @@ class Prepared:
 def prepare(paths: SitePaths, task: str, offer_file: Path) -> Prepared:
     """Make a site's upload for a task without a connection, as a file for its edge."""
     settings, offer = paths.settings(), replace(Offer.load(offer_file), task=task, earlier=())
-    outbox = Outbox(paths.state / "outbox")
+    outbox = Outbox(paths.state / OUTBOX)
     before = outbox.envelope(task)
     problems = work_in_child(paths.settings_file, settings, offer)
     if problems.text:
@@ -95,7 +95,7 @@ def answer_requests(paths: SitePaths, say: Callable[[str], None]) -> None:
     """Make the sums again that the server asked for without some members. A site calls this."""
     if not (paths.folder / "members.toml").is_file():
         return
-    if Outbox(paths.state / "outbox").to_revise():
+    if Outbox(paths.state / OUTBOX).to_revise():
         with _open_edge(paths) as edge:
             revise_sums(edge, None, say)
 
@@ -120,12 +120,12 @@ def _describe(total: Envelope) -> str:
 def _open_edge(paths: SitePaths) -> Iterator[Edge]:
     """The edge in a site's folder, with the lock of its outbox."""
     settings, folder, state = paths.settings(), paths.folder, paths.state
-    last = state / "offer.json"
+    last = state / OFFER
     offer = Offer.load(last) if last.is_file() else None
     if offer is not None:
         offer.require_plain()
     key, members = SiteKey.load(folder / settings.key), Roster.load(folder / "members.toml")
-    outbox = Outbox(state / "outbox")
+    outbox = Outbox(state / OUTBOX)
     with (
         locked(outbox.folder, settings.seconds),  # the site itself may be writing an upload
         closing(Edge(state / "edge", settings, key, members, outbox, offer)) as edge,

@@ -19,7 +19,7 @@ from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.settings import OUTBOX, SitePaths
 from fedran.wire.files import read_toml, write_atomically
 from fedran.wire.validation import FILE_LIMITS
 
@@ -111,7 +111,7 @@ def make_new_keys(paths: SitePaths) -> Enrolment:
         key = SiteKey.generate()
         key.save(folder / settings.key)
         node = make_node_key(folder / settings.node_key)
-        outbox = Outbox(paths.state / "outbox")
+        outbox = Outbox(paths.state / OUTBOX)
         for task in outbox.pending():
             blob = outbox.envelope(task)
             if blob is not None:

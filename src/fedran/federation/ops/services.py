@@ -23,7 +23,7 @@ from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry,
 from fedran.federation.protocol.lockfile import locked, mark_ready
 from fedran.federation.protocol.logs import Tail, log_to
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.settings import CONNECTION, SitePaths
 from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class Connection:
             log.log(logging.INFO if connected else logging.WARNING, "%s", state)
         self.state = state
         with suppress(OSError):
-            path = self.paths.state / "connection.json"
+            path = self.paths.state / CONNECTION
             path.parent.mkdir(exist_ok=True, mode=0o700)
             note = {"at": time.time(), "state": state, "connected": connected}
             write_atomically(path, json.dumps(note).encode())

@@ -11,7 +11,7 @@ from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.pinning import PinnedRoster, read_clients, roster_fingerprint
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.settings import OUTBOX, SitePaths
 from fedran.federation.site.sum_files import SumFiles
 
 
@@ -52,7 +52,7 @@ def trust_roster(folder: Path, fingerprint: str, file: Path | None = None) -> Sh
     settings = paths.settings()
     if settings.client not in shown.clients:
         raise Refused("roster", f"one that lists this site, {settings.client}", "others only")
-    with locked(paths.state / "outbox", settings.seconds):
+    with locked(paths.state / OUTBOX, settings.seconds):
         PinnedRoster(paths.state).pin(shown.clients, fingerprint)
     return show_roster(folder, file)
 
@@ -63,7 +63,7 @@ def repeat_sum(paths: SitePaths, task: str, *, another: bool) -> list[tuple[str,
     Returns the sites of the sums in which they may be already. With ``another``, the site takes
     part in one more sum, with any sites.
     """
-    with locked(paths.state / "outbox", paths.settings().seconds):
+    with locked(paths.state / OUTBOX, paths.settings().seconds):
         files = SumFiles(paths.state)
         sent = () if another else files.retry(check_task(task))
         if another:

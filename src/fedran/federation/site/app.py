@@ -40,7 +40,7 @@ from fedran.federation.protocol.transport import MAX_BLOBS, blobs_of, fields_of,
 from fedran.federation.secure.contribution import Content
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.secure import NoContribution, Participant, requests_of
-from fedran.federation.site.settings import SiteSettings
+from fedran.federation.site.settings import HEAD, OFFER, OUTBOX, SiteSettings
 from fedran.federation.site.sum_files import SumFiles
 from fedran.federation.site.upload import Site
 from fedran.federation.site.validation import SiteRows
@@ -161,7 +161,7 @@ class LocalSite:
             file = files[number]
         settings = load_settings(SiteSettings, file)
         log_to(file.parent)
-        outbox = Outbox(file.parent / settings.state / "outbox")
+        outbox = Outbox(file.parent / settings.state / OUTBOX)
         return cls(file, settings, outbox, simulated)
 
     def require_privacy(self, offer: Offer) -> None:
@@ -188,8 +188,8 @@ class LocalSite:
         last = self.last_offer()
         if last is not None and last.epoch != offer.epoch:
             log.info("the server's state was restored or corrected; it may ask for uploads again")
-        write_atomically(self.state_file("offer.json"), json.dumps(offer.fields()).encode())
-        with locked(self.state_file("outbox"), self.settings.seconds):  # one message at a time
+        write_atomically(self.state_file(OFFER), json.dumps(offer.fields()).encode())
+        with locked(self.state_file(OUTBOX), self.settings.seconds):  # one message at a time
             tasks = (offer.task, *offer.earlier)
             complete = not self.outbox.lost() and all(map(self.outbox.has, tasks))
             if complete and not any(map(self.outbox.correctable, tasks)):
@@ -202,7 +202,7 @@ class LocalSite:
         for receipt in mine:
             if self.sums.state(receipt.task) is not None:
                 # Not while a request is answered: its record of what was revealed would be lost.
-                with locked(self.state_file("outbox"), self.settings.seconds):
+                with locked(self.state_file(OUTBOX), self.settings.seconds):
                     self.sums.settle(receipt)
                 continue
             before = self.outbox.receipt(receipt.task)
@@ -231,11 +231,11 @@ class LocalSite:
         found, offer = decode(head, Head), self.last_offer()
         if offer is not None:
             require_same(offer.features().fingerprint, found.fingerprint, "site and head")
-        write_atomically(self.state_file("head.fedran"), head)
+        write_atomically(self.state_file(HEAD), head)
 
     def head_digest(self) -> str:
         """SHA-256 of the head that is kept; empty without one."""
-        path = self.state_file("head.fedran")
+        path = self.state_file(HEAD)
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
     @property
@@ -245,7 +245,7 @@ class LocalSite:
 
     def last_offer(self) -> Offer | None:
         """The last offer that came."""
-        path = self.state_file("offer.json")
+        path = self.state_file(OFFER)
         return Offer.load(path) if path.is_file() else None
 
     def state_file(self, name: str) -> Path:
@@ -289,8 +289,8 @@ class Reply:
         assert site is not None
         fields = given if isinstance(given, Mapping) else {}
         offer.require(site.settings.federation, site.settings.source)
-        write_atomically(site.state_file("offer.json"), json.dumps(offer.fields()).encode())
-        with locked(site.state_file("outbox"), site.settings.seconds):  # one message at a time
+        write_atomically(site.state_file(OFFER), json.dumps(offer.fields()).encode())
+        with locked(site.state_file(OUTBOX), site.settings.seconds):  # one message at a time
             me = Participant.load(
                 site.file.parent, site.settings, fields.get("roster"), site.make_vector
             )

@@ -21,7 +21,7 @@ from fedran.core.labels import Label, canonical, ordered
 from fedran.data.rows import Rows
 from fedran.federation.protocol.class_names import unknown_labels, variants
 from fedran.federation.protocol.messages import Offer, require_same_source
-from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.settings import HEAD, OFFER, SitePaths
 from fedran.federation.site.upload import Site
 from fedran.wire.codec import decode
 
@@ -48,14 +48,14 @@ def check_task(paths: SitePaths, task: str, offer: Offer | None = None) -> list[
 
 def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Finding]:
     site, settings, state = Site.load(paths.settings_file), paths.settings(), paths.state
-    if offer is None and (state / "offer.json").is_file():
-        offer = Offer.load(state / "offer.json")
+    if offer is None and (state / OFFER).is_file():
+        offer = Offer.load(state / OFFER)
     try:
         data = site.source(task)
     except (Refused, FileNotFoundError) as reason:
         yield Finding("error", str(reason))
         return
-    head = _load_head(state / "head.fedran")
+    head = _load_head(state / HEAD)
     yield _describe(data, task)
     yield from check_labels(data.y, settings.min_class_count, offer.classes if offer else (), head)
     if data.is_images:

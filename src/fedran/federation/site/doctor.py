@@ -23,7 +23,7 @@ from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.settings import check_address
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.site.report import NOT_INSTALLED, versions
-from fedran.federation.site.settings import SitePaths, SiteSettings
+from fedran.federation.site.settings import CONNECTION, SitePaths, SiteSettings
 from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource
 from fedran.wire.files import read_json_object
 from fedran.wire.sizes import human_bytes
@@ -118,7 +118,7 @@ def _service(paths: SitePaths) -> Check:
     if lock_holder(paths.folder / "log") is None:
         command = f"fedran federation client {paths.folder}"
         return Check("service", False, "the site does not run", f"start it: {command}")
-    last = read_json_object(paths.state / "connection.json")
+    last = read_json_object(paths.state / CONNECTION)
     if last.get("connected") is False:
         remedy = f"its log says more: {log_file(paths.folder)}"
         return Check("service", False, f"the site runs. {last['state']}", remedy)

@@ -20,7 +20,7 @@ from fedran.federation.secure.attempt import STAGES
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.secure.spending import spent_epsilon
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.settings import CONNECTION, HEAD, OUTBOX, SitePaths
 from fedran.federation.site.sum_files import FOLDER, SumFiles
 from fedran.wire.codec import decode
 from fedran.wire.files import read_json_object
@@ -105,8 +105,8 @@ def read_site(paths: SitePaths) -> SiteReport:
     settings = paths.settings()
     state = paths.state
     pinned = PinnedRoster(state)
-    contact = read_json_object(state / "connection.json") or {}
-    head = state / "head.fedran"
+    contact = read_json_object(state / CONNECTION) or {}
+    head = state / HEAD
     try:
         classes: int | None = len(decode(head.read_bytes(), Head).classes)
     except (OSError, ValueError):
@@ -119,7 +119,7 @@ def read_site(paths: SitePaths) -> SiteReport:
         running=lock_holder(paths.folder / "log") is not None,
         connection=str(contact.get("state", "")),
         last_contact=contact.get("at") if isinstance(contact.get("at"), float) else None,
-        tasks=_tasks(state / "outbox"),
+        tasks=_tasks(state / OUTBOX),
         head_classes=classes,
         head_at=head.stat().st_mtime if classes is not None else None,
         disk_bytes=sum(p.stat().st_size for p in state.rglob("*") if p.is_file()),

@@ -11,6 +11,9 @@ from fedran.federation.protocol.settings import is_address, is_id, load_settings
 from fedran.federation.secure.attempt import MAX_SITES
 from fedran.settings import Settings, between
 
+OUTBOX, OFFER, HEAD, CONNECTION = "outbox", "offer.json", "head.fedran", "connection.json"
+"""In a site's state folder: its uploads, the last offer, the newest head, the last connection."""
+
 
 @dataclass(frozen=True)
 class SiteSettings(Settings):

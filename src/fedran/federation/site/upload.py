@@ -34,7 +34,7 @@ from fedran.federation.protocol.messages import (
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.settings import SitePaths, SiteSettings
+from fedran.federation.site.settings import OFFER, OUTBOX, SitePaths, SiteSettings
 from fedran.federation.site.source import FolderSource, FunctionSource, Source
 from fedran.wire.codec import decode, encode
 from fedran.wire.plan import plan
@@ -76,7 +76,7 @@ class Site:
             settings,
             SiteKey.load(folder / settings.key),
             source,
-            Outbox(folder / settings.state / "outbox"),
+            Outbox(folder / settings.state / OUTBOX),
             backbone_loader(settings.backbone, folder) if settings.backbone else None,
             settings.memory_mib * 2**20 // 2,  # the rest: rows, backbone, interpreter
         )
@@ -278,10 +278,10 @@ class Site:
 
 def revise_upload(paths: SitePaths, task: str) -> bytes:
     """Make the upload of a task anew, as the last offer asks for it. It waits in the outbox."""
-    if not (paths.state / "offer.json").is_file():
+    if not (paths.state / OFFER).is_file():
         raise FileNotFoundError(f"{paths.folder}: the server has not asked for an upload yet")
-    offer = replace(Offer.load(paths.state / "offer.json"), task=task, earlier=())
-    with locked(paths.state / "outbox", paths.settings().seconds):
+    offer = replace(Offer.load(paths.state / OFFER), task=task, earlier=())
+    with locked(paths.state / OUTBOX, paths.settings().seconds):
         return Site.load(paths.settings_file).revise(offer)
 
 
