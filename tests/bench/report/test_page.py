@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 
 from fedran.bench.report import build
-from fedran.bench.report.build import html_table, make_report
+from fedran.bench.report.build import make_report
 from fedran.bench.report.drift import drift_tables
 from fedran.bench.report.tables.runtime import runtime_tables, speedup_tables
 from fedran.bench.report.tables.table import Cell, Column, Table
@@ -21,6 +21,10 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
+
+
+def html_table(table):
+    return str(build._environment().get_template("table.html").module.html_table(table))
 
 
 class Reader(HTMLParser):

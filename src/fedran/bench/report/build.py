@@ -21,7 +21,7 @@ from fedran.bench.report.leakage import Measured
 from fedran.bench.report.pages import Page, make_pages
 from fedran.bench.report.paper import TASKS, paper_dataset
 from fedran.bench.report.section import first_terms
-from fedran.bench.report.tables.table import NOTHING, Cell, Column, Table, date_range
+from fedran.bench.report.tables.table import NOTHING, Cell, Column, date_range
 from fedran.bench.results.grouping import Setting, counted
 from fedran.bench.results.result import Result, read_results
 from fedran.core.errors import MissingExtra, printable
@@ -144,11 +144,6 @@ def html_page(
         drawings={slug: Markup(inline(drawings[slug], slug)) for slug in shown},  # noqa: S704
         version=fedran.__version__,
     )
-
-
-def html_table(table: Table) -> str:
-    """Render one table."""
-    return str(_environment().get_template("table.html").module.html_table(table))  # type: ignore[attr-defined]
 
 
 @cache

@@ -291,7 +291,7 @@ def row_order(g: Group) -> int:
     return 2 if is_head(g.first) else 3 if is_prompted(g.first) else 4
 
 
-def marks(values: Sequence[float | None], competes: Sequence[bool], digits: int = 2) -> list[Mark]:
+def marks(values: Sequence[float | None], competes: Sequence[bool]) -> list[Mark]:
     """Marks the largest and second largest values among the ranked methods.
 
     Values are compared as printed, so that equal texts get equal marks.
@@ -300,8 +300,7 @@ def marks(values: Sequence[float | None], competes: Sequence[bool], digits: int 
     ['best', 'second', 'best', '']
     """
     shown = [
-        None if v is None or not c else round(v, digits)
-        for v, c in zip(values, competes, strict=True)
+        None if v is None or not c else round(v, 2) for v, c in zip(values, competes, strict=True)
     ]
     largest = sorted({v for v in shown if v is not None}, reverse=True)[:2]
     ranks: dict[float | None, Mark] = dict(zip(largest, ("best", "second"), strict=False))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 NEAR = 4.0
 """Points that are closer than this many 1/72 inch share one name."""
+MARKER = 7.0
+"""Width and height that a dot takes."""
 FAR = 9.0
 """A label that is farther from its point is connected to it by a line."""
 
@@ -95,7 +97,7 @@ def write_names(
         sizes.append((scale * extent.width + 2.0, scale * extent.height))
     frame = Box(*(scale * v for v in (ax.bbox.x0, ax.bbox.y0, ax.bbox.x1, ax.bbox.y1)))
     obstacles = [box for path in paths for box in along(positions(path))]
-    obstacles += [Box.around(*spot, 7.0, 7.0) for spot in spots]
+    obstacles += [Box.around(*spot, MARKER, MARKER) for spot in spots]
     places = place([spots[i] for i in firsts], sizes, frame, obstacles)
     for i, text, look, box in zip(firsts, texts, looks, places, strict=True):
         if box is None:
@@ -159,13 +161,13 @@ def _look(d: Dot) -> dict[str, Any]:
     return {"fontsize": size, "fontweight": weight, "color": colour}
 
 
-def along(line: Sequence[Point], width: float = 2.0, step: float = 3.0) -> list[Box]:
+def along(line: Sequence[Point]) -> list[Box]:
     """Small boxes that cover a line through some points."""
     boxes = []
     for (x0, y0), (x1, y1) in pairwise(line):
-        n = max(1, math.ceil(math.hypot(x1 - x0, y1 - y0) / step))
+        n = max(1, math.ceil(math.hypot(x1 - x0, y1 - y0) / 3.0))
         boxes += [
-            Box.around(x0 + (x1 - x0) * i / n, y0 + (y1 - y0) * i / n, width, width)
+            Box.around(x0 + (x1 - x0) * i / n, y0 + (y1 - y0) * i / n, 2.0, 2.0)
             for i in range(n + 1)
         ]
     return boxes
@@ -176,7 +178,6 @@ def place(
     sizes: Sequence[Point],
     frame: Box,
     obstacles: Sequence[Box] = (),
-    marker: float = 7.0,
 ) -> list[Box | None]:
     """The box of the label of each point: the nearest free position in a few directions.
 
@@ -187,7 +188,7 @@ def place(
     >>> place([(50, 50)], [(30, 8)], Box(0, 0, 100, 100))
     [Box(x0=35.0, y0=54.0, x1=65.0, y1=62.0)]
     """
-    taken = [*obstacles, *(Box.around(x, y, marker, marker) for x, y in points)]
+    taken = [*obstacles, *(Box.around(x, y, MARKER, MARKER) for x, y in points)]
     labels: list[Box] = []
     places: list[Box | None] = []
     for (x, y), (width, height) in zip(points, sizes, strict=True):
