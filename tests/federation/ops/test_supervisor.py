@@ -201,6 +201,17 @@ def test_stopping_takes_no_longer_than_the_program_needs(supervise):
     assert time.monotonic() - start < 5
 
 
+def test_a_program_with_the_pid_of_an_ended_process_is_stopped(supervise):
+    program = supervise("sleep", "60")
+    program.start()
+    for seen in psutil.process_iter():  # as if an earlier scan had seen another process there
+        if seen.pid == program.process.pid:
+            seen._ident = (seen.pid, 1.0)
+    start = time.monotonic()
+    program.stop(30.0)
+    assert time.monotonic() - start < 5
+
+
 def test_the_log_is_rotated_and_one_old_file_is_kept(supervise, tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "MAX_LOG_BYTES", 2000)
     program = supervise("sh", "-c", "i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done")

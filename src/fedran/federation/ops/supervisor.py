@@ -144,8 +144,9 @@ class SupervisedProcess:
 def processes_with(marker: str) -> list[psutil.Process]:
     """All processes that inherited a marker, and their descendants."""
     found: dict[psutil.Process, None] = {}
-    for process in psutil.process_iter():
+    for pid in psutil.pids():  # process_iter would keep objects of ended processes for new pids
         with suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
             if process.environ().get(MARKER) == marker:
                 found.update(dict.fromkeys([process, *process.children(recursive=True)]))
     return list(found)
