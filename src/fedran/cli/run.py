@@ -119,12 +119,7 @@ def run(
     except KeyboardInterrupt:
         console.print(f"Stopped: {HOW_TO_CONTINUE}.", highlight=False)
         raise
-    console.print(
-        f"{outcome.summary}. Results: {escape(str(outcome.file))}\n"
-        f"Look at them: fedran report {escape(str(out))}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.print(escape(outcome.summary), highlight=False, soft_wrap=True)
     if outcome.failed:
         raise typer.Exit(1)
 

@@ -68,7 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fedran: {' '.join(str(reason).split())}", file=sys.stderr)
         return 2
     print(outcome.summary)
-    print(f"results: {outcome.file}; look at them with `fedran report {outcome.file.parent}`")
     return 1 if outcome.failed else 0
 
 

@@ -47,9 +47,13 @@ class Outcome:
 
     @property
     def summary(self) -> str:
-        """The numbers in words."""
+        """The numbers in words, where the results are and how to look at them."""
         done = counted(self.done, "run")
-        return f"{done} done, {self.skipped} skipped, {len(self.failed)} failed"
+        numbers = f"{done} done, {self.skipped} skipped, {len(self.failed)} failed"
+        if not self.done + self.skipped:
+            return numbers
+        look = f"Look at them: fedran report {self.file.parent}"
+        return f"{numbers}. Results: {self.file}\n{look}"
 
 
 def execute(
