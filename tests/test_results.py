@@ -190,8 +190,8 @@ def test_the_readme_repeats_the_speed_up_of_the_results_page():
     page = (ROOT / "docs/results/runtime.md").read_text()
     ((full, with_pass),) = re.findall(r"at 100 rounds ([\d.]+)x, ([\d.]+)x with its forward", page)
     readme = " ".join((ROOT / "README.md").read_text().split())
-    assert f"take {full}x FedRAN's time on average at 100 rounds" in readme
-    assert f"{with_pass}x if FedRAN's pass through the backbone counts" in readme
+    assert f"need {full} times FedRAN's time" in readme
+    assert f"or {with_pass} times if the time to compute FedRAN's features counts" in readme
 
 
 def test_every_result_of_one_file_uses_the_same_streams(results):
