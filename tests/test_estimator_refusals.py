@@ -118,3 +118,12 @@ def test_sparse_rows_are_refused_with_the_way_out_that_works(blobs, name):
     with pytest.raises(TypeError, match=r"Sparse data was passed for X.*X\.toarray.*TruncatedSVD"):
         getattr(clf, name)(*given)
     assert make_pipeline(TruncatedSVD(3), model()).fit(rows, y).score(rows, y) > 0.5
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda y: np.array(y, dtype=object)])
+def test_an_empty_string_is_a_class_with_a_warning(kind):
+    y = ["a", "b", ""] * 5
+    with pytest.warns(UserWarning, match="label of 5 of 15 rows is an empty string") as told:
+        clf = FedRANClassifier(out_features=16).fit(np.eye(15), kind(y))
+    assert told[0].filename == __file__, "the warning points to the caller of fit"
+    assert clf.classes_.tolist() == ["", "a", "b"]

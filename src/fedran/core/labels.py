@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -112,9 +113,10 @@ def require_labels(y: Any) -> None:
     """ValueError where a label is missing, or where some are numbers and others strings.
 
     For scikit-learn, which would turn [0, "b"] into two strings and None into a regression target.
+    An empty string is a class there, so it is only warned about.
     """
     values = y if isinstance(y, (list, tuple)) else np.asarray(y)
-    if isinstance(values, np.ndarray) and (values.dtype.kind != "O" or values.ndim != 1):
+    if isinstance(values, np.ndarray) and (values.dtype.kind not in "OU" or values.ndim != 1):
         return
     missing = [i for i, label in enumerate(values) if is_missing(label)]
     if missing:
@@ -124,6 +126,13 @@ def require_labels(y: Any) -> None:
         )
     if 0 < sum(isinstance(label, str) for label in values) < len(values):
         raise ValueError("labels must be all numbers or all strings in one call; use str(label)")
+    empty = sum(isinstance(label, str) and label == "" for label in values)
+    if empty:
+        warnings.warn(
+            f"the label of {empty} of {len(values)} rows is an empty string, which is a class like "
+            "any other here; leave these rows out if their labels are missing",
+            stacklevel=5,  # the caller of FedRANClassifier.fit
+        )
 
 
 def recode(

@@ -43,6 +43,8 @@ class Dataset:
     """Duration of the backbone's forward pass, measured when the features were made."""
     nonnegative: bool | None = None
     """Whether the features are declared never negative; None: nothing is declared."""
+    note: str = ""
+    """What a user must be told before the rows are used."""
 
     def __post_init__(self) -> None:
         for part in ("train", "test"):

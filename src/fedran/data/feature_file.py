@@ -37,7 +37,7 @@ def read_feature_file(path: str | Path, nonnegative: bool | None = None) -> Data
     ``train_labels`` and ``test_labels``. The names ``X_train``, ``y_train``, ``X_test`` and
     ``y_test`` mean the same. A file with only ``X`` and ``y`` has no test rows: three in ten rows
     of each class, drawn with a fixed seed, become test rows. So it is for a table (.csv, .parquet)
-    with a column ``label``; rows without a label are left out.
+    with a column ``label``; rows without a label are left out, and ``note`` says how many.
 
     Optional: ``train_groups`` (natural clients; ``groups`` beside ``X``), ``backbone``,
     ``weights``, ``preprocessing``, ``seconds_per_row`` and ``nonnegative`` (whether the backbone
@@ -69,6 +69,7 @@ def read_feature_file(path: str | Path, nonnegative: bool | None = None) -> Data
         source={k: str(arrays[k]) for k in SOURCE if k in arrays},
         seconds_per_row=None if np.isnan(seconds) else float(seconds),
         nonnegative=nonnegative,
+        note=str(arrays["note"]) if is_table(path) else "",
     )
 
 
@@ -80,7 +81,10 @@ def is_table(path: Path) -> bool:
 def _read_table(path: Path) -> dict[str, NDArray[Any]]:
     rows = read_rows(path)
     known = [i for i, label in enumerate(rows.y) if label is not None]
-    return {"X": rows.X[known], "y": np.array([rows.y[i] for i in known])}
+    missing = len(rows.y) - len(known)
+    left_out = f"{path.name}: {missing:,} of {len(rows.y):,} rows have no label and are left out"
+    note = np.array(left_out if missing else "")
+    return {"X": rows.X[known], "y": np.array([rows.y[i] for i in known]), "note": note}
 
 
 def held_out(y: NDArray[Any]) -> NDArray[np.bool_]:

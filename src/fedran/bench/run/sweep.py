@@ -90,7 +90,9 @@ def execute(
     reporter.trackers = [make_tracker(name, out) for name in trackers]
     try:
         known = finished(file)
-        planned, skipped = _plan(jobs(experiment, device), known, file, streams)
+        planned, skipped, notes = _plan(jobs(experiment, device), known, file, streams)
+        for note in notes:
+            reporter.note(note)
         todo = [p for p in planned if not p.problem]
         needs = [Needs(BASE_MEMORY), *(p.needs for p in todo if p.needs)]
         largest = Needs(max(n.host for n in needs), max(n.device for n in needs))
@@ -122,35 +124,39 @@ def execute(
 
 
 def list_runs(experiment: Experiment, device: str | None = None) -> tuple[list[str], bool]:
-    """One line per run without running anything, and whether all of them can run.
+    """One line per run, and notes on the datasets; and whether all runs are possible.
 
-    Data is opened and every stream is made, so that a missing file or an impossible split is
-    found here. ValueError where no run is possible.
+    Nothing runs. Data is opened and every stream is made, so that a missing file or an impossible
+    split is found here. ValueError where no run is possible.
     """
     planned = []
+    notes: dict[str, None] = {}
     for job in jobs(experiment, device):
         try:
-            job.prepare()
+            notes[job.prepare().dataset.note] = None
             planned.append(PlannedJob(job))
         except Exception as error:
             planned.append(PlannedJob(job, problem=one_line(error)))
     _require_one(planned)
     lines = [p.name + (f": cannot run: {p.problem}" if p.problem else "") for p in planned]
+    lines += [note for note in notes if note]
     return lines, not any(p.problem for p in planned)
 
 
 def _plan(
     wanted: Sequence[Job], known: dict[str, Result], file: Path, streams: Path | None
-) -> tuple[list[PlannedJob], int]:
-    """The jobs that are not done yet, and the number of those that are.
+) -> tuple[list[PlannedJob], int, list[str]]:
+    """The jobs that are not done yet, the number of those that are, and notes on the datasets.
 
     A finished run that now belongs to another study is written again under that study.
     """
     planned: dict[str, PlannedJob] = {}
     skipped = 0
+    notes: dict[str, None] = {}  # in their order, each once
     for job in wanted:
         try:
             prepared = job.prepare()
+            notes[prepared.dataset.note] = None
             name = prepared.run_id
             if name in planned or (name in known and _complete(known[name], prepared)):
                 skipped += 1
@@ -171,7 +177,7 @@ def _plan(
                 save_stream(prepared.stream, path)
     if not skipped:
         _require_one(list(planned.values()))
-    return list(planned.values()), skipped
+    return list(planned.values()), skipped, [note for note in notes if note]
 
 
 def _require_one(planned: Sequence[PlannedJob]) -> None:
