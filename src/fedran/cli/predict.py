@@ -19,12 +19,11 @@ from fedran.core.errors import MissingExtra, Refused, printable, shortened
 from fedran.core.fingerprint import require_scaler
 from fedran.core.labels import label_array
 from fedran.data.arrays import open_arrays
+from fedran.data.rows import LABEL, is_number
 from fedran.wire.files import refusals_name_file, require_file, write_atomically
 
 ARRAYS = ("features", "test", "X")
 """Names of the array to read from an .npz file, the first that exists."""
-LABEL = "label"
-"""A column of this name in a table, as files for sites have, is no feature and is left out."""
 READABLE = "features (.npy, .npz, .csv or .parquet)"
 SCALER = "name the file of the scaler's to_json with --scaler"
 
@@ -179,7 +178,7 @@ def _read_csv(path: Path, id_column: str | None) -> tuple[NDArray[Any], list[str
             if first is None:
                 raise Refused(str(path), "at least one line", "none")
             names = [str(i) for i in range(len(first))]
-            if (first == names and len(names) > 2) or not all(map(_is_number, first)):
+            if (first == names and len(names) > 2) or not all(map(is_number, first)):
                 names = first
             else:
                 lines = chain([first], lines)
@@ -191,7 +190,7 @@ def _read_csv(path: Path, id_column: str | None) -> tuple[NDArray[Any], list[str
                 try:
                     values.extend([float(line[j]) for j in kept])
                 except ValueError:
-                    j = next(j for j in kept if not _is_number(line[j]))
+                    j = next(j for j in kept if not is_number(line[j]))
                     raise _no_number(path, names[j], line[j], row) from None
                 if id_column is not None:
                     ids.append(line[names.index(id_column)])
@@ -219,7 +218,7 @@ def _read_parquet(path: Path, id_column: str | None) -> tuple[NDArray[Any], list
         try:
             Z[:, k] = column
         except (ValueError, TypeError):
-            row = next(i for i, value in enumerate(column) if not _is_number(value))
+            row = next(i for i, value in enumerate(column) if not is_number(value))
             raise _no_number(path, names[j], column[row], row) from None
     if id_column is None:
         return Z, None
@@ -236,14 +235,6 @@ def _feature_columns(path: Path, names: list[str], id_column: str | None) -> lis
     if not kept:
         raise Refused(str(path), "at least one column of features", "none")
     return kept
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (ValueError, TypeError):
-        return False
-    return True
 
 
 def _no_number(path: Path, name: str, value: Any, row: int) -> Refused:

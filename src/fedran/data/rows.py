@@ -89,7 +89,7 @@ def _read_csv(path: Path) -> Rows:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
             names = [name.strip() for name in next(lines, [])]
-            at = _label_column(path, names)
+            at = _label_column(path, names, [] if LABEL in names else next(lines, []))
             X, y = [], []
             for number, cells in enumerate(lines, start=2):
                 if not cells:
@@ -123,7 +123,8 @@ def _read_parquet(path: Path) -> Rows:
     try:
         table = parquet.read_table(path)
         names = table.column_names
-        y = table.column(_label_column(path, names)).to_pylist()
+        first = [column[0].as_py() for column in table.columns] if len(table) else []
+        y = table.column(_label_column(path, names, first)).to_pylist()
         rest = [name for name in names if name != LABEL]
         X = np.column_stack([np.asarray(table.column(n), dtype=np.float32) for n in rest])
     except Refused:
@@ -135,12 +136,30 @@ def _read_parquet(path: Path) -> Rows:
     return Rows(X, none_if_missing(y))
 
 
-def _label_column(path: Path, names: list[str]) -> int:
-    """The position of the column of labels."""
-    if names.count(LABEL) != 1 or len(names) < 2:
-        found = shortened(names, 6) or "nothing"
-        raise Refused(path.name, "one column label beside columns of features", found)
-    return names.index(LABEL)
+def _label_column(path: Path, names: list[str], first: list[Any]) -> int:
+    """The position of the column of labels. ``first`` is a row, to name the columns of text."""
+    if names.count(LABEL) == 1 and len(names) > 1:
+        return names.index(LABEL)
+    found, hint = shortened(names, 6) or "nothing", ""
+    if names and LABEL not in names:
+        cells = zip(names, first, strict=False)  # a first line of other length is no label either
+        text = [n for n, v in cells if isinstance(v, str) and v.strip() and not is_number(v)]
+        found = f"none; text is in {shortened(text, 6)}" if text else found
+        hint = "rename the column of labels to label"
+    raise Refused(path.name, "one column label beside columns of features", found, hint)
+
+
+def is_number(value: object) -> bool:
+    """Whether ``float`` accepts a value.
+
+    >>> is_number("1e-3"), is_number("benign"), is_number(None)
+    (True, False, False)
+    """
+    try:
+        float(value)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def none_if_missing(labels: list[Any]) -> list[Any]:

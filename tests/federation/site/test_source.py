@@ -59,7 +59,9 @@ def test_rows_are_read_from_a_csv_file(tmp_path):
     ("text", "words"),
     [
         ("", "may.csv: expected one column label beside columns of features, got nothing"),
-        ("a,b\n1,2\n", "got a, b"),
+        ("a,b\n1,2\n", "got a, b; rename the column of labels to label"),
+        ("a,b\n", "got a, b; rename"),
+        ("a,b,diagnosis,c\n1,,benign,nan\n", "got none; text is in diagnosis; rename"),
         ("label\n1\n", "beside columns of features, got label"),
         ("a,label\n1,2,3\n", "may.csv, line 2: expected 2 columns, got 3"),
         ("a,label\n1,2\nsecret,2\n", "may.csv, line 3: expected numbers as features"),
@@ -80,6 +82,12 @@ def test_rows_are_read_from_a_parquet_file(tmp_path):
     parquet.write_table(table, tmp_path / "may.parquet")
     data = FolderSource(tmp_path)("may")
     assert (data.X.tolist(), data.y) == ([[1, 3], [2, 4]], ["x", None])
+    parquet.write_table(table.rename_columns(["a", "diagnosis", "b"]), tmp_path / "may.parquet")
+    with pytest.raises(Refused, match="got none; text is in diagnosis; rename the column"):
+        FolderSource(tmp_path)("may")
+    parquet.write_table(arrow.table({"a": arrow.array([], "float32")}), tmp_path / "may.parquet")
+    with pytest.raises(Refused, match="got a; rename the column of labels to label"):
+        FolderSource(tmp_path)("may")
 
 
 def test_a_parquet_file_without_its_library_names_the_extra(tmp_path, monkeypatch):
