@@ -1,5 +1,6 @@
 """An edge and its members from the command line, without a network."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,8 @@ def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
     for seed, name in enumerate(("ward-a", "ward-b")):
         y = np.arange(30) % 3
         y[-2:] = 9
+        y = y.astype(str)
+        y[:3] = ""
         rows = np.random.default_rng(seed).random((30, 6))
         np.savez(tmp_path / name / "data" / "may.npz", features=rows, labels=y)
         code, text, told = cli(
@@ -39,7 +42,9 @@ def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
         assert (code, told) == (0, "")
         assert "add" not in text
         assert "made now" in text
-        assert "withheld, because of too few rows: 9 (2 rows)" in text
+        assert "withheld, because of too few rows: '9' (2 rows)" in text
+        assert re.search("3 of 30 rows have no label; [0-3] of them get a pseudo-label", text)
+        assert 'pseudo_labels = "none" in site.toml leaves them out' in text
         assert cli("federation", "add", edge, str(tmp_path / name / "enrolment.toml"))[0] == 0
         made = tmp_path / name / "state/outbox/may.envelope"
         offer = str(tmp_path / "offer.json")

@@ -16,6 +16,7 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import PROTOCOL, Offer
 from fedran.federation.site.check import check_labels, check_task
 from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.upload import Site
 from helpers.made_site import OFFER, rows
 
 
@@ -105,15 +106,33 @@ def test_labels_are_compared_with_the_list_of_the_federation():
     assert list(check_labels([0] * 5 + [1] * 5, 5, listed, None)) == []
 
 
-def test_variants_rare_and_missing_labels_are_named():
+def test_variants_and_rare_labels_are_named():
     y = ["Cat"] * 5 + ["cat "] * 5 + ["dog"] * 2 + [None]
     found = " ".join(f.text for f in list(check_labels(y, 5, (), None)))
-    assert "1 of 13 rows have no label." in found
     assert "Withheld, with fewer than 5 rows each: 'dog'." in found
     assert "The labels 'Cat' and 'cat ' are two classes" in found
     assert list(check_labels([None], 5, (), None))[-1].text == "No row has a label."
     assert "nothing would be sent" in list(check_labels([1], 5, (), None))[-1].text
     assert spelling("-1") != spelling(1)
+
+
+def test_rows_without_a_label_are_counted_with_their_pseudo_labels(paths):
+    X, y = rows(90)
+    half = np.array([str(v) if i % 2 else "" for i, v in enumerate(y)])
+    told = texts(findings(paths, X, half), "warning")
+    sent = Site.load(paths.settings_file)
+    sent.prepare(OFFER)
+    given = sent.outbox.note("may")["pseudo_labelled"]
+    assert 0 < given <= 45
+    assert f"45 of 90 rows have no label; {given} of them get a pseudo-label" in told
+    assert 'pseudo_labels = "none" in site.toml' in told
+    unknown = texts(findings(paths, X, half, None), "warning")
+    assert "45 of 90 rows have no label; some may get a pseudo-label" in unknown
+    with paths.settings_file.open("a") as file:
+        file.write('pseudo_labels = "none"\n')
+    found = findings(paths, X, half)
+    assert "45 of 90 rows have no label and are left out." in texts(found, "note")
+    assert "pseudo-label" not in texts(found, "warning")
 
 
 def test_an_offer_carries_class_list_scale_and_protocol():

@@ -61,13 +61,17 @@ def test_rows_of_rare_classes_only_give_no_upload(tmp_path):
     assert site.outbox.pending() == []
 
 
-def test_missing_labels_are_filled_in_or_left_out(tmp_path):
+def test_missing_labels_are_filled_in_or_left_out(tmp_path, caplog):
     X, y = rows(90)
     half = [v if i % 2 else None for i, v in enumerate(y)]
     filled = summary_of(site_of(tmp_path / "a", X, half).prepare(OFFER))
     plain = summary_of(site_of(tmp_path / "b", X, half, pseudo_labels="none").prepare(OFFER))
     assert plain.accounts.n_rows == 45
     assert filled.accounts.n_rows > 60
+    given = filled.accounts.n_rows - 45
+    told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert f"task may: 45 of 90 rows have no label; {given} of them get a pseudo-label" in told[0]
+    assert told[1] == "task may: 45 of 90 rows have no label and are left out"
 
 
 @pytest.mark.parametrize("work_bytes", [2**31, 2**22])

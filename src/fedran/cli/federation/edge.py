@@ -37,7 +37,7 @@ def prepare(
         shown = ", ".join(f"{label!r} ({n} rows)" for label, n in made.withheld)
         typer.echo(f"withheld, because of too few rows: {shown}")
     if made.unlabelled:
-        typer.echo(f"{made.unlabelled} rows have no label")
+        typer.echo(made.unlabelled)
 
 
 def forward(

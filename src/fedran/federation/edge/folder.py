@@ -17,6 +17,7 @@ from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import OFFER, OUTBOX, SitePaths
+from fedran.federation.site.upload import describe_unlabelled
 from fedran.federation.site.worker import WorkerFailed, work_in_child
 from fedran.wire.sizes import human_bytes
 from fedran.wire.validation import DEFAULT_LIMITS
@@ -46,7 +47,8 @@ class Prepared:
     """Whether it was made now. An upload that exists for the task is used again."""
     withheld: tuple[tuple[Label, int], ...]
     """Classes with rows that are not in the upload, and their labelled rows."""
-    unlabelled: int
+    unlabelled: str
+    """What happened to rows without a label; empty if there are none."""
 
 
 def prepare(paths: SitePaths, task: str, offer_file: Path) -> Prepared:
@@ -60,7 +62,11 @@ def prepare(paths: SitePaths, task: str, offer_file: Path) -> Prepared:
     path = outbox.folder / f"{task}.envelope"
     note = outbox.note(task)
     withheld = tuple((label, n) for label, n in note.get("withheld", []))
-    return Prepared(path, path.read_bytes() != before, withheld, note.get("unlabelled", 0))
+    unlabelled = ""
+    if note.get("unlabelled"):
+        counts = note["rows"], note["unlabelled"], note.get("pseudo_labelled")
+        unlabelled = describe_unlabelled(*counts)
+    return Prepared(path, path.read_bytes() != before, withheld, unlabelled)
 
 
 def forward(

@@ -51,6 +51,7 @@ server = {server}
 folder = "data"  # TASK.npz with arrays features (or images) and labels; or instead:
 # entry = "module:function"  # called with the task's name, returns rows and labels
 min_class_count = 5  # classes with fewer rows are withheld
+pseudo_labels = "margin"  # rows without a label may get one; "none" leaves them out
 seconds = 600  # time limit for the work on one task
 memory_mib = 4096  # memory limit for the work on one task
 privacy = {privacy}  # the least that this site demands: none, secure or dp

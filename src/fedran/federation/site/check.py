@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, printable, shortened
 from fedran.core.head import Head
 from fedran.core.labels import Label, canonical, ordered
+from fedran.core.summarize import Summarizer
 from fedran.data.rows import Rows
 from fedran.federation.protocol.class_names import unknown_labels, variants
 from fedran.federation.protocol.messages import Offer, require_same_source
 from fedran.federation.site.settings import HEAD, OFFER, SitePaths
-from fedran.federation.site.upload import Site
+from fedran.federation.site.upload import Site, describe_unlabelled, summarize_bytes
 from fedran.wire.codec import decode
 
 SCALE = 10.0
@@ -59,6 +60,7 @@ def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Find
     yield _describe(data, task)
     yield from check_labels(data.y, settings.min_class_count, offer.classes if offer else (), head)
     if data.is_images:
+        yield from check_unlabelled(site, data, None)
         yield check_backbone(site, offer)
         return
     if offer is not None:
@@ -68,14 +70,41 @@ def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Find
             yield Finding("error", str(reason))
     features = list(check_features(data.X, offer))
     yield from features
+    sound = not any(finding.level == "error" for finding in features)
+    yield from check_unlabelled(site, data, offer if sound else None)
     if offer is None:
         yield Finding(
             "note",
             "This site has no offer of a server yet, so width, sign and scale were not compared. "
             "--offer takes a file.",
         )
-    elif not any(finding.level == "error" for finding in features):
+    elif sound:
         yield from check_scale(data, offer, head)
+
+
+def check_unlabelled(site: Site, data: Rows, offer: Offer | None) -> Iterator[Finding]:
+    """Rows without a label, and how many get a pseudo-label. Without an offer, that is unknown."""
+    missing, n = data.y.count(None), len(data.y)
+    if not missing:
+        return
+    if site.settings.pseudo_labels == "none" or (offer is not None and offer.privacy == "dp"):
+        yield Finding("note", f"{describe_unlabelled(n, missing, None)}.")
+    elif offer is None:
+        text = f"{missing:,} of {n:,} rows have no label; some may get a pseudo-label, which is "
+        text += 'counted with the upload (pseudo_labels = "none" in site.toml leaves them out).'
+        yield Finding("warning", text)
+    else:
+        phi, features = offer.features(), site.extractor(data, offer)
+        capacity = Summarizer(phi.out_features, rank=1, max_bytes=site.work_bytes).capacity
+        if summarize_bytes(n, phi.out_features) <= site.work_bytes:
+            capacity = n
+
+        def H(rows: NDArray[np.int64]) -> NDArray[Any]:
+            return np.asarray(phi(features(data.X[rows])))
+
+        found = site.with_pseudo_labels(H, data.y, capacity, offer.task)
+        accepted = missing - found.count(None)
+        yield Finding("warning", f"{describe_unlabelled(n, missing, accepted)}.")
 
 
 def check_backbone(site: Site, offer: Offer | None) -> Finding:
@@ -161,11 +190,8 @@ def check_scale(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding
 def check_labels(
     y: Sequence[Any], least: int, classes: Collection[Label], head: Head | None
 ) -> Iterator[Finding]:
-    """Missing labels, rare classes, and labels that are not those of the federation."""
+    """Rare classes, and labels that are not those of the federation."""
     counts = Counter(canonical(label) for label in y if label is not None)
-    missing = len(y) - counts.total()
-    if missing:
-        yield Finding("note", f"{missing:,} of {len(y):,} rows have no label.")
     if not counts:
         yield Finding("error", "No row has a label.")
         return

@@ -16,7 +16,7 @@ from fedran.core.summarize import Summarizer
 from fedran.core.totals import totals
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.secure.contribution import Content, encode_contribution
-from fedran.federation.site.upload import BATCH_ROWS, Site, check_labels, rows_to_send
+from fedran.federation.site.upload import BATCH_ROWS, Site, check_labels, describe_unlabelled
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,7 @@ def make_contribution(
         mechanism = content.mechanism(phi.fingerprint, encoded_omega)
         return private_contribution(mechanism, H, data.y, content)
     capacity = Summarizer(phi.out_features, rank=1, max_bytes=site.work_bytes).capacity
-    y = site.with_pseudo_labels(H, data.y, capacity, offer.task)
-    kept = rows_to_send(y, site.settings.min_class_count, offer.task)
+    y, kept = site.choose_rows(H, data.y, capacity, offer.task)
     omega = content.test_matrix(phi.out_features, encoded_omega)
     batches = [kept[i : i + BATCH_ROWS] for i in range(0, len(kept), BATCH_ROWS)]
     found = sum(totals(H(rows), [y[i] for i in rows], content.classes, omega) for rows in batches)
@@ -71,6 +70,8 @@ def private_contribution(
     labelled = np.flatnonzero(listed[codes])  # the last entry is for rows without a label
     if strange := int(np.sum(codes >= 0)) - len(labelled):
         log.warning("%d rows are left out: the server does not list their labels", strange)
+    if missing := int(np.sum(codes < 0)):
+        log.warning("%s", describe_unlabelled(len(y), missing, None))
     if len(labelled) > content.max_rows:
         log.warning("%d rows, and the server's max_rows is %d", len(labelled), content.max_rows)
     vector = mechanism.noise(len(content.classes))

@@ -102,7 +102,10 @@ class Outbox:
         write_atomically(self._path(task, "note"), json.dumps(dict(note)).encode())
 
     def note(self, task: str) -> dict[str, Any]:
-        """``rows``, ``unlabelled`` and ``withheld`` (pairs of label and rows); may be empty."""
+        """``rows``, ``unlabelled``, ``pseudo_labelled`` and ``withheld``, as ``Site`` wrote them.
+
+        It may be empty.
+        """
         return read_json_object(self._path(task, "note"))
 
     def made_from(self, task: str) -> str:

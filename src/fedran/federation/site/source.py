@@ -1,18 +1,26 @@
-"""Where a site's rows come from: a folder or a function that its configuration names."""
+"""Where a site's rows come from: a folder or a function that its configuration names.
+
+Images become features by the backbone that it names.
+"""
 
 from __future__ import annotations
 
 import importlib
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, printable
 from fedran.core.ids import check_id
 from fedran.data.rows import Rows, none_if_missing, read_rows
+
+if TYPE_CHECKING:
+    from fedran.backbones.backbone import Backbone
 
 log = logging.getLogger(__name__)
 SUFFIXES = (".npz", ".csv", ".parquet")
@@ -103,6 +111,28 @@ class FunctionSource:
             raise Refused(self.entry, "a pair of rows and labels", type(found).__name__)
         X, y = found
         return Rows(np.asarray(X), none_if_missing(list(y)))
+
+
+def backbone_loader(spec: str, folder: Path) -> Callable[[], Backbone]:
+    """A function that loads a backbone. A relative path is looked up in the site's folder first."""
+    kind, colon, name = spec.partition(":")
+    local = folder / Path(name).expanduser()
+
+    def load() -> Backbone:
+        from fedran.backbones import catalogue
+
+        return catalogue.load_backbone(f"{kind}:{local}" if colon and local.exists() else spec)
+
+    return load
+
+
+def extract(network: Backbone, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Features (n, d) of images (n, height, width, 3), computed in batches."""
+    features = np.empty((len(images), network.out_features), np.float32)
+    for start in range(0, len(images), network.batch_size):
+        rows = slice(start, start + network.batch_size)
+        features[rows] = network(np.stack([network.preprocess(image) for image in images[rows]]))
+    return features
 
 
 def _failed(entry: str, expected: str, reason: BaseException) -> Refused:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedran.core.condense import condense
 from fedran.core.errors import Refused
 from fedran.core.labels import canonical, encode_labels
+from fedran.core.mixture import Mixture
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
@@ -35,7 +36,13 @@ from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import OFFER, OUTBOX, SitePaths, SiteSettings
-from fedran.federation.site.source import FolderSource, FunctionSource, Source
+from fedran.federation.site.source import (
+    FolderSource,
+    FunctionSource,
+    Source,
+    backbone_loader,
+    extract,
+)
 from fedran.wire.codec import decode, encode
 from fedran.wire.plan import plan
 from fedran.wire.validation import FILE_LIMITS
@@ -133,9 +140,13 @@ class Site:
     def _note_withheld(self, envelope: Envelope, data: Rows) -> None:
         """Keep beside an upload what it does not contain, for this site's own status."""
         counts = Counter(canonical(label) for label in data.y if label is not None)
-        sent = set(decode(envelope.upload).classes)
-        withheld = [(label, n) for label, n in counts.items() if label not in sent]
-        facts = {"rows": len(data.y), "unlabelled": len(data.y) - counts.total()}
+        message = decode(envelope.upload)
+        assert isinstance(message, (Summary, Mixture))
+        withheld = [(label, n) for label, n in counts.items() if label not in message.classes]
+        sent = counts.total() - sum(n for _, n in withheld)
+        given = None if self.settings.pseudo_labels == "none" else int(sum(message.counts)) - sent
+        missing = len(data.y) - counts.total()
+        facts = {"rows": len(data.y), "unlabelled": missing, "pseudo_labelled": given}
         try:
             self.outbox.set_note(envelope.statement.task, {**facts, "withheld": withheld})
         except OSError as reason:  # the upload is what counts
@@ -189,8 +200,7 @@ class Site:
             found = phi(features(data.X[rows])) if in_memory is None else in_memory[rows]
             return np.asarray(found)
 
-        y = self.with_pseudo_labels(H, data.y, len(data.y) if fits else capacity, offer.task)
-        kept = rows_to_send(y, self.settings.min_class_count, offer.task)
+        y, kept = self.choose_rows(H, data.y, len(data.y) if fits else capacity, offer.task)
         n_classes = len({y[i] for i in kept})
         rank = plan(offer.budget_bytes, out_features=width, n_classes=n_classes).rank
         if rank < 1:
@@ -222,8 +232,7 @@ class Site:
         phi, data = offer.features(), data or self.source(offer.task)
         Z = self.extractor(data, offer)(data.X)
         capacity = Summarizer(phi.out_features, rank=1, max_bytes=self.work_bytes).capacity
-        y = self.with_pseudo_labels(lambda rows: phi(Z[rows]), data.y, capacity, offer.task)
-        kept = rows_to_send(y, self.settings.min_class_count, offer.task)
+        y, kept = self.choose_rows(lambda rows: phi(Z[rows]), data.y, capacity, offer.task)
         labels, size = [y[i] for i in kept], offer.group_size
         while True:
             mixture = condense(Z[kept], labels, phi, size, self.settings.min_class_count)
@@ -246,6 +255,17 @@ class Site:
         network = self.backbone()
         require_same_source(network.source, offer.source)
         return lambda images: checked_sign(extract(network, images), offer)
+
+    def choose_rows(
+        self, H: Callable[[NDArray[np.int64]], NDArray[Any]], y: list[Any], capacity: int, task: str
+    ) -> tuple[list[Any], NDArray[np.int64]]:
+        """The labels with pseudo-labels, and the rows to send. The log counts rows without one."""
+        labels = self.with_pseudo_labels(H, y, capacity, task)
+        if missing := y.count(None):
+            off = self.settings.pseudo_labels == "none"
+            accepted = None if off else missing - labels.count(None)
+            log.warning("task %s: %s", task, describe_unlabelled(len(y), missing, accepted))
+        return labels, rows_to_send(labels, self.settings.min_class_count, task)
 
     def with_pseudo_labels(
         self, H: Callable[[NDArray[np.int64]], NDArray[Any]], y: list[Any], capacity: int, task: str
@@ -283,28 +303,6 @@ def revise_upload(paths: SitePaths, task: str) -> bytes:
     offer = replace(Offer.load(paths.state / OFFER), task=task, earlier=())
     with locked(paths.state / OUTBOX, paths.settings().seconds):
         return Site.load(paths.settings_file).revise(offer)
-
-
-def backbone_loader(spec: str, folder: Path) -> Callable[[], Backbone]:
-    """A function that loads a backbone. A relative path is looked up in the site's folder first."""
-    kind, colon, name = spec.partition(":")
-    local = folder / Path(name).expanduser()
-
-    def load() -> Backbone:
-        from fedran.backbones import catalogue
-
-        return catalogue.load_backbone(f"{kind}:{local}" if colon and local.exists() else spec)
-
-    return load
-
-
-def extract(network: Backbone, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Features (n, d) of images (n, height, width, 3), computed in batches."""
-    features = np.empty((len(images), network.out_features), np.float32)
-    for start in range(0, len(images), network.batch_size):
-        rows = slice(start, start + network.batch_size)
-        features[rows] = network(np.stack([network.preprocess(image) for image in images[rows]]))
-    return features
 
 
 def checked_sign(features: NDArray[Any], offer: Offer) -> NDArray[Any]:
@@ -351,6 +349,23 @@ def check_labels(y: list[Any], offer: Offer) -> None:
             f"{len(unknown)} others",
             hint="the site's log names them",
         )
+
+
+def describe_unlabelled(rows: int, missing: int, accepted: int | None) -> str:
+    """What happens to rows without a label. ``accepted`` is None where none gets a pseudo-label.
+
+    >>> describe_unlabelled(90, 45, None)
+    '45 of 90 rows have no label and are left out'
+    >>> describe_unlabelled(90, 45, 30)  # doctest: +NORMALIZE_WHITESPACE
+    '45 of 90 rows have no label; 30 of them get a pseudo-label and count as rows of that class
+     (pseudo_labels = "none" in site.toml leaves them out)'
+    """
+    if accepted is None:
+        return f"{missing:,} of {rows:,} rows have no label and are left out"
+    return (
+        f"{missing:,} of {rows:,} rows have no label; {accepted:,} of them get a pseudo-label and "
+        'count as rows of that class (pseudo_labels = "none" in site.toml leaves them out)'
+    )
 
 
 def summarize_bytes(n: int, width: int) -> int:
