@@ -87,7 +87,7 @@ def test_a_method_on_a_fine_tuned_network_is_compared_with_ours_on_one():
 @pytest.mark.parametrize(
     "runs", [vit(), [made_up(**m) for m in METHODS], scratch(), [made_up("x")]]
 )
-def test_a_verdict_has_one_to_five_lines(runs):
+def test_a_verdict_has_one_to_six_lines(runs):
     assert 1 <= len(verdict(groups(runs))) <= LINES
 
 
@@ -102,7 +102,9 @@ def test_all_rows_in_one_place_are_never_called_the_best_method():
     runs = [made_up("joint", "Joint", level=0.99, family="reference"), made_up("x", "X", level=0.5)]
     first, last = verdict(groups(runs))
     assert first.startswith("X classifies")
-    assert last.startswith("With all rows in one place (Joint): ")
+    assert re.fullmatch(
+        r"With all rows in one place \(Joint\): .* MiB \(.* more than X, .* bytes\)\.", last
+    )
     assert POOLED in leaders(groups(runs))
 
 
@@ -115,6 +117,24 @@ def test_the_overall_verdict_counts_comparisons_and_names_the_worst():
     gap = lost[1].A_T - lost[0].A_T
     assert line.endswith(f"behind by at most {gap:.1f} points (X on VTAB-50, ViT-S/14, β = 0.1).")
     assert "behind" not in overall_verdict([*won, made_up("fedran", clients=9)])[-1]
+
+
+def test_a_tie_is_not_called_the_most_accurate():
+    won = [made_up("fedran", dataset="a"), made_up("x", "X", level=0.5, dataset="a")]
+    tie = [made_up(key, dataset="b") for key in ("fedran", "others")]
+    assert tie[0].A_T == tie[1].A_T
+    line = overall_verdict([*won, *tie])[-1]
+    assert line.startswith("In 1 of 2 comparisons ")
+    assert line.endswith("accurate federated method, and in 1 as accurate as the best other one.")
+
+
+def test_runs_on_a_fine_tuned_network_are_a_comparison_of_their_own():
+    tuned = {"params": {"task0": {}}, "dataset": "b"}
+    frozen = [made_up("fedran", dataset="b"), made_up("x", "X", level=0.5, dataset="b")]
+    other = [made_up("fedran", "F", level=0.5, **tuned), made_up("x", "Y", level=0.6, **tuned)]
+    line = overall_verdict([*frozen, *other])[-1]
+    assert line.startswith("In 1 of 2 comparisons ")
+    assert "(Y on " in line
 
 
 def test_the_main_beta_has_the_most_methods_and_is_the_most_skewed_of_equals():

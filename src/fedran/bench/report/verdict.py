@@ -1,4 +1,4 @@
-"""Who leads: the best method of each kind, and the verdict in at most five lines."""
+"""Who leads: the best method of each kind, and the verdict in at most six lines."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from fedran.bench.report.tables.table import size_text
-from fedran.bench.results.grouping import Case, Group, comparison_cases, is_ours
+from fedran.bench.results.grouping import Case, Group, comparison_cases, frozen_and_tuned, is_ours
 from fedran.bench.results.metrics import is_fine_tuned, is_head, is_prompted, is_trained
 from fedran.bench.results.result import DEFAULT_STUDY, Result
 from fedran.data.catalogue import dataset_title
 
-LINES = 5
+LINES = 6
 """Sentences of a verdict."""
 HIGHLIGHTED = 8
 """Methods with a colour in a figure. All others are grey."""
@@ -82,7 +82,7 @@ def main_case(results: Iterable[Result]) -> tuple[Case, list[Group]] | None:
 
 
 def verdict(found: Sequence[Group]) -> list[str]:
-    """What the methods of one setting and beta achieve, in at most five sentences."""
+    """What the methods of one setting and beta achieve, in at most six sentences."""
     lead = leaders(found)
     ours = next((lead[kind] for kind in (OURS, MIXTURE, TUNED) if kind in lead), None)
     base = ours or max(found, key=lambda g: (g.competes, g.A_T.mean))
@@ -111,10 +111,7 @@ def verdict(found: Sequence[Group]) -> list[str]:
         lines.append(f"The best method that trains, {learned.name}: {_beside(learned, base)}.")
     if POOLED in lead:
         g = lead[POOLED]
-        lines.append(
-            f"With all rows in one place ({g.name}): {g.A_T.mean:.1f} %, "
-            f"{_than(g.A_T.mean - base.A_T.mean, base.name)}."
-        )
+        lines.append(f"With all rows in one place ({g.name}): {_beside(g, base)}.")
     return lines[:LINES]
 
 
@@ -128,22 +125,28 @@ def overall_verdict(results: Sequence[Result]) -> list[str]:
 
 
 def _over_all(results: Iterable[Result]) -> str:
-    """How often our messages are the most accurate, and where they are furthest behind."""
+    """How often our messages are the most accurate, and where they are furthest behind.
+
+    A difference that rounds to 0.0 points is a tie.
+    """
     gaps = []
-    for (setting, beta), found in comparison_cases(results).items():
+    for (setting, beta), _, found in frozen_and_tuned(results):
         lead = leaders(found)
         ours = [lead[kind].A_T.mean for kind in (OURS, MIXTURE, TUNED) if kind in lead]
         rivals = [g for g in found if g.competes and not is_ours(g)]
         if ours and rivals:
             best = max(rivals, key=_final)
-            gaps.append((best.A_T.mean - max(ours), best.name, setting.dataset, beta))
+            gap = round(best.A_T.mean - max(ours), 1)
+            gaps.append((gap, best.name, setting.dataset, beta))
     if len(gaps) < 2:
         return ""
-    won = sum(gap <= 0 for gap, *_ in gaps)
+    won, ties = sum(gap < 0 for gap, *_ in gaps), sum(gap == 0 for gap, *_ in gaps)
     text = (
-        f"In {won} of {len(gaps)} comparisons (dataset, clients, skew of the split) one of our "
-        "messages is the most accurate federated method"
+        f"In {won} of {len(gaps)} comparisons (dataset, clients, skew of the split, network "
+        "frozen or fine-tuned) one of our messages is the most accurate federated method"
     )
+    if ties:
+        text += f", and in {ties} as accurate as the best other one"
     gap, name, dataset, beta = max(gaps, key=lambda g: g[0])
     if gap <= 0:
         return f"{text}."

@@ -272,6 +272,19 @@ def comparison_cases(results: Iterable[Result]) -> dict[Case, list[Group]]:
     return cases(comparisons(results))
 
 
+def frozen_and_tuned(results: Iterable[Result]) -> list[tuple[Case, bool, list[Group]]]:
+    """The methods of each case; for each setting first those on the frozen network."""
+    found = comparison_cases(results)
+    settings = list(dict.fromkeys(setting for setting, _ in found))
+    parts = [
+        (case, tuned, [g for g in members if is_fine_tuned(g.first) == tuned])
+        for case, members in found.items()
+        for tuned in (False, True)
+    ]
+    parts.sort(key=lambda part: (settings.index(part[0][0]), part[1]))
+    return [part for part in parts if part[2]]
+
+
 def group_of(key: str, found: Iterable[Group]) -> Group | None:
     """The first group of a method, not counting runs on a network fine-tuned in task 0."""
     return next((g for g in found if g.key == key and not is_fine_tuned(g.first)), None)

@@ -37,18 +37,17 @@ from fedran.bench.report.tables.table import (
 from fedran.bench.report.tables.training import reduced
 from fedran.bench.report.verdict import MIXTURE, OURS, strongest
 from fedran.bench.results.grouping import (
-    Case,
     Group,
     Setting,
     by_setting,
-    comparison_cases,
     comparisons,
+    frozen_and_tuned,
     groups,
     is_ours,
     marks,
     row_order,
 )
-from fedran.bench.results.metrics import is_fine_tuned, network, task_seconds
+from fedran.bench.results.metrics import network, task_seconds
 from fedran.bench.results.result import Result
 
 HEADINGS = ("A_avg", "A_T")
@@ -64,7 +63,7 @@ COMPARED = {
 
 def comparison_table(results: Sequence[Result]) -> Table:
     """Our messages, two references and the best other method at every setting and beta."""
-    parts = _frozen_and_tuned(results)
+    parts = frozen_and_tuned(results)
     present = {g.key for _, _, members in parts for g in members}
     keys = [key for key in COMPARED if key in present]
     blocks: list[Block] = []
@@ -95,19 +94,6 @@ def comparison_table(results: Sequence[Result]) -> Table:
     }
     note = " ".join([note, *(text for key, text in about.items() if key in present)])
     return Table("All comparisons", columns, blocks, note, results_of(used))
-
-
-def _frozen_and_tuned(results: Sequence[Result]) -> list[tuple[Case, bool, list[Group]]]:
-    """The methods of each case; for each setting first those on the frozen network."""
-    cases = comparison_cases(results)
-    settings = list(dict.fromkeys(setting for setting, _ in cases))
-    parts = [
-        (case, tuned, [g for g in found if is_fine_tuned(g.first) == tuned])
-        for case, found in cases.items()
-        for tuned in (False, True)
-    ]
-    parts.sort(key=lambda part: (settings.index(part[0][0]), part[1]))
-    return [part for part in parts if part[2]]
 
 
 def _pair(g: Group | None) -> str:
