@@ -60,9 +60,8 @@ Least accuracy and largest upload per setting, beside what was measured: mean an
 over the streams 1993, 7 and 11. A_avg is the mean of the accuracies after each task, A_T the
 accuracy after the last task. CIFAR-100 with EfficientNet-Lite0, 5 tasks, 5 clients, β = 0.1 and
 M = 8192 random features unless the row says otherwise. r is the rank of a summary. "At least 5"
-means that every group of a mixture has at least 5 rows. A goal is met if the mean, rounded to one
-decimal as the goal is, reaches it; "0.02 below" says how much the mean is below the goal before
-rounding.
+means that every group of a mixture has at least 5 rows. A goal is met if the mean reaches it,
+and "met when rounded" if the mean does so only after rounding to one decimal, as the goal is.
 """
 WHY = """How to read this table:
 

@@ -99,19 +99,14 @@ def table(results: Sequence[Result]) -> list[str]:
     ]
     for goal in GOALS:
         a_avg, a_t, mib = _measured(results, goal)
-        short = [
-            (name, least - s.mean, round(s.mean, 1) < least)
-            for name, s, least in (("A_avg", a_avg, goal.a_avg), ("A_T", a_t, goal.a_t))
-            if s.mean < least
-        ]
-        missed = [f"{name} by {gap:.2f}" for name, gap, counts in short if counts]
+        pairs = (("A_avg", a_avg.mean, goal.a_avg), ("A_T", a_t.mean, goal.a_t))
+        missed = [f"{name} by {least - v:.2f}" for name, v, least in pairs if round(v, 1) < least]
         if mib > goal.mib:
             missed.append(f"MiB by {mib - goal.mib:.3f}")
-        rounded = ", ".join(f"{name} {gap:.2f} below" for name, gap, _ in short)
         if missed:
             verdict = f"**missed**: {', '.join(missed)}"
         else:
-            verdict = f"met ({rounded})" if short else "met"
+            verdict = "met" if all(v >= least for _, v, least in pairs) else "met when rounded"
         lines.append(
             f"| {goal.where} | {goal.a_avg:.1f} / {goal.a_t:.1f} | {goal.mib:g} "
             f"| {_with_spread(a_avg)} / {_with_spread(a_t)} | {mib:.3f} MiB | {verdict} |"
