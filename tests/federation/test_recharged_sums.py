@@ -126,7 +126,7 @@ def test_after_forget_the_other_members_make_another_sum_beside_one_that_is_stor
     run(federation, names=first)
     run(federation)
     folder = str(federation.server)
-    said = CliRunner().invoke(app, ["forget", folder, "site-7", "--task", "may"])
+    said = CliRunner().invoke(app, ["forget", folder, "site-7", "--task", "may", "--yes"])
     assert "see `fedran federation recharge` first" in said.output
     assert CliRunner().invoke(app, ["recharge", folder, "may", "--yes"]).exit_code == 0
     for name in left:

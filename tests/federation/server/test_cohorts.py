@@ -85,6 +85,30 @@ def test_a_site_that_demands_more_sites_does_not_take_part(tmp_path, monkeypatch
     assert "at least 5" in declined(federation, "may")["site-4"]
 
 
+def test_forget_says_which_sums_end_and_acts_only_with_yes(tmp_path, monkeypatch):
+    federation = made(tmp_path, monkeypatch, 7)
+    federation.run("may", federation.names[:3], min_clients=3)
+    federation.run("may", federation.names, min_clients=3)
+    federation.run("june", federation.names[:3], min_clients=3)
+    federation.set_roster(federation.names[:3])
+    forget = ["forget", str(federation.server), "site-1"]
+    said = CliRunner().invoke(app, forget)
+    assert said.exit_code == 1
+    assert "may, cohort-1: site-1, site-2, site-3" in said.output
+    assert "june, cohort-1: site-1, site-2, site-3" in said.output
+    few = "2 sites can (site-2, site-3); 1 more must join, because min_sites is 3"
+    assert f"may: {few}" in said.output
+    assert "nothing was changed" in said.output
+    assert cohorts(federation, "june") == {"cohort-1": federation.names[:3]}
+    federation.set_roster(federation.names)
+    said = CliRunner().invoke(app, [*forget, "--yes"])
+    assert said.exit_code == 0
+    assert f"may: {few}" in said.output, "the other sites are in a sum that stays"
+    assert "june: 6 sites can (site-2, " in said.output
+    assert cohorts(federation, "may") == {"cohort-2": federation.names[3:]}
+    assert cohorts(federation, "june") == {}
+
+
 def test_a_site_without_rows_is_not_waited_for(three, tmp_path):
     three.remove("site-2", "may")
     assert three.run("may") == "short"

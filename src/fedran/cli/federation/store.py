@@ -14,16 +14,35 @@ def forget(
     folder: ServerFolder,
     client: Client,
     task: Annotated[str | None, typer.Option(help="Only this task. Default: all tasks.")] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Agree that secure sums end, with rows of other sites.")
+    ] = False,
 ) -> None:
     """Remove a site's uploads from the classifier, and rebuild it from the others.
 
-    The site stays a member: `remove` ends that. A signed record says what was removed.
+    The site stays a member: `remove` ends that. A signed record says what was removed. A secure
+    sum ends with the rows of all its members: the command says what would be lost, and does nothing
+    without --yes. The exit code is 1 then.
     """
     from fedran.federation.ops.decisions import forget as run
+    from fedran.federation.ops.decisions import sums_that_end
     from fedran.federation.protocol.identity import is_cohort
     from fedran.federation.server.head import HEAD
 
     paths = find_server(folder)
+    ended, least = sums_that_end(paths, client, task), paths.settings().min_sites
+    if ended:
+        typer.echo("these secure sums end, with the rows of all their members:")
+        for old in ended:
+            typer.echo(f"  {old.task}, {old.cohort}: {', '.join(old.members)}")
+        typer.echo("the classifier is without these rows until enough sites make another sum:")
+        for name, able in {old.task: old.able for old in ended}.items():
+            sites = f"{len(able)} sites can ({', '.join(able)})" if able else "no site can"
+            few = f"; {least - len(able)} more must join, because min_sites is {least}"
+            typer.echo(f"  {name}: {sites}{few if len(able) < least else ''}")
+        if not yes:
+            typer.echo("nothing was changed; --yes agrees to this")
+            raise typer.Exit(1)
     found, record = run(paths, client, task)
     for gone in found.tombstones:
         typer.echo(f"removed: {gone.client}, {gone.task} {gone.digest[:12]}".rstrip())
@@ -36,13 +55,12 @@ def forget(
         typer.echo("a running server will send a new classifier")
     else:
         typer.echo("no upload is left to make a classifier of; sites still have the last one")
-    privacy = paths.settings().privacy
-    if privacy != "none":
+    if ended:
         typer.echo(
-            "the sums of its cohorts are deleted, with the rows of all their members; ask the "
-            "other members to run `fedran federation repeat --another-sum`, then run the task again"
+            "for another sum, members of the old one run `fedran federation repeat SITE TASK "
+            "--another-sum`; then run the task again"
         )
-    if privacy == "dp":
+    if ended and paths.settings().privacy == "dp":
         typer.echo("another sum costs a part of the budget: see `fedran federation recharge` first")
 
 

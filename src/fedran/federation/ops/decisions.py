@@ -6,14 +6,17 @@ import getpass
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
-from fedran.federation.protocol.identity import SiteKey, check_task
+from fedran.federation.protocol.identity import SiteKey, base_task, check_task, is_cohort
 from fedran.federation.protocol.receipts import Receipt
-from fedran.federation.server.forgetting import Forgotten
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.database import Database
+from fedran.federation.server.forgetting import Forgotten, to_forget
 from fedran.federation.server.head import HEAD, clear_held, held_head, keep_held, update_head
 from fedran.federation.server.influence import InfluenceTable, measure_influence, replay
 from fedran.federation.server.settings import ServerPaths
@@ -41,6 +44,43 @@ def reject_upload(paths: ServerPaths, client: str, task: str, reason: str = "") 
         receipt = store.reject(client, task, reason)
         store.database.set_outdated()
     return receipt
+
+
+@dataclass(frozen=True)
+class EndedSum:
+    """A secure sum that ``forget`` deletes, with the rows of all its members."""
+
+    task: str
+    cohort: str
+    members: list[str]
+    able: list[str]
+    """Sites that may be in another sum of the task."""
+
+
+def sums_that_end(paths: ServerPaths, client: str, task: str | None = None) -> list[EndedSum]:
+    """The secure sums that ``forget`` would delete. Nothing is changed."""
+    roster = Roster.load(paths.roster)
+    try:
+        database = Database(paths.state, read_only=True)
+    except FileNotFoundError:
+        return []
+    with closing(database):
+        forgotten = {(t.client, base_task(t.task)) for t in database.tombstones()}
+        found = to_forget(database, roster, forgotten, client, task, "")
+        removed = {(t.client, t.task) for t in found.tombstones} | {u.key for u in found.sums}
+        uploads = [u for u in database.uploads() if is_cohort(u.client)]
+    ended = [u for u in uploads if u.key in removed]
+    kept = {member for u in uploads if u.key not in removed for member in u.members}
+    gone = forgotten | removed | kept
+    return [
+        EndedSum(
+            base_task(u.task),
+            u.client,
+            [site for site, _ in u.members],
+            sorted(s for s in roster.clients if s != client and (s, base_task(u.task)) not in gone),
+        )
+        for u in ended
+    ]
 
 
 def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Forgotten, Path]:
