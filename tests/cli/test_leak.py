@@ -81,7 +81,7 @@ def test_a_mixture_has_no_factor(made, cli):
     assert "Mixture of 32 rows" in out
     assert "no group has one row" in out
     assert "nearest group mean" in out
-    assert "share of H" not in out
+    assert "share in factor" not in out
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_a_full_factor_tells_every_member(center, precision):
     assert found.found.recovered > 0
     assert found.share[0] > 0.95 > found.share[1] + 0.05
     over = {f.name for f in found.findings() if f.exceeded}
-    assert {"rows in the factor", "share of H", "membership"} <= over
+    assert {"rows in the factor", "share in factor", "membership"} <= over
 
 
 def test_class_means_of_few_rows_tell_their_members():

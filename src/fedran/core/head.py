@@ -59,10 +59,12 @@ class Diagnosis:
     """The paper's Theorem 2 as printed: truncation and quantisation of the factor only."""
 
     def __str__(self) -> str:
+        bounded = self.eps_W < sys.float_info.max
         return (
             f"{printable(self.route)}; lambda {self.lam:.4g}, cut {self.f:.2%}, effective rank "
             f"{self.effective_rank:.1f}, condition {self.condition:.2g}, residual "
-            f"{self.residual:.1e}, eps_W {self.eps_W:.3g} (paper's form {self.eps_W_paper:.3g})"
+            f"{self.residual:.1e}, error of the weights "
+            + (f"at most {self.eps_W:.3g}" if bounded else "not bounded")
         )
 
 

@@ -148,8 +148,8 @@ class Leakage:
             )
             inside, outside = self.share
             yield Finding(
-                "share of H",
-                f"{100 * inside:.0f} % of a member, {100 * outside:.0f} % of another row",
+                "share in factor",
+                f"members {inside:.2f}, others {outside:.2f}, difference {inside - outside:.2f}",
                 inside - outside,
                 limits.share,
                 (LOWER_RANK,),
