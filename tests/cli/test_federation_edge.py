@@ -45,6 +45,7 @@ def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
         assert "withheld, because of too few rows: '9' (2 rows)" in text
         assert re.search("3 of 30 rows have no label; [0-3] of them get a pseudo-label", text)
         assert 'pseudo_labels = "none" in site.toml leaves them out' in text
+        assert re.search(r"KiB of uploads describe 720 B of rows \(float32\); a mixture", text)
         assert cli("federation", "add", edge, str(tmp_path / name / "enrolment.toml"))[0] == 0
         made = tmp_path / name / "state/outbox/may.envelope"
         offer = str(tmp_path / "offer.json")

@@ -236,3 +236,13 @@ def test_rows_of_a_table_without_a_label_are_counted_once(cli, tmp_path):
         code, out, _ = cli(*given, *options)
         assert code == 0
         assert out.count(words) == 1
+
+
+def test_uploads_that_are_larger_than_their_rows_are_mentioned_once_at_the_end(cli):
+    small = ("--set", "method.rank=4", "--set", "method.out_features=16", "--set", "stream.tasks=1")
+    given = ("run", "--method", "fedran", "--method", "fedncm", "--dataset", "digits")
+    code, out, _ = cli(*given)
+    assert code == 0
+    assert len(re.findall(r"FedRAN: .* MiB of uploads describe 315.5 KiB of rows", out)) == 1
+    assert "lower rank takes less, and `fedran plan` finds them.\nLook at them" in out
+    assert "uploads describe" not in cli(*given, *small)[1]

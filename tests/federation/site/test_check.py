@@ -179,3 +179,18 @@ def test_a_backbone_that_is_missing_damaged_or_another_one_is_an_error(paths):
         assert last.level == ("note" if words.startswith("Images") else "error")
     weights.unlink()
     assert "does not exist" in check_task(paths, "may")[-1].text
+
+
+@pytest.mark.parametrize("copies", [1, 30])
+def test_a_summary_that_is_larger_than_its_rows_is_noted(paths, copies):
+    X, y = rows()
+    found = findings(paths, np.tile(X, (copies, 1)), np.tile(y, copies))
+    assert ("of uploads describe 1.4 KiB of rows" in texts(found, "note")) == (copies == 1)
+    mixture = findings(paths, X, np.array(y), replace(OFFER, message="mixture"))
+    assert "uploads describe" not in texts(mixture, "note")
+
+
+def test_a_budget_without_room_for_the_class_sums_is_an_error(paths):
+    X, y = rows()
+    found = findings(paths, X, np.array(y), replace(OFFER, budget_bytes=1024))
+    assert "budget_bytes: expected room for the sums of 3 classes" in texts(found, "error")

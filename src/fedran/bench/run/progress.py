@@ -35,6 +35,8 @@ class PlannedJob:
     needs: Needs | None = None
     problem: str = ""
     """Why it cannot run, or '' where it can."""
+    row_shape: tuple[int, int] | None = None
+    """Training rows of the stream and their features; None for methods on images."""
 
     @property
     def name(self) -> str:

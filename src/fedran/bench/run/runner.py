@@ -105,6 +105,14 @@ class PreparedJob:
         return run_id(self.key, self.method.params(), self.seeds, self.hashes, version)
 
     @property
+    def row_shape(self) -> tuple[int, int] | None:
+        """Training rows of the stream and their features; None for methods on images."""
+        if self.dataset.kind == "images":
+            return None
+        rows = sum(len(r) for task in self.stream.tasks for r in task.rows)
+        return rows, self.dataset.X_train.shape[1]
+
+    @property
     def steps(self) -> int:
         """How often ``run`` reports progress."""
         rounds = sum(self.method.rounds(t) for t in range(len(self.stream.tasks)))

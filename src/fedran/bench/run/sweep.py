@@ -29,6 +29,7 @@ from fedran.bench.run.workers import one_line, run_here, run_in_processes
 from fedran.core.errors import MissingExtra
 from fedran.data.stream_file import save_stream
 from fedran.methods.base import BaseMethod
+from fedran.wire.sizes import larger_than_rows
 
 DEFAULT_OUT = Path("runs")
 """Default folder of the results."""
@@ -44,6 +45,8 @@ class Outcome:
     done: int
     skipped: int
     failed: tuple[str, ...]
+    remark: str = ""
+    """What the user should know about the size of the uploads."""
 
     @property
     def summary(self) -> str:
@@ -52,8 +55,9 @@ class Outcome:
         numbers = f"{done} done, {self.skipped} skipped, {len(self.failed)} failed"
         if not self.done + self.skipped:
             return numbers
-        look = f"Look at them: fedran report {self.file.parent}"
-        return f"{numbers}. Results: {self.file}\n{look}"
+        lines = [f"{numbers}. Results: {self.file}", self.remark]
+        lines.append(f"Look at them: fedran report {self.file.parent}")
+        return "\n".join(line for line in lines if line)
 
 
 def execute(
@@ -104,7 +108,7 @@ def execute(
         for impossible in (p for p in planned if p.problem):
             failed.append(f"{impossible.name}: {impossible.problem}")
             reporter.failed(impossible.name, impossible.problem)
-        done = 0
+        done, remark = 0, ""
         if workers:
             # Workers load their own data, and their peak memory starts at the size of this process.
             clear_data_cache()
@@ -115,10 +119,11 @@ def execute(
                 Checkpoint(job.checkpoint).remove()
                 reporter.finished(job.name, outcome)
                 done += 1
+                remark = remark or _size_remark(outcome, job)
             else:
                 failed.append(f"{job.name}: {outcome}")
                 reporter.failed(job.name, outcome)
-        return Outcome(file, done, skipped, tuple(failed))
+        return Outcome(file, done, skipped, tuple(failed), remark)
     finally:
         reporter.tell_trackers("close")
 
@@ -167,7 +172,9 @@ def _plan(
                 needs = estimate_needs(prepared)
                 require_fit(needs, job.device)
                 checkpoint = file.parent / "checkpoints" / name
-                planned[name] = PlannedJob(job, prepared.steps, checkpoint, needs)
+                planned[name] = PlannedJob(
+                    job, prepared.steps, checkpoint, needs, row_shape=prepared.row_shape
+                )
         except Exception as error:
             planned[str(job)] = PlannedJob(job, problem=one_line(error))
             continue
@@ -192,3 +199,11 @@ def _complete(result: Result, prepared: PreparedJob) -> bool:
     timed = prepared.seconds_per_row is not None and prepared.method.input == "features"
     seconds = not timed or result.tasks[0].seconds.extraction is not None
     return gram and seconds and result.budgets == prepared.budgets
+
+
+def _size_remark(result: Result, job: PlannedJob) -> str:
+    """A sentence if all uploads of a method with a rank exceed the features of all rows."""
+    if "rank" not in result.params or job.row_shape is None:
+        return ""
+    text = larger_than_rows(sum(sum(t.bytes_up) for t in result.tasks), *job.row_shape)
+    return text and f"{result.label}: {text}."

@@ -38,6 +38,8 @@ def prepare(
         typer.echo(f"withheld, because of too few rows: {shown}")
     if made.unlabelled:
         typer.echo(made.unlabelled)
+    if made.remark:
+        typer.echo(made.remark)
 
 
 def forward(

@@ -19,7 +19,7 @@ from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import OFFER, OUTBOX, SitePaths
 from fedran.federation.site.upload import describe_unlabelled
 from fedran.federation.site.worker import WorkerFailed, work_in_child
-from fedran.wire.sizes import human_bytes
+from fedran.wire.sizes import human_bytes, larger_than_rows
 from fedran.wire.validation import DEFAULT_LIMITS
 
 
@@ -49,6 +49,8 @@ class Prepared:
     """Classes with rows that are not in the upload, and their labelled rows."""
     unlabelled: str
     """What happened to rows without a label; empty if there are none."""
+    remark: str
+    """A sentence if it is larger than the rows that it describes."""
 
 
 def prepare(paths: SitePaths, task: str, offer_file: Path) -> Prepared:
@@ -66,7 +68,10 @@ def prepare(paths: SitePaths, task: str, offer_file: Path) -> Prepared:
     if note.get("unlabelled"):
         counts = note["rows"], note["unlabelled"], note.get("pseudo_labelled")
         unlabelled = describe_unlabelled(*counts)
-    return Prepared(path, path.read_bytes() != before, withheld, unlabelled)
+    made, remark = path.read_bytes(), ""
+    if "rows" in note and offer.message == "summary":
+        remark = larger_than_rows(len(made), note["rows"], offer.in_features)
+    return Prepared(path, made != before, withheld, unlabelled, remark)
 
 
 def forward(

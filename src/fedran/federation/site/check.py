@@ -25,6 +25,7 @@ from fedran.federation.protocol.messages import Offer, require_same_source
 from fedran.federation.site.settings import HEAD, OFFER, SitePaths
 from fedran.federation.site.upload import Site, describe_unlabelled, summarize_bytes
 from fedran.wire.codec import decode
+from fedran.wire.sizes import larger_than_rows, upload_bytes
 
 SCALE = 10.0
 """Factor between the row energy of this site and of the others that is a likely mistake."""
@@ -80,6 +81,7 @@ def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Find
         )
     elif sound:
         yield from check_scale(data, offer, head)
+        yield from check_size(site, data, offer)
 
 
 def check_unlabelled(site: Site, data: Rows, offer: Offer | None) -> Iterator[Finding]:
@@ -185,6 +187,22 @@ def check_scale(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding
         if share < POOR * chance:
             text += " Labels may be swapped, or the features made in another way."
         yield Finding("warning" if share < POOR * chance else "note", text)
+
+
+def check_size(site: Site, data: Rows, offer: Offer) -> Iterator[Finding]:
+    """Whether a summary fits the budget, and whether it is larger than the rows it describes."""
+    counts = Counter(canonical(label) for label in data.y if label is not None)
+    sent = [n for n in counts.values() if n >= site.settings.min_class_count]
+    if offer.message != "summary" or offer.privacy != "none" or not sent:
+        return
+    try:
+        rank = site.rank(site.limited(offer), sum(sent), len(sent))
+    except Refused as reason:
+        yield Finding("error", str(reason))
+        return
+    about = upload_bytes(offer.out_features, rank, len(sent))
+    if text := larger_than_rows(about, len(data.y), data.X.shape[1]):
+        yield Finding("note", f"About {text}.")
 
 
 def check_labels(

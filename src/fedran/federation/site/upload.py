@@ -96,7 +96,7 @@ class Site:
         correctable = answer is not None and answer.correctable
         if found is not None and not correctable:
             return found
-        offer = self._limited(offer)
+        offer = self.limited(offer)
         try:
             data = self.source(offer.task)
         except FileNotFoundError:
@@ -123,7 +123,7 @@ class Site:
         """
         offer.require_plain()
         offer.require(self.settings.federation, self.settings.source)
-        offer, found = self._limited(offer), self.outbox.envelope(offer.task)
+        offer, found = self.limited(offer), self.outbox.envelope(offer.task)
         if found is None:
             expected = f"an upload for {offer.task} in the outbox, which can be revised"
             raise Refused("upload", expected, "none")
@@ -152,7 +152,7 @@ class Site:
         except OSError as reason:  # the upload is what counts
             log.warning("the note beside the upload was not written: %s", reason)
 
-    def _limited(self, offer: Offer) -> Offer:
+    def limited(self, offer: Offer) -> Offer:
         """The offer within the limits of this site."""
         check_width(offer, self.settings)
         return replace(offer, budget_bytes=min(offer.budget_bytes, self.settings.max_upload))
@@ -201,12 +201,7 @@ class Site:
             return np.asarray(found)
 
         y, kept = self.choose_rows(H, data.y, len(data.y) if fits else capacity, offer.task)
-        n_classes = len({y[i] for i in kept})
-        rank = plan(offer.budget_bytes, out_features=width, n_classes=n_classes).rank
-        if rank < 1:
-            expected = f"room for the sums of {n_classes} classes"
-            raise Refused("budget_bytes", expected, offer.budget_bytes)
-        rank = min(rank, width, max(1, int(self.settings.max_rank_share * len(kept))))
+        rank = self.rank(offer, len(kept), len({y[i] for i in kept}))
         if in_memory is not None:
             rows = in_memory if len(kept) == len(in_memory) else in_memory[kept]
             labels = [y[i] for i in kept]
@@ -222,6 +217,13 @@ class Site:
             rows = kept[start : start + BATCH_ROWS]
             streaming.update(H(rows), [y[i] for i in rows])
         return streaming.finish()
+
+    def rank(self, offer: Offer, n_rows: int, n_classes: int) -> int:
+        """The rank of a summary: the largest that the budget and ``max_rank_share`` allow."""
+        M, budget = offer.out_features, offer.budget_bytes
+        if (rank := plan(budget, out_features=M, n_classes=n_classes).rank) < 1:
+            raise Refused("budget_bytes", f"room for the sums of {n_classes} classes", budget)
+        return min(rank, max(1, int(self.settings.max_rank_share * n_rows)))
 
     def condense(self, offer: Offer, data: Rows | None = None) -> bytes:
         """The encoded mixture of the task's rows, with the smallest groups that the budget allows.
