@@ -16,7 +16,7 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from helpers.one_line_error import refused
 
-JOIN = ("--federation", "trial", "--client", "site-9", "--server", "localhost:9443")
+JOIN = ("--federation", "t", "--client", "site-9", "--server", "localhost:9443")
 CA = ("--ca", "t/server/tls/ca.crt")
 
 
@@ -59,7 +59,7 @@ def test_add_refuses_files_that_are_not_an_enrolment_for_this_federation(call, t
     (tmp_path / "x.toml").write_text('client = "a"')
     refused(call("add", "t", "x.toml"), "expected client, federation, key, node")
     call("join", "s", "--federation", "other", *JOIN[2:], *CA)
-    refused(call("add", "t", "s/enrolment.toml"), "federation: expected trial, got other")
+    refused(call("add", "t", "s/enrolment.toml"), "federation: expected t, got other")
     call("join", "s2", *JOIN, *CA)
     refused(call("add", "s2", "s2/enrolment.toml"), "client: expected another site, got site-9")
     call("add", "t", "s2/enrolment.toml")
@@ -199,7 +199,7 @@ def test_a_roster_is_compared_at_the_server_and_pinned_at_the_site(call, tmp_pat
     fingerprint = last.removeprefix("fingerprint ")
     code, out, _ = call("roster", "s/sites/site-2")
     assert (code, out.splitlines()[-1]) == (0, "this site has pinned it")
-    place = ("--federation", "trial", "--client", "site-4", "--server", "127.0.0.1:9443")
+    place = ("--federation", "s", "--client", "site-4", "--server", "127.0.0.1:9443")
     ca = ("--ca", "s/server/tls/ca.crt")
     assert call("join", "new", *place, *ca, "--privacy", "secure")[0] == 0
     code, out, _ = call("add", "s", "new/enrolment.toml")

@@ -21,7 +21,7 @@ def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
     ask = ("--in-features", "6", "--out-features", "64")
     assert cli("federation", "init", hospital, "--sites", "0", *ask)[0] == 0
     ca = str(tmp_path / "hospital/server/tls/ca.crt")
-    common = ("--federation", "trial", "--server", "127.0.0.1:9444", "--ca", ca)
+    common = ("--federation", "hospital", "--server", "127.0.0.1:9444", "--ca", ca)
     for name in ("edge", "ward-a", "ward-b"):
         assert cli("federation", "join", str(tmp_path / name), "--client", name, *common)[0] == 0
     assert cli("federation", "add", hospital, str(tmp_path / "edge/enrolment.toml"))[0] == 0

@@ -22,6 +22,8 @@ def test_init_prints_what_it_created_and_the_next_commands(call, tmp_path):
     assert sorted(p.name for p in (tmp_path / "t").iterdir()) == ["server", "sites"]
     assert (tmp_path / "t" / "sites" / "site-1" / "data" / "task-2.npz").is_file()
     assert max(map(len, out.splitlines())) <= 80
+    for file in ("server/server.toml", "sites/site-1/site.toml"):
+        assert tomllib.loads((tmp_path / "t" / file).read_text())["federation"] == "t"
 
 
 def kind_of(folder):
@@ -81,6 +83,7 @@ def test_init_without_sites_creates_a_server_alone(call, tmp_path):
         (("--host", "bücher.example"), "host: expected a host name"),
         (("--in-features", "0"), "in_features must be from 1"),
         (("--out-features", "0"), "out_features must be from 1"),
+        (("--privacy", "secure", "--classes", "a,b"), "the sample rows have the classes 0 to 9"),
     ],
 )
 def test_init_with_a_wrong_option_is_an_error_of_one_line(options, words, call):

@@ -29,7 +29,9 @@ def init(
             "with --privacy secure."
         ),
     ] = None,
-    federation: Annotated[str, typer.Option(help="Id of the federation.")] = "trial",
+    federation: Annotated[
+        str | None, typer.Option(help="Id of the federation. Default: the name of the folder.")
+    ] = None,
     address: Annotated[
         str, typer.Option(help="Address on which the server listens.")
     ] = "127.0.0.1:9443",
@@ -99,6 +101,7 @@ def init(
     """Create a server, and sites to try it: configuration, keys, certificates."""
     from fedran.federation.ops.scaffold import (
         DeclaredFeatures,
+        id_of_folder,
         labels_of_file,
         make_federation,
         parse_labels,
@@ -121,6 +124,7 @@ def init(
     labels = parse_labels(classes) if classes else ()
     if features is not None and not labels and privacy != "none":
         labels = labels_of_file(features)
+    federation = id_of_folder(folder) if federation is None else federation
     made = make_federation(
         folder,
         federation=federation,
@@ -151,7 +155,8 @@ def init(
         lines += [f"  fedran federation down {folder}"]
     else:
         lines += [f"  fedran federation server {folder}      # in the foreground, or as a service"]
-        lines += ["  fedran federation join ...  # at each site, with tls/ca.crt"]
+        joining = f"fedran federation join ... --federation {federation}"
+        lines += [f"  {joining}  # at each site, with tls/ca.crt"]
         lines += [f"  fedran federation add {folder} FILE    # with the site's enrolment.toml"]
     typer.echo("\n".join(lines))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedran.core.errors import Refused
 from fedran.core.features import Kind, kind_for
 from fedran.core.ids import check_id
 from fedran.core.labels import Label, ordered
@@ -112,6 +113,11 @@ def make_federation(
     features = features or DeclaredFeatures(64, "hellinger", "pixels of digits")
     if sample and not 1 <= tasks <= 10:
         raise ValueError(f"tasks: expected from 1 to 10 (ten digits), got {tasks}")
+    if sample and classes:
+        raise ValueError(
+            "classes are for the sites' own features, and the sample rows have the classes 0 to 9; "
+            "leave out --classes, or name your features with --in-features"
+        )
     secure = privacy != "none"
     if secure and sample:
         classes = range(10)
@@ -235,6 +241,18 @@ def _write_sample(server: ServerPaths, sites: Sequence[SitePaths], tasks: int) -
             path = site.folder / "data" / f"task-{number}.npz"
             np.savez(path, features=data.X_train[mine], labels=data.y_train[mine])
     np.savez(server.folder / "validation.npz", features=data.X_test, labels=data.y_test)
+
+
+def id_of_folder(folder: Path) -> str:
+    """The name of the folder if a federation may have it, otherwise ``"trial"``.
+
+    >>> id_of_folder(Path("care/hospital")), id_of_folder(Path("my files"))
+    ('hospital', 'trial')
+    """
+    try:
+        return check_id(folder.resolve().name, "federation")
+    except Refused:
+        return "trial"
 
 
 def parse_labels(text: str) -> tuple[Label, ...]:
