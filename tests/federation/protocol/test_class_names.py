@@ -89,6 +89,7 @@ def test_warnings_name_variants_and_classes_of_one_site_only():
     ]
     assert class_warnings({"a": [1, 2]}) == []
     assert class_warnings({"a": [1], "b": [1]}) == []
+    assert class_warnings({"cohort-1": [1, 2], "cohort-2": [2, 3]}) == [], "of several sites each"
     many = class_warnings({"a": range(100), "b": ["x\x1b[31m"]})
     assert len(many) == 1
     assert "96 more" in many[0]

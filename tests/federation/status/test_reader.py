@@ -64,7 +64,7 @@ def test_the_status_of_a_task_from_its_opening_to_its_end(recorded):
     assert (task.transport, task.accuracy, task.min_clients) == (None, None, 2)
     assert 50 < task.ends - time.time() <= 60
     recorded.upload("site-1", "may", "refused", reason="other rows", bytes=1)
-    recorded.task("may", "quorum", missing=["site-3"])
+    recorded.task("may", "quorum", missing=["site-3"], min_clients=1)
     recorded.head("may")
     recorded.database.set_run("1", "may", "started", 4, 0)
     recorded.database.set_run("2", "may", "ended", 0, 1)
@@ -139,6 +139,14 @@ def test_rows_per_class_of_a_site_add_up_over_its_tasks(recorded):
     found = site(read(recorded), "site-1")
     assert found.classes == [("cat", 7), (1, 2), ("1", 1)]
     assert (found.uploads, found.members, found.rows, found.newest_task) == (2, 3, 10, "june")
+
+
+def test_a_revision_of_an_earlier_task_does_not_make_it_the_newest(recorded):
+    recorded.task("may")
+    recorded.task("june")
+    recorded.upload("site-1", "june")
+    recorded.upload("site-1", "may")  # accepted later, as a revision is
+    assert site(read(recorded), "site-1").newest_task == "june"
 
 
 def test_a_site_is_connected_disconnected_or_unknown(recorded):

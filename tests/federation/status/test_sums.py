@@ -8,8 +8,10 @@ pytest.importorskip("flwr")
 
 from rich.console import Console
 
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.site.report import read_site
 from fedran.federation.site.settings import SitePaths
+from fedran.federation.status.format import format_uploads
 from fedran.federation.status.model import SumStatus
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_site, print_status
@@ -52,6 +54,19 @@ def test_the_server_shows_cohorts_and_who_waits(late):
     page = " ".join(render_sections(status).decode().split())
     assert "attempt 2: 2 of 3 sites that are needed wait: site-4, site-5" in page
     assert status.roster in page
+
+
+def test_after_a_sum_is_forgotten_its_members_are_missing(late):
+    with late.store() as store:
+        head = {"task": "may", "classes": 3, "size": 9, "accuracy": 0.5, "seconds": 1.0}
+        store.database.add_head("d", **head)
+        store.database.set_task("may", "complete", asked=late.names[:3], min_clients=3)
+    assert Reader(late.server).read().tasks[0].accuracy == 0.5
+    with late.store() as store:
+        store.forget("cohort-1", None, "me", SiteKey.generate())
+    (task,) = Reader(late.server).read().tasks
+    assert (task.state, task.accuracy) == ("short", None)
+    assert format_uploads(task) == "0 of 3, missing site-1, site-2, site-3"
 
 
 def test_a_site_shows_its_sums_and_a_roster_that_has_changed(late):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from fedran.core.errors import printable, shortened
 from fedran.core.labels import Label
+from fedran.federation.protocol.identity import is_cohort
 
 MAX_NAMED = 5
 """Labels that one sentence names."""
@@ -78,6 +79,8 @@ def describe_unknown(unknown: Mapping[Label, Label | None]) -> str:
 def class_warnings(by_site: Mapping[str, Collection[Label]]) -> list[str]:
     """What an operator should look at in the classes of each site, one sentence per finding.
 
+    A cohort has several sites, so a class that only one cohort has is nothing to look at.
+
     >>> class_warnings({"a": [1, 2], "b": [1, 2], "c": ["1", 2]})
     ["1 and '1' may be meant as one class; '1' comes from c.", "Only one site has: '1' (c)."]
     """
@@ -93,7 +96,11 @@ def class_warnings(by_site: Mapping[str, Collection[Label]]) -> list[str]:
         origin = ", ".join(sites[rarest][:3])
         rare = printable(repr(rarest))
         found.append(f"{names} may be meant as one class; {rare} comes from {origin}.")
-    alone = [f"{printable(repr(c))} ({who[0]})" for c, who in sites.items() if len(who) == 1]
+    alone = [
+        f"{printable(repr(c))} ({who[0]})"
+        for c, who in sites.items()
+        if len(who) == 1 and not is_cohort(who[0])
+    ]
     if len(by_site) > 1 and alone:
         found.append(f"Only one site has: {shortened(alone, MAX_NAMED)}.")
     return found

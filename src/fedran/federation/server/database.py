@@ -125,21 +125,20 @@ class Database(SqliteFile):
 
         For a status, which is shown every few seconds.
         """
-        found = self.query("SELECT client, task, bytes, rows, digest FROM uploads")
+        found = self.query("SELECT client, task, bytes, rows, digest FROM uploads ORDER BY number")
         return [(client, task, size, rows, digest) for client, task, size, rows, digest in found]
 
-    def upload_lists(self) -> list[tuple[str, str, str, str]]:
-        """Per client: its newest task, and classes and members of all its uploads as JSON.
+    def upload_lists(self) -> list[tuple[str, str, str]]:
+        """Per client: classes and members of all its uploads as JSON.
 
         Checksums are not verified.
         """
         query = (
-            "SELECT client, task, '[' || group_concat(classes) || ']', "
-            "'[' || coalesce(group_concat(nullif(members, '[]')), '') || ']', max(number) "
+            "SELECT client, '[' || group_concat(classes) || ']', "
+            "'[' || coalesce(group_concat(nullif(members, '[]')), '') || ']' "
             "FROM uploads GROUP BY client"
         )
-        found = self.query(query)
-        return [(client, task, classes, members) for client, task, classes, members, _ in found]
+        return [(client, classes, members) for client, classes, members in self.query(query)]
 
     def cohorts(self) -> list[Cohort]:
         """Every secure sum, oldest first. Checksums are not verified."""

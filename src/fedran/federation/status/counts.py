@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedran.federation.protocol.identity import base_task
+from fedran.federation.protocol.identity import base_task, is_cohort
 from fedran.federation.server.schema import Cohort, Tombstone
 
 Event = dict[str, Any]
@@ -36,7 +36,8 @@ class SiteCounts:
     bytes: int = 0
     members: int = 0
     classes: Counter[str | int] = field(default_factory=Counter)
-    newest_task: str = ""
+    tasks: dict[str, None] = field(default_factory=dict)
+    """Those of its accepted uploads, in order of acceptance."""
 
 
 class Counts:
@@ -56,7 +57,7 @@ class Counts:
     def add_uploads(
         self,
         sizes: Iterable[tuple[str, str, int, int, str]],
-        lists: Iterable[tuple[str, str, str, str]],
+        lists: Iterable[tuple[str, str, str]],
     ) -> None:
         """Count accepted uploads, as ``upload_sizes`` and ``upload_lists`` describe them."""
         for client, name, size, rows, digest in sizes:
@@ -70,9 +71,9 @@ class Counts:
             of_site.uploads += 1
             of_site.rows += rows
             of_site.bytes += size
-        for client, newest, classes, members in lists:
+            of_site.tasks[base_task(name)] = None
+        for client, classes, members in lists:
             of_site = self.sites[client]
-            of_site.newest_task = newest
             of_site.members = sum(map(len, json.loads(members)))
             totals = of_site.classes
             for upload in json.loads(classes):
@@ -88,13 +89,17 @@ class Counts:
             for member in found.members:
                 of_task.answered[member] = "accepted"
                 self.sites[member].uploads += 1
-                self.sites[member].newest_task = found.task
+                self.sites[member].tasks[found.task] = None
 
     def add_forgotten(self, tombstones: Iterable[Tombstone]) -> None:
-        """Note forgotten uploads. Nothing is expected from their sites any more."""
+        """Note forgotten uploads. Nothing is expected from their sites any more.
+
+        The members of a forgotten cohort may make another sum.
+        """
         for tombstone in tombstones:
-            of_task = self.tasks[base_task(tombstone.task)]
-            of_task.answered.setdefault(tombstone.client, "forgotten")
+            if not is_cohort(tombstone.client):
+                of_task = self.tasks[base_task(tombstone.task)]
+                of_task.answered.setdefault(tombstone.client, "forgotten")
 
     def add_event(self, event: Event) -> None:
         """Count an upload that was not accepted, or a site that had nothing to send."""

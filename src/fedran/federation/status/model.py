@@ -73,7 +73,8 @@ class TaskStatus:
 
     task: str
     state: str
-    """open, complete, quorum, short, or interrupted: its run ended without a result."""
+    """open, complete, quorum, short, or interrupted: its run ended without a result. Uploads
+    that were forgotten or lost since do not count."""
     opened: float | None
     ends: float | None
     min_clients: int | None
@@ -125,6 +126,7 @@ class SiteStatus:
     classes: list[tuple[str | int, int]]
     """Labels with their numbers of rows, most frequent first."""
     newest_task: str
+    """The task that was opened last of those in its accepted uploads."""
 
 
 @dataclass(frozen=True)

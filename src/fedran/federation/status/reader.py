@@ -289,7 +289,7 @@ def _task(
         state = "interrupted"
     runs = [run for run in stored.runs if run.task == name]
     heads = [head for head in stored.heads if head.task == name]
-    return TaskStatus(
+    found = TaskStatus(
         task=name,
         state=state,
         opened=task.opened if task else None,
@@ -307,8 +307,12 @@ def _task(
         transport=_sum_of_bytes(runs, "received", "sent"),
         transport_in=_sum_of_bytes(runs, "received"),
         transport_out=_sum_of_bytes(runs, "sent"),
-        accuracy=heads[-1].accuracy if heads else None,
+        accuracy=heads[-1].accuracy if heads and counted.uploads else None,
     )
+    # Uploads may have been forgotten or lost after its run ended.
+    if state in ("complete", "quorum") and found.accepted < (found.min_clients or 0):
+        return replace(found, state="short")
+    return replace(found, state="quorum") if state == "complete" and found.missing else found
 
 
 def _sum_of_bytes(runs: list[Run], *names: str) -> int | None:
@@ -319,6 +323,7 @@ def _sum_of_bytes(runs: list[Run], *names: str) -> int | None:
 def _site(stored: Stored, connections: Connections, client: str, in_roster: bool) -> SiteStatus:
     counted = stored.counts.sites.get(client, SiteCounts())
     times = (stored.seen.get(client), connections.last_seen(client))
+    opened = [task.task for task in stored.tasks if task.task in counted.tasks]
     return SiteStatus(
         client=client,
         in_roster=in_roster,
@@ -329,7 +334,7 @@ def _site(stored: Stored, connections: Connections, client: str, in_roster: bool
         bytes=counted.bytes,
         rows=counted.rows,
         classes=counted.classes.most_common(),
-        newest_task=counted.newest_task,
+        newest_task=(opened or [*counted.tasks] or [""])[-1],
     )
 
 
