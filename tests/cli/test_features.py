@@ -1,8 +1,14 @@
 """``fedran features`` from the command line."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from fedran.bench.run.config import load_config
+from fedran.bench.run.progress import Reporter
+from fedran.bench.run.sweep import execute
 from fedran.cli.main import run
 from fedran.data.catalogue import load_dataset, load_images
 from fedran.data.feature_file import read_feature_file
@@ -136,3 +142,18 @@ def test_a_feature_file_leads_back_to_its_images(cli, images, model):
     assert found.images.encoded(0) == load_images(str(images)).train.encoded(0)
     next((images / "train" / "ant").iterdir()).unlink()
     assert load_dataset("f.npz").images is None
+
+
+def test_the_tiny_vit_of_the_guide_runs(cli, tmp_path):
+    """The script, the configuration and the commands of docs/how-to/vit.md, as they are written."""
+    pytest.importorskip("transformers")
+    page = (Path(__file__).parents[2] / "docs/how-to/vit.md").read_text(encoding="utf-8")
+    part = page.partition("## Try it without data")[2].partition("\n## ")[0]
+    script, config, commands = re.findall(r"```(?:py|toml|console)\n(.*?)```", part, re.DOTALL)
+    exec(script, {})
+    (tmp_path / "tiny.toml").write_text(config)
+    extract = next(x for x in commands.splitlines() if x.startswith("$ fedran features "))
+    code, _, err = cli(*extract.split()[3:])
+    assert code == 0, err
+    outcome = execute(load_config("tiny.toml"), tmp_path / "runs", Reporter())
+    assert (outcome.done, outcome.failed) == (2, ())

@@ -54,7 +54,7 @@ def image_folder(folder: str | Path) -> ImageSet:
             str(folder),
             "folders train/<class>/ and test/<class>/ (or val/<class>/)",
             f"{sorted(p.name for p in folder.iterdir())[:10]}",
-            hint="move some images of every class to test",
+            hint="move the class folders into train, and some images of every class into test",
         )
     train_images, y_train = _labelled_files(folder / "train")
     test_images, y_test = _labelled_files(test)

@@ -89,6 +89,10 @@ class FineTuned:
             chosen = replace(self.inner, kind="cosine")  # type: ignore[type-var]
             object.__setattr__(self, "inner", chosen)
 
+    def require_possible(self, n_tasks: int) -> None:
+        """ValueError where the settings of the fine-tuning do not suit the device."""
+        self.stage.require_possible(n_tasks)
+
     @property
     def name(self) -> str:
         """The name of the analytic method, and that its network was fine-tuned."""

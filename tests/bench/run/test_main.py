@@ -7,6 +7,9 @@ import pytest
 
 from fedran.bench.run.__main__ import main
 from helpers.small_sweep import BROKEN, CONFIG
+from helpers.tiny_vit import tiny_vit
+
+STREAM = "[stream]\ntasks = 2\nclients = 2\nbeta = 0.5\n"
 
 
 def test_sweeps_run_where_only_numerical_libraries_are_installed(
@@ -77,6 +80,25 @@ def test_a_dry_run_marks_the_runs_that_are_not_possible(config, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 8
     assert [("cannot run: stream.tasks" in x) == ("99 tasks" in x) for x in lines] == [True] * 8
+
+
+@pytest.mark.parametrize(
+    ("key", "override", "words"),
+    [
+        ("fed-dualprompt", "method.task_blocks=3", "at most 2, the blocks of the network, got 2"),
+        ("fed-codaprompt", "method.blocks=3", "blocks must be at most 2, the blocks of the"),
+        ("fed-dualprompt", "method.execution=recorded", "'recorded' needs a CUDA device, got cpu"),
+        ("finetune", "method.execution=recorded", "'recorded' needs a CUDA device, got cpu"),
+    ],
+)
+def test_a_dry_run_finds_settings_that_do_not_suit_network_or_device(
+    key, override, words, config, capsys
+):
+    pytest.importorskip("torch")
+    weights = "" if key == "finetune" else f'weights = "{tiny_vit()}"'
+    config(f'dataset = "digits"\n[[method]]\nkey = "{key}"\n{weights}\n{STREAM}')
+    assert main(["c.toml", "--dry-run", "--set", override]) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_methods_and_datasets_may_be_given_instead_of_a_file(tmp_path, monkeypatch, capsys):

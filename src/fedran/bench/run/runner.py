@@ -65,6 +65,8 @@ class PreparedJob:
 
     def __post_init__(self) -> None:
         require_method(self.method, self.key)
+        if hasattr(self.method, "require_possible"):
+            self.method.require_possible(len(self.stream.tasks))
         if self.method.input == "images":
             size = getattr(self.method, "image_size", None)
             object.__setattr__(self, "dataset", _with_pixels(self.dataset, size))

@@ -144,9 +144,13 @@ class PromptedMethod(FedAvg, ABC):
         """The learning rate of a trained tensor."""
         return self.lr if self.head_lr is None or not name.startswith("head.") else self.head_lr
 
+    def require_possible(self, n_tasks: int) -> None:
+        """ValueError where the settings do not suit device or ViT. ``fedran run`` asks first."""
+        require_gpu(self.execution, self.torch_device)
+
     def init(self, spec: Spec, seed: int) -> ServerState:
         """A head without classes; ``start_task`` adds the other tensors."""
-        require_gpu(self.execution, self.torch_device)
+        self.require_possible(len(spec.task_classes))
         width, device = self.vit.sizes.width, self.torch_device
         head = {
             "head.weight": torch.zeros(0, width, device=device),

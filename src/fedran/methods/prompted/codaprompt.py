@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from fedran.methods.prompted.base import PromptedMethod, add_rows
-from fedran.methods.prompted.frozen_vit import Embedded
+from fedran.methods.prompted.frozen_vit import Embedded, vit_sizes
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import ClientRound, seeded_random
 from fedran.methods.trained.training.server_state import ServerState
@@ -52,10 +52,10 @@ class FedCODAPrompt(PromptedMethod):
         "for the ViT at hand, accuracy was not compared with published figures"
     )
 
-    def start_task(self, state: ServerState) -> ServerState:
-        """Add components, keys and attention vectors that are orthonormal to all earlier ones."""
-        state, sizes = super().start_task(state), self.vit.sizes
-        n_tasks = len(state.spec.task_classes)
+    def require_possible(self, n_tasks: int) -> None:
+        """ValueError also where the ViT has too few blocks, or is too narrow for the components."""
+        super().require_possible(n_tasks)
+        sizes = vit_sizes(self.weights)
         if self.blocks > sizes.depth:
             raise ValueError(
                 f"blocks must be at most {sizes.depth}, the blocks of the network, "
@@ -66,6 +66,10 @@ class FedCODAPrompt(PromptedMethod):
                 f"components must be at most {sizes.width // n_tasks}, so that those of {n_tasks} "
                 f"tasks can be orthogonal in {sizes.width} dimensions, got {self.components}"
             )
+
+    def start_task(self, state: ServerState) -> ServerState:
+        """Add components, keys and attention vectors that are orthonormal to all earlier ones."""
+        state, sizes = super().start_task(state), self.vit.sizes
         random = seeded_random("components", state.seed, state.task)
         new = {}
         for name in POOL:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from fedran.methods.prompted.base import PromptedMethod, add_rows
-from fedran.methods.prompted.frozen_vit import Embedded
+from fedran.methods.prompted.frozen_vit import Embedded, vit_sizes
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import ClientRound, seeded_random
 from fedran.methods.trained.training.server_state import ServerState
@@ -57,14 +57,19 @@ class FedDualPrompt(PromptedMethod):
         "for the ViT at hand, accuracy was not compared with published figures"
     )
 
+    def require_possible(self, n_tasks: int) -> None:
+        """ValueError also where the ViT has too few blocks."""
+        super().require_possible(n_tasks)
+        depth = vit_sizes(self.weights).depth
+        if self.general_blocks + self.task_blocks > depth:
+            raise ValueError(
+                f"general_blocks + task_blocks must be at most {depth}, the blocks of the "
+                f"network, got {self.general_blocks} + {self.task_blocks}"
+            )
+
     def start_task(self, state: ServerState) -> ServerState:
         """Add the prompt and the key of the task, and at first the general prompt."""
         state, sizes = super().start_task(state), self.vit.sizes
-        if self.general_blocks + self.task_blocks > sizes.depth:
-            raise ValueError(
-                f"general_blocks + task_blocks must be at most {sizes.depth}, the blocks of the "
-                f"network, got {self.general_blocks} + {self.task_blocks}"
-            )
         random = seeded_random("prompts", state.seed, state.task)
         low, high = (0.0, 1.0) if self.flavour == "as_published" else (-self.start, self.start)
         n_keys = self.task_blocks if self.flavour == "as_published" else 1

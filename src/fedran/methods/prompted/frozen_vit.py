@@ -130,6 +130,15 @@ def frozen_vit(path: str, device: str, precision: Precision) -> FrozenViT:
     return FrozenViT(network, preprocess, device, dtype)
 
 
+@lru_cache(maxsize=4)
+def vit_sizes(path: str) -> Sizes:
+    """Width, depth and so on of the ViT in a file or folder, whose weights are not kept."""
+    load_torch()
+    from fedran.backbones.vit import load_vit
+
+    return load_vit(find_weights(path))[0].sizes
+
+
 def find_weights(path: str) -> Path:
     """A file or folder in the current folder, or below the folder that FEDRAN_DATA names."""
     found = Path(path).expanduser()

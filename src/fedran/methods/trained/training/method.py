@@ -182,9 +182,13 @@ class TrainedMethod(FedAvg, Schedule, ABC):
         """Synthetic images that the server makes per task, for the estimate of memory."""
         return 0
 
+    def require_possible(self, n_tasks: int) -> None:
+        """ValueError where the settings do not suit the device. ``fedran run`` asks first."""
+        require_gpu(self.execution, self.torch_device)
+
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The initial weights, without classes."""
-        require_gpu(self.execution, self.torch_device)
+        self.require_possible(len(spec.task_classes))
         seed_of_weights = stable_seed("weights", seed)
         weights = initial_weights(
             self.network, spec.in_features, self.weights, seed_of_weights, self.torch_device
