@@ -188,7 +188,8 @@ def _check_match(
         if given > count or (given < count and not partial):
             expected = f"{'at most ' if partial else ''}{count} rows of class {label!r}"
             if given < count:
-                hint += "; a site's message also counts rows with a pseudo-label (see site.toml)"
+                hint += "; a site's message also counts rows with a pseudo-label "
+                hint += "(pseudo_labels in site.toml)"
             raise Refused("Z", f"{expected}, as the message says", given, hint)
     if partial or not message.classes:
         return

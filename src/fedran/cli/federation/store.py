@@ -35,7 +35,8 @@ def forget(
         typer.echo("these secure sums end, with the rows of all their members:")
         for old in ended:
             typer.echo(f"  {old.task}, {old.cohort}: {', '.join(old.members)}")
-        typer.echo("the classifier is without these rows until enough sites make another sum:")
+        typer.echo("the classifier loses these rows, and the classes that only they have,")
+        typer.echo("until enough sites make another sum:")
         for name, able in {old.task: old.able for old in ended}.items():
             sites = f"{len(able)} sites can ({', '.join(able)})" if able else "no site can"
             few = f"; {least - len(able)} more must join, because min_sites is {least}"
