@@ -159,7 +159,7 @@ def check_sums(fed, vectors):
             tasks.append(base_task(upload.task))
             assert [site for site, _ in upload.members] == list(SITES)
             plain = [vectors[tasks[-1], site] for site in SITES]
-            content = make_content(settings, store, tasks[-1], "", 1)
+            content = make_content(store, tasks[-1], "", 1)
             expected = sum_to_summary(
                 np.sum(plain, axis=0, dtype=np.uint32),
                 content,

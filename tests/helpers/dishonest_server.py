@@ -195,9 +195,8 @@ class DishonestServer:
             sums = []
             for _ in range(2):
                 number = next_number(self.store, task)
-                given = self.settings, self.store, task
-                content = contents[task] = make_content(*given, "", 1)
-                attempt = make_attempt(*given, number, content)
+                content = contents[task] = make_content(self.store, task, "", 1)
+                attempt = make_attempt(self.store, task, number, content)
                 sums.append(Sum(unmasking.start(attempt, self.store.roster.clients)))
             running[task] = attack(*sums)
             requests[task] = next(running[task])
