@@ -23,7 +23,7 @@ COMMITTED = {
     "paper/communication": 7,
     "paper/components": 3 * (9 + 2 + 3),
     "paper/components_vit": 39,
-    "paper/dp": 3 * (2 * 6 + 2),
+    "paper/dp": 3 * (2 * 6 + 4),
     "paper/imagenet_r": 9 * 23,
     "paper/labels": 8 * 3 * 3,
     "paper/messages": 3 * 7,

@@ -19,7 +19,6 @@ from fedran.bench.report.figures.chart import (
 )
 from fedran.bench.report.section import Section
 from fedran.bench.report.tables.table import (
-    NOTHING,
     Block,
     Cell,
     Table,
@@ -86,8 +85,8 @@ def privacy_verdict(results: Sequence[Result]) -> Iterator[str]:
         line = next(iter(study.lines.values()))
         values = ", ".join(f"{line[e].A_T.mean:.1f} % with ε = {e:g}" for e in reversed(line))
         text = f"{dataset_title(study.dataset)}, after the last task: {values}"
-        text += "".join(f", {g.A_T.mean:.1f} % without noise" for g in study.without[:1])
-        yield f"{text}."
+        plain = ", ".join(f"{g.A_T.mean:.1f} % ({g.name})" for g in study.without)
+        yield f"{text}{'; without privacy ' if plain else ''}{plain}."
 
 
 def privacy_section(results: Sequence[Result]) -> Section:
@@ -119,17 +118,16 @@ def _table(study: PrivacyStudy) -> Table:
         for epsilon in sorted({e for line in study.lines.values() for e in line}, reverse=True)
     ]
     blocks += [[_row("no noise", g.name, g)] for g in study.without]
-    columns = [*text_columns("ε", "noise calibrated for")]
+    columns = [*text_columns("ε", "noise calibrated for, or method")]
     columns += number_columns("A_avg", "A_T", "largest upload, MiB")
     note = seeds_note(seeds_per_group(study.members))
     return Table(study.title, columns, blocks, note, results_of(study.members))
 
 
 def _row(epsilon: str, name: str, g: Group) -> list[Cell]:
-    noisy = "epsilon" in g.params
     return [
         Cell(epsilon),
-        Cell(name if noisy else NOTHING),
+        Cell(name),
         mean_and_spread(g.A_avg),
         mean_and_spread(g.A_T),
         Cell(mib(g.largest_upload)),
