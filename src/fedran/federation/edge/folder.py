@@ -16,7 +16,7 @@ from fedran.federation.protocol.messages import Envelope, Offer
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.settings import OFFER, OUTBOX, SitePaths
+from fedran.federation.site.settings import OUTBOX, SitePaths, last_offer
 from fedran.federation.site.upload import describe_unlabelled
 from fedran.federation.site.worker import WorkerFailed, work_in_child
 from fedran.wire.sizes import human_bytes, larger_than_rows
@@ -131,8 +131,7 @@ def _describe(total: Envelope) -> str:
 def _open_edge(paths: SitePaths) -> Iterator[Edge]:
     """The edge in a site's folder, with the lock of its outbox."""
     settings, folder, state = paths.settings(), paths.folder, paths.state
-    last = state / OFFER
-    offer = Offer.load(last) if last.is_file() else None
+    offer = last_offer(state)
     if offer is not None:
         offer.require_plain()
     key, members = SiteKey.load(folder / settings.key), Roster.load(folder / "members.toml")

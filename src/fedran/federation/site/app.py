@@ -40,7 +40,7 @@ from fedran.federation.protocol.transport import MAX_BLOBS, blobs_of, fields_of,
 from fedran.federation.secure.contribution import Content
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.secure import NoContribution, Participant, requests_of
-from fedran.federation.site.settings import HEAD, OFFER, OUTBOX, SiteSettings
+from fedran.federation.site.settings import HEAD, OFFER, OUTBOX, SiteSettings, last_offer
 from fedran.federation.site.sum_files import SumFiles
 from fedran.federation.site.upload import Site
 from fedran.federation.site.validation import SiteRows
@@ -113,7 +113,7 @@ def answer_offer(message: Message, reply: Reply, site: LocalSite) -> None:
 @answering
 def validate_heads(message: Message, reply: Reply, site: LocalSite) -> None:
     """Count how many of the site's validation rows each head in the message labels correctly."""
-    rows, offer = SiteRows.load(site.settings, site.file.parent), site.last_offer()
+    rows, offer = SiteRows.load(site.settings, site.file.parent), last_offer(site.state)
     if rows is None or offer is None:
         raise Refused("validation", "a site with validation rows and an offer", "none")
     if site.settings.privacy != "none" or offer.privacy != "none":
@@ -185,11 +185,11 @@ class LocalSite:
     def make(self, offer: Offer) -> Problems:
         """Make the upload for a task unless it exists. Returns why it could not be made."""
         offer.require(self.settings.federation, self.settings.source)
-        last = self.last_offer()
+        last = last_offer(self.state)
         if last is not None and last.epoch != offer.epoch:
             log.info("the server's state was restored or corrected; it may ask for uploads again")
-        write_atomically(self.state_file(OFFER), json.dumps(offer.fields()).encode())
-        with locked(self.state_file(OUTBOX), self.settings.seconds):  # one message at a time
+        self.keep_offer(offer)
+        with locked(self.state / OUTBOX, self.settings.seconds):  # one message at a time
             tasks = (offer.task, *offer.earlier)
             complete = not self.outbox.lost() and all(map(self.outbox.has, tasks))
             if complete and not any(map(self.outbox.correctable, tasks)):
@@ -202,7 +202,7 @@ class LocalSite:
         for receipt in mine:
             if self.sums.state(receipt.task) is not None:
                 # Not while a request is answered: its record of what was revealed would be lost.
-                with locked(self.state_file(OUTBOX), self.settings.seconds):
+                with locked(self.state / OUTBOX, self.settings.seconds):
                     self.sums.settle(receipt)
                 continue
             before = self.outbox.receipt(receipt.task)
@@ -228,29 +228,29 @@ class LocalSite:
 
     def keep_head(self, head: bytes) -> None:
         """Replace the head. One for other features than the offered ones is refused."""
-        found, offer = decode(head, Head), self.last_offer()
+        found, offer = decode(head, Head), last_offer(self.state)
         if offer is not None:
             require_same(offer.features().fingerprint, found.fingerprint, "site and head")
-        write_atomically(self.state_file(HEAD), head)
+        write_atomically(self.state / HEAD, head)
 
     def head_digest(self) -> str:
         """SHA-256 of the head that is kept; empty without one."""
-        path = self.state_file(HEAD)
+        path = self.state / HEAD
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
     @property
     def sums(self) -> SumFiles:
         """What this site remembers of secure sums."""
-        return SumFiles(self.file.parent / self.settings.state)
+        return SumFiles(self.state)
 
-    def last_offer(self) -> Offer | None:
-        """The last offer that came."""
-        path = self.state_file(OFFER)
-        return Offer.load(path) if path.is_file() else None
+    def keep_offer(self, offer: Offer) -> None:
+        """Replace the last offer."""
+        write_atomically(self.state / OFFER, json.dumps(offer.fields()).encode())
 
-    def state_file(self, name: str) -> Path:
-        """A file in the state folder."""
-        return self.file.parent / self.settings.state / name
+    @property
+    def state(self) -> Path:
+        """The folder of the outbox, of the last offer and of the newest head."""
+        return self.file.parent / self.settings.state
 
 
 @dataclass
@@ -289,8 +289,8 @@ class Reply:
         assert site is not None
         fields = given if isinstance(given, Mapping) else {}
         offer.require(site.settings.federation, site.settings.source)
-        write_atomically(site.state_file(OFFER), json.dumps(offer.fields()).encode())
-        with locked(site.state_file(OUTBOX), site.settings.seconds):  # one message at a time
+        site.keep_offer(offer)
+        with locked(site.state / OUTBOX, site.settings.seconds):  # one message at a time
             me = Participant.load(
                 site.file.parent, site.settings, fields.get("roster"), site.make_vector
             )

@@ -22,7 +22,7 @@ from fedran.core.summarize import Summarizer
 from fedran.data.rows import Rows
 from fedran.federation.protocol.class_names import unknown_labels, variants
 from fedran.federation.protocol.messages import Offer, require_same_source
-from fedran.federation.site.settings import HEAD, OFFER, SitePaths
+from fedran.federation.site.settings import HEAD, SitePaths, last_offer
 from fedran.federation.site.upload import Site, describe_unlabelled, summarize_bytes
 from fedran.wire.codec import decode
 from fedran.wire.sizes import larger_than_rows, upload_bytes
@@ -50,8 +50,7 @@ def check_task(paths: SitePaths, task: str, offer: Offer | None = None) -> list[
 
 def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Finding]:
     site, settings, state = Site.load(paths.settings_file), paths.settings(), paths.state
-    if offer is None and (state / OFFER).is_file():
-        offer = Offer.load(state / OFFER)
+    offer = last_offer(state) if offer is None else offer
     try:
         data = site.source(task)
     except (Refused, FileNotFoundError) as reason:

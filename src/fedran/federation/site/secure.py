@@ -184,7 +184,7 @@ class Participant:
         """
         if content.noise is not None:
             return
-        limits = [content.max_rows, *content.classes]
+        limits = _limits(content)
         if (note.get("limits") or limits) != limits:
             raise Refused(
                 "content",
@@ -192,7 +192,7 @@ class Participant:
                 "others",
                 hint="`fedran federation repeat` at this site accepts them",
             )
-        if len({*note.get("made", []), f"{content.digest} {attempt.fingerprint}"}) > MAX_CONTENTS:
+        if len(_made(note, attempt, content)) > MAX_CONTENTS:
             raise Refused(
                 "content",
                 f"one of the first {MAX_CONTENTS} for this task",
@@ -216,11 +216,13 @@ class Participant:
             files.set_note(task, refused=f"{reason}; the server asked with {asked}")
             raise NoContribution(CANNOT_ADD, failed=True) from None
         noise = content.noise and (content.noise.epsilon, content.noise.delta)
-        made = sorted(
-            {*files.note(task).get("made", []), f"{content.digest} {attempt.fingerprint}"}
+        files.set_note(
+            task,
+            fingerprint=attempt.fingerprint,
+            limits=_limits(content),
+            made=_made(files.note(task), attempt, content),
+            noise=noise,
         )
-        limits = [content.max_rows, *content.classes]
-        files.set_note(task, fingerprint=attempt.fingerprint, limits=limits, made=made, noise=noise)
 
     def _check_limits(self, offer: Offer, attempt: Attempt, content: Content) -> None:
         """Refuse more features, or less noise, than this site's settings allow.
@@ -263,6 +265,16 @@ class Participant:
 def _require_at_most(what: str, given: float, most: float) -> None:
     if given > most * (1 + 1e-9):
         raise Refused(what, f"at most {most:g}, as this site's settings demand", f"{given:.4g}")
+
+
+def _limits(content: Content) -> list[Any]:
+    """What decides whether rows fit."""
+    return [content.max_rows, *content.classes]
+
+
+def _made(note: Mapping[str, Any], attempt: Attempt, content: Content) -> list[str]:
+    """For what contributions to a task were made, with this one."""
+    return sorted({*note.get("made", []), f"{content.digest} {attempt.fingerprint}"})
 
 
 def requests_of(

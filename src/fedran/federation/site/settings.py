@@ -6,13 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, Privacy, check_source
+from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, Offer, Privacy, check_source
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
 from fedran.federation.secure.attempt import MAX_SITES
 from fedran.settings import Settings, between
 
 OUTBOX, OFFER, HEAD, CONNECTION = "outbox", "offer.json", "head.fedran", "connection.json"
 """In a site's state folder: its uploads, the last offer, the newest head, the last connection."""
+
+
+def last_offer(state: Path) -> Offer | None:
+    """The last offer that came, in a site's state folder."""
+    path = state / OFFER
+    return Offer.load(path) if path.is_file() else None
 
 
 @dataclass(frozen=True)

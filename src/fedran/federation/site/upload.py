@@ -35,7 +35,7 @@ from fedran.federation.protocol.messages import (
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.settings import OFFER, OUTBOX, SitePaths, SiteSettings
+from fedran.federation.site.settings import OUTBOX, SitePaths, SiteSettings, last_offer
 from fedran.federation.site.source import (
     FolderSource,
     FunctionSource,
@@ -300,9 +300,10 @@ class Site:
 
 def revise_upload(paths: SitePaths, task: str) -> bytes:
     """Make the upload of a task anew, as the last offer asks for it. It waits in the outbox."""
-    if not (paths.state / OFFER).is_file():
+    last = last_offer(paths.state)
+    if last is None:
         raise FileNotFoundError(f"{paths.folder}: the server has not asked for an upload yet")
-    offer = replace(Offer.load(paths.state / OFFER), task=task, earlier=())
+    offer = replace(last, task=task, earlier=())
     with locked(paths.state / OUTBOX, paths.settings().seconds):
         return Site.load(paths.settings_file).revise(offer)
 
