@@ -30,11 +30,11 @@ from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.head import update_head
 from fedran.federation.server.influence import measure_influence
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
-from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.codec import decode, encode
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -30,10 +30,10 @@ import psutil
 
 import fedran
 from fedran.core._linalg.blas import add_outer, matmul
-from fedran.federation.ops.background import start_federation, stop_federation
 from fedran.federation.ops.flower import NO_SPINNING, free_port
 from fedran.federation.ops.maintenance import verify_store
 from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
+from fedran.federation.ops.services import start_federation, stop_federation
 from fedran.federation.ops.tasks import run_task, simulate
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal

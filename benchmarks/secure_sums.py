@@ -29,9 +29,9 @@ import psutil
 import fedran
 from federation import Watch
 from fedran.core.totals import Totals, blind_omega, totals
-from fedran.federation.ops.background import start_federation, stop_federation
 from fedran.federation.ops.flower import free_port
 from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
+from fedran.federation.ops.services import start_federation, stop_federation
 from fedran.federation.ops.tasks import run_task
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure import masking, unmasking

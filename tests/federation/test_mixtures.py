@@ -12,8 +12,8 @@ import fedran
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum
 from fedran.federation.edge.edge import Edge
-from fedran.federation.ops import rebuild as module
-from fedran.federation.ops.rebuild import NotRebuildable, rebuild
+from fedran.federation.ops import maintenance as module
+from fedran.federation.ops.maintenance import NotRebuildable, rebuild
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.roster import Roster

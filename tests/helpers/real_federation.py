@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 
 import fedran
-from fedran.federation.ops.background import (
+from fedran.federation.ops.flower import free_port
+from fedran.federation.ops.scaffold import make_federation
+from fedran.federation.ops.services import (
     start_federation,
     start_service,
     stop_federation,
     wait_for_service,
 )
-from fedran.federation.ops.flower import free_port
-from fedran.federation.ops.scaffold import make_federation
 from fedran.federation.ops.tasks import run_task
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog

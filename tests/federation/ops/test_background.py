@@ -7,15 +7,15 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.ops import background, flower, owner
-from fedran.federation.ops.background import (
+from fedran.federation.ops import flower, owner, services
+from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
+from fedran.federation.ops.services import (
     StartFailed,
     start_federation,
     start_service,
     stop_federation,
     wait_for_service,
 )
-from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
 from fedran.federation.protocol.lockfile import locked
 
 
@@ -61,8 +61,8 @@ def test_a_running_service_is_not_started_again(folder):
 
 
 def test_a_server_that_is_not_ready_in_time_is_an_error_with_its_last_line(folder, monkeypatch):
-    monkeypatch.setattr(background, "START_SECONDS", 0.1)
-    monkeypatch.setattr(background, "START_SECONDS_PER_SITE", 0.0)
+    monkeypatch.setattr(services, "START_SECONDS", 0.1)
+    monkeypatch.setattr(services, "START_SECONDS_PER_SITE", 0.0)
     monkeypatch.setattr(flower, "is_listening", lambda _: False)
     (folder / "server" / "log").mkdir()
     (folder / "server" / "log" / "fedran.log").write_text("first\nSuperLink ended with code 1\n\n")

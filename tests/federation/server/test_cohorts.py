@@ -17,9 +17,9 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.transport import blobs_of
 from fedran.federation.secure.attempt import Stage
+from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.influence import measure_influence
 from fedran.federation.server.round import Round
-from fedran.federation.server.validation_set import ValidationSet
 from fedran.federation.site.sum_files import SumFiles
 from helpers.fleet import Fleet
 from helpers.secure_federation import PHI, SecureFederation, deaf, rows

@@ -9,8 +9,8 @@ pytest.importorskip("flwr")
 
 import fedran
 from fedran.core.errors import Refused
+from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.validation_set import ValidationSet
 from helpers.made_federation import D, M, Sites, upload
 
 SETTINGS = ServerSettings("trial", D, M, "relu", source="test")

@@ -60,7 +60,7 @@ def test_a_replay_without_an_upload_never_absorbs_it(store):
 
 def test_validation_rows_of_other_classes_say_nothing(store):
     from fedran.data.rows import Rows
-    from fedran.federation.server.validation_set import ValidationSet
+    from fedran.federation.server.gate import ValidationSet
 
     other = ValidationSet(Rows(np.ones((3, VALIDATION.rows.X.shape[1])), ["x"] * 3), VALIDATION.phi)
     with pytest.raises(ValueError, match="no class"):

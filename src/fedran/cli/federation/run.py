@@ -35,7 +35,7 @@ def client(folder: SiteFolder, insecure: Insecure = False) -> None:
 
 def up(folder: FederationFolder, insecure: Insecure = False) -> None:
     """Start a server and its sites on this machine in the background."""
-    from fedran.federation.ops.background import start_federation
+    from fedran.federation.ops.services import start_federation
 
     start_federation(folder, insecure=insecure, say=typer.echo)
 
@@ -46,7 +46,7 @@ def down(
     ],
 ) -> None:
     """Stop the server and the sites that run in a folder."""
-    from fedran.federation.ops.background import stop_federation
+    from fedran.federation.ops.services import stop_federation
 
     if not stop_federation(folder, say=typer.echo):
         typer.echo("nothing is running here")
@@ -137,7 +137,7 @@ def rebuild(
     out_features: Annotated[int, typer.Option(help="The new number of random features.")],
 ) -> None:
     """Rebuild the classifier at another width from stored mixtures, without asking the sites."""
-    from fedran.federation.ops.rebuild import rebuild as run
+    from fedran.federation.ops.maintenance import rebuild as run
 
     count = run(find_server(folder), out_features)
     typer.echo(

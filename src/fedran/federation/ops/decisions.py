@@ -17,11 +17,11 @@ from fedran.federation.protocol.receipts import Receipt
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.forgetting import Forgotten, to_forget
+from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.head import HEAD, clear_held, held_head, keep_held, update_head
 from fedran.federation.server.influence import InfluenceTable, measure_influence, replay
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import locked_store
-from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.codec import encode
 from fedran.wire.files import write_atomically
 

@@ -24,10 +24,10 @@ from fedran.federation.protocol.identity import base_task, check_task
 from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.answers import Quorum
 from fedran.federation.server.database import Database
-from fedran.federation.server.quorum import Quorum
+from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.validation_set import ValidationSet
 from fedran.federation.site.settings import local_sites
 from fedran.wire.sizes import human_bytes
 

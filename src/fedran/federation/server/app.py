@@ -18,11 +18,11 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import check_task
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.settings import load_settings
+from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.round import Round
 from fedran.federation.server.secure_round import SecureRound
 from fedran.federation.server.settings import WITHOUT_KEYS, ServerSettings
 from fedran.federation.server.store import locked_store
-from fedran.federation.server.validation_set import ValidationSet
 
 VARIABLE = "FEDRAN_SERVER"
 LOCK_TIMEOUT = 600.0

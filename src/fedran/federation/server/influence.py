@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.head import Head
+from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.schema import Upload
 from fedran.federation.server.store import Store
-from fedran.federation.server.validation_set import ValidationSet
 
 MAX_KEPT = 200
 """Lines that the status shows."""

@@ -11,10 +11,9 @@ from fedran.core.features import row_energy_range
 from fedran.federation.protocol.identity import SUM
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.history import History
 from fedran.federation.server.schema import Upload
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.state import State
+from fedran.federation.server.state import History, State
 
 ENERGY_MULTIPLE = 10.0
 """An upload waits if it has more energy than this multiple of what other sites' rows would have,

@@ -31,14 +31,12 @@ from fedran.federation.protocol.messages import (
 )
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
-from fedran.federation.server.answers import decided, known_answers, not_here
-from fedran.federation.server.gate import Validation
+from fedran.federation.server.answers import Quorum, Verdict, decided, known_answers, not_here
+from fedran.federation.server.gate import Validation, ValidationSet
 from fedran.federation.server.head import update_head
 from fedran.federation.server.messenger import Messenger
-from fedran.federation.server.quorum import Quorum, Verdict
 from fedran.federation.server.site_validation import SiteValidation
 from fedran.federation.server.store import Store
-from fedran.federation.server.validation_set import ValidationSet
 from fedran.wire.validation import Header
 
 POLL_SECONDS = 1.0

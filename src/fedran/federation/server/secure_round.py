@@ -26,6 +26,7 @@ from fedran.federation.secure.attempt import Stage, helpers
 from fedran.federation.secure.contribution import Content
 from fedran.federation.secure.coordinator import FOLDER, Coordinator, OpenSum
 from fedran.federation.server import round as rounds
+from fedran.federation.server.answers import Quorum, Verdict
 from fedran.federation.server.cohorts import (
     make_attempt,
     make_content,
@@ -35,7 +36,6 @@ from fedran.federation.server.cohorts import (
     task_before,
 )
 from fedran.federation.server.ledger import Ledger, RevealedSum, read_revealed
-from fedran.federation.server.quorum import Quorum, Verdict
 from fedran.federation.server.round import Reply, Round
 
 log = logging.getLogger(__name__)

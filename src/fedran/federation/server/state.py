@@ -7,22 +7,78 @@ and lists the digests of its uploads, so that one of another history is noticed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import statistics
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.fingerprint import require_same
+from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import UploadId
 from fedran.federation.server.database import Database
-from fedran.federation.server.history import History
 from fedran.federation.server.schema import SNAPSHOTS, Upload
 from fedran.federation.server.settings import ServerSettings
 from fedran.wire.files import load, save
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The figures of an upload, or their medians over uploads or sites."""
+
+    rows: float
+    """Per site of an upload."""
+    row_energy: float
+    """Per row."""
+    cut_share: float
+    """The share of the energy that was cut."""
+
+    @classmethod
+    def median(cls, found: Collection[Usual]) -> Usual:
+        """The median of each figure."""
+        columns = zip(*((u.rows, u.row_energy, u.cut_share) for u in found), strict=True)
+        return cls(*map(statistics.median, columns))
+
+
+class History:
+    """The figures of all accepted uploads with which later ones are compared.
+
+    Every site has one vote, however many uploads it sent. ``scale`` times the energy of an upload
+    is ||H||^2 of its rows: 1 for summaries, and M for mixtures, as if entries were normal, before
+    the activation.
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+        self._uploads: dict[str, list[Usual]] = {}
+        """Site -> the figures of each upload."""
+        self._sites: dict[str, Usual] = {}
+        """Site -> the medians over its uploads, so that a comparison reads one entry per site."""
+        self._classes: dict[str, set[Label]] = {}
+
+    def add(self, upload: Upload) -> None:
+        """Add an accepted upload, whose rows are in no earlier one."""
+        energy = self.scale * upload.energy
+        share = upload.cut / energy if energy > 0 else 0.0
+        figures = Usual(upload.rows / upload.sites, energy / max(1, upload.rows), share)
+        uploads = self._uploads.setdefault(upload.client, [])
+        uploads.append(figures)
+        self._sites[upload.client] = Usual.median(uploads)
+        classes = self._classes.setdefault(upload.client, set())
+        classes.update(label for label, _ in upload.classes)
+
+    def usual(self, without: str = "") -> Usual | None:
+        """Medians over all sites but one; None without another site."""
+        others = [figures for site, figures in self._sites.items() if site != without]
+        return Usual.median(others) if others else None
+
+    def classes_of(self, client: str) -> set[Label]:
+        """The classes of all uploads of a site."""
+        return set(self._classes.get(client, ()))
 
 
 @dataclass

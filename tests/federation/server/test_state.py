@@ -10,8 +10,8 @@ pytest.importorskip("cryptography")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran.federation.server.history import History, Usual
 from fedran.federation.server.schema import Upload
+from fedran.federation.server.state import History, Usual
 
 numbers = st.integers(0, 5)
 uploads = st.lists(st.tuples(st.sampled_from("abcd"), numbers, numbers, numbers, st.integers(1, 3)))

@@ -7,7 +7,7 @@ pytest.importorskip("cryptography")
 import pytest
 
 from fedran.federation.protocol.receipts import Code, Receipt
-from fedran.federation.server.quorum import Quorum
+from fedran.federation.server.answers import Quorum
 
 pytest.importorskip("cryptography")
 
