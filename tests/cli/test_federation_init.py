@@ -49,6 +49,16 @@ def test_init_takes_the_kind_from_a_feature_file_or_from_the_option(call, tmp_pa
         assert kind_of(tmp_path / name) == kind
 
 
+def test_init_reads_a_table_with_any_column_of_labels(call, tmp_path):
+    lines = [f"{i},{i % 4},{'ab'[i % 2]}" for i in range(20)]
+    (tmp_path / "f.csv").write_text("\n".join(["x,z,kind", *lines]))
+    given = ("--sites", 0, "--features", "f.csv", "--privacy", "secure")
+    refused(call("init", "t", *given), 'x, z, kind; name the column of labels with --label "kind"')
+    assert call("init", "t", *given, "--label", "kind")[0] == 0
+    settings = tomllib.loads((tmp_path / "t" / "server" / "server.toml").read_text())
+    assert (settings["in_features"], settings["classes"]) == (2, ["a", "b"])
+
+
 def test_init_wants_one_description_of_the_features(call, tmp_path):
     both = ("--in-features", 6, "--features", "f.npz")
     refused(call("init", "t", *both), "one of --in-features, --features and --backbone")

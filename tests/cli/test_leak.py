@@ -75,6 +75,16 @@ def test_envelopes_and_tables_give_the_same_figures(message, rows, made, cli):
     assert found["findings"][0]["exceeded"] is True
 
 
+def test_the_column_of_labels_may_have_another_name(made, cli):
+    text = (made / "rows.csv").read_text()
+    (made / "named.csv").write_text(text.replace("label", "kind", 1))
+    code, out, err = cli(*arguments(made, "upload.fedran", "named.csv"))
+    assert (code, out) == (2, "")
+    assert "named.csv: expected one column label, got the columns f0, f1" in err
+    assert 'name the column of labels with --label "COLUMN"' in err
+    assert cli(*arguments(made, "upload.fedran", "named.csv", "--label", "kind"))[0] == 1
+
+
 def test_a_mixture_has_no_factor(made, cli):
     code, out, _ = cli(*arguments(made, "mixture.fedran", "rows.npz", "--max-auc", "1"))
     assert code == 0
@@ -93,7 +103,11 @@ def test_a_mixture_has_no_factor(made, cli):
         ("upload.fedran", "none.npz", "no such file; expected rows with labels"),
         ("upload.fedran", "bare.npz", "expected arrays features and labels or test and test_la"),
         ("upload.fedran", "rows.npy", "expected arrays features and labels"),
-        ("upload.fedran", "half.npz", "half.npz: expected rows with labels"),
+        (
+            "upload.fedran",
+            "half.npz",
+            "half.npz: expected an .npz file with features and",
+        ),
         ("upload.fedran", "wide.npz", "wide.npz: expected rows of"),
         (
             "upload.fedran",

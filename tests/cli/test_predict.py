@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.cli.predict import read_rows
+from fedran.data.rows import read_table
 
 
 @pytest.fixture
@@ -56,13 +56,16 @@ def test_predict_writes_labels_to_a_file(made, cli):
         ("none.fedran", "rows.npy", "none.fedran: no such file; expected a saved head"),
         ("head.fedran", "bad.npz", "expected an array features or test or X, got other"),
         ("head.fedran", "bad.npy", "expected features (.npy, .npz, .csv or .parquet)"),
-        ("head.fedran", "words.csv", "numbers in column name, got ada in row 0; a column that"),
-        ("head.fedran", "ragged.csv", "expected 6 values per row, got 2 in row 1"),
-        ("head.fedran", "twice.csv", "columns with different names"),
-        ("head.fedran", "empty.csv", "at least one line"),
-        ("head.fedran", "header.csv", "expected at least one row, got a header alone"),
-        ("head.fedran", "hole.csv", "numbers in column b, got an empty value in row 0"),
-        ("head.fedran", "semicolons.csv", "got 1;2 in row 0; separate values by commas"),
+        (
+            "head.fedran",
+            "words.csv",
+            "line 2: expected numbers in column name, got text; a column",
+        ),
+        ("head.fedran", "ragged.csv", "ragged.csv, line 2: expected 6 columns, got 2"),
+        ("head.fedran", "empty.csv", "expected a header and rows, got an empty file"),
+        ("head.fedran", "header.csv", "expected at least one row, got none"),
+        ("head.fedran", "hole.csv", "line 2: expected numbers in column b, got an empty value"),
+        ("head.fedran", "semicolons.csv", "got text; separate values by commas"),
         ("head.fedran", "labels.csv", "at least one column of features"),
         ("head.fedran", "latin.csv", "a CSV file in UTF-8"),
         ("head.fedran", "wide.npy", "wide.npy: expected rows of 6 features, got shape (2, 9)"),
@@ -85,7 +88,6 @@ def test_predict_refuses_wrong_files_in_one_line(head, rows, words, made, cli):
     np.savez(folder / "objects.npz", X=np.array([["a", None]], dtype=object))
     (folder / "words.csv").write_text("name,a,b,c,d,e,f\nada,1,2,3,4,5,6\n")
     (folder / "ragged.csv").write_text("1,2,3,4,5,6\n1,2\n")
-    (folder / "twice.csv").write_text("a,a\n1,2\n")
     (folder / "empty.csv").write_text("")
     (folder / "header.csv").write_text("a,b,c,d,e,f\n")
     (folder / "hole.csv").write_text("a,b,c,d,e,f\n1,,3,4,5,6\n")
@@ -153,9 +155,24 @@ def test_a_table_has_ids_best_labels_and_scores(made, cli):
         assert float(line["top_score_2"]) == pytest.approx(row.min(), rel=1e-4)
         assert {line["top_1"], line["top_2"]} == {"cat", "dog"}
     code, _, err = cli("predict", *files, "--id", "nobody")
-    assert (code, "expected one of a, b, c, d, e, f, patient, got nobody" in err) == (2, True)
-    code, _, err = cli("predict", files[0], str(folder / "rows.npy"), "--id", "a")
-    assert (code, "--id names a column" in err) == (2, True)
+    assert (code, "one column nobody, got the columns a, b, c, d, e, f, p" in err) == (2, True)
+    for option in ("--id", "--label"):
+        code, _, err = cli("predict", files[0], str(folder / "rows.npy"), option, "a")
+        assert (code, f"{option} names a column of a table, got the file" in err) == (2, True)
+
+
+def test_a_column_of_labels_with_another_name_is_no_feature(made, cli):
+    folder, labels = made
+    lines = [",".join([*map(repr, row), "cat"]) for row in np.load(folder / "rows.npy").tolist()]
+    (folder / "rows.csv").write_text("\n".join(["a,b,c,d,e,f,kind", *lines]))
+    files = (str(folder / "head.fedran"), str(folder / "rows.csv"))
+    code, out, err = cli("predict", *files, "--label", "kind")
+    assert (code, out.splitlines(), err) == (0, labels, "")
+    code, _, err = cli("predict", *files, "--label", "king")
+    assert (code, "one column king, got the columns a, b, c, d, e, f, k" in err) == (
+        2,
+        True,
+    )
 
 
 def test_rejected_rows_have_no_label(made, cli):
@@ -244,7 +261,7 @@ def test_a_large_csv_file_is_not_held_as_text(tmp_path):
     np.savetxt(tmp_path / "rows.csv", Z, delimiter=",", fmt="%.17g")
     tracemalloc.start()
     try:
-        found, _ = read_rows(tmp_path / "rows.csv")
+        found, _ = read_table(tmp_path / "rows.csv", [])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

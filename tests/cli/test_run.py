@@ -238,6 +238,21 @@ def test_rows_of_a_table_without_a_label_are_counted_once(cli, tmp_path):
         assert out.count(words) == 1
 
 
+def test_the_column_of_labels_may_have_another_name(cli, tmp_path):
+    lines = [f"{i % 3},{i % 7},{'ab'[i % 3 % 2]}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,z,my kind", *lines]))
+    given = ("run", "--method", "fedncm", "--dataset", "t.csv")
+    code, out, err = cli(*given)
+    words = "t.csv: expected one column label, got the columns x, z, my kind; name the column of "
+    assert code == 2
+    assert f'{words}labels with --label "my kind"' in " ".join(f"{out} {err}".split())
+    assert cli(*given, "--label", "my kind")[0] == 0
+    (result,) = read_results([tmp_path / "runs" / "fedncm-on-t.jsonl"])
+    assert result.arguments == [*given[1:], "--set", 'label_column="my kind"']
+    code, _, err = cli("run", "--method", "fedncm", "--dataset", "digits", "--label", "kind")
+    assert (code, "label_column names a column of a CSV or Parquet file" in err) == (2, True)
+
+
 def test_uploads_that_are_larger_than_their_rows_are_mentioned_once_at_the_end(cli):
     small = ("--set", "method.rank=4", "--set", "method.out_features=16", "--set", "stream.tasks=1")
     given = ("run", "--method", "fedran", "--method", "fedncm", "--dataset", "digits")

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -19,7 +18,7 @@ from fedran.cli.tables import print_numbers
 from fedran.core.errors import Refused, printable
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.data.arrays import open_arrays
+from fedran.data.rows import LABEL, read_rows
 from fedran.leakage import ClassLeakage, Leakage, Tolerance, measure
 from fedran.leakage.membership import LEAST_FOR_TPR
 from fedran.wire.codec import decode
@@ -30,7 +29,7 @@ SHOWN = 12
 """Classes in the table, unless all are asked for."""
 READABLE = "rows with labels (.npz, .csv or .parquet)"
 ARRAYS = {"features": "labels", "test": "test_labels", "X": "y"}
-"""Names of the arrays of rows and of labels in an .npz file; the first that exist are read."""
+"""Names of the arrays of rows and of labels in an .npz file."""
 LIMITS = Tolerance()
 
 
@@ -61,6 +60,9 @@ def leak(
     small_class: Annotated[
         int, typer.Option(min=0, help="A class with fewer rows is small.")
     ] = LIMITS.small_class,
+    label: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column of labels, if the rows are tables.")
+    ] = LABEL,
     all_classes: Annotated[bool, typer.Option("--all", help="Show every class.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -69,15 +71,16 @@ def leak(
     Exit code 1 if a figure is above its limit, 0 otherwise.
     """
     content = _read_message(message)
-    Z, y = read_labelled(rows)
-    others, labels = read_labelled(reference)
+    members, others = (
+        read_rows(require_file(path, READABLE), label, arrays=ARRAYS) for path in (rows, reference)
+    )
     assert content.fingerprint is not None
     width = content.fingerprint.fields.get("d")
-    for path, features in ((rows, Z), (reference, others)):
-        require_features(path, features, width if isinstance(width, int) else None)
+    for path, read in ((rows, members), (reference, others)):
+        require_features(path, read.X, width if isinstance(width, int) else None)
     try:
         with Console(stderr=True).status("Attacking the message ..."):
-            found = measure(content, Z, y, others, labels, partial=partial)
+            found = measure(content, members.X, members.y, others.X, others.y, partial=partial)
     except Refused as reason:
         field = {"Z": str(rows), "reference": str(reference)}.get(reason.field, reason.field)
         raise Refused(field, reason.expected, reason.got, reason.hint) from None
@@ -105,23 +108,6 @@ def _read_message(path: Path) -> Summary | Mixture:
     if found.fingerprint is None:
         raise Refused(str(path), "a message that identifies its features", "no fingerprint")
     return found
-
-
-def read_labelled(path: Path) -> tuple[Any, list[Any]]:
-    """Features (n, d) and their labels, None where one is missing."""
-    from fedran.data.rows import none_if_missing, read_rows
-
-    require_file(path, READABLE)
-    if path.suffix.lower() in (".csv", ".parquet"):
-        found = read_rows(path)
-        return found.X, found.y
-    with open_arrays(path, READABLE) as file:
-        held = [] if isinstance(file, np.ndarray) else file.files
-        for rows, labels in ARRAYS.items():
-            if rows in held and labels in held:
-                return file[rows], none_if_missing(np.atleast_1d(file[labels]).tolist())
-    pairs = " or ".join(f"{rows} and {labels}" for rows, labels in ARRAYS.items())
-    raise Refused(str(path), f"arrays {pairs}", ", ".join(held) or "no named array")
 
 
 def as_fields(found: Leakage, limits: Tolerance) -> dict[str, Any]:

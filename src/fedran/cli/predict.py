@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from array import array
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +12,11 @@ import typer
 from numpy.typing import NDArray
 
 import fedran
-from fedran.core.errors import MissingExtra, Refused, printable, shortened
+from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import require_scaler
 from fedran.core.labels import label_array
 from fedran.data.arrays import open_arrays
-from fedran.data.rows import LABEL, is_number
+from fedran.data.rows import LABEL, is_table, read_table
 from fedran.wire.files import refusals_name_file, require_file, write_atomically
 
 ARRAYS = ("features", "test", "X")
@@ -52,6 +49,12 @@ def predict(
         str | None,
         typer.Option("--id", help="A column of the CSV or Parquet file to copy, not a feature."),
     ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="The column of labels in a table, no feature. Default: label."
+        ),
+    ] = None,
     scaler: Annotated[
         Path | None,
         typer.Option(help="The text of FederatedScaler.to_json, for a head of scaled rows."),
@@ -73,7 +76,7 @@ def predict(
         require_scaler(found.fingerprint, scale.fingerprint_ if scale is not None else None)
     except Refused as reason:
         raise Refused(f"{head}: {reason.field}", reason.expected, reason.got, SCALER) from None
-    Z, ids = read_rows(rows, id_column)
+    Z, ids = read_features(rows, id_column, label)
     require_features(rows, Z, phi.in_features)
     with refusals_name_file(rows):
         mapped = phi.blocks(Z if scale is None else scale.transform(Z))
@@ -152,110 +155,26 @@ def as_csv(
     return text.getvalue()
 
 
-def read_rows(path: Path, id_column: str | None = None) -> tuple[NDArray[Any], list[str] | None]:
-    """Features (n, d) and, with ``id_column``, the text of that column for each row."""
-    require_file(path, READABLE)
-    if path.suffix.lower() == ".csv":
-        return _read_csv(path, id_column)
-    if path.suffix.lower() == ".parquet":
-        return _read_parquet(path, id_column)
-    if id_column is not None:
-        raise ValueError(f"--id names a column of a CSV or Parquet file, not of {path.name}")
-    return _read_arrays(path), None
+def read_features(
+    path: Path, ids: str | None = None, label: str | None = None
+) -> tuple[NDArray[Any], list[str] | None]:
+    """Features (n, d) and, with ``ids``, the text of that column for each row.
 
-
-def _read_csv(path: Path, id_column: str | None) -> tuple[NDArray[Any], list[str] | None]:
-    """Rows of a CSV file. Columns are named 0, 1, ... where the first line holds numbers only.
-
-    The line 0, 1, 2, ... is a header too: pandas writes it for columns without names. Only one
-    line at a time is held as text.
+    The column ``label`` of a table is left out; None: the column ``LABEL``, if there is one.
     """
-    values, ids = array("d"), []
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines: Iterator[list[str]] = filter(None, csv.reader(file))
-            first = next(lines, None)
-            if first is None:
-                raise Refused(str(path), "at least one line", "none")
-            names = [str(i) for i in range(len(first))]
-            if (first == names and len(names) > 2) or not all(map(is_number, first)):
-                names = first
-            else:
-                lines = chain([first], lines)
-            kept = _feature_columns(path, names, id_column)
-            for row, line in enumerate(lines):
-                if len(line) != len(names):
-                    got = f"{len(line)} in row {row}"
-                    raise Refused(str(path), f"{len(names)} values per row", got)
-                try:
-                    values.extend([float(line[j]) for j in kept])
-                except ValueError:
-                    j = next(j for j in kept if not is_number(line[j]))
-                    raise _no_number(path, names[j], line[j], row) from None
-                if id_column is not None:
-                    ids.append(line[names.index(id_column)])
-    except (UnicodeDecodeError, csv.Error) as reason:
-        raise Refused(str(path), "a CSV file in UTF-8", str(reason)) from None
-    if not values:
-        raise Refused(str(path), "at least one row", "a header alone")
-    return np.frombuffer(values).reshape(-1, len(kept)), None if id_column is None else ids
-
-
-def _read_parquet(path: Path, id_column: str | None) -> tuple[NDArray[Any], list[str] | None]:
-    try:
-        from pyarrow import lib, parquet
-    except ImportError:
-        raise MissingExtra("Parquet files need pyarrow", "parquet") from None
-    try:
-        table = parquet.read_table(path)
-    except (lib.ArrowException, OSError) as reason:
-        raise Refused(str(path), "a Parquet file", str(reason)) from None
-    names = table.column_names
-    kept = _feature_columns(path, names, id_column)
-    Z = np.empty((table.num_rows, len(kept)))
-    for k, j in enumerate(kept):
-        column = table.column(j).to_pylist()
-        try:
-            Z[:, k] = column
-        except (ValueError, TypeError):
-            row = next(i for i, value in enumerate(column) if not is_number(value))
-            raise _no_number(path, names[j], column[row], row) from None
-    if id_column is None:
-        return Z, None
-    return Z, [str(value) for value in table.column(id_column).to_pylist()]
-
-
-def _feature_columns(path: Path, names: list[str], id_column: str | None) -> list[int]:
-    """The positions of the columns of features: all but ``LABEL`` and the ids."""
-    if len(set(names)) != len(names):
-        raise Refused(str(path), "columns with different names", names)
-    if id_column is not None and id_column not in names:
-        raise Refused(f"{path}: --id", f"one of {shortened(names, 12)}", id_column)
-    kept = [j for j, name in enumerate(names) if name not in (id_column, LABEL)]
-    if not kept:
-        raise Refused(str(path), "at least one column of features", "none")
-    return kept
-
-
-def _no_number(path: Path, name: str, value: Any, row: int) -> Refused:
-    separated = "separate values by commas"
-    other = "a column that is no feature can be named with --id"
-    return Refused(
-        str(path),
-        f"numbers in column {printable(name, 60)}",
-        f"{printable(value, 60) or 'an empty value'} in row {row}",
-        hint=separated if ";" in name else other,
-    )
-
-
-def _read_arrays(path: Path) -> NDArray[Any]:
-    """The array of an .npy file, or the first of ``ARRAYS`` in an .npz file."""
+    require_file(path, READABLE)
+    if is_table(path):
+        apart = [name for name in (ids, label) if name is not None]
+        Z, columns = read_table(path, apart, optional=LABEL if label is None else None)
+        return Z, None if ids is None else [str(value) for value in columns[ids]]
+    for option, name in (("--id", ids), ("--label", label)):
+        if name is not None:
+            raise ValueError(f"{option} names a column of a table, got the file {path.name}")
     with open_arrays(path, READABLE) as found:
         if isinstance(found, np.ndarray):
-            return found
+            return found, None
         for name in ARRAYS:
             if name in found.files:
-                array: NDArray[Any] = found[name]
-                return array
+                return found[name], None
         held = ", ".join(found.files) or "none"
     raise Refused(str(path), f"an array {' or '.join(ARRAYS)}", held)

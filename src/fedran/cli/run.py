@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -44,6 +45,12 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="NAME", help="Without a file: a dataset, by name or path. May be repeated."
+        ),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="The column of labels in a table (.csv, .parquet); else label."
         ),
     ] = None,
     out: Annotated[
@@ -95,7 +102,10 @@ def run(
 
     Where the output is not a terminal, each task prints a line.
     """
-    experiment = load_or_quick(config, method or [], dataset or [], overrides or [])
+    overrides = list(overrides or [])
+    if label is not None:
+        overrides.append(f"label_column={json.dumps(label, ensure_ascii=False)}")
+    experiment = load_or_quick(config, method or [], dataset or [], overrides)
     console = Console()
     if dry_run:
         lines, possible = list_runs(experiment, device)

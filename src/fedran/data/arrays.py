@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -13,17 +14,19 @@ import numpy as np
 
 from fedran.core.errors import Refused
 
+log = logging.getLogger(__name__)
 UNREADABLE = (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 """Exceptions that NumPy raises for a foreign or damaged file."""
-AS_TEXT = "save features as numbers, and labels with y.astype(str) or as integers"
+AS_TEXT = 'save features as numbers, and labels as text ("": missing) or as integers'
 
 
 @contextmanager
 def open_arrays(path: Path, expected: str) -> Iterator[Any]:
     """The array in an .npy file, or the open archive of an .npz file with ``files`` and ``[name]``.
 
-    Whatever NumPy cannot read inside the block is refused, with ``expected`` in the sentence. An
-    array of an archive is read when it is asked for.
+    Whatever NumPy cannot read inside the block is refused, with ``expected`` in the sentence. The
+    sentence names no folder and repeats nothing of the file. An array of an archive is read when it
+    is asked for.
     """
     try:
         with path.open("rb") as raw:
@@ -31,13 +34,15 @@ def open_arrays(path: Path, expected: str) -> Iterator[Any]:
     except Refused:
         raise
     except MemoryError:
-        raise Refused(str(path), expected, "a size that does not fit into memory") from None
+        raise Refused(path.name, expected, "a size that does not fit into memory") from None
     except UNREADABLE as reason:
+        log.info("%s: %s", path, reason)
         objects = object_arrays(path)
         if objects:
             got = f"an array of Python objects ({', '.join(objects)})"
-            raise Refused(str(path), expected, got, AS_TEXT) from None
-        raise Refused(str(path), expected, f"a damaged or other file ({reason})") from None
+            raise Refused(path.name, expected, got, AS_TEXT) from None
+        got = f"a damaged or other file ({type(reason).__name__})"
+        raise Refused(path.name, expected, got) from None
 
 
 def object_arrays(path: Path) -> list[str]:

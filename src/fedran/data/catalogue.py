@@ -18,13 +18,13 @@ from fedran.data.dataset import Dataset, image_dataset
 from fedran.data.feature_file import (
     held_out,
     images_of,
-    is_table,
     load_arrays,
     read_feature_file,
     require,
 )
 from fedran.data.image_files import PackedImages, image_folder
 from fedran.data.images import ArrayImages, ImageSet
+from fedran.data.rows import LABEL, is_table
 
 VARIABLE = "FEDRAN_DATA"
 """The environment variable that names the folder with all datasets."""
@@ -53,11 +53,12 @@ DSA = (
 )
 
 
-def load_dataset(name: str) -> Dataset:
+def load_dataset(name: str, label: str = LABEL) -> Dataset:
     """A dataset of ``DATASETS``, a feature file (``.npz``), a table, or a folder of images.
 
     A relative file is looked up in the current folder, then below FEDRAN_DATA. A folder holds
-    images without features (see ``load_images``) for methods that train a network.
+    images without features (see ``load_images``) for methods that train a network. ``label`` is the
+    column of labels in a table.
 
     >>> load_dataset("digits").name
     'digits'
@@ -73,7 +74,7 @@ def load_dataset(name: str) -> Dataset:
                     "folder with data and is not set"
                 )
             path = data_file(name, "made by `fedran features`")
-        dataset, images = read_feature_file(path), images_of(path)
+        dataset, images = read_feature_file(path, label=label), images_of(path)
         return dataset if images is None else _with_images(dataset, images)
     if path.is_dir():
         return image_dataset(load_images(name))

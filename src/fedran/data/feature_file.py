@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.data.arrays import open_arrays
 from fedran.data.dataset import Dataset
-from fedran.data.rows import read_rows
+from fedran.data.rows import LABEL, is_table, read_rows
 
 SOURCE = ("backbone", "weights", "preprocessing")
 ARCHIVE = "an .npz file of plain arrays"
@@ -29,7 +29,9 @@ _USUAL_NAMES = {
 """Names that scikit-learn users give to the arrays, and ours."""
 
 
-def read_feature_file(path: str | Path, nonnegative: bool | None = None) -> Dataset:
+def read_feature_file(
+    path: str | Path, nonnegative: bool | None = None, label: str = LABEL
+) -> Dataset:
     """The dataset in a feature file.
 
     Required arrays: ``train`` (n, d) and ``test`` (m, d) with numbers, or ``train_codes`` and
@@ -45,7 +47,7 @@ def read_feature_file(path: str | Path, nonnegative: bool | None = None) -> Data
     such an array. A file that contradicts the declaration is refused.
     """
     path = Path(path)
-    arrays = _usual_names(_read_table(path) if is_table(path) else load_arrays(path), path)
+    arrays = _usual_names(_read_table(path, label) if is_table(path) else load_arrays(path), path)
     train, test = (_features(arrays, part, path) for part in ("train", "test"))
     y_train, y_test = (require(arrays, f"{part}_labels", path) for part in ("train", "test"))
     seconds = arrays.get("seconds_per_row", np.array(np.nan))
@@ -73,13 +75,8 @@ def read_feature_file(path: str | Path, nonnegative: bool | None = None) -> Data
     )
 
 
-def is_table(path: Path) -> bool:
-    """Whether a file is a table with a column of labels, by its suffix."""
-    return path.suffix.lower() in (".csv", ".parquet")
-
-
-def _read_table(path: Path) -> dict[str, NDArray[Any]]:
-    rows = read_rows(path)
+def _read_table(path: Path, label: str) -> dict[str, NDArray[Any]]:
+    rows = read_rows(path, label)
     known = [i for i, label in enumerate(rows.y) if label is not None]
     missing = len(rows.y) - len(known)
     left_out = f"{path.name}: {missing:,} of {len(rows.y):,} rows have no label and are left out"

@@ -1,26 +1,35 @@
-"""Rows with labels in a file (.npz, .csv, .parquet): a dataset, a site's task, a validation set."""
+"""Rows in a file (.npz, .csv, .parquet): a dataset, a site's task, a validation set, new rows."""
 
 from __future__ import annotations
 
 import csv
 import logging
 import re
+from array import array
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import MissingExtra, Refused, shortened
+from fedran.core.errors import MissingExtra, Refused, printable, shortened
 from fedran.core.labels import encode_labels
-from fedran.data.arrays import AS_TEXT, UNREADABLE, object_arrays
+from fedran.data.arrays import open_arrays
 
 log = logging.getLogger(__name__)
+TABLES = (".csv", ".parquet")
+"""Suffixes of files with named columns."""
 LABEL = "label"
-"""Name of the column of labels in a table."""
+"""Name of the column of labels in a table, unless the user names another."""
+ARRAYS = {"features": "labels", "images": "labels", "X": "y"}
+"""Names of the arrays of rows and of labels in an .npz file."""
 UNLABELLED = ""
 """Stands for a missing label in files whose arrays cannot hold None."""
+NAME_LABEL = 'name the column of labels with --label "{}"'
+"""What a command says to a table without the column of labels. {} is a likely column."""
 
 
 @dataclass(frozen=True)
@@ -49,72 +58,93 @@ class Rows:
         return self.X.ndim == 4
 
 
-def read_rows(path: Path) -> Rows:
+def is_table(path: Path) -> bool:
+    """Whether a file has named columns, by its suffix."""
+    return path.suffix.lower() in TABLES
+
+
+def read_rows(
+    path: Path, label: str = LABEL, hint: str = NAME_LABEL, arrays: Mapping[str, str] = ARRAYS
+) -> Rows:
     """Read a file with rows and labels.
 
-    ``.npz``: arrays ``labels`` and one of ``features``, ``images``. ``.csv`` and ``.parquet``: a
-    column ``label``, and all other columns are features, in their order.
+    A table has a column ``label``, and all its other columns are features, in their order. In a CSV
+    file, labels are integers if all of them are written as integers. An ``.npz`` file has one of
+    the pairs of ``arrays``. ``hint`` says how to name another column of labels.
     """
-    match path.suffix.lower():
-        case ".csv":
-            return _read_csv(path)
-        case ".parquet":
-            return _read_parquet(path)
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            names = [n for n in ("features", "images") if n in file.files]
-            if len(names) != 1 or "labels" not in file.files:
-                expected = "arrays labels and one of features, images"
-                raise Refused(path.name, expected, ", ".join(file.files))
-            X, y = file[names[0]], file["labels"]
-    except Refused:
-        raise
-    except UNREADABLE as reason:
-        log.info("%s: %s", path, reason)
-        objects = object_arrays(path)
-        if objects:
-            hint = f'{AS_TEXT}; "" means missing'
-            got = f"an array of Python objects ({', '.join(objects)})"
-            raise Refused(path.name, "arrays of numbers or text", got, hint) from None
-        raise Refused(path.name, "an .npz file", type(reason).__name__) from None
-    return Rows(X, none_if_missing(np.atleast_1d(y).tolist()))
+    if is_table(path):
+        X, columns = read_table(path, [label], hint)
+        y = columns[label]
+        if path.suffix.lower() == ".csv":
+            y = [text.strip() for text in y]
+            known = [text for text in y if text != UNLABELLED]
+            if all(re.fullmatch("0|-?[1-9][0-9]{0,17}", text) for text in known):
+                y = [int(text) if text != UNLABELLED else None for text in y]
+        with np.errstate(over="ignore"):  # infinity is refused where the rows are used
+            return Rows(X.astype(np.float32), none_if_missing(y))
+    pairs = " or ".join(f"{rows} and {labels}" for rows, labels in arrays.items())
+    with open_arrays(path, f"an .npz file with {pairs}") as file:
+        held = [] if isinstance(file, np.ndarray) else file.files
+        found = [pair for pair in arrays.items() if set(pair) <= set(held)]
+        if len(found) != 1:
+            raise Refused(path.name, f"arrays {pairs}", ", ".join(held) or "no named array")
+        X, labels = (file[name] for name in found[0])
+    return Rows(X, none_if_missing(np.atleast_1d(labels).tolist()))
 
 
-def _read_csv(path: Path) -> Rows:
-    """A header, then one row per line. An empty label is a missing one.
+def read_table(
+    path: Path, apart: Collection[str], hint: str = "", optional: str | None = None
+) -> tuple[NDArray[np.float64], dict[str, list[Any]]]:
+    """The features (n, d) of a CSV or Parquet file, and the columns that are no features by name.
 
-    Labels are integers if all of them are written as integers, text otherwise.
+    The latter are the columns ``apart``, which must exist, and ``optional`` where it exists. All
+    other columns must hold numbers. A refusal names columns and lines but no value, because a site
+    tells it to the server.
     """
+    read = _read_csv if path.suffix.lower() == ".csv" else _read_parquet
+    return read(path, apart, hint, optional)
+
+
+def _read_csv(
+    path: Path, apart: Collection[str], hint: str, optional: str | None
+) -> tuple[NDArray[np.float64], dict[str, list[Any]]]:
+    """Columns are named 0, 1, ... where the first line holds numbers only.
+
+    The line 0, 1, 2, ... is a header too: pandas writes it for columns without names. Only one
+    line at a time is held as text.
+    """
+    values = array("d")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = csv.reader(file)
-            names = [name.strip() for name in next(lines, [])]
-            at = _label_column(path, names, [] if LABEL in names else next(lines, []))
-            X, y = [], []
-            for number, cells in enumerate(lines, start=2):
-                if not cells:
-                    continue
+            reader = csv.reader(file)
+            lines: Iterator[list[str]] = filter(None, reader)
+            first = [name.strip() for name in next(lines, [])]
+            if not first:
+                raise Refused(path.name, "a header and rows", "an empty file")
+            names = [str(i) for i in range(len(first))]
+            if (first == names and len(names) > 2) or not all(map(is_number, first)):
+                names, first = first, next(lines, [])
+            kept, others = _split_columns(path, names, first, apart, hint, optional)
+            columns: dict[str, list[Any]] = {name: [] for name in others}
+            for cells in chain([first] if first else [], lines):
+                line = f"{path.name}, line {reader.line_num}"
                 if len(cells) != len(names):
-                    raise Refused(
-                        f"{path.name}, line {number}", f"{len(names)} columns", len(cells)
-                    )
-                y.append(cells.pop(at).strip())
+                    raise Refused(line, f"{len(names)} columns", len(cells))
                 try:
-                    X.append(np.array(cells, dtype=np.float32))
+                    values.extend([float(cells[j]) for j in kept])
                 except ValueError:
-                    raise Refused(
-                        f"{path.name}, line {number}", "numbers as features", "other text"
-                    ) from None
+                    j = next(j for j in kept if not is_number(cells[j]))
+                    raise _no_number(line, names[j], cells[j]) from None
+                for name, j in others.items():
+                    columns[name].append(cells[j])
     except (UnicodeDecodeError, csv.Error) as reason:
         raise Refused(path.name, "a CSV file in UTF-8", type(reason).__name__) from None
-    known = [label for label in y if label != UNLABELLED]
-    labels: list[Any] = list(y)
-    if known and all(re.fullmatch("0|-?[1-9][0-9]{0,17}", label) for label in known):
-        labels = [int(label) if label != UNLABELLED else None for label in y]
-    return Rows(np.array(X).reshape(len(X), len(names) - 1), none_if_missing(labels))
+    return np.frombuffer(values).reshape(-1, len(kept)), columns
 
 
-def _read_parquet(path: Path) -> Rows:
+def _read_parquet(
+    path: Path, apart: Collection[str], hint: str, optional: str | None
+) -> tuple[NDArray[np.float64], dict[str, list[Any]]]:
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -122,31 +152,58 @@ def _read_parquet(path: Path) -> Rows:
         raise MissingExtra("Parquet files need pyarrow", "parquet") from None
     try:
         table = parquet.read_table(path)
-        names = table.column_names
-        first = [column[0].as_py() for column in table.columns] if len(table) else []
-        y = table.column(_label_column(path, names, first)).to_pylist()
-        rest = [name for name in names if name != LABEL]
-        X = np.column_stack([np.asarray(table.column(n), dtype=np.float32) for n in rest])
-    except Refused:
-        raise
-    except (arrow.ArrowException, OSError, TypeError, ValueError) as reason:
+    except (arrow.ArrowException, OSError) as reason:
         log.info("%s: %s", path, reason)
-        expected = "a Parquet file of numbers with a column label"
-        raise Refused(path.name, expected, type(reason).__name__) from None
-    return Rows(X, none_if_missing(y))
+        raise Refused(path.name, "a Parquet file", type(reason).__name__) from None
+    names = table.column_names
+    first = [column[0].as_py() for column in table.columns] if len(table) else []
+    kept, others = _split_columns(path, names, first, apart, hint, optional)
+    X = np.empty((len(table), len(kept)))
+    for k, j in enumerate(kept):
+        try:
+            column = np.asarray(table.column(j))
+            if column.dtype.kind not in "fiubO":  # NumPy would turn dates into numbers
+                raise TypeError
+            X[:, k] = column
+        except (arrow.ArrowException, TypeError, ValueError):
+            raise _no_number(path.name, names[j], "other values") from None
+    return X, {name: table.column(j).to_pylist() for name, j in others.items()}
 
 
-def _label_column(path: Path, names: list[str], first: list[Any]) -> int:
-    """The position of the column of labels. ``first`` is a row, to name the columns of text."""
-    if names.count(LABEL) == 1 and len(names) > 1:
-        return names.index(LABEL)
-    found, hint = shortened(names, 6) or "nothing", ""
-    if names and LABEL not in names:
-        cells = zip(names, first, strict=False)  # a first line of other length is no label either
-        text = [n for n, v in cells if isinstance(v, str) and v.strip() and not is_number(v)]
-        found = f"none; text is in {shortened(text, 6)}" if text else found
-        hint = "rename the column of labels to label"
-    raise Refused(path.name, "one column label beside columns of features", found, hint)
+def _split_columns(
+    path: Path,
+    names: list[str],
+    first: list[Any],
+    apart: Collection[str],
+    hint: str,
+    optional: str | None,
+) -> tuple[list[int], dict[str, int]]:
+    """The positions of the features and of the other columns. ``first`` is the first row."""
+    others = {name: names.index(name) for name in (*apart, optional) if name in names}
+    for name in (*apart, *others):
+        if names.count(name) != 1:
+            cells = zip(names, first, strict=False)  # the first row may be too short
+            text = [n for n, v in cells if isinstance(v, str) and v.strip() and not is_number(v)]
+            raise Refused(
+                path.name,
+                f"one column {printable(name, 60)}",
+                f"the columns {shortened(names, 12)}",
+                hint.format(printable(text[0] if text else "COLUMN", 60)),
+            )
+    kept = [j for j in range(len(names)) if j not in others.values()]
+    if not kept:
+        raise Refused(path.name, "at least one column of features", "none")
+    return kept, others
+
+
+def _no_number(where: str, column: str, cell: str) -> Refused:
+    hint = "a column that is no feature must be named or left out"
+    return Refused(
+        where,
+        f"numbers in column {printable(column, 60)}",
+        "text" if cell.strip() else "an empty value",
+        "separate values by commas" if ";" in column else hint,
+    )
 
 
 def is_number(value: object) -> bool:

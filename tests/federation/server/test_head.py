@@ -71,9 +71,20 @@ def test_a_damaged_validation_file_is_refused_in_one_sentence(here):
         assert "\n" not in str(caught.value)
 
 
+def test_a_validation_table_may_name_its_column_of_labels(here):
+    cells = ",".join(["0.5"] * D)
+    names = ",".join(f"f{i}" for i in range(D))
+    (here / "v.csv").write_text(f"{names},species\n{cells},cat\n")
+    settings = ServerSettings("trial", D, M, "relu", validation="v.csv")
+    with pytest.raises(Refused, match='set label_column = "species" in server'):
+        ValidationSet.load(settings, here)
+    found = ValidationSet.load(replace(settings, label_column="species"), here)
+    assert found.rows.y == ["cat"]
+
+
 def test_a_validation_file_with_pickled_objects_is_refused(here):
     np.savez(here / "v.npz", features=np.array([[{}]], dtype=object), labels=np.array([1]))
-    with pytest.raises(Refused, match=r"v\.npz: expected arrays of numbers or text"):
+    with pytest.raises(Refused, match=r"v\.npz: expected an \.npz file .* Python objects"):
         ValidationSet.load(ServerSettings("trial", D, M, "relu", validation="v.npz"), here)
 
 

@@ -46,6 +46,20 @@ def test_good_rows_have_no_errors_and_no_warnings(paths):
     assert "Task may: 60 rows, features 6 (float64), 3 classes." in texts(found, "note")
 
 
+def test_the_column_of_labels_is_named_in_the_settings(paths):
+    X, y = rows()
+    lines = [",".join([*map(repr, x), f"c{label}"]) for x, label in zip(X.tolist(), y, strict=True)]
+    (paths.folder / "data" / "may.csv").write_text("\n".join(["a,b,c,d,e,f,kind", *lines]))
+    (found,) = check_task(paths, "may", OFFER)
+    assert found.text == (
+        "may.csv: expected one column label, got the columns a, b, c, d, e, f, kind; "
+        'set label_column = "kind" in site.toml'
+    )
+    with paths.settings_file.open("a") as file:
+        file.write('label_column = "kind"\n')
+    assert {finding.level for finding in check_task(paths, "may", OFFER)} == {"note"}
+
+
 @pytest.mark.parametrize(
     ("change", "changes", "words"),
     [

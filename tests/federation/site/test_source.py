@@ -20,8 +20,10 @@ def test_rows_are_read_from_the_file_of_a_task(tmp_path):
     data = FolderSource(tmp_path)("may")
     assert np.array_equal(data.X, X)
     assert data.y == [*map(str, y[:10]), None, None]
-    with pytest.raises(FileNotFoundError, match="no rows for task june yet"):
-        FolderSource(tmp_path)("june")
+    with pytest.raises(FileNotFoundError, match="no rows for task july yet"):
+        FolderSource(tmp_path)("july")
+    np.savez(tmp_path / "june.npz", X=X, y=labels)
+    assert FolderSource(tmp_path)("june").y == data.y
     np.savez(tmp_path / "bad.npz", rows=X)
     (tmp_path / "worse.npz").write_bytes(b"nonsense")
     np.savez(tmp_path / "pickled.npz", features=X, labels=np.array([{}] * 12, dtype=object))
@@ -58,13 +60,19 @@ def test_rows_are_read_from_a_csv_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "may.csv: expected one column label beside columns of features, got nothing"),
-        ("a,b\n1,2\n", "got a, b; rename the column of labels to label"),
-        ("a,b\n", "got a, b; rename"),
-        ("a,b,diagnosis,c\n1,,benign,nan\n", "got none; text is in diagnosis; rename"),
-        ("label\n1\n", "beside columns of features, got label"),
+        ("", "may.csv: expected a header and rows, got an empty file"),
+        (
+            "a,b\n1,2\n",
+            'label, got the columns a, b; set label_column = "COLUMN" in site',
+        ),
+        ("a,b\n", "got the columns a, b; set"),
+        ("1,2,3\n", "got the columns 0, 1, 2; set"),
+        ("a,b,diagnosis,c\n1,,benign,nan\n", 'b, diagnosis, c; set label_column = "diagnosis"'),
+        ("label,a,label\n1,2,3\n", "one column label, got the columns label, a, label"),
+        ("label\n1\n", "expected at least one column of features, got none"),
         ("a,label\n1,2,3\n", "may.csv, line 2: expected 2 columns, got 3"),
-        ("a,label\n1,2\nsecret,2\n", "may.csv, line 3: expected numbers as features"),
+        ("a,label\n1,2\n\nsecret,2\n", "may.csv, line 4: expected numbers in column a, got text"),
+        ("a,label\n,2\n", "may.csv, line 2: expected numbers in column a, got an empty value"),
     ],
 )
 def test_a_wrong_csv_file_is_named_with_its_line(text, words, tmp_path):
@@ -72,6 +80,15 @@ def test_a_wrong_csv_file_is_named_with_its_line(text, words, tmp_path):
     with pytest.raises(Refused, match=words) as caught:
         FolderSource(tmp_path)("may")
     assert "secret" not in str(caught.value)
+
+
+def test_the_column_of_labels_may_have_any_name(tmp_path):
+    (tmp_path / "may.csv").write_text("a,diagnosis\n0.5,benign\n1,\n")
+    data = FolderSource(tmp_path, "diagnosis")("may")
+    assert (data.X.tolist(), data.y) == ([[0.5], [1]], ["benign", None])
+    (tmp_path / "june.csv").write_text("0.5,7,1\n1,8,2\n")  # no header: columns 0, 1 and 2
+    data = FolderSource(tmp_path, "1")("june")
+    assert (data.X.tolist(), data.y) == ([[0.5, 1], [1, 2]], [7, 8])
 
 
 def test_rows_are_read_from_a_parquet_file(tmp_path):
@@ -83,11 +100,19 @@ def test_rows_are_read_from_a_parquet_file(tmp_path):
     data = FolderSource(tmp_path)("may")
     assert (data.X.tolist(), data.y) == ([[1, 3], [2, 4]], ["x", None])
     parquet.write_table(table.rename_columns(["a", "diagnosis", "b"]), tmp_path / "may.parquet")
-    with pytest.raises(Refused, match="got none; text is in diagnosis; rename the column"):
+    with pytest.raises(Refused, match='a, diagnosis, b; set label_column = "diagnosis"'):
         FolderSource(tmp_path)("may")
+    assert FolderSource(tmp_path, "diagnosis")("may").y == data.y
     parquet.write_table(arrow.table({"a": arrow.array([], "float32")}), tmp_path / "may.parquet")
-    with pytest.raises(Refused, match="got a; rename the column of labels to label"):
+    with pytest.raises(Refused, match='got the columns a; set label_column = "COLUMN"'):
         FolderSource(tmp_path)("may")
+    days = arrow.array([0, 1], arrow.timestamp("s"))
+    for values in (["secret", "x"], [[1], [2]], days):
+        table = arrow.table({"a": values, "label": [1, 2]})
+        parquet.write_table(table, tmp_path / "may.parquet")
+        with pytest.raises(Refused, match="numbers in column a, got text; a column that") as caught:
+            FolderSource(tmp_path)("may")
+        assert "secret" not in str(caught.value)
 
 
 def test_a_parquet_file_without_its_library_names_the_extra(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from fedran.bench.results.result import DEFAULT_STUDY, require_study
 from fedran.core.errors import nearest, printable
-from fedran.data.feature_file import is_table
+from fedran.data.rows import LABEL, is_table
 from fedran.methods.registry import known_methods, make_method, settings
 from fedran.settings import Rule, Settings, at_least, check_table, hints, one_line, positive, share
 from fedran.wire.files import read_toml
@@ -96,14 +96,16 @@ class ConfigurationFile(Settings):
     """The whole file."""
 
     dataset: str | list[str]
-    """A name, a path to a feature file (.npz) or to a folder of images, or a list of those.
-    Paths are looked up in the current folder and below ``FEDRAN_DATA``."""
+    """A name, a path to a feature file (.npz), a table (.csv, .parquet) or a folder of images, or a
+    list of those. Paths are looked up in the current folder and below ``FEDRAN_DATA``."""
     method: list[dict[str, Any]]
     """The methods, one table ``[[method]]`` each."""
     name: Annotated[str | None, one_line] = None
     """Title of the experiment; without it, the name of the file."""
     study: str = DEFAULT_STUDY
     """What the runs are for. The report uses it to decide where they are shown."""
+    label_column: str = LABEL
+    """The column of labels in every table among the datasets. All other columns are features."""
     stream: dict[str, Any] = field(default_factory=dict)
     """The table ``[stream]``."""
     run: dict[str, Any] = field(default_factory=dict)
@@ -142,6 +144,8 @@ class Experiment:
     streams: tuple[Mapping[str, Any], ...]
     """One mapping of settings per stream."""
     methods: tuple[MethodChoice, ...]
+    label_column: str = LABEL
+    """The column of labels in tables."""
     projection_seeds: tuple[int, ...] = (0,)
     gram_error: bool = False
     seconds_per_row: float | None = None
@@ -229,6 +233,8 @@ def parse_config(
     datasets = _as_list(top["dataset"])
     if not datasets:
         raise ValueError("dataset is an empty list; give at least one value")
+    if "label_column" in top and not any(is_table(Path(name)) for name in datasets):
+        raise ValueError("label_column names a column of a CSV or Parquet file; no dataset is one")
     return Experiment(
         name=top.get("name") or Path(source).stem or "experiment",
         study=study,
@@ -237,6 +243,7 @@ def parse_config(
         datasets=tuple(datasets),
         streams=streams,
         methods=methods,
+        label_column=top.get("label_column", LABEL),
         projection_seeds=tuple(seeds),
         gram_error=options.get("gram_error", False),
         seconds_per_row=options.get("seconds_per_row"),

@@ -64,8 +64,8 @@ class Job:
         return PreparedJob(
             self.choice.key,
             make_method(self.choice.key, self.choice.params, self.device),
-            _dataset(self.dataset),
-            _stream(self.dataset, self.stream),
+            _dataset(self.dataset, self.experiment.label_column),
+            self._stream(),
             seed=self.projection_seed,
             label=self.choice.label,
             study=self.experiment.study,
@@ -75,6 +75,14 @@ class Job:
             gram_error=self.experiment.gram_error,
             seconds_per_row=self.experiment.seconds_per_row,
         )
+
+    def _stream(self) -> Stream:
+        file, label = dict(self.stream).get("file"), self.experiment.label_column
+        if file is None:
+            return _made_stream(self.dataset, label, self.stream)
+        if not Path(file).is_file():
+            raise FileNotFoundError(f"{file}: no such file; expected a stream (.json)")
+        return load_stream(file, _dataset(self.dataset, label).y_train)
 
 
 def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:
@@ -101,18 +109,9 @@ def clear_data_cache() -> None:
     _made_stream.cache_clear()
 
 
-def _stream(dataset: str, settings: Pairs) -> Stream:
-    file = dict(settings).get("file")
-    if file is None:
-        return _made_stream(dataset, settings)
-    if not Path(file).is_file():
-        raise FileNotFoundError(f"{file}: no such file; expected a stream (.json)")
-    return load_stream(file, _dataset(dataset).y_train)
-
-
 @lru_cache(maxsize=16)
-def _made_stream(dataset: str, settings: Pairs) -> Stream:
-    data, options = _dataset(dataset), dict(settings)
+def _made_stream(dataset: str, label: str, settings: Pairs) -> Stream:
+    data, options = _dataset(dataset, label), dict(settings)
     classes, tasks = len(np.unique(data.y_train)), options.pop("tasks")
     if tasks is not None and tasks > classes:
         raise ValueError(

@@ -18,6 +18,7 @@ from fedran.cli.federation.arguments import (
     find_site,
 )
 from fedran.core.features import Kind
+from fedran.data.rows import LABEL
 
 
 def init(
@@ -56,8 +57,13 @@ def init(
     tasks: Annotated[int, typer.Option(help="Number of tasks in the sample data.")] = 2,
     features: Annotated[
         Path | None,
-        typer.Option(help="A feature file of `fedran features`, instead of --in-features."),
+        typer.Option(
+            help="A feature file of `fedran features`, or a table, instead of --in-features."
+        ),
     ] = None,
+    label: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column of labels, if --features is a table.")
+    ] = LABEL,
     backbone: Annotated[
         str | None,
         typer.Option(help="A backbone as in `fedran features`, instead of --in-features."),
@@ -114,7 +120,7 @@ def init(
     if in_features is not None:
         declared = DeclaredFeatures(in_features)
     elif features is not None:
-        declared = DeclaredFeatures.of_file(features)
+        declared = DeclaredFeatures.of_file(features, label)
     elif backbone is not None:
         declared = DeclaredFeatures.of_backbone(backbone)
     if kind is not None:
@@ -123,7 +129,7 @@ def init(
         declared = replace(declared, kind=kind)
     labels = parse_labels(classes) if classes else ()
     if features is not None and not labels and privacy != "none":
-        labels = labels_of_file(features)
+        labels = labels_of_file(features, label)
     federation = id_of_folder(folder) if federation is None else federation
     made = make_federation(
         folder,

@@ -16,6 +16,7 @@ from fedran.core.ids import check_id
 from fedran.core.labels import Label, ordered
 from fedran.data.catalogue import digits
 from fedran.data.feature_file import read_feature_file
+from fedran.data.rows import LABEL
 from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment, add_site
 from fedran.federation.ops.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.identity import SiteKey
@@ -49,8 +50,9 @@ _SITE_TEMPLATE = """\
 federation = {federation}
 client = {client}
 server = {server}
-folder = "data"  # TASK.npz with arrays features (or images) and labels; or instead:
+folder = "data"  # TASK.npz with arrays features (or images) and labels; TASK.csv; or instead:
 # entry = "module:function"  # called with the task's name, returns rows and labels
+# label_column = "label"  # the column of labels in TASK.csv and TASK.parquet
 min_class_count = 5  # classes with fewer rows are withheld
 pseudo_labels = "margin"  # rows without a label may get one; "none" leaves them out
 seconds = 600  # time limit for the work on one task
@@ -68,9 +70,9 @@ class DeclaredFeatures:
     source: FeatureSource = ""
 
     @classmethod
-    def of_file(cls, path: Path) -> DeclaredFeatures:
-        """As the feature file says, which `fedran features` wrote."""
-        data = read_feature_file(path)
+    def of_file(cls, path: Path, label: str = LABEL) -> DeclaredFeatures:
+        """As the feature file says, which `fedran features` wrote, or as the table is."""
+        data = read_feature_file(path, label=label)
         return cls(data.X_train.shape[1], data.feature_kind, dict(data.source) or "")
 
     @classmethod
@@ -265,9 +267,9 @@ def parse_labels(text: str) -> tuple[Label, ...]:
     return ordered([int(part) if part.isascii() and part.isdecimal() else part for part in parts])
 
 
-def labels_of_file(path: Path) -> tuple[Label, ...]:
-    """The labels of a feature file."""
-    return ordered(np.unique(read_feature_file(path).y_train).tolist())
+def labels_of_file(path: Path, label: str = LABEL) -> tuple[Label, ...]:
+    """The labels of a feature file, or in the column ``label`` of a table."""
+    return ordered(np.unique(read_feature_file(path, label=label).y_train).tolist())
 
 
 def _toml(value: object) -> str:

@@ -69,7 +69,9 @@ class ValidationSet:
         """The rows in the file that the settings name; None if they name none."""
         if settings.validation is None:
             return None
-        rows, width = read_rows(folder / settings.validation), settings.in_features
+        hint = 'set label_column = "{}" in server.toml'
+        rows = read_rows(folder / settings.validation, settings.label_column, hint)
+        width = settings.in_features
         if rows.is_images or rows.X.shape[1] != width:
             expected = f"features (n, {width}), as `in_features` says"
             raise Refused(settings.validation, expected, f"{rows.X.dtype} {rows.X.shape}")

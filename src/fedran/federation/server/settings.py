@@ -12,6 +12,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.ids import check_id
 from fedran.core.labels import Label, canonical, ordered
 from fedran.core.totals import section_sizes, sketch_width
+from fedran.data.rows import LABEL
 from fedran.federation.protocol.messages import (
     MAX_BUDGET,
     MAX_CLASSES,
@@ -84,7 +85,9 @@ class ServerSettings(Settings):
     """Limit on the bytes of one envelope, also of a forwarded sum. A larger one is refused before
     it is parsed. At least `budget_bytes` + 1,024."""
     validation: str | None = None
-    """An `.npz` file with `features` and `labels`, on which every new head is tested."""
+    """A file with features and labels, as of a site's task, on which every new head is tested."""
+    label_column: str = LABEL
+    """The column of labels, if `validation` is a CSV or Parquet file."""
     site_validation: bool = False
     """Without `validation`: whether sites test every new head on validation rows of their own, and
     report counts per class."""

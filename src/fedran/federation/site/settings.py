@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from fedran.data.rows import LABEL
 from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, Offer, Privacy, check_source
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
 from fedran.federation.secure.attempt import MAX_SITES
@@ -13,6 +14,8 @@ from fedran.settings import Settings, between
 
 OUTBOX, OFFER, HEAD, CONNECTION = "outbox", "offer.json", "head.fedran", "connection.json"
 """In a site's state folder: its uploads, the last offer, the newest head, the last connection."""
+NAME_LABEL = 'set label_column = "{}" in site.toml'
+"""What a site says to a table without the column of labels. {} is a likely column."""
 
 
 def last_offer(state: Path) -> Offer | None:
@@ -39,8 +42,10 @@ class SiteSettings(Settings):
     """File with the certificate that identifies the server."""
     folder: str | None = None
     """Folder with one file per task: `TASK.npz` with `labels`, and `features` or `images`; or
-    `TASK.csv` or `TASK.parquet` with a column `label` and columns of features. Either `folder` or
+    `TASK.csv` or `TASK.parquet` with a column of labels and columns of features. Either `folder` or
     `entry` is required."""
+    label_column: str = LABEL
+    """The column of labels in a CSV or Parquet file."""
     entry: str | None = None
     """A function, as `module:function`, instead of a folder. The module is installed or lies beside
     this file. The function is called with the name of the task and returns rows and labels."""

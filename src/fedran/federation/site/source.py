@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, printable
 from fedran.core.ids import check_id
-from fedran.data.rows import Rows, none_if_missing, read_rows
+from fedran.data.rows import LABEL, TABLES, Rows, none_if_missing, read_rows
+from fedran.federation.site.settings import NAME_LABEL
 
 if TYPE_CHECKING:
     from fedran.backbones.backbone import Backbone
 
 log = logging.getLogger(__name__)
-SUFFIXES = (".npz", ".csv", ".parquet")
+SUFFIXES = (".npz", *TABLES)
 
 
 class NoRows(FileNotFoundError):
@@ -39,15 +40,15 @@ class Source(Protocol):
 
 
 class FolderSource:
-    """``FOLDER/TASK.npz`` with ``labels``, and ``features`` or ``images``; or a table of features.
+    """``FOLDER/TASK.npz`` with ``labels``, and ``features`` or ``images``; or a table.
 
     The server names the task, so the name is checked: it cannot point outside the folder, and
     upper and lower case differ on every disk. Otherwise two tasks could mean the same rows. Errors
     go to the server, so they name the file without its folder.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, label: str = LABEL) -> None:
+        self.folder, self.label = Path(folder), label
         if not self.folder.is_dir():
             raise NoRows(f"{self.folder}: no such folder; expected the site's data")
 
@@ -60,7 +61,7 @@ class FolderSource:
             raise Refused("rows", f"one file for task {task}", f"{', '.join(found)}")
         if not found:
             raise NoRows(f"{names[0]}: no rows for task {task} yet{self._misplaced(task, names)}")
-        return read_rows(self.folder / found[0])
+        return read_rows(self.folder / found[0], self.label, NAME_LABEL)
 
     def _misplaced(self, task: str, names: list[str]) -> str:
         """A hint at files that may be meant. The server sees it, so it names no folder."""

@@ -74,7 +74,7 @@ class Site:
         settings, folder = load_settings(SiteSettings, path), path.parent
         source: Source
         if settings.folder is not None:
-            source = FolderSource(folder / settings.folder)
+            source = FolderSource(folder / settings.folder, settings.label_column)
         else:
             if str(folder) not in sys.path:
                 sys.path.append(str(folder))

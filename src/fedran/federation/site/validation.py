@@ -23,7 +23,7 @@ from fedran.core.labels import Label, canonical
 from fedran.data.rows import Rows, read_rows
 from fedran.federation.protocol.class_counts import MAX_HEADS, Counts, count_correct
 from fedran.federation.protocol.messages import Offer, read_labels
-from fedran.federation.site.settings import SiteSettings
+from fedran.federation.site.settings import NAME_LABEL, SiteSettings
 from fedran.federation.site.upload import Site
 from fedran.wire.codec import decode
 from fedran.wire.validation import Header
@@ -40,7 +40,7 @@ class SiteRows:
         """The rows in the file that the settings name; None if they name none."""
         if settings.validation is None:
             return None
-        found = read_rows(folder / settings.validation)
+        found = read_rows(folder / settings.validation, settings.label_column, NAME_LABEL)
         labels = [None if label is None else canonical(label) for label in found.y]
         counts = Counter(labels)
         kept = [
