@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedran.federation.ops.maintenance import back_up, restore
-from fedran.federation.secure.spending import SentNoise
+from fedran.federation.secure.contribution import SentNoise
 from fedran.federation.server import secure_round
 from fedran.federation.server.settings import ServerPaths
 from helpers.charged_sums import EPSILON, TWICE, Killed, charges, cohorts, kill, made, run

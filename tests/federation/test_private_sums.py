@@ -15,12 +15,12 @@ import fedran
 from fedran.core.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.ops.budget import OverBudget, recharge, require_budget
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.secure.spending import SentNoise, spent_epsilon
+from fedran.federation.secure.contribution import SentNoise, spent_epsilon
 from fedran.federation.server import secure_round
 from fedran.federation.server.ledger import over_budget, spent
 from fedran.federation.server.schema import Charge
 from fedran.federation.server.settings import ServerPaths, ServerSettings
-from fedran.federation.site import contribution
+from fedran.federation.site import secure
 from fedran.federation.site.report import read_site
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.status.reader import Reader
@@ -64,13 +64,13 @@ def test_two_tasks_give_a_head_of_unit_rows_and_are_in_the_ledger(trial):
 
 def test_every_site_adds_its_share_of_the_noise(trial, monkeypatch):
     made = []
-    original = contribution.private_contribution
+    original = secure.private_contribution
 
     def recorded(mechanism, *arguments):
         made.append((mechanism, original(mechanism, *arguments)))
         return made[-1][1]
 
-    monkeypatch.setattr(contribution, "private_contribution", recorded)
+    monkeypatch.setattr(secure, "private_contribution", recorded)
     trial.run("may", epsilon=1.0)
     assert len(made) == 3
     scaled = []

@@ -10,7 +10,7 @@ from fedran.cli.federation import app
 from fedran.core.errors import Refused
 from fedran.federation.ops.budget import OverBudget, recharge
 from fedran.federation.secure.attempt import Stage
-from fedran.federation.secure.spending import read_sent
+from fedran.federation.secure.contribution import read_sent
 from fedran.federation.server import secure_round
 from fedran.federation.server.ledger import Ledger
 from fedran.federation.server.schema import Tombstone

@@ -24,8 +24,8 @@ from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.secure import unmasking
-from fedran.federation.secure.agreement import ADVERTISED, advertised_keys, pack_keys
 from fedran.federation.secure.attempt import STAGES, Answer, Attempt, Request, Stage
+from fedran.federation.secure.ciphers import ADVERTISED, advertised_keys, pack_keys
 from fedran.federation.secure.unmasking import ServerState
 from fedran.federation.server import executor
 from fedran.federation.server.cohorts import make_attempt, make_content, next_number

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from fedran.core.errors import Refused
 from fedran.federation.secure import unmasking
-from fedran.federation.secure.agreement import survivors_text
 from fedran.federation.secure.attempt import (
     STAGES,
     Answer,
@@ -21,6 +20,7 @@ from fedran.federation.secure.attempt import (
     Stage,
     threshold,
 )
+from fedran.federation.secure.ciphers import survivors_text
 from fedran.federation.secure.shamir import combine
 from helpers.secure_sums import made_cohort
 

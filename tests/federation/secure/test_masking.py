@@ -11,14 +11,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedran.core.errors import Refused
 from fedran.federation.secure import masking, unmasking
-from fedran.federation.secure.agreement import (
+from fedran.federation.secure.attempt import STAGES, Answer, Request, SiteIdentity, Stage
+from fedran.federation.secure.ciphers import (
     pack_keys,
     pair_mask_key,
     participants_digest,
+    private_key,
     self_mask_key,
 )
-from fedran.federation.secure.attempt import STAGES, Answer, Request, SiteIdentity, Stage
-from fedran.federation.secure.ciphers import private_key
 from fedran.federation.secure.site_state import SiteState
 from helpers.secure_sums import KEYS, made_attempt, made_cohort
 

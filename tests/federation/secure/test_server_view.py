@@ -10,9 +10,14 @@ import pytest
 from scipy import stats
 
 from fedran.federation.secure import unmasking
-from fedran.federation.secure.agreement import pair_mask_key, participants_digest, self_mask_key
 from fedran.federation.secure.attempt import STAGES, Answer, Request, Stage
-from fedran.federation.secure.ciphers import add_mask, private_key
+from fedran.federation.secure.ciphers import (
+    add_mask,
+    pair_mask_key,
+    participants_digest,
+    private_key,
+    self_mask_key,
+)
 from helpers.secure_sums import made_cohort, shows
 
 DROPS = {Stage.SHARE: ["s09"], Stage.MASK: ["s08"], Stage.CONFIRM: ["s07"]}

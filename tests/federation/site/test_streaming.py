@@ -12,6 +12,7 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.site.labels import with_pseudo_labels
 from fedran.federation.site.upload import summarize_bytes
 from helpers.made_site import OFFER, rows, site_of
 
@@ -56,7 +57,7 @@ def test_streamed_rows_get_pseudo_labels_that_agree_with_the_truth(tmp_path):
     half = [v if i % 2 else None for i, v in enumerate(y)]
     site = site_of(tmp_path, X, half, work_bytes=SMALL)
     phi = OFFER.features()
-    labels = site.with_pseudo_labels(lambda r: phi(X[r]), half, 80, "may")
+    labels = with_pseudo_labels(lambda r: phi(X[r]), half, 80, "may", site.settings)
     made = [(a, b) for a, b, c in zip(labels, y, half, strict=True) if c is None and a is not None]
     assert len(made) > 350
     assert sum(a != b for a, b in made) < 0.1 * len(made)

@@ -15,9 +15,9 @@ from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, Offer
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.site.labels import describe_unlabelled
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import OUTBOX, SitePaths, last_offer
-from fedran.federation.site.upload import describe_unlabelled
 from fedran.federation.site.worker import WorkerFailed, work_in_child
 from fedran.wire.sizes import human_bytes, larger_than_rows
 from fedran.wire.validation import DEFAULT_LIMITS

@@ -27,16 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.federation.secure.agreement import (
-    ADVERTISED,
-    advertised_keys,
-    check_advertisements,
-    pair_mask_key,
-    participants_digest,
-    self_mask_key,
-    survivors_text,
-    unpack_keys,
-)
 from fedran.federation.secure.attempt import (
     MAX_SITES,
     MIN_SITES,
@@ -48,12 +38,20 @@ from fedran.federation.secure.attempt import (
     threshold,
 )
 from fedran.federation.secure.ciphers import (
+    ADVERTISED,
     KEY_BYTES,
     add_mask,
+    advertised_keys,
     agree,
+    check_advertisements,
     open_shares,
+    pair_mask_key,
+    participants_digest,
     private_key,
     seal_shares,
+    self_mask_key,
+    survivors_text,
+    unpack_keys,
 )
 from fedran.federation.secure.shamir import Random, split
 from fedran.federation.secure.site_state import SentVector, SiteState

@@ -11,7 +11,6 @@ from dataclasses import astuple, dataclass, field
 
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
-from fedran.federation.secure.agreement import Participants, pack_keys, unpack_keys
 from fedran.federation.secure.attempt import (
     STAGES,
     Attempt,
@@ -21,6 +20,7 @@ from fedran.federation.secure.attempt import (
     threshold,
     unpack_parts,
 )
+from fedran.federation.secure.ciphers import Participants, pack_keys, unpack_keys
 from fedran.federation.secure.shamir import SHARE_BYTES
 from fedran.wire.validation import FILE_LIMITS
 

@@ -26,16 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.federation.secure.agreement import (
-    Participants,
-    check_advertisements,
-    pack_keys,
-    pair_mask_key,
-    participants_digest,
-    seed_commitment,
-    self_mask_key,
-    survivors_text,
-)
 from fedran.federation.secure.attempt import (
     MAX_SITES,
     STAGES,
@@ -53,10 +43,18 @@ from fedran.federation.secure.attempt import (
 )
 from fedran.federation.secure.ciphers import (
     ENVELOPE_BYTES,
+    Participants,
     add_mask,
     agree,
+    check_advertisements,
+    pack_keys,
+    pair_mask_key,
+    participants_digest,
     private_key,
     public_bytes,
+    seed_commitment,
+    self_mask_key,
+    survivors_text,
 )
 from fedran.federation.secure.shamir import SHARE_BYTES, combine, read_share
 from fedran.wire.validation import FILE_LIMITS

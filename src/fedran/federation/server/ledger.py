@@ -18,9 +18,8 @@ from fedran.core.dp import Budget, composed, gaussian_epsilon
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import check_task
 from fedran.federation.secure.attempt import Stage
-from fedran.federation.secure.contribution import Content
+from fedran.federation.secure.contribution import Content, SentNoise
 from fedran.federation.secure.coordinator import OpenSum
-from fedran.federation.secure.spending import SentNoise
 from fedran.federation.server.database import Database
 from fedran.federation.server.schema import Charge
 

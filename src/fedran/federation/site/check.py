@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, printable, shortened
 from fedran.core.head import Head
 from fedran.core.labels import Label, canonical, ordered
-from fedran.core.summarize import Summarizer
 from fedran.data.rows import Rows
 from fedran.federation.protocol.class_names import unknown_labels, variants
 from fedran.federation.protocol.messages import Offer, require_same_source
+from fedran.federation.site.labels import describe_unlabelled, with_pseudo_labels
 from fedran.federation.site.settings import HEAD, SitePaths, last_offer
-from fedran.federation.site.upload import Site, describe_unlabelled, summarize_bytes
+from fedran.federation.site.upload import Site, summarize_bytes
 from fedran.wire.codec import decode
 from fedran.wire.sizes import larger_than_rows, upload_bytes
 
@@ -95,15 +95,10 @@ def check_unlabelled(site: Site, data: Rows, offer: Offer | None) -> Iterator[Fi
         text += 'counted with the upload (pseudo_labels = "none" in site.toml leaves them out).'
         yield Finding("warning", text)
     else:
-        phi, features = offer.features(), site.extractor(data, offer)
-        capacity = Summarizer(phi.out_features, rank=1, max_bytes=site.work_bytes).capacity
-        if summarize_bytes(n, phi.out_features) <= site.work_bytes:
-            capacity = n
-
-        def H(rows: NDArray[np.int64]) -> NDArray[Any]:
-            return np.asarray(phi(features(data.X[rows])))
-
-        found = site.with_pseudo_labels(H, data.y, capacity, offer.task)
+        fits = summarize_bytes(n, offer.out_features) <= site.work_bytes
+        capacity = n if fits else site.capacity(offer.out_features)
+        H = site.random_features(data, offer)
+        found = with_pseudo_labels(H, data.y, capacity, offer.task, site.settings)
         accepted = missing - found.count(None)
         yield Finding("warning", f"{describe_unlabelled(n, missing, accepted)}.")
 

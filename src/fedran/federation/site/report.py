@@ -17,8 +17,8 @@ from fedran.federation.protocol.connection import certificate_expiry
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.attempt import STAGES
+from fedran.federation.secure.contribution import spent_epsilon
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
-from fedran.federation.secure.spending import spent_epsilon
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import CONNECTION, HEAD, OUTBOX, SitePaths
 from fedran.federation.site.sum_files import FOLDER, SumFiles

@@ -21,9 +21,8 @@ from fedran.core.errors import Refused, printable
 from fedran.core.ids import check_id
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure.attempt import Attempt, Stage
-from fedran.federation.secure.contribution import Content
+from fedran.federation.secure.contribution import Content, SentNoise, read_sent
 from fedran.federation.secure.site_state import SentVector, SiteState
-from fedran.federation.secure.spending import SentNoise, read_sent
 from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)

@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 
 from fedran.core.condense import condense
 from fedran.core.errors import Refused
-from fedran.core.labels import canonical, encode_labels
+from fedran.core.labels import canonical
 from fedran.core.mixture import Mixture
-from fedran.core.pseudo_labels import margin_labels
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
 from fedran.data.rows import Rows
-from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import (
@@ -34,6 +32,7 @@ from fedran.federation.protocol.messages import (
 )
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.protocol.settings import load_settings
+from fedran.federation.site.labels import RandomFeaturesOf, check_labels, choose_rows
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import OUTBOX, SitePaths, SiteSettings, last_offer
 from fedran.federation.site.source import (
@@ -191,16 +190,17 @@ class Site:
         of rows, and the summary agrees with the other one to the sum of both accounts.
         """
         phi, data = offer.features(), data or self.source(offer.task)
-        width, features = phi.out_features, self.extractor(data, offer)
-        fits = summarize_bytes(len(data.y), width) <= self.work_bytes
-        capacity = Summarizer(width, rank=1, max_bytes=self.work_bytes).capacity
-        in_memory = phi(features(data.X)) if fits else None
-
-        def H(rows: NDArray[np.int64]) -> NDArray[Any]:
-            found = phi(features(data.X[rows])) if in_memory is None else in_memory[rows]
-            return np.asarray(found)
-
-        y, kept = self.choose_rows(H, data.y, len(data.y) if fits else capacity, offer.task)
+        width, H = phi.out_features, self.random_features(data, offer)
+        fits, capacity = (
+            summarize_bytes(len(data.y), width) <= self.work_bytes,
+            self.capacity(width),
+        )
+        in_memory = H(np.arange(len(data.y))) if fits else None
+        if in_memory is not None:
+            H = in_memory.__getitem__
+        y, kept = choose_rows(
+            H, data.y, len(data.y) if fits else capacity, offer.task, self.settings
+        )
         rank = self.rank(offer, len(kept), len({y[i] for i in kept}))
         if in_memory is not None:
             rows = in_memory if len(kept) == len(in_memory) else in_memory[kept]
@@ -233,8 +233,8 @@ class Site:
         """
         phi, data = offer.features(), data or self.source(offer.task)
         Z = self.extractor(data, offer)(data.X)
-        capacity = Summarizer(phi.out_features, rank=1, max_bytes=self.work_bytes).capacity
-        y, kept = self.choose_rows(lambda rows: phi(Z[rows]), data.y, capacity, offer.task)
+        limits = self.capacity(phi.out_features), offer.task, self.settings
+        y, kept = choose_rows(lambda rows: phi(Z[rows]), data.y, *limits)
         labels, size = [y[i] for i in kept], offer.group_size
         while True:
             mixture = condense(Z[kept], labels, phi, size, self.settings.min_class_count)
@@ -248,6 +248,15 @@ class Site:
             size = 1 + size * len(blob) // offer.budget_bytes
             log.info("task %s: groups of about %d rows, to fit the budget", offer.task, size)
 
+    def capacity(self, width: int) -> int:
+        """How many rows of ``width`` random features a summarizer holds in ``work_bytes``."""
+        return Summarizer(width, rank=1, max_bytes=self.work_bytes).capacity
+
+    def random_features(self, data: Rows, offer: Offer) -> RandomFeaturesOf:
+        """The function from numbers of rows to their random features (n, M)."""
+        phi, features = offer.features(), self.extractor(data, offer)
+        return lambda rows: np.asarray(phi(features(data.X[rows])))
+
     def extractor(self, data: Rows, offer: Offer) -> Callable[[NDArray[Any]], NDArray[Any]]:
         """The function from rows of the data to features (n, d) that the offer's kind allows."""
         if not data.is_images:
@@ -257,45 +266,6 @@ class Site:
         network = self.backbone()
         require_same_source(network.source, offer.source)
         return lambda images: checked_sign(extract(network, images), offer)
-
-    def choose_rows(
-        self, H: Callable[[NDArray[np.int64]], NDArray[Any]], y: list[Any], capacity: int, task: str
-    ) -> tuple[list[Any], NDArray[np.int64]]:
-        """The labels with pseudo-labels, and the rows to send. The log counts rows without one."""
-        labels = self.with_pseudo_labels(H, y, capacity, task)
-        if missing := y.count(None):
-            off = self.settings.pseudo_labels == "none"
-            accepted = None if off else missing - labels.count(None)
-            log.warning("task %s: %s", task, describe_unlabelled(len(y), missing, accepted))
-        return labels, rows_to_send(labels, self.settings.min_class_count, task)
-
-    def with_pseudo_labels(
-        self, H: Callable[[NDArray[np.int64]], NDArray[Any]], y: list[Any], capacity: int, task: str
-    ) -> list[Any]:
-        """The labels, with pseudo-labels for the rows that the margin rule accepts.
-
-        If there are more than ``capacity`` rows, the rule learns from at most ``capacity / 2``
-        labelled rows, evenly spaced, and decides about the others in groups.
-        """
-        has = np.array([label is not None for label in y], dtype=bool)
-        if self.settings.pseudo_labels == "none" or has.all() or not has.any():
-            return y
-        known, missing = np.flatnonzero(has), np.flatnonzero(~has)
-        if len(y) <= capacity:
-            groups = [np.arange(len(y))]
-        else:
-            if len(known) > capacity // 2:
-                known = known[np.linspace(0, len(known) - 1, capacity // 2).astype(int)]
-            size = capacity - len(known)
-            parts = (missing[i : i + size] for i in range(0, len(missing), size))
-            groups = [np.sort(np.concatenate([known, part])) for part in parts]
-        labels = list(y)
-        for rows in groups:
-            found = margin_labels(H(rows), [y[i] for i in rows])
-            log.info("task %s: %s", task, found.reason)
-            for i, label in zip(rows, found.labels, strict=True):
-                labels[i] = label
-        return labels
 
 
 def revise_upload(paths: SitePaths, task: str) -> bytes:
@@ -331,46 +301,6 @@ def check_width(offer: Offer, settings: SiteSettings) -> None:
         raise Refused("out_features", expected, offer.out_features)
 
 
-def check_labels(y: list[Any], offer: Offer) -> None:
-    """Refuse labels that the server does not list, and warn about other spellings of known ones.
-
-    The reason goes to the server, so it names no label. The site's log does.
-    """
-    classes, _ = encode_labels(y, len(y))
-    unknown = unknown_labels(classes, offer.classes or offer.known_classes)
-    if not offer.classes:  # new classes are allowed: only those that look like known ones are told
-        unknown = {label: meant for label, meant in unknown.items() if meant is not None}
-        if unknown:
-            text = "task %s: new labels that look like known ones: %s"
-            log.warning(text, offer.task, describe_unknown(unknown))
-        return
-    if unknown:
-        log.warning("task %s: unknown labels: %s", offer.task, describe_unknown(unknown))
-        raise Refused(
-            "labels",
-            f"the {len(offer.classes)} classes that the server lists",
-            f"{len(unknown)} others",
-            hint="the site's log names them",
-        )
-
-
-def describe_unlabelled(rows: int, missing: int, accepted: int | None) -> str:
-    """What happens to rows without a label. ``accepted`` is None where none gets a pseudo-label.
-
-    >>> describe_unlabelled(90, 45, None)
-    '45 of 90 rows have no label and are left out'
-    >>> describe_unlabelled(90, 45, 30)  # doctest: +NORMALIZE_WHITESPACE
-    '45 of 90 rows have no label; 30 of them get a pseudo-label and count as rows of that class
-     (pseudo_labels = "none" in site.toml leaves them out)'
-    """
-    if accepted is None:
-        return f"{missing:,} of {rows:,} rows have no label and are left out"
-    return (
-        f"{missing:,} of {rows:,} rows have no label; {accepted:,} of them get a pseudo-label and "
-        'count as rows of that class (pseudo_labels = "none" in site.toml leaves them out)'
-    )
-
-
 def summarize_bytes(n: int, width: int) -> int:
     """Memory that random features (n, width) and their summary need at once, as measured.
 
@@ -380,22 +310,3 @@ def summarize_bytes(n: int, width: int) -> int:
     True
     """
     return 8 * n * width + 24 * min(n, width) ** 2
-
-
-def rows_to_send(y: list[Any], min_class_count: int, task: str) -> NDArray[np.int64]:
-    """The labelled rows of classes with enough rows. Other classes are withheld with a warning.
-
-    >>> rows_to_send(["a", "a", "b", None], 2, "may").tolist()
-    [0, 1]
-    """
-    classes, codes = encode_labels(y, len(y))
-    counts = Counter(codes[codes >= 0].tolist())
-    rare = sorted(code for code, n in counts.items() if n < min_class_count)
-    if rare:
-        shown = ", ".join(f"{classes[code]!r} ({counts[code]})" for code in rare)
-        text = "task %s: withheld %s, fewer than %d rows each"
-        log.warning(text, task, shown, min_class_count)
-    rows = np.flatnonzero((codes >= 0) & ~np.isin(codes, rare))
-    if not len(rows):
-        raise Refused("rows", f"a class with at least {min_class_count} labelled rows", "none")
-    return rows

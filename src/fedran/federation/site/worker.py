@@ -28,8 +28,7 @@ from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.secure.contribution import Content
-from fedran.federation.site.contribution import make_contribution
-from fedran.federation.site.secure import NoContribution
+from fedran.federation.site.secure import NoContribution, make_contribution
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.source import NoRows
 from fedran.federation.site.sum_files import SumFiles

@@ -28,8 +28,7 @@ from fedran.federation.server.influence import Influence, InfluenceTable
 from fedran.federation.server.ledger import Ledger, over_budget, spent
 from fedran.federation.server.schema import Charge, Cohort, Run, SolvedHead, Task, Waiting
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
-from fedran.federation.status.connections import Connections
-from fedran.federation.status.counts import Counts, Event, SiteCounts, TaskCounts
+from fedran.federation.status.counts import Connections, Counts, Event, SiteCounts, TaskCounts
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import (
     HeldStatus,

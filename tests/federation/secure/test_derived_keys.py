@@ -10,15 +10,16 @@ import random
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from fedran.federation.protocol.identity import is_signed
-from fedran.federation.secure.agreement import (
+from fedran.federation.secure.attempt import STAGES, Answer, Stage
+from fedran.federation.secure.ciphers import (
+    open_shares,
     pair_mask_key,
     participants_digest,
+    private_key,
     seed_commitment,
     self_mask_key,
     survivors_text,
 )
-from fedran.federation.secure.attempt import STAGES, Answer, Stage
-from fedran.federation.secure.ciphers import open_shares, private_key
 from helpers.secure_sums import KEYS, made_cohort
 
 

@@ -1,0 +1,122 @@
+"""Which rows of a task are sent, and with which labels."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused
+from fedran.core.labels import encode_labels
+from fedran.core.pseudo_labels import margin_labels
+from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
+from fedran.federation.protocol.messages import Offer
+from fedran.federation.site.settings import SiteSettings
+
+log = logging.getLogger(__name__)
+RandomFeaturesOf = Callable[[NDArray[np.int64] | slice], NDArray[Any]]
+"""From numbers of rows to their random features (n, M)."""
+
+
+def check_labels(y: list[Any], offer: Offer) -> None:
+    """Refuse labels that the server does not list, and warn about other spellings of known ones.
+
+    The reason goes to the server, so it names no label. The site's log does.
+    """
+    classes, _ = encode_labels(y, len(y))
+    unknown = unknown_labels(classes, offer.classes or offer.known_classes)
+    if not offer.classes:  # new classes are allowed: only those that look like known ones are told
+        unknown = {label: meant for label, meant in unknown.items() if meant is not None}
+        if unknown:
+            text = "task %s: new labels that look like known ones: %s"
+            log.warning(text, offer.task, describe_unknown(unknown))
+        return
+    if unknown:
+        log.warning("task %s: unknown labels: %s", offer.task, describe_unknown(unknown))
+        raise Refused(
+            "labels",
+            f"the {len(offer.classes)} classes that the server lists",
+            f"{len(unknown)} others",
+            hint="the site's log names them",
+        )
+
+
+def choose_rows(
+    H: RandomFeaturesOf, y: list[Any], capacity: int, task: str, settings: SiteSettings
+) -> tuple[list[Any], NDArray[np.int64]]:
+    """The labels with pseudo-labels, and the rows to send. The log counts rows without one."""
+    labels = with_pseudo_labels(H, y, capacity, task, settings)
+    if missing := y.count(None):
+        off = settings.pseudo_labels == "none"
+        accepted = None if off else missing - labels.count(None)
+        log.warning("task %s: %s", task, describe_unlabelled(len(y), missing, accepted))
+    return labels, rows_to_send(labels, settings.min_class_count, task)
+
+
+def with_pseudo_labels(
+    H: RandomFeaturesOf, y: list[Any], capacity: int, task: str, settings: SiteSettings
+) -> list[Any]:
+    """The labels, with pseudo-labels for the rows that the margin rule accepts.
+
+    If there are more than ``capacity`` rows, the rule learns from at most ``capacity / 2``
+    labelled rows, evenly spaced, and decides about the others in groups.
+    """
+    has = np.array([label is not None for label in y], dtype=bool)
+    if settings.pseudo_labels == "none" or has.all() or not has.any():
+        return y
+    known, missing = np.flatnonzero(has), np.flatnonzero(~has)
+    if len(y) <= capacity:
+        groups = [np.arange(len(y))]
+    else:
+        if len(known) > capacity // 2:
+            known = known[np.linspace(0, len(known) - 1, capacity // 2).astype(int)]
+        size = capacity - len(known)
+        parts = (missing[i : i + size] for i in range(0, len(missing), size))
+        groups = [np.sort(np.concatenate([known, part])) for part in parts]
+    labels = list(y)
+    for rows in groups:
+        found = margin_labels(H(rows), [y[i] for i in rows])
+        log.info("task %s: %s", task, found.reason)
+        for i, label in zip(rows, found.labels, strict=True):
+            labels[i] = label
+    return labels
+
+
+def rows_to_send(y: list[Any], min_class_count: int, task: str) -> NDArray[np.int64]:
+    """The labelled rows of classes with enough rows. Other classes are withheld with a warning.
+
+    >>> rows_to_send(["a", "a", "b", None], 2, "may").tolist()
+    [0, 1]
+    """
+    classes, codes = encode_labels(y, len(y))
+    counts = Counter(codes[codes >= 0].tolist())
+    rare = sorted(code for code, n in counts.items() if n < min_class_count)
+    if rare:
+        shown = ", ".join(f"{classes[code]!r} ({counts[code]})" for code in rare)
+        text = "task %s: withheld %s, fewer than %d rows each"
+        log.warning(text, task, shown, min_class_count)
+    rows = np.flatnonzero((codes >= 0) & ~np.isin(codes, rare))
+    if not len(rows):
+        raise Refused("rows", f"a class with at least {min_class_count} labelled rows", "none")
+    return rows
+
+
+def describe_unlabelled(rows: int, missing: int, accepted: int | None) -> str:
+    """What happens to rows without a label. ``accepted`` is None where none gets a pseudo-label.
+
+    >>> describe_unlabelled(90, 45, None)
+    '45 of 90 rows have no label and are left out'
+    >>> describe_unlabelled(90, 45, 30)  # doctest: +NORMALIZE_WHITESPACE
+    '45 of 90 rows have no label; 30 of them get a pseudo-label and count as rows of that class
+     (pseudo_labels = "none" in site.toml leaves them out)'
+    """
+    if accepted is None:
+        return f"{missing:,} of {rows:,} rows have no label and are left out"
+    return (
+        f"{missing:,} of {rows:,} rows have no label; {accepted:,} of them get a pseudo-label and "
+        'count as rows of that class (pseudo_labels = "none" in site.toml leaves them out)'
+    )
