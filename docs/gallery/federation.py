@@ -88,10 +88,10 @@ shell("fedran federation status trial")
 # ## Remove a site
 #
 # `forget` deletes the uploads of a site and solves the classifier again from
-# the others.
+# the others. At a terminal it asks first; scripts agree with `--yes`.
 
 # %%
-shell("fedran federation forget trial site-2")
+shell("fedran federation forget trial site-2 --yes")
 
 # %%
 import json

@@ -131,6 +131,7 @@ def test_a_store_is_verified_backed_up_restored_and_repaired(call, trial, tmp_pa
     assert "sites will send again" in call("restore", "t", "b")[1]
     assert call("repair", "t") == (0, "nothing is damaged; nothing was changed\n", "")
     refused(call("forget", "t", "site-1", "--task", "may"), "an upload of site-1 for may, got none")
+    refused(call("forget", "t", "../x"), "client: expected")
     (state / "store.db").write_bytes(b"nothing" * 100)
     code, out, _ = call("verify", "t")
     assert (code, "the database is damaged" in out) == (1, True)

@@ -57,7 +57,7 @@ def test_forgetting_a_member_asks_a_running_edge_for_a_revised_sum(tmp_path):
         assert (EDGE, "task-1.sum-1", 0) in accepted(fed)
         first = (fed.server.state / "head.fedran").read_bytes()
 
-        said = run(fed, "forget", fed.folder, "ward-a", "--task", "task-1")
+        said = run(fed, "forget", fed.folder, "ward-a", "--task", "task-1", "--yes")
         assert "task-1.sum-1" in said
         assert EDGE not in {client for client, _, _ in accepted(fed)}
         fed.kill(EDGE)  # its supervisor starts it again

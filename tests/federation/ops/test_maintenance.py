@@ -1,9 +1,11 @@
 """Backup, restore, verification and repair of a server's store; and what is forgotten."""
 
+import io
 import json
 import shutil
 import sqlite3
 import stat
+import sys
 from contextlib import closing
 
 import pytest
@@ -124,11 +126,40 @@ def test_nothing_of_a_forgotten_upload_is_left_in_any_file(envelopes, paths):
     assert not any(blobs[0][-300:] in data for data in files)
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stdin", "options", "forgotten", "words"),
+    [
+        (Terminal("y\n"), [], True, "Go on?"),
+        (Terminal("\n"), [], False, "nothing was changed\n"),
+        (io.StringIO("y\n"), [], False, "no terminal to ask at, and no --yes"),
+        (io.StringIO(""), ["--yes"], True, "removed: site-1, may"),
+    ],
+)
+def test_forget_says_what_is_lost_and_asks(
+    stdin, options, forgotten, words, envelopes, paths, capsys, monkeypatch
+):
+    receive(paths, [envelopes["site-1", "may"], envelopes["site-2", "may"]])
+    monkeypatch.setattr(sys, "stdin", stdin)
+    code = run(["federation", "forget", str(paths.folder), "site-1", *options])
+    said = "".join(capsys.readouterr())
+    assert "the rows of site-1 in may leave the classifier, and it cannot send them again" in said
+    assert words in said
+    assert code == (0 if forgotten else 1)
+    with opened(paths) as store:
+        left = [upload.client for upload in store.database.uploads()]
+    assert left == (["site-2"] if forgotten else ["site-1", "site-2"])
+
+
 def test_the_last_upload_can_be_forgotten(envelopes, paths, capsys):
     receive(paths, [envelopes["site-1", "may"]])
     with opened(paths) as store:
         update_head(store, None, "may")
-    assert run(["federation", "forget", str(paths.folder), "site-1"]) == 0
+    assert run(["federation", "forget", str(paths.folder), "site-1", "--yes"]) == 0
     out = capsys.readouterr().out
     assert "1 earlier classifier was made with them" in out
     assert "no upload is left to make a classifier of" in out

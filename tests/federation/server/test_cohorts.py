@@ -85,7 +85,7 @@ def test_a_site_that_demands_more_sites_does_not_take_part(tmp_path, monkeypatch
     assert "at least 5" in declined(federation, "may")["site-4"]
 
 
-def test_forget_says_which_sums_end_and_acts_only_with_yes(tmp_path, monkeypatch):
+def test_forget_says_which_sums_end_before_it_acts(tmp_path, monkeypatch):
     federation = made(tmp_path, monkeypatch, 7)
     federation.run("may", federation.names[:3], min_clients=3)
     federation.run("may", federation.names, min_clients=3)
@@ -98,7 +98,7 @@ def test_forget_says_which_sums_end_and_acts_only_with_yes(tmp_path, monkeypatch
     assert "june, cohort-1: site-1, site-2, site-3" in said.output
     few = "2 sites can (site-2, site-3); 1 more must join, because min_sites is 3"
     assert f"may: {few}" in said.output
-    assert "nothing was changed" in said.output
+    assert "nothing was changed: there is no terminal to ask at, and no --yes" in said.output
     assert cohorts(federation, "june") == {"cohort-1": federation.names[:3]}
     federation.set_roster(federation.names)
     said = CliRunner().invoke(app, [*forget, "--yes"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,6 +28,19 @@ Insecure = Annotated[
     bool,
     typer.Option("--insecure", help="No encryption, no authentication. Never in production."),
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Agree without a question, for scripts.")]
+
+
+def require_agreement(yes: bool) -> None:
+    """Ask whether to go on. Without agreement, the command ends with exit code 1."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        typer.echo("nothing was changed: there is no terminal to ask at, and no --yes", err=True)
+        raise typer.Exit(1)
+    if not typer.confirm("Go on?"):
+        typer.echo("nothing was changed")
+        raise typer.Exit(1)
 
 
 def find_server(folder: Path) -> ServerPaths:

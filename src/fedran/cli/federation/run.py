@@ -14,8 +14,10 @@ from fedran.cli.federation.arguments import (
     ServerFolder,
     SiteFolder,
     Task,
+    Yes,
     find_server,
     find_site,
+    require_agreement,
 )
 
 
@@ -78,16 +80,16 @@ def task(
 def recharge(
     folder: ServerFolder,
     task: Task,
-    yes: Annotated[bool, typer.Option("--yes", help="Agree to the cost.")] = False,
+    yes: Yes = False,
 ) -> None:
-    """Say what another private sum of a task costs; with --yes, let the next run make it.
+    """Say what another private sum of a task costs, ask, and let the next run make it.
 
     Needed where the sum of a task was charged to the privacy budget and its sites cannot finish it,
-    or where it was forgotten. The exit code is 1 without --yes.
+    or where it was forgotten. The exit code is 1 if nobody agreed.
     """
     from fedran.federation.ops.budget import recharge as run
 
-    cost = run(find_server(folder), task, agreed=yes)
+    cost = run(find_server(folder), task, agreed=False)
     if cost.sites:
         typer.echo(f"rows of {', '.join(cost.sites)} in task {task} were charged before.")
     typer.echo(
@@ -95,9 +97,8 @@ def recharge(
         f"that of a person with rows in every sum from {cost.person:.3g} to "
         f"{cost.person_after:.3g} (at delta {cost.delta:g})."
     )
-    if not yes:
-        typer.echo("nothing was changed; --yes agrees to this")
-        raise typer.Exit(1)
+    require_agreement(yes)
+    run(find_server(folder), task, agreed=True)
     typer.echo("sites that have revealed the earlier sum agree with `fedran federation repeat")
     typer.echo(f"--another-sum`; then run `fedran federation task {folder} {task}` again")
 

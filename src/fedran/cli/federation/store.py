@@ -7,30 +7,38 @@ from typing import Annotated
 
 import typer
 
-from fedran.cli.federation.arguments import Client, ServerFolder, find_server
+from fedran.cli.federation.arguments import (
+    Client,
+    ServerFolder,
+    Yes,
+    find_server,
+    require_agreement,
+)
+from fedran.core.errors import shortened
 
 
 def forget(
     folder: ServerFolder,
     client: Client,
     task: Annotated[str | None, typer.Option(help="Only this task. Default: all tasks.")] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Agree that secure sums end, with rows of other sites.")
-    ] = False,
+    yes: Yes = False,
 ) -> None:
     """Remove a site's uploads from the classifier, and rebuild it from the others.
 
     The site stays a member: `remove` ends that. A signed record says what was removed. A secure
-    sum ends with the rows of all its members: the command says what would be lost, and does nothing
-    without --yes. The exit code is 1 then.
+    sum ends with the rows of all its members. The command first says what will be lost, and asks.
+    The exit code is 1 if nobody agreed.
     """
     from fedran.federation.ops.decisions import forget as run
-    from fedran.federation.ops.decisions import sums_that_end
-    from fedran.federation.protocol.identity import is_cohort
+    from fedran.federation.ops.decisions import preview_forget
+    from fedran.federation.protocol.identity import base_task, is_cohort
     from fedran.federation.server.head import HEAD
 
     paths = find_server(folder)
-    ended, least = sums_that_end(paths, client, task), paths.settings().min_sites
+    (meant, ended), least = preview_forget(paths, client, task), paths.settings().min_sites
+    tasks = shortened(list(dict.fromkeys(base_task(t.task) for t in meant.tombstones)), 12)
+    again = "" if is_cohort(client) else ", and it cannot send them again"
+    typer.echo(f"the rows of {client} in {tasks} leave the classifier{again}")
     if ended:
         typer.echo("these secure sums end, with the rows of all their members:")
         for old in ended:
@@ -41,9 +49,7 @@ def forget(
             sites = f"{len(able)} sites can ({', '.join(able)})" if able else "no site can"
             few = f"; {least - len(able)} more must join, because min_sites is {least}"
             typer.echo(f"  {name}: {sites}{few if len(able) < least else ''}")
-        if not yes:
-            typer.echo("nothing was changed; --yes agrees to this")
-            raise typer.Exit(1)
+    require_agreement(yes)
     found, record = run(paths, client, task)
     for gone in found.tombstones:
         typer.echo(f"removed: {gone.client}, {gone.task} {gone.digest[:12]}".rstrip())

@@ -57,13 +57,16 @@ class EndedSum:
     """Sites that may be in another sum of the task."""
 
 
-def sums_that_end(paths: ServerPaths, client: str, task: str | None = None) -> list[EndedSum]:
-    """The secure sums that ``forget`` would delete. Nothing is changed."""
+def preview_forget(
+    paths: ServerPaths, client: str, task: str | None = None
+) -> tuple[Forgotten, list[EndedSum]]:
+    """What ``forget`` would remove, and the secure sums that it would end. Nothing is changed."""
+    check_id(client, "client")
     roster = Roster.load(paths.roster)
     try:
         database = Database(paths.state, read_only=True)
     except FileNotFoundError:
-        return []
+        raise Refused("upload", f"an upload of {client}", "none yet") from None
     with closing(database):
         forgotten = {(t.client, base_task(t.task)) for t in database.tombstones()}
         found = to_forget(database, roster, forgotten, client, task, "")
@@ -72,7 +75,7 @@ def sums_that_end(paths: ServerPaths, client: str, task: str | None = None) -> l
     ended = [u for u in uploads if u.key in removed]
     kept = {member for u in uploads if u.key not in removed for member in u.members}
     gone = forgotten | removed | kept
-    return [
+    return found, [
         EndedSum(
             base_task(u.task),
             u.client,
