@@ -23,9 +23,9 @@ from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.catalogue import load_dataset
 from fedran.data.dataset import Dataset
 from fedran.data.stream import make_stream
+from fedran.methods.base import BaseMethod
 from fedran.methods.prompted.frozen_vit import Embedded
 from fedran.methods.prompted.pilora import PILoRA
-from fedran.methods.protocol import Method
 from fedran.methods.registry import make_method
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights
 
@@ -69,7 +69,7 @@ def held_out(n_classes: int) -> Dataset:
     return Dataset("held out", "features", X[a], y[a], X[b], y[b], nonnegative=False)
 
 
-def line(name: str, method: Method[Any], data: Dataset, tasks: int, clients: int) -> str:
+def line(name: str, method: BaseMethod, data: Dataset, tasks: int, clients: int) -> str:
     """Accuracy on the classes of each task after the last one, and A_T."""
     split = {"n_tasks": tasks, "n_clients": clients, "beta": BETA, "seed": SEED}
     result = run(PreparedJob("pilora", method, data, make_stream(data.y_train, **split)))

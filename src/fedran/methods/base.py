@@ -1,4 +1,4 @@
-"""The base class of a method, and a check that a class is a complete method."""
+"""The interface of a method with its defaults, and a check that a class is a complete method."""
 
 from __future__ import annotations
 
@@ -12,70 +12,104 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.methods.protocol import Claims, Method, Spec
+from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.settings import Settings
 
 HOW_TO = "docs/how-to/add-a-method.md"
+REQUIRED = ("name", "init", "client", "aggregate", "predict")
+"""Members without a default."""
 
 
 class BaseMethod(Settings):
-    """Defaults for a method with one round per task on frozen features.
+    """One method of the benchmark: by default one round per task on frozen features.
 
     A subclass is a dataclass whose fields are its settings. It must have ``name`` and define
     ``init``, ``client``, ``aggregate`` and ``predict``. Everything else has a default here. The
     server's state may be anything; ``dump`` and ``load`` must be overridden unless it is a
     dictionary of NumPy arrays.
+
+    Calls return the next state; the given one is not used again. The runner measures bytes and
+    seconds around these calls; a method measures nothing.
     """
 
-    family: Literal["analytic", "trained", "reference"] = "analytic"
-    input: Literal["features", "images"] = "features"
     device: str | None = None
 
     @property
+    def name(self) -> str:
+        """The name shown in tables."""
+        raise NotImplementedError
+
+    @property
+    def family(self) -> Literal["analytic", "trained", "reference"]:
+        """Statistics of frozen features, gradient descent at the clients, or not federated."""
+        return "analytic"
+
+    @property
+    def input(self) -> Literal["features", "images"]:
+        """What ``data.X`` must hold."""
+        return "features"
+
+    @property
     def claims(self) -> Claims:
-        """It claims nothing but one round per task."""
+        """The properties that it claims: nothing but one round per task."""
         return Claims()
 
     @property
     def sends(self) -> str:
-        """What a client uploads, as shown in tables."""
+        """One phrase, as shown in tables: what a client uploads."""
         return "not stated"
 
     @property
     def verified(self) -> str:
-        """What it was compared with, as shown by ``fedran methods``."""
+        """yes, partly or no, and what it was compared with, as shown by ``fedran methods``."""
         return "no"
 
+    def formula(self, in_features: int, n_classes: int) -> int | None:
+        """The bytes that the method's paper counts for one upload with ``n_classes`` seen."""
+
     def params(self) -> dict[str, Any]:
-        """The fields of the dataclass without the device."""
+        """The settings of this instance, as plain values: the fields without the device."""
         names = [f.name for f in fields(self)]  # type: ignore[arg-type]
         return {name: getattr(self, name) for name in names if name != "device"}
 
     def rounds(self, task: int) -> int:
-        """One."""
+        """Communication rounds in this task: one."""
         return 1
 
     def participants(
         self, task: int, round_: int, clients: tuple[str, ...], seed: int
     ) -> tuple[str, ...]:
-        """Everyone."""
+        """The clients that take part in this round; the others neither download nor upload."""
         return clients
 
-    def formula(self, in_features: int, n_classes: int) -> int | None:
-        """The paper of the method gives no formula."""
+    def init(self, spec: Spec, seed: int) -> Any:
+        """The server's state before the first task."""
+        raise NotImplementedError
 
     def broadcast(self, state: Any, task: int, round_: int) -> bytes:
-        """Clients download nothing."""
+        """The message that every client downloads before this round: nothing."""
         return b""
 
+    def client(self, cstate: Any, message: bytes, data: ClientData, seed: int) -> tuple[Any, bytes]:
+        """The work of one client: its next state and its upload."""
+        raise NotImplementedError
+
+    def aggregate(self, state: Any, task: int, round_: int, uploads: dict[str, bytes]) -> Any:
+        """The server's next state from all uploads of a round."""
+        raise NotImplementedError
+
+    def predict(self, state: Any, X: NDArray[Any]) -> NDArray[Any]:
+        """Labels for rows of any class seen so far."""
+        raise NotImplementedError
+
     def gram(self, state: Any) -> tuple[Callable[[Any], Any], Any] | None:
-        """The server holds no Gram."""
+        """The feature map and the (M, M) Gram that the server holds, where it holds one."""
 
     def embed(self, state: Any, X: NDArray[Any]) -> NDArray[Any] | None:
-        """The features are frozen: there is no drift."""
+        """The method's representation of X; None where it is frozen, so that there is no drift."""
 
     def dump(self, state: Any) -> bytes:
-        """A state that is a dictionary of arrays, as bytes."""
+        """The server's state as bytes, so that a run can resume after any round."""
         return arrays_to_bytes(state)
 
     def load(self, blob: bytes, spec: Spec, seed: int) -> Any:
@@ -83,11 +117,11 @@ class BaseMethod(Settings):
         return arrays_from_bytes(blob)
 
     def dump_client(self, cstate: Any) -> bytes:
-        """Nothing to write: clients keep nothing that does not follow from the seed."""
+        """A client's state as bytes; empty where it follows from the seed."""
         return b""
 
     def load_client(self, blob: bytes) -> Any:
-        """Nothing to read: the next call starts from the seed."""
+        """The client state that ``dump_client`` wrote; None where it follows from the seed."""
 
 
 def arrays_to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -114,12 +148,13 @@ def arrays_from_bytes(blob: bytes) -> dict[str, NDArray[Any]]:
 
 
 def require_method(method: Any, key: str) -> None:
-    """ValueError unless ``method`` has every member of ``Method``, with fitting parameters."""
+    """ValueError unless ``method`` has every member of ``BaseMethod``, with fitting parameters."""
     missing, wrong = [], []
-    for name, member in vars(Method).items():
-        if name.startswith("_"):
+    for name, member in vars(BaseMethod).items():
+        if name.startswith("_") or name == "device":
             continue
-        if not hasattr(method, name):
+        default = getattr(type(method), name, None) is member
+        if (default and name in REQUIRED) or not hasattr(method, name):
             missing.append(name)
         elif isinstance(member, FunctionType):
             expected = list(inspect.signature(member).parameters)[1:]

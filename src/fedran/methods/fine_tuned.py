@@ -17,7 +17,6 @@ bytes and seconds count for the method.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.methods.analytic.base import OneRound
+from fedran.methods.base import BaseMethod
 from fedran.methods.prompted.adapters import AdapterTuning
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.methods.yardsticks.send_images import SendImages
@@ -71,7 +71,7 @@ class ClientState:
 
 
 @dataclass(frozen=True)
-class FineTuned:
+class FineTuned(BaseMethod):
     """``stage`` trains adapters in task 0. ``inner`` then runs on features of the frozen result."""
 
     inner: Any
@@ -119,7 +119,7 @@ class FineTuned:
         return f"{self.inner.verified}; {self.stage.verified}"
 
     @property
-    def device(self) -> str | None:
+    def device(self) -> str | None:  # type: ignore[override]
         """The device of both parts."""
         return self.stage.device
 
@@ -220,12 +220,6 @@ class FineTuned:
         _kept.clear()
         _kept[key] = [(X, found), *others[: MOST_KEPT - 1]]
         return found
-
-    def gram(self, state: ServerState) -> tuple[Callable[[Any], Any], Any] | None:
-        """None: there is no exact Gram of these features to compare with."""
-
-    def embed(self, state: ServerState, X: NDArray[Any]) -> None:
-        """The features are frozen after task 0: there is no drift."""
 
     def dump(self, state: ServerState) -> bytes:
         """The state of the fine-tuning, or the final adapters and the state of ``inner``."""

@@ -28,7 +28,7 @@ from fedran.methods.analytic.loranpac import LoRanPAC
 from fedran.methods.analytic.ranpac import RanPAC
 from fedran.methods.analytic.stsa import STSA
 from fedran.methods.analytic.stsa_e import STSAE, STSAECorrected
-from fedran.methods.base import HOW_TO, require_method
+from fedran.methods.base import HOW_TO, BaseMethod, require_method
 from fedran.methods.fine_tuned import FineTuned
 from fedran.methods.prompted.adapters import AdapterTuning
 from fedran.methods.prompted.codaprompt import FedCODAPrompt
@@ -36,7 +36,6 @@ from fedran.methods.prompted.cprompt import FedCPrompt
 from fedran.methods.prompted.dualprompt import FedDualPrompt
 from fedran.methods.prompted.lorm import LoRM
 from fedran.methods.prompted.pilora import PILoRA
-from fedran.methods.protocol import Method
 from fedran.methods.trained.fedewc import FedEWC
 from fedran.methods.trained.fedicarl import FediCaRL
 from fedran.methods.trained.fedlwf import FedLwF
@@ -133,7 +132,7 @@ def import_class(target: str, what: str) -> type[Any]:
 
 def make_method(
     key: str, params: Mapping[str, Any] | None = None, device: str | None = None
-) -> Method[Any]:
+) -> BaseMethod:
     """A method by its key, with settings other than its defaults.
 
     The key of a method from outside this package is ``module:Class``, or the name of an entry
@@ -155,7 +154,7 @@ def make_method(
     if device is not None and can_use_device(key):
         values["device"] = device
     try:
-        method = cast("Method[Any]", kind(**values))
+        method = cast(BaseMethod, kind(**values))
     except TypeError as reason:  # for instance an abstract class
         raise ValueError(f"method {key!r}: {reason}") from None
     if key not in METHODS:

@@ -22,7 +22,8 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from fedran.bench.results.result import TaskRecord, read_record, record_fields
-from fedran.methods.protocol import Method, Spec
+from fedran.methods.base import BaseMethod
+from fedran.methods.protocol import Spec
 from fedran.wire.container import pack, unpack
 from fedran.wire.files import write_atomically
 from fedran.wire.validation import FILE_LIMITS
@@ -87,7 +88,7 @@ class Checkpoint:
         assert self.path is not None
         return self.path.with_name(f"{self.path.name}.parts")
 
-    def load(self, method: Method[Any], spec: Spec, seed: int) -> RunState | None:
+    def load(self, method: BaseMethod, spec: Spec, seed: int) -> RunState | None:
         """The saved state, or None if there is no complete and undamaged one."""
         if self.path is None or not self.path.exists():
             return None
@@ -110,7 +111,7 @@ class Checkpoint:
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, OSError):
             return None  # incomplete, damaged or of another kind: the run starts again
 
-    def save(self, method: Method[Any], current: RunState) -> None:
+    def save(self, method: BaseMethod, current: RunState) -> None:
         """Write the state, unless the last save is too recent."""
         if self.path is None or time.monotonic() - self._last < self.seconds:
             return

@@ -32,8 +32,8 @@ from fedran.core.exact_sum import ExactSum
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.images import EncodedImages, cached_backbone
 from fedran.data.stream import Stream
-from fedran.methods.base import require_method
-from fedran.methods.protocol import ClientData, Method, Spec
+from fedran.methods.base import BaseMethod, require_method
+from fedran.methods.protocol import ClientData, Spec
 
 _with_pixels = lru_cache(maxsize=2)(as_images)
 """A dataset with its images decoded, once per process."""
@@ -46,7 +46,7 @@ class PreparedJob:
     """One method on one stream of one dataset, ready to run, and its names in tables."""
 
     key: str
-    method: Method[Any]
+    method: BaseMethod
     dataset: Dataset
     stream: Stream
     seed: int = 0

@@ -114,9 +114,6 @@ class PromptedMethod(FedAvg, ABC):
         file = path / "model.safetensors" if path.is_dir() else path
         return hashlib.sha256(file.read_bytes()).hexdigest()
 
-    def formula(self, in_features: int, n_classes: int) -> int | None:
-        """None: no paper counts the bytes of these methods on this network."""
-
     @abstractmethod
     def first_trained(self, task: int, known: int) -> dict[str, int]:
         """For each tensor that is trained in a task: its first trained row.

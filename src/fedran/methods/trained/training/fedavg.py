@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label, canonical, label_array
+from fedran.methods.base import BaseMethod
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights
 from fedran.methods.trained.training.local_training import (
@@ -35,7 +35,7 @@ from fedran.methods.trained.training.messages import (
 from fedran.methods.trained.training.rows import Rows, client_rows
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import Averaging, average, check_weights
-from fedran.settings import Settings, at_least, share
+from fedran.settings import at_least, share
 from fedran.wire.validation import FILE_LIMITS, Header
 
 GLOBAL, LOCAL, CLOSING = "global-model", "local-model", "closing"
@@ -43,7 +43,7 @@ GLOBAL, LOCAL, CLOSING = "global-model", "local-model", "closing"
 
 
 @dataclass(frozen=True)
-class FedAvg(Settings, ABC):
+class FedAvg(BaseMethod, ABC):
     """Rounds of local training and averaging. A subclass says what is trained and how.
 
     In a round every participant receives the global model, trains on its rows of the task and
@@ -125,8 +125,7 @@ class FedAvg(Settings, ABC):
 
     def params(self) -> dict[str, Any]:
         """The settings, without those that only say where and how torch computes."""
-        names = [f.name for f in fields(self) if f.name not in ("device", "execution")]
-        return {name: getattr(self, name) for name in names}
+        return {name: value for name, value in super().params().items() if name != "execution"}
 
     def rounds(self, task: int) -> int:
         """Training rounds, plus the closing round."""
@@ -196,9 +195,6 @@ class FedAvg(Settings, ABC):
             raise ValueError("nothing to predict with: no task was aggregated yet")
         best = self.scores(state, X).argmax(1).cpu().numpy()
         return label_array(state.classes)[best]
-
-    def gram(self, state: ServerState) -> tuple[Callable[[Any], Any], Any] | None:
-        """None: there is no Gram to compare."""
 
     def dump(self, state: ServerState) -> bytes:
         """The server's state as bytes."""
