@@ -1,5 +1,8 @@
 """Recorded steps give the numbers of plain ones, whichever client and round replays them."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -8,7 +11,7 @@ from fedran.methods.registry import make_method
 from fedran.methods.trained.training import recorded
 from fedran.methods.trained.training.local_training import Schedule, cross_entropy, fit
 from fedran.methods.trained.training.networks import build
-from fedran.methods.trained.training.recorded import RecordedStep
+from fedran.methods.trained.training.recorded import RecordedStep, Replays
 from fedran.methods.trained.training.rows import Rows
 from fedran.methods.trained.training.weights import copy_weights
 from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
@@ -77,10 +80,23 @@ def test_recording_leaves_weights_statistics_and_momentum_unchanged(on_cpu):
     assert not same(copy_weights(network), before)
 
 
-def test_few_recorded_steps_are_kept(on_cpu):
-    for seed in range(recorded.MOST_STEPS + 2):
-        dumped("finetune", "recorded", {"network": "small", "n_rounds": 1, "lr": 0.01 + seed / 99})
-    assert len(recorded._kept) == recorded.MOST_STEPS
+def test_few_recorded_steps_are_kept_and_the_others_hold_no_memory(on_cpu, monkeypatch):
+    made = weakref.WeakSet()
+    begin = Replays.__init__
+
+    def count(self, *args):
+        begin(self, *args)
+        made.add(self)
+
+    monkeypatch.setattr(Replays, "__init__", count)
+    gc.disable()  # as between two collections of a long run
+    try:
+        for seed in range(recorded.MOST_STEPS + 2):
+            changed = {"n_rounds": 1, "lr": 0.01 + seed / 99}
+            dumped("finetune", "recorded", {"network": "small", **changed})
+    finally:
+        gc.enable()
+    assert len(made) == len(recorded._kept) == recorded.MOST_STEPS
 
 
 def test_only_a_gpu_records_steps():

@@ -7,6 +7,7 @@ writes fixed addresses, so a batch is copied into fixed tensors before each repl
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -92,10 +93,16 @@ def require_gpu(execution: str, device: str) -> None:
 
 
 def kept_step(key: Any, most: int, make: Callable[[], S]) -> S:
-    """The step that is kept under this key, or a new one in the place of the oldest of ``most``."""
+    """The step that is kept under this key, or a new one in the place of the oldest of ``most``.
+
+    The memory of the oldest returns to the GPU. A step refers to itself through its recording, so
+    only the garbage collector ends it.
+    """
     if key not in _kept:
         while len(_kept) >= most:
             del _kept[next(iter(_kept))]
+        gc.collect()
+        torch.cuda.empty_cache()
         _kept[key] = make()
     return _kept[key]
 
