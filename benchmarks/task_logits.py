@@ -2,12 +2,17 @@
 
     FEDRAN_DATA=... python benchmarks/task_logits.py
     FEDRAN_DATA=... python benchmarks/task_logits.py --dataset vtab50-vit_ti16 --batch 32
+    FEDRAN_DATA=... python benchmarks/task_logits.py --split
 
 Prompt methods train the logits of a task's own classes against each other, never against those of
 other tasks. This measures what that costs where features do not change: the head of the prompt
 methods alone, on features of ViT-Ti. Tasks have ten classes. A fifth of the training rows of every
 class is held out. Test rows are never read. One line of a Markdown table per classifier: accuracy
 within the classes of the row's own task, and among all classes. About a minute on one core.
+
+``--split`` measures instead what the division of the rows among five clients costs, for three beta.
+The second line of each takes from the scores of every task their mean over the task's classes. That
+changes nothing within a task, so what it gains was lost between tasks.
 """
 
 from __future__ import annotations
@@ -73,6 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--dataset", default="cifar100-vit_ti16")
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--split", action="store_true", help="heads of five clients, by beta")
     args = parser.parse_args()
     X, y = training_rows(args.dataset)
     kept, held_out = split(y)
@@ -95,6 +101,19 @@ def main() -> None:
     print("| classifier | clients | within the task | all classes |\n|---|---|---|---|")
     means = np.stack([X[y == c].mean(0) for c in order])
     show("nearest class mean", 5, X_test @ (means / np.linalg.norm(means, axis=1)[:, None]).T)
+    if args.split:
+        for beta in (0.1, 0.5, 1.0):
+            stream = make_stream(y, n_tasks=n_tasks, n_clients=5, beta=beta, seed=SEED)
+            method = HeadOnly(head_lr=0.002, batch=args.batch, **FEDERATED)
+            scores = trained_scores(method, X, y, stream, X_test)
+            show(f"head, task by task, beta {beta:g}", 5, scores)
+            task_means = scores.reshape(len(scores), n_tasks, PER_TASK).mean(2)
+            show(
+                "the same, minus the mean score per task",
+                5,
+                scores - task_means.repeat(PER_TASK, 1),
+            )
+        return
     for clients, schedule in ((5, FEDERATED), (1, ALONE)):
         for rate in (0.0005, 0.002):
             method = HeadOnly(head_lr=rate, batch=args.batch, **schedule)

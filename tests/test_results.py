@@ -161,6 +161,17 @@ def test_the_table_of_prompt_methods_is_measured(results):
             assert shown in measured, (name, place)
 
 
+def test_figures_of_prompt_methods_with_beta_01_are_measured(results):
+    text = " ".join((ROOT / "docs/explanation/vit.md").read_text().split())
+    sentence = re.search(r"With beta 0\.1 (.+?) end at (.+?) on stream 1993", text)
+    names, shown = (re.split(", | and ", part) for part in sentence.groups())
+    at = {
+        r.label: r for r in results if r.stream["beta"] == 0.1 and r.dataset == "cifar100-vit_ti16"
+    }
+    assert len(names) == 3
+    assert shown == [f"{at[name].A_avg:.1f} / {at[name].A_T:.1f}" for name in names]
+
+
 def test_the_budget_table_is_measured(results):
     text = (ROOT / "docs/how-to/budget.md").read_text()
     rows = re.findall(r"^\| ([\d.]+) MiB \| (.+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.M)
@@ -191,7 +202,8 @@ def test_the_readme_repeats_the_speed_up_of_the_results_page():
     ((full, with_pass),) = re.findall(r"at 100 rounds ([\d.]+)x, ([\d.]+)x with its forward", page)
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert f"need {full} times FedRAN's time" in readme
-    assert f"or {with_pass} times if the time to compute FedRAN's features counts" in readme
+    computing = "if the time to compute FedRAN's features on two CPU cores counts"
+    assert f"or {with_pass} times {computing}" in readme
 
 
 def test_every_result_of_one_file_uses_the_same_streams(results):

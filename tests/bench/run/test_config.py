@@ -42,7 +42,7 @@ COMMITTED = {
     "paper/vit_finetuned_vtab": 3 * 5,
     "paper/vit_prompts": 8,
     "paper/vit_prompts_published": 3,
-    "paper/vit_prompts_central": 13,
+    "paper/vit_prompts_central": 14,
     "paper/vit_prompts_vtab": 3 * 7,
     "paper/vtab": 9 * 21,
     "paper/vtab_vit_ti": 3 * 5,
