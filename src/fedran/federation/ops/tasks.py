@@ -211,8 +211,8 @@ def _finish(
         database.set_run(run.run_id, task, run.status, run.received, run.sent)
         states = [known.state for known in database.tasks() if known.task == task]
         waiting = sorted(c for c, t in database.quarantine() if base_task(t) == task)
-        sizes = database.upload_sizes()
-    payload = sum(size for _, name, size, *_ in sizes if base_task(name) == task)
+        uploads = database.upload_lines()
+    payload = sum(size for _, name, size, *_ in uploads if base_task(name) == task)
     transport = "transport not measured"
     if run.received + run.sent:
         transport = f"transport {human_bytes(run.received)} in, {human_bytes(run.sent)} out"

@@ -19,12 +19,9 @@ from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import (
-    COHORT,
     SUM,
     Statement,
     UploadId,
-    base_task,
-    is_cohort,
 )
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.server.schema import (
@@ -32,7 +29,6 @@ from fedran.federation.server.schema import (
     MIGRATIONS,
     SNAPSHOTS,
     Charge,
-    Cohort,
     Run,
     SolvedHead,
     Task,
@@ -120,35 +116,13 @@ class Database(SqliteFile):
         """Accepted uploads in order of acceptance."""
         return self._entries(Upload, "uploads", "ORDER BY number")
 
-    def upload_sizes(self) -> list[tuple[str, str, int, int, str]]:
-        """Client, task, bytes, rows and digest of all accepted uploads, without verification.
+    def upload_lines(self) -> list[tuple[Any, ...]]:
+        """Client, task, bytes, rows, digest, and classes and members as JSON, oldest first.
 
-        For a status, which is shown every few seconds.
+        Checksums are not verified: this is for a status, which is shown every few seconds.
         """
-        found = self.query("SELECT client, task, bytes, rows, digest FROM uploads ORDER BY number")
-        return [(client, task, size, rows, digest) for client, task, size, rows, digest in found]
-
-    def upload_lists(self) -> list[tuple[str, str, str]]:
-        """Per client: classes and members of all its uploads as JSON.
-
-        Checksums are not verified.
-        """
-        query = (
-            "SELECT client, '[' || group_concat(classes) || ']', "
-            "'[' || coalesce(group_concat(nullif(members, '[]')), '') || ']' "
-            "FROM uploads GROUP BY client"
-        )
-        return [(client, classes, members) for client, classes, members in self.query(query)]
-
-    def cohorts(self) -> list[Cohort]:
-        """Every secure sum, oldest first. Checksums are not verified."""
-        columns = "client, task, members, rows"
-        query = f"SELECT {columns} FROM uploads WHERE client LIKE ? ORDER BY number"  # noqa: S608
-        return [
-            Cohort(client, base_task(task), [member for member, _ in json.loads(members)], rows)
-            for client, task, members, rows in self.query(query, [f"{COHORT}%"])
-            if is_cohort(client)
-        ]
+        columns = "client, task, bytes, rows, digest, classes, members"
+        return self.query(f"SELECT {columns} FROM uploads ORDER BY number")  # noqa: S608
 
     def count(self) -> int:
         """Number of accepted uploads."""

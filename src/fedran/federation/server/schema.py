@@ -219,14 +219,3 @@ class Run:
     status: str
     received: int
     sent: int
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """A secure sum that the server has."""
-
-    cohort: str
-    """The client under whose name it is stored."""
-    task: str
-    members: list[str]
-    rows: int

@@ -8,7 +8,7 @@ from typing import Literal
 
 from fedran.federation.secure.attempt import STAGES, Stage
 from fedran.federation.server.influence import InfluenceTable
-from fedran.federation.server.schema import Cohort, SolvedHead
+from fedran.federation.server.schema import SolvedHead
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,19 @@ class SumStatus:
 
 
 @dataclass(frozen=True)
+class Cohort:
+    """A secure sum that the server has."""
+
+    cohort: str
+    """The client under whose name it is stored."""
+    task: str
+    members: list[str]
+    rows: int
+
+
+@dataclass(frozen=True)
 class TaskStatus:
-    """One task, from the event log."""
+    """One task."""
 
     task: str
     state: str
@@ -110,7 +121,7 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class SiteStatus:
-    """One site, from the roster, the event log and Flower."""
+    """One site."""
 
     client: str
     in_roster: bool

@@ -11,7 +11,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,10 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.coordinator import FOLDER as SUMS
 from fedran.federation.secure.pinning import roster_fingerprint
 from fedran.federation.server.database import Database
-from fedran.federation.server.events import EventLog
 from fedran.federation.server.influence import Influence, InfluenceTable
-from fedran.federation.server.ledger import Ledger, over_budget, spent
-from fedran.federation.server.schema import Charge, Cohort, Run, SolvedHead, Task, Waiting
+from fedran.federation.server.ledger import over_budget, spent
+from fedran.federation.server.schema import Charge, Run, Task, Waiting
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
-from fedran.federation.status.counts import Connections, Counts, Event, SiteCounts, TaskCounts
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import (
     HeldStatus,
@@ -38,6 +36,7 @@ from fedran.federation.status.model import (
     SumStatus,
     TaskStatus,
 )
+from fedran.federation.status.stored import Connections, Event, SiteCounts, Stored, TaskCounts
 from fedran.wire.files import read_json_object
 
 GRACE = 60.0
@@ -66,11 +65,10 @@ class Reader:
         connections = Connections.read(stored.flower, oldest, stored.seen)
         expires = certificate_expiry(self.folder / "tls" / "server.crt")
         notes += self._warnings(now, connections, expires)
-        counts = stored.counts
         known = {task.task: task for task in stored.tasks}
-        names = list(dict.fromkeys((*known, *counts.tasks)))
+        names = list(dict.fromkeys((*known, *stored.by_task)))
         secure, roster = self.settings.privacy != "none", self._roster(notes)
-        uploaded = counts.sites.keys()
+        uploaded = stored.by_site.keys()
         if roster is None:  # nobody counts as removed
             members = {client for client in uploaded if not is_cohort(client)}
         else:
@@ -89,13 +87,13 @@ class Reader:
             nodes=connections.online,
             records=stored.records,
             disk_bytes=disk_bytes(self.state),
-            payload=sum(site.bytes for site in counts.sites.values()),
+            payload=sum(site.bytes for site in stored.by_site.values()),
             transport=_sum_of_bytes(stored.runs, "received", "sent"),
             head=stored.heads[-1] if stored.heads and stored.records else None,
             tasks=[_task(stored, name, known.get(name), active) for name in reversed(names)],
             sites=sites,
             quarantine=self._quarantine(stored.quarantine),
-            problems=_problems(counts.problems),
+            problems=_problems(stored.problems),
             history=stored.heads[-MAX_HEADS:],
             certificate_expires=expires,
             notes=notes,
@@ -196,29 +194,14 @@ class Reader:
 
     def _read_database(self, notes: list[str]) -> Stored:
         """The tables that a status needs; empty before the first start of the server."""
-        found = Stored()
         try:
             with closing(Database(self.state, read_only=True)) as database:
-                found.flower, found.seen = database.fact("flower"), database.seen()
-                found.held, found.influence = database.fact("held"), database.fact("influence")
-                found.epoch = database.fact("epoch")
-                found.heads, found.runs = database.heads(), database.runs()
-                found.quarantine = list(database.quarantine().values())
-                found.tasks, found.records = database.tasks(), database.count()
-                found.counts.add_uploads(database.upload_sizes(), database.upload_lists())
-                found.cohorts = database.cohorts()
-                found.ledger = database.ledger()
-                found.unfinished = Ledger(database).members_of_unfinished()
-                found.counts.add_cohorts(found.cohorts)
-                found.counts.add_forgotten(database.tombstones())
-                for event in EventLog(database).read(without="accepted"):
-                    found.counts.add_event(event)
+                return Stored.read(database)
         except FileNotFoundError:
             return Stored()
         except OSError as reason:
             notes.append(f"The database cannot be read: {reason}")
             return Stored(records=None)
-        return found
 
     def _quarantine(self, waiting: list[Waiting]) -> list[Problem]:
         """Uploads in quarantine, each with the command that accepts it."""
@@ -232,26 +215,6 @@ class Reader:
             problem = Problem(upload.at, *who, "quarantined", upload.reason, verified=True)
             found.append(replace(problem, command=accept, other_command=reject))
         return found
-
-
-@dataclass
-class Stored:
-    """What a status needs of the database."""
-
-    records: int | None = 0
-    counts: Counts = field(default_factory=Counts)
-    tasks: list[Task] = field(default_factory=list)
-    heads: list[SolvedHead] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
-    quarantine: list[Waiting] = field(default_factory=list)
-    seen: dict[str, float] = field(default_factory=dict)
-    cohorts: list[Cohort] = field(default_factory=list)
-    ledger: list[Charge] = field(default_factory=list)
-    unfinished: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    flower: str = ""
-    held: str = ""
-    influence: str = ""
-    epoch: str = ""
 
 
 def disk_bytes(folder: Path) -> int:
@@ -276,11 +239,11 @@ def _influence(content: str) -> InfluenceTable | None:
 def _task(
     stored: Stored, name: str, task: Task | None, active: dict[str, Any] | None
 ) -> TaskStatus:
-    counted = stored.counts.tasks.get(name, TaskCounts())
+    counted = stored.by_task.get(name, TaskCounts())
     waiting = set(task.asked) - counted.answered.keys() if task else set()
     declined = {
         client: reason
-        for client, (at, reason) in stored.counts.declined.get(name, {}).items()
+        for client, (at, reason) in stored.declined.get(name, {}).items()
         if task and client in waiting and at >= task.opened - 0.001  # events are rounded
     }
     state = task.state if task else "unknown"
@@ -297,7 +260,7 @@ def _task(
         answered=counted.answered,
         missing=sorted(waiting - declined.keys()),
         declined=declined,
-        failed=sorted(stored.counts.failed.get(name, set()) & declined.keys()),
+        failed=sorted(stored.failed.get(name, set()) & declined.keys()),
         uploads=counted.uploads,
         refused=counted.refused,
         quarantined=sum(base_task(upload.task) == name for upload in stored.quarantine),
@@ -320,7 +283,7 @@ def _sum_of_bytes(runs: list[Run], *names: str) -> int | None:
 
 
 def _site(stored: Stored, connections: Connections, client: str, in_roster: bool) -> SiteStatus:
-    counted = stored.counts.sites.get(client, SiteCounts())
+    counted = stored.by_site.get(client, SiteCounts())
     times = (stored.seen.get(client), connections.last_seen(client))
     opened = [task.task for task in stored.tasks if task.task in counted.tasks]
     return SiteStatus(

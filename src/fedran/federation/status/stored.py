@@ -1,19 +1,23 @@
-"""What a status is computed from: uploads and events, counted by task and by site, and who is
-connected.
+"""What a status is computed from: the tables of the database, uploads and events counted by task
+and by site, and who is connected.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from fedran.federation.protocol.identity import base_task, is_cohort
-from fedran.federation.server.schema import Cohort, Tombstone
+from fedran.federation.server.database import Database
+from fedran.federation.server.events import EventLog
+from fedran.federation.server.ledger import Ledger
+from fedran.federation.server.schema import Charge, Run, SolvedHead, Task, Waiting
+from fedran.federation.status.model import Cohort
 
 Event = dict[str, Any]
 
@@ -44,68 +48,88 @@ class SiteCounts:
     """Those of its accepted uploads, in order of acceptance."""
 
 
-class Counts:
-    """What uploads and events say. Unsigned messages never count for a site or create a task."""
+@dataclass
+class Stored:
+    """What the database says. Unsigned messages never count for a site or create a task."""
 
-    def __init__(self) -> None:
-        self.tasks: defaultdict[str, TaskCounts] = defaultdict(TaskCounts)
-        self.sites: defaultdict[str, SiteCounts] = defaultdict(SiteCounts)
-        self.declined: dict[str, dict[str, tuple[float, str]]] = {}
-        """Task -> site -> when and why it had nothing to send, as it said itself."""
-        self.failed: dict[str, set[str]] = {}
-        """Task -> sites that had rows but could not make an upload, as they said themselves."""
-        self.problems: list[Event] = []
-        self.accepted: set[str] = set()
-        """Digests of accepted uploads."""
+    records: int | None = 0
+    """Accepted uploads; None if the database cannot be read."""
+    tasks: list[Task] = field(default_factory=list)
+    heads: list[SolvedHead] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    quarantine: list[Waiting] = field(default_factory=list)
+    seen: dict[str, float] = field(default_factory=dict)
+    ledger: list[Charge] = field(default_factory=list)
+    unfinished: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    flower: str = ""
+    held: str = ""
+    influence: str = ""
+    epoch: str = ""
+    cohorts: list[Cohort] = field(default_factory=list)
+    by_task: defaultdict[str, TaskCounts] = field(default_factory=lambda: defaultdict(TaskCounts))
+    by_site: defaultdict[str, SiteCounts] = field(default_factory=lambda: defaultdict(SiteCounts))
+    declined: dict[str, dict[str, tuple[float, str]]] = field(default_factory=dict)
+    """Task -> site -> when and why it had nothing to send, as it said itself."""
+    failed: dict[str, set[str]] = field(default_factory=dict)
+    """Task -> sites that had rows but could not make an upload, as they said themselves."""
+    problems: list[Event] = field(default_factory=list)
+    accepted: set[str] = field(default_factory=set)
+    """Digests of accepted uploads."""
 
-    def add_uploads(
-        self,
-        sizes: Iterable[tuple[str, str, int, int, str]],
-        lists: Iterable[tuple[str, str, str]],
-    ) -> None:
-        """Count accepted uploads, as ``upload_sizes`` and ``upload_lists`` describe them."""
-        for client, name, size, rows, digest in sizes:
-            self.accepted.add(digest)
-            of_task = self.tasks[base_task(name)]
-            of_task.uploads += 1
-            of_task.rows += rows
-            of_task.payload += size
-            of_task.answered[client] = "accepted"
-            of_site = self.sites[client]
-            of_site.uploads += 1
-            of_site.rows += rows
-            of_site.bytes += size
-            of_site.tasks[base_task(name)] = None
-        for client, classes, members in lists:
-            of_site = self.sites[client]
-            of_site.members = sum(map(len, json.loads(members)))
-            totals = of_site.classes
-            for upload in json.loads(classes):
-                for label, n in upload:
-                    totals[label] = totals.get(label, 0) + n
-
-    def add_cohorts(self, cohorts: Iterable[Cohort]) -> None:
-        """Count the members of secure sums, whose uploads were counted for their cohort."""
-        for found in cohorts:
-            of_task = self.tasks[found.task]
-            of_task.answered.pop(found.cohort, None)
-            of_task.uploads += len(found.members) - 1
-            for member in found.members:
-                of_task.answered[member] = "accepted"
-                self.sites[member].uploads += 1
-                self.sites[member].tasks[found.task] = None
-
-    def add_forgotten(self, tombstones: Iterable[Tombstone]) -> None:
-        """Note forgotten uploads. Nothing is expected from their sites any more.
-
-        The members of a forgotten cohort may make another sum.
-        """
-        for tombstone in tombstones:
-            if not is_cohort(tombstone.client):
-                of_task = self.tasks[base_task(tombstone.task)]
+    @classmethod
+    def read(cls, database: Database) -> Stored:
+        """Read the tables, and count."""
+        found = cls(
+            database.count(),
+            database.tasks(),
+            database.heads(),
+            database.runs(),
+            list(database.quarantine().values()),
+            database.seen(),
+            database.ledger(),
+            Ledger(database).members_of_unfinished(),
+            database.fact("flower"),
+            database.fact("held"),
+            database.fact("influence"),
+            database.fact("epoch"),
+        )
+        for client, task, size, rows, digest, classes, members in database.upload_lines():
+            found.accepted.add(digest)
+            found._add_upload(client, base_task(task), size, rows, json.loads(members))
+            totals = found.by_site[client].classes
+            for label, n in json.loads(classes):
+                totals[label] += n
+        for tombstone in database.tombstones():  # nothing is expected from their sites any more
+            if not is_cohort(tombstone.client):  # its members may make another sum
+                of_task = found.by_task[base_task(tombstone.task)]
                 of_task.answered.setdefault(tombstone.client, "forgotten")
+        for event in EventLog(database).read(without="accepted"):
+            found._add_event(event)
+        return found
 
-    def add_event(self, event: Event) -> None:
+    def _add_upload(
+        self, client: str, task: str, size: int, rows: int, members: list[list[str]]
+    ) -> None:
+        """Count an accepted upload: a secure sum for its members, any other for its sender."""
+        cohort = [member for member, _ in members] if is_cohort(client) else []
+        if cohort:
+            self.cohorts.append(Cohort(client, task, cohort, rows))
+        of_task, of_site = self.by_task[task], self.by_site[client]
+        of_task.rows += rows
+        of_task.payload += size
+        of_site.uploads += 1
+        of_site.rows += rows
+        of_site.bytes += size
+        of_site.members += len(members)
+        of_site.tasks[task] = None
+        of_task.uploads += len(cohort) or 1
+        for member in cohort or [client]:
+            of_task.answered[member] = "accepted"
+        for member in cohort:
+            self.by_site[member].uploads += 1
+            self.by_site[member].tasks[task] = None
+
+    def _add_event(self, event: Event) -> None:
         """Count an upload that was not accepted, or a site that had nothing to send."""
         client, task = str(event.get("client")), base_task(str(event.get("task")))
         if event["event"] == "declined":
@@ -121,11 +145,11 @@ class Counts:
             self.problems.append(event)
         if event.get("verified") is not True:
             return
-        of_task, size = self.tasks[task], event["bytes"]
+        of_task, size = self.by_task[task], event["bytes"]
         counted = outcome == "quarantined" and event.get("digest") in self.accepted
         if not counted and not event.get("released"):  # a decision moves no bytes
             of_task.payload += size
-            self.sites[client].bytes += size
+            self.by_site[client].bytes += size
         if of_task.answered.get(client) not in ("accepted", "duplicate", "forgotten"):
             of_task.answered[client] = str(outcome)
         of_task.refused += outcome == "refused"
