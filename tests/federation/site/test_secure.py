@@ -24,7 +24,14 @@ from fedran.federation.site.secure import CANNOT_ADD, MAX_CONTENTS, NoContributi
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.site.upload import Site
 from fedran.federation.status.terminal import print_site
-from helpers.secure_federation import D, PrivateFederation, SecureFederation, requests_in, rows
+from helpers.secure_federation import (
+    CLASSES,
+    D,
+    PrivateFederation,
+    SecureFederation,
+    requests_in,
+    rows,
+)
 
 
 @pytest.fixture
@@ -95,15 +102,63 @@ def test_a_refused_task_is_in_the_status_of_the_site_and_concerns_no_other_task(
     assert "june: secure sum, attempt 1" in text
 
 
-@pytest.mark.parametrize("changes", [{"max_rows": 41}, {"max_rows": 39}, {"classes": [0, 1, 2, 3]}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_rows": 41},
+        {"max_rows": 39},
+        {"classes": CLASSES[:-1]},
+        {"classes": [*CLASSES[1:], 7, 8]},
+        {"classes": [*map(str, CLASSES), 7]},
+        {"classes": [*CLASSES, 7], "max_rows": 41},
+    ],
+)
 def test_a_server_that_changes_its_limits_learns_nothing_about_the_rows(three, changes):
     """A site has 40 rows. The first refusal of a series of limits would tell."""
     advertise(three, 1, max_rows=1000)
-    with pytest.raises(Refused, match="the classes and max_rows of the first request"):
+    with pytest.raises(Refused, match="the max_rows and at least the classes of the last request"):
         advertise(three, 2, **changes)
     advertise(three, 3, max_rows=1000)
     assert three.files("site-1").retry("may") == ()
     advertise(three, 4, max_rows=41)
+
+
+def test_classes_can_be_added_without_the_operator_and_not_taken_away(three):
+    advertise(three, 1)
+    made = []
+    for number in range(2, MAX_CONTENTS + 1):
+        advertise(three, number, classes=[*range(number + 1), "new"])
+        made.append(three.files("site-1").vector("may"))
+    assert len({len(vector) for vector in made}) > 1
+    with pytest.raises(Refused, match="at least the classes of the last request"):
+        advertise(three, 20)
+    with pytest.raises(Refused, match="expected one of the first 10 for this task, got another"):
+        advertise(three, 21, classes=[*range(30), "new"])
+
+
+def test_added_classes_do_not_end_a_refusal(three):
+    """Otherwise a server could add one class after the other, and see when the site agrees."""
+    put_strange_rows(three, "label")
+    for number, classes in enumerate((CLASSES, [*CLASSES, 9], [*range(30)]), 1):
+        with pytest.raises(NoContribution, match=CANNOT_ADD):
+            advertise(three, number, classes=classes)
+    three.files("site-1").retry("may")
+    advertise(three, 4, classes=[*CLASSES, 9])
+
+
+def test_a_new_class_needs_only_the_operator_of_the_site_that_brings_it(three):
+    X, y = rows(2)
+    y[:6] = 9
+    three.put("site-3", "may", X, y)
+    assert three.run("may") == "short"
+    assert three.run("may", classes=[*CLASSES, 9]) == "short"
+    three.files("site-3").retry("may")
+    assert three.run("may", classes=[*CLASSES, 9]) == "complete"
+    with three.store(classes=[*CLASSES, 9]) as store:
+        (total,) = store.database.uploads()
+    exact = three.exact("may")
+    assert dict(total.classes) == dict(zip(exact.classes, exact.counts, strict=True))
+    assert dict(total.classes)[9] == 6
 
 
 def test_a_server_cannot_ask_with_one_test_matrix_or_feature_map_after_the_other(three):

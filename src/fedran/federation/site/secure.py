@@ -198,15 +198,16 @@ class Participant:
 
         Whether rows fit is one bit about them. A server that could ask with one limit after the
         other would find out their number and classes, and with one test matrix after the other
-        the size of their sketch. With noise, no refusal depends on the rows.
+        the size of their sketch. With noise, no refusal depends on the rows. Classes may be added
+        to the list: labels that were in it still are, so the answer tells nothing new.
         """
         if content.noise is not None:
             return
-        limits = _limits(content)
-        if (note.get("limits") or limits) != limits:
+        max_rows, *classes = note.get("limits") or _limits(content)
+        if max_rows != content.max_rows or not set(classes) <= set(content.classes):
             raise Refused(
                 "content",
-                "the classes and max_rows of the first request for this task",
+                "the max_rows and at least the classes of the last request for this task",
                 "others",
                 hint="`fedran federation repeat` at this site accepts them",
             )

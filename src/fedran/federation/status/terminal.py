@@ -257,7 +257,8 @@ def print_site(report: SiteReport, console: Console) -> None:
         if found.code == "refused":
             console.print(
                 f"  [bold]{escape(found.task)}[/]: [bold red]this site refuses[/], and tells the "
-                f"server no reason: {escape(found.reason)}. `fedran federation repeat` tries again",
+                f"server no reason: {escape(found.reason)}. When rows or list are corrected, "
+                f"`fedran federation repeat SITE {escape(found.task)}` tries again",
                 soft_wrap=True,
             )
             continue
