@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedran.core.errors import Refused
-from fedran.federation.ops.budget import recharge
+from fedran.federation.ops.sums import recharge
 from fedran.federation.protocol.transport import message_content
 from fedran.federation.secure import unmasking
 from fedran.federation.secure.attempt import AttemptFailed, Stage

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedran.cli.federation import app
 from fedran.core.errors import Refused
-from fedran.federation.ops.budget import OverBudget, recharge
+from fedran.federation.ops.sums import OverBudget, recharge
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.secure.contribution import read_sent
 from fedran.federation.server import secure_round

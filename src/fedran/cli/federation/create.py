@@ -211,7 +211,7 @@ def add(
     """Admit a site to the server, or a member to an edge. No restart is needed."""
     from fedran.federation.edge.folder import add_member
     from fedran.federation.ops.enrolment import Enrolment, add_edge_member, add_site
-    from fedran.federation.ops.trust import show_roster
+    from fedran.federation.ops.sums import show_roster
 
     site = Enrolment.load(enrolment)
     if (folder / "site.toml").is_file():
@@ -253,7 +253,7 @@ def roster(
     telephone. A site takes part only with the roster that it has pinned. The
     exit code is 1 at a site that has not pinned the roster.
     """
-    from fedran.federation.ops.trust import show_roster, trust_roster
+    from fedran.federation.ops.sums import show_roster, trust_roster
 
     found = trust_roster(folder, trust, file) if trust else show_roster(folder, file)
     for client, key in sorted(found.clients.items()):

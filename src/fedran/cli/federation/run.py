@@ -87,7 +87,7 @@ def recharge(
     Needed where the sum of a task was charged to the privacy budget and its sites cannot finish it,
     or where it was forgotten. The exit code is 1 if nobody agreed.
     """
-    from fedran.federation.ops.budget import recharge as run
+    from fedran.federation.ops.sums import recharge as run
 
     cost = run(find_server(folder), task, agreed=False)
     if cost.sites:

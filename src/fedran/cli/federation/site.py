@@ -28,7 +28,7 @@ def repeat(
     The second is needed after another site was forgotten, or after this site corrected its rows.
     Whoever has seen both sums knows the difference between them.
     """
-    from fedran.federation.ops.trust import repeat_sum
+    from fedran.federation.ops.sums import repeat_sum
 
     earlier = repeat_sum(find_site(folder), task, another=another_sum)
     if another_sum:

@@ -107,7 +107,10 @@ class Edge:
         self.revisions: dict[UploadId, int] = {}
         self.forgotten: set[UploadId] = set()
         """Clients and tasks whose uploads the server's owner removed."""
-        self._checker: _Checker | None = None
+        self._kind = ""
+        """Of the uploads so far, which must be of one kind; empty before the first."""
+        self._aggregator: Aggregator | None = None
+        """Checks which uploads can be added to the first one. It keeps none of them."""
         self.database = Database(self.folder)
         try:
             self._read_database()
@@ -145,14 +148,16 @@ class Edge:
             if message.fingerprint is None or message.fingerprint.hash != statement.fingerprint:
                 expected = "the fingerprint of the message, as signed"
                 raise Refused("fingerprint", expected, statement.fingerprint)
-            checker = self._checker or self._make_checker(message)
-            checker.check(message, client=statement.client, task=statement.task)
+            if self._kind not in ("", _kind(message)):
+                expected = f"a {self._kind}, as the other members sent"
+                raise Refused("message", expected, f"a {_kind(message)}")
+            aggregator = self._aggregator or self._aggregator_for(message)
+            aggregator.check(message, client=statement.client, task=statement.task)
             check_parts(statement, message)
             check_accounts(statement, message, upload)
         except Refused as reason:
             return Receipt.refusal(reason, *key, digest)
         self.database.add_upload(statement, message, blob)
-        self._checker = checker
         self._read_database()
         return Receipt(Code.ACCEPTED, *key, digest)
 
@@ -288,36 +293,25 @@ class Edge:
         self.covered = {member: upload.key for upload in uploads for member in upload.members}
         self.revisions = {upload.key: upload.revision for upload in uploads}
         self.forgotten = {(t.client, base_task(t.task)) for t in self.database.tombstones()}
-        if self._checker is None and uploads:
-            self._checker = self._make_checker(self.database.message(uploads[0]))
+        if self._aggregator is None and uploads:
+            first = self.database.message(uploads[0])
+            self._kind, self._aggregator = _kind(first), self._aggregator_for(first)
 
-    def _make_checker(self, first: Summary | Mixture) -> _Checker:
-        if self.offer is None:
-            return _Checker(first, first.fingerprint)
-        require_same(self.offer.fingerprint, first.fingerprint, "this site and its members")
-        kind = type(first).__name__.lower()
-        if kind != self.offer.message:
-            raise Refused("message", f"a {self.offer.message}", f"a {kind}")
-        return _Checker(first, self.offer.fingerprint)
-
-
-class _Checker:
-    """Checks which messages can be added to the first one. It keeps none of them."""
-
-    def __init__(self, first: Summary | Mixture, fingerprint: Fingerprint | None) -> None:
-        self.kind = type(first)
+    def _aggregator_for(self, first: Summary | Mixture) -> Aggregator:
+        """An empty aggregator, which refuses what cannot be added to the first upload."""
+        if self.offer is not None:
+            require_same(self.offer.fingerprint, first.fingerprint, "this site and its members")
+            if _kind(first) != self.offer.message:
+                raise Refused("message", f"a {self.offer.message}", f"a {_kind(first)}")
         if isinstance(first, Mixture):
             # Mixtures fit any width, so an aggregator of the smallest one can check them.
             fields = {**first.fingerprint.fields, "M": 1, "seed": 0}
-            self.aggregator = Aggregator(1, fingerprint=Fingerprint(fields))
-        else:
-            self.aggregator = Aggregator(first.out_features, fingerprint=fingerprint)
+            return Aggregator(1, fingerprint=Fingerprint(fields))
+        return Aggregator(first.out_features, fingerprint=first.fingerprint)
 
-    def check(self, message: Summary | Mixture, *, client: str, task: str) -> None:
-        if not isinstance(message, self.kind):
-            expected = f"a {self.kind.__name__.lower()}, as the other members sent"
-            raise Refused("message", expected, f"a {type(message).__name__.lower()}")
-        self.aggregator.check(message, client=client, task=task)
+
+def _kind(message: Summary | Mixture) -> str:
+    return "mixture" if isinstance(message, Mixture) else "summary"
 
 
 def _encode_sum(messages: list[Summary | Mixture], budget: int | None) -> bytes:

@@ -17,8 +17,8 @@ from pathlib import Path
 from fedran.core.errors import MissingExtra
 from fedran.core.labels import Label, canonical
 from fedran.federation.ops import flower, owner
-from fedran.federation.ops.budget import require_budget
 from fedran.federation.ops.owner import FlowerRun
+from fedran.federation.ops.sums import require_budget
 from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.identity import base_task, check_task
 from fedran.federation.protocol.lockfile import lock_holder, locked

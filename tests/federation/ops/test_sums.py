@@ -11,7 +11,7 @@ from fedran.federation.ops.scaffold import (
     make_federation,
     make_site,
 )
-from fedran.federation.ops.trust import repeat_sum, show_roster, trust_roster
+from fedran.federation.ops.sums import repeat_sum, show_roster, trust_roster
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.settings import SitePaths
