@@ -108,7 +108,7 @@ def run(
     experiment = load_or_quick(config, method or [], dataset or [], overrides)
     console = Console()
     if dry_run:
-        lines, possible = list_runs(experiment, device)
+        lines, possible = list_runs(experiment, out, device)
         for line in lines:
             console.print(escape(line), highlight=False, soft_wrap=True)
         raise typer.Exit(0 if possible else 1)

@@ -55,6 +55,17 @@ def test_a_dry_run_lists_and_runs_nothing(config, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dry_run_names_what_is_already_done(config, tmp_path, capsys):
+    config()
+    assert main(["c.toml", "--set", "methods=fedncm", "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["c.toml", "--dry-run", "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    done = [line for line in lines if line.endswith(": already done")]
+    assert done == [line for line in lines if line.startswith("FedNCM")]
+    assert 0 < len(done) < len(lines)
+
+
 @pytest.mark.parametrize(
     ("override", "reason"),
     [

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.config, options.method, options.dataset, options.overrides
         )
         if options.dry_run:
-            lines, possible = list_runs(experiment, options.device)
+            lines, possible = list_runs(experiment, options.out, options.device)
             print("\n".join(lines))
             return 0 if possible else 1
         outcome = execute(

@@ -89,8 +89,7 @@ def execute(
             folder.mkdir(parents=True, exist_ok=True)
             if not os.access(folder, os.W_OK):  # found out now, not after the first run
                 raise PermissionError(f"{folder}: this folder cannot be written; name another one")
-    words = re.sub(r"[^A-Za-z0-9._-]+", "-", experiment.name).strip("-.")[:80]
-    file = out / f"{Path(experiment.source).stem or words or 'results'}.jsonl"
+    file = _results_file(experiment, out)
     reporter.trackers = [make_tracker(name, out) for name in trackers]
     try:
         known = finished(file)
@@ -128,22 +127,34 @@ def execute(
         reporter.tell_trackers("close")
 
 
-def list_runs(experiment: Experiment, device: str | None = None) -> tuple[list[str], bool]:
+def _results_file(experiment: Experiment, out: Path) -> Path:
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", experiment.name).strip("-.")[:80]
+    return out / f"{Path(experiment.source).stem or words or 'results'}.jsonl"
+
+
+def list_runs(
+    experiment: Experiment, out: Path, device: str | None = None
+) -> tuple[list[str], bool]:
     """One line per run, and notes on the datasets; and whether all runs are possible.
 
     Nothing runs. Data is opened and every stream is made, so that a missing file or an impossible
     split is found here. ValueError where no run is possible.
     """
-    planned = []
+    planned, lines = [], []
     notes: dict[str, None] = {}
+    known = finished(_results_file(experiment, out))
     for job in jobs(experiment, device):
         try:
-            notes[job.prepare().dataset.note] = None
+            prepared = job.prepare()
+            notes[prepared.dataset.note] = None
             planned.append(PlannedJob(job))
+            found = known.get(prepared.run_id)
+            done = found is not None and _complete(found, prepared)
+            lines.append(planned[-1].name + (": already done" if done else ""))
         except Exception as error:
             planned.append(PlannedJob(job, problem=one_line(error)))
+            lines.append(f"{planned[-1].name}: cannot run: {planned[-1].problem}")
     _require_one(planned)
-    lines = [p.name + (f": cannot run: {p.problem}" if p.problem else "") for p in planned]
     lines += [note for note in notes if note]
     return lines, not any(p.problem for p in planned)
 
