@@ -255,7 +255,7 @@ def defended(world: World, attack: Attack, folder: Path, rows: ValidationSet | N
     roster = Roster({f"site-{i + 1}": key.public for i, key in enumerate(world.keys)})
     roster.save(folder / "roster.toml")
     decisions: list[tuple[str, str]] = []
-    with closing(Store.open(world.settings, folder)) as store:
+    with closing(Store.open(folder, world.settings)) as store:
         forgotten: list[str] = []
         for task in range(TASKS):
             name = f"task-{task + 1}"

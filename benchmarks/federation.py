@@ -167,7 +167,7 @@ def many_uploads(folder, out):
     paths.settings_file.write_text('federation = "bench"\nin_features = 8\nout_features = 64\n')
     Roster(dict.fromkeys(names, key.public)).save(paths.roster)
     said = {"federation": "bench", "fingerprint": phi.fingerprint.hash}
-    with closing(Store.open(paths.settings(), folder)) as store, store.database.transaction():
+    with closing(Store.open(folder, paths.settings())) as store, store.database.transaction():
         for task in (f"task-{k:02d}" for k in range(20)):
             store.database.set_task(task, "complete", asked=names)
             for name in names:
@@ -176,7 +176,7 @@ def many_uploads(folder, out):
                 store.state.absorb(row, summary)
         store.snapshot()
     found = {}
-    with closing(Store.open(paths.settings(), folder)) as store:
+    with closing(Store.open(folder, paths.settings())) as store:
         extra, times = [f"new-{i}" for i in range(50)], []
         store.roster = Roster(dict.fromkeys((*names, *extra), key.public))
         for name in extra:
@@ -186,7 +186,7 @@ def many_uploads(folder, out):
             times.append(time.process_time() - start)
     found["one more upload"] = float(np.median(times))
     for what, act in (
-        ("open", lambda: Store.open(paths.settings(), folder).close()),
+        ("open", lambda: Store.open(folder, paths.settings()).close()),
         ("status", lambda: Reader(folder).read().to_json()),
         ("verify", lambda: verify_store(paths)),
     ):

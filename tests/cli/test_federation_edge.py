@@ -63,7 +63,7 @@ def test_two_members_one_edge_as_the_guide_says(cli, tmp_path):
         if name is not None:
             enrolment = str(tmp_path / name / "enrolment.toml")
             assert cli("federation", "add", hospital, enrolment, "--edge", "edge")[0] == 0
-        store = Store.open(server.settings(), server.folder)
+        store = Store.open(server.folder, server.settings())
         outcomes.append(store.receive(envelope).outcome)
         store.close()
     assert outcomes == ["refused", "refused", "accepted"]

@@ -75,7 +75,7 @@ def test_forgetting_a_member_asks_a_running_edge_for_a_revised_sum(tmp_path):
         wait_for(
             lambda: (fed.server.state / "head.fedran").read_bytes() != first, "a head without it"
         )
-    restored = Store.open(fed.server.settings(), fed.server.folder)
+    restored = Store.open(fed.server.folder, fed.server.settings())
     without = Store(tmp_path / "other", restored.settings, restored.roster)
     for envelope in restored.database.envelopes():
         assert without.receive(envelope).outcome == "accepted"

@@ -87,7 +87,7 @@ def test_a_server_killed_during_a_task_reaches_the_same_state_as_an_undisturbed_
         accepted = fed.events("upload", outcome="accepted")
         assert len({(e["client"], e["task"]) for e in accepted}) == 6
         settings = fed.server.settings()
-        restored = Store.open(settings, fed.server.folder)
+        restored = Store.open(fed.server.folder, settings)
         undisturbed = Store(tmp_path / "other", restored.settings, restored.roster)
         for record in restored.database.envelopes():
             assert undisturbed.receive(record).outcome == "accepted"

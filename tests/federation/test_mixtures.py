@@ -202,7 +202,7 @@ def test_a_rebuild_changes_the_width_without_the_sites(server):
     phi = fedran.RandomFeatures(D, 96, PHI.kind, source="test")
     assert head.out_features == 96
     assert np.mean(head.predict(phi(X)) == y) > 0.8
-    store = Store.open(paths.settings(), paths.folder)
+    store = Store.open(paths.folder, paths.settings())
     assert store.aggregator.out_features == 96
     assert store.aggregator.accounts.mixture_rows == 180
     # A site that knows nothing of the new width sends the next task.
@@ -219,7 +219,7 @@ def test_a_rebuild_equals_a_server_that_had_the_width_from_the_start(server, tmp
     paths.settings_file.write_text("out_features = 48\n" + paths.settings_file.read_text())
     rebuild(paths, 64)
     fresh = fedran.Aggregator(64, fingerprint=paths.settings().offer("t").features().fingerprint)
-    store = Store.open(paths.settings(), paths.folder)
+    store = Store.open(paths.folder, paths.settings())
     for record in store.database.envelopes():
         found = open_envelope(record)
         fresh.absorb(fedran.decode(found.upload), client="site-1", task=found.statement.task)
@@ -246,7 +246,7 @@ def test_a_crash_during_a_rebuild_loses_nothing(server, monkeypatch):
             patch.setattr(module, name, change)
             with pytest.raises(KeyboardInterrupt):
                 rebuild(paths, 80)
-        store = Store.open(paths.settings(), paths.folder)
+        store = Store.open(paths.folder, paths.settings())
         assert len(store.aggregator.absorbed) == 2
         assert store.aggregator.out_features == (48 if name == "write_atomically" else 80)
         assert store.database.served() == ("outdated", set())
@@ -267,7 +267,7 @@ def test_a_width_that_does_not_fit_into_memory_leaves_the_settings_as_they_were(
         with pytest.raises(MemoryError):
             rebuild(paths, 80)
     assert paths.settings_file.read_text() == before
-    store = Store.open(paths.settings(), paths.folder)
+    store = Store.open(paths.folder, paths.settings())
     assert store.aggregator.out_features == 48
     assert len(store.aggregator.absorbed) == 2
     store.close()

@@ -154,7 +154,7 @@ def test_real_sites_refuse_every_attack_and_an_honest_server_then_gets_all_sums(
 def check_sums(fed, vectors):
     """The store holds one sum per task, equal to that of the plain vectors in every byte."""
     settings, tasks = fed.server.settings(), []
-    with closing(Store.open(settings, fed.server.folder)) as store:
+    with closing(Store.open(fed.server.folder, settings)) as store:
         for upload in store.database.uploads():
             tasks.append(base_task(upload.task))
             assert [site for site, _ in upload.members] == list(SITES)

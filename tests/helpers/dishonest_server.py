@@ -247,7 +247,7 @@ def attack_all(grid, context) -> None:
     task = str(context.run_config.get("task", ""))
     with (
         locked(file.parent / settings.state, 60.0, task=task),
-        closing(Store.open(settings, file.parent)) as store,
+        closing(Store.open(file.parent, settings)) as store,
     ):
         DishonestServer(grid, settings, store).run()
 

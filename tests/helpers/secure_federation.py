@@ -115,7 +115,7 @@ class SecureFederation:
 
     @contextmanager
     def store(self, **changes):
-        with closing(Store.open(self.settings(**changes), self.server)) as store:
+        with closing(Store.open(self.server, self.settings(**changes))) as store:
             yield store
 
     def node(self, name, tamper=None):

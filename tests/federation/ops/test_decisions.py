@@ -36,7 +36,7 @@ def paths(sites, tmp_path):
 
 def run(paths, sites, task, seed, clients=SITES):
     """One task with an upload of each site; the head in service and its digest."""
-    with closing(Store.open(paths.settings(), paths.folder)) as store:
+    with closing(Store.open(paths.folder, paths.settings())) as store:
         store.open_task(task)
         for n, client in enumerate(clients):
             data = upload(seed + n, classes=(seed, seed + 1))
@@ -75,5 +75,5 @@ def test_a_task_without_a_head_is_refused(paths, sites):
     run(paths, sites, "may", 0)
     with pytest.raises(Refused, match=r"a task after which a head was solved \(may\), got june"):
         roll_back(paths, "june")
-    with closing(Store.open(paths.settings(), paths.folder)) as store:
+    with closing(Store.open(paths.folder, paths.settings())) as store:
         assert not json.loads(store.database.fact("held") or "{}")

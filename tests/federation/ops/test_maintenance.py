@@ -69,7 +69,7 @@ def make_paths(sites, folder):
 
 
 def opened(paths):
-    return closing(Store.open(paths.settings(), paths.folder))
+    return closing(Store.open(paths.folder, paths.settings()))
 
 
 def receive(paths, blobs):

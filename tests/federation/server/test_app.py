@@ -27,7 +27,7 @@ def opened(here):
 
     def make(**changes):
         settings = ServerSettings("trial", D, M, "relu", **{"source": "test", **changes})
-        made.append(Store.open(settings, here))
+        made.append(Store.open(here, settings))
         return made[-1]
 
     yield make

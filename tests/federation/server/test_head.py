@@ -37,11 +37,11 @@ def rows(here, labels, **arrays):
     X = np.random.default_rng(0).random((len(labels), D))
     np.savez(here / "v.npz", **{"features": X, "labels": np.array(labels), **arrays})
     settings = ServerSettings("trial", D, M, "relu", source="test", validation="v.npz")
-    return ValidationSet.load(settings, here)
+    return ValidationSet.load(here, settings)
 
 
 def test_settings_without_a_validation_file_give_no_validation_set(here):
-    assert ValidationSet.load(SETTINGS, here) is None
+    assert ValidationSet.load(here, SETTINGS) is None
 
 
 def test_accuracy_counts_rows_of_known_classes_only(here):
@@ -67,7 +67,7 @@ def test_a_damaged_validation_file_is_refused_in_one_sentence(here):
         if text is not None:
             (here / "v.npz").write_bytes(text)
         with pytest.raises(Refused, match=r"v\.npz: expected an \.npz file") as caught:
-            ValidationSet.load(settings, here)
+            ValidationSet.load(here, settings)
         assert "\n" not in str(caught.value)
 
 
@@ -77,15 +77,15 @@ def test_a_validation_table_may_name_its_column_of_labels(here):
     (here / "v.csv").write_text(f"{names},species\n{cells},cat\n")
     settings = ServerSettings("trial", D, M, "relu", validation="v.csv")
     with pytest.raises(Refused, match='set label_column = "species" in server'):
-        ValidationSet.load(settings, here)
-    found = ValidationSet.load(replace(settings, label_column="species"), here)
+        ValidationSet.load(here, settings)
+    found = ValidationSet.load(here, replace(settings, label_column="species"))
     assert found.rows.y == ["cat"]
 
 
 def test_a_validation_file_with_pickled_objects_is_refused(here):
     np.savez(here / "v.npz", features=np.array([[{}]], dtype=object), labels=np.array([1]))
     with pytest.raises(Refused, match=r"v\.npz: expected an \.npz file .* Python objects"):
-        ValidationSet.load(ServerSettings("trial", D, M, "relu", validation="v.npz"), here)
+        ValidationSet.load(here, ServerSettings("trial", D, M, "relu", validation="v.npz"))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_validation_rows_of_the_wrong_shape_are_refused(arrays, here):
     file = {"labels": np.array(["cat", "dog"]), **({"features": X} if X is not None else arrays)}
     np.savez(here / "v.npz", **file)
     with pytest.raises(ValueError, match=r"v\.npz"):
-        ValidationSet.load(replace(SETTINGS, validation="v.npz"), here)
+        ValidationSet.load(here, replace(SETTINGS, validation="v.npz"))
 
 
 def test_negative_validation_rows_are_refused_under_hellinger(here):
@@ -109,6 +109,6 @@ def test_negative_validation_rows_are_refused_under_hellinger(here):
     X[1, 2] = -0.5
     np.savez(here / "v.npz", features=X, labels=np.array(["cat", "dog"]))
     settings = replace(SETTINGS, validation="v.npz")
-    assert ValidationSet.load(settings, here) is not None
+    assert ValidationSet.load(here, settings) is not None
     with pytest.raises(Refused, match=r"v\.npz: expected values of at least 0.*-0\.5 in row 1"):
-        ValidationSet.load(replace(settings, kind="hellinger"), here)
+        ValidationSet.load(here, replace(settings, kind="hellinger"))

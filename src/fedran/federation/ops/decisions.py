@@ -101,7 +101,7 @@ def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Fo
         who = "unknown"
     settings, key = paths.settings(), SiteKey.load_or_make(paths.folder / KEY)
     with locked_store(paths.folder, settings, "forget") as store:
-        validation = ValidationSet.load(settings, paths.folder)
+        validation = ValidationSet.load(paths.folder, settings)
         found = store.forget(client, task, who, key)
         if store.aggregator.absorbed:
             update_head(store, validation, "forget")
@@ -128,7 +128,7 @@ def release_head(paths: ServerPaths) -> str:
     with locked_store(paths.folder, settings, "release") as store:
         if not held_head(store):
             raise Refused("head", "a head that is held back", "none")
-        _, digest = update_head(store, ValidationSet.load(settings, paths.folder), "release")
+        _, digest = update_head(store, ValidationSet.load(paths.folder, settings), "release")
         store.database.set_outdated()
     return digest
 
@@ -142,7 +142,7 @@ def influence_of_sites(
 ) -> InfluenceTable:
     """The accuracy without each site or upload. The server runs no task meanwhile."""
     settings = paths.settings()
-    validation = ValidationSet.load(settings, paths.folder)
+    validation = ValidationSet.load(paths.folder, settings)
     if validation is None:
         raise ValueError(
             f"{paths.settings_file}: influence is measured on validation rows at the server, and "

@@ -146,13 +146,13 @@ def rebuild(paths: ServerPaths, out_features: int) -> int:
     settings = replace(paths.settings(), out_features=out_features)
     with locked(paths.state, 60.0, task="rebuild"):
         changed = _with_out_features(paths.settings_file, out_features)
-        validation = ValidationSet.load(settings, paths.folder)
+        validation = ValidationSet.load(paths.folder, settings)
         count = _require_mixtures(paths.state)
         # Snapshots only save time, and those of another width are refused.
         for snapshot in paths.state.glob(SNAPSHOTS):
             snapshot.unlink()
         # The settings change after the lift, because memory may not suffice for the new width.
-        with closing(Store.open(settings, paths.folder)) as store:
+        with closing(Store.open(paths.folder, settings)) as store:
             store.database.set_outdated()
             write_atomically(paths.settings_file, changed.encode())
             store.snapshot()

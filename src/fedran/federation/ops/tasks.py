@@ -90,7 +90,7 @@ def run_task(
             "`fedran federation add` adds a site"
         )
     require_budget(paths, task)
-    ValidationSet.load(settings, paths.folder)
+    ValidationSet.load(paths.folder, settings)
     other = (lock_holder(paths.state) or {}).get("task")
     if other:
         raise TaskInProgress(f"task {other} is open; start {task} when it has ended")

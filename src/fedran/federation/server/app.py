@@ -44,7 +44,7 @@ def main(grid: Grid, context: Context) -> None:
         if task:
             check_task(task)
         with locked_store(folder, settings, task, LOCK_TIMEOUT) as store:
-            validation = ValidationSet.load(settings, folder)
+            validation = ValidationSet.load(folder, settings)
             owners = None if os.environ.get(WITHOUT_KEYS) == "1" else store.database.node_owners
             rounds = Round if settings.privacy == "none" else SecureRound
             rounds(grid, store, validation, owners).run(task)

@@ -65,7 +65,7 @@ class ValidationSet:
     most_heads = 50
 
     @classmethod
-    def load(cls, settings: ServerSettings, folder: Path) -> ValidationSet | None:
+    def load(cls, folder: Path, settings: ServerSettings) -> ValidationSet | None:
         """The rows in the file that the settings name; None if they name none."""
         if settings.validation is None:
             return None

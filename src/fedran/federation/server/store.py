@@ -56,7 +56,7 @@ def locked_store(
     """The store of the server in ``folder``, which no other process uses meanwhile."""
     with (
         locked(folder / settings.state, timeout, task=task),
-        closing(Store.open(settings, folder)) as store,
+        closing(Store.open(folder, settings)) as store,
     ):
         yield store
 
@@ -97,7 +97,7 @@ class Store:
             raise
 
     @classmethod
-    def open(cls, settings: ServerSettings, folder: Path) -> Store:
+    def open(cls, folder: Path, settings: ServerSettings) -> Store:
         """The store of the server in ``folder``. The caller holds the lock of the state folder."""
         roster = Roster.load(folder / settings.roster)
         key = SiteKey.load_or_make(folder / SERVER_KEY) if settings.privacy != "none" else None

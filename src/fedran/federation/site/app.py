@@ -105,7 +105,7 @@ def answer_offer(message: Message, reply: Reply, site: LocalSite) -> None:
     for task in site.to_send(offer, received):
         with reply.catch_errors():
             reply.add(task, site.outbox.envelope(task) or b"")
-    rows = SiteRows.load(site.settings, site.file.parent)
+    rows = SiteRows.load(site.file.parent, site.settings)
     reply.validated = rows.classes if rows else []
 
 
@@ -113,7 +113,7 @@ def answer_offer(message: Message, reply: Reply, site: LocalSite) -> None:
 @answering
 def validate_heads(message: Message, reply: Reply, site: LocalSite) -> None:
     """Count how many of the site's validation rows each head in the message labels correctly."""
-    rows, offer = SiteRows.load(site.settings, site.file.parent), last_offer(site.state)
+    rows, offer = SiteRows.load(site.file.parent, site.settings), last_offer(site.state)
     if rows is None or offer is None:
         raise Refused("validation", "a site with validation rows and an offer", "none")
     if site.settings.privacy != "none" or offer.privacy != "none":

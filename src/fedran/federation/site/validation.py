@@ -36,7 +36,7 @@ class SiteRows:
     rows: Rows
 
     @classmethod
-    def load(cls, settings: SiteSettings, folder: Path) -> SiteRows | None:
+    def load(cls, folder: Path, settings: SiteSettings) -> SiteRows | None:
         """The rows in the file that the settings name; None if they name none."""
         if settings.validation is None:
             return None
