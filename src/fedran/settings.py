@@ -35,16 +35,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedran.core.errors import nearest, printable
 

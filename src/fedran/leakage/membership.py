@@ -15,15 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import Int64
-from fedran.leakage.attacks import (
-    Evidence,
-    Imitate,
-    Population,
-    Rows,
-    Scores,
-    sample_site,
-    score,
-)
+from fedran.leakage.attacks import Evidence, Imitate, Population, Rows, Scores, sample_site, score
 
 FALSE_POSITIVES = 0.001
 LEAST_FOR_TPR = 10_000

@@ -22,12 +22,7 @@ from fedran.bench.report.figures.chart import (
 from fedran.bench.report.figures.dot_names import write_names
 from fedran.bench.report.figures.dots import KINDS, OVERVIEW, Dot, Point, find_dots, front_of
 from fedran.bench.report.verdict import MIXTURE, OURS, main_beta, main_case
-from fedran.bench.results.grouping import (
-    Case,
-    by_setting,
-    comparisons,
-    groups,
-)
+from fedran.bench.results.grouping import Case, by_setting, comparisons, groups
 from fedran.bench.results.result import Result
 
 if TYPE_CHECKING:

@@ -22,14 +22,7 @@ from fedran.bench.report.figures.chart import (
     unique,
 )
 from fedran.bench.report.verdict import main_beta
-from fedran.bench.results.grouping import (
-    Case,
-    Group,
-    Setting,
-    by_setting,
-    comparisons,
-    groups,
-)
+from fedran.bench.results.grouping import Case, Group, Setting, by_setting, comparisons, groups
 from fedran.bench.results.metrics import is_trained
 from fedran.bench.results.result import Result
 

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedran.bench.report.figures.chart import (
-    AVERAGE,
-    HUES,
-    INK,
-    Chart,
-    is_narrow,
-    legend_below,
-    slug,
-    unique,
-)
+from fedran.bench.report.figures.chart import AVERAGE, HUES, INK, is_narrow, legend_below
 from fedran.bench.report.paper import COMPONENTS
 from fedran.bench.report.section import Section
+from fedran.bench.report.studies.study import Study, study_section
 from fedran.bench.report.tables.table import (
     Cell,
     Column,
@@ -33,11 +23,7 @@ from fedran.bench.report.tables.table import (
     seeds_note,
     text_columns,
 )
-from fedran.bench.results.grouping import (
-    Group,
-    cases,
-    comparisons,
-)
+from fedran.bench.results.grouping import Group, cases, comparisons
 from fedran.bench.results.result import Result
 from fedran.data.catalogue import dataset_title
 
@@ -65,50 +51,31 @@ INTRO = [
 ]
 
 
-@dataclass(frozen=True)
-class ComponentStudy:
-    """Components added one after the other at several ridge parameters: ``bars[step][lam]``."""
-
-    title: str
-    dataset: str
-    bars: dict[tuple[str, str], dict[str, Group]]
-    """A step is a component as in ``paper.COMPONENTS`` and its description."""
-
-    @property
-    def backbones(self) -> str:
-        """Which figures come from which backbone."""
-        ours = dataset_title(self.dataset)
-        return (
-            f"Ours: {ours}, frozen. Printed: ViT-B/16, fine-tuned in task 0, 10 tasks, β = 1. The "
-            "backbones differ, so only the steps between components can be compared."
-        )
-
-    @property
-    def lams(self) -> list[str]:
-        """The ridge parameters in order of appearance."""
-        return list(dict.fromkeys(lam for row in self.bars.values() for lam in row))
-
-
 def components_section(results: Sequence[Result]) -> Section:
     """A table and a figure per setting and beta."""
     studies = component_studies(results)
-    tables, charts = [_table(s) for s in studies], unique(map(_chart, studies))
-    return Section("components", "Components", INTRO, tables, charts)
+    return study_section(
+        "components", "Components", INTRO, studies, _table, _draw, size=_size, note=_note
+    )
 
 
 def components_verdict(results: Sequence[Result]) -> Iterator[str]:
     """The accuracies of the first and of the best step by our ridge rule."""
     for study in component_studies(results):
-        rule = {step: next(iter(row.values())).A_avg.mean for (_, step), row in study.bars.items()}
+        rule = {step: next(iter(row.values())).A_avg.mean for (_, step), row in study.lines.items()}
         first, best = next(iter(rule)), max(rule, key=lambda step: rule[step])
         yield (
-            f"{dataset_title(study.dataset)}, {study.lams[0]}: {rule[first]:.1f} % with {first}, "
-            f"at best {rule[best]:.1f} % with {best}."
+            f"{dataset_title(study.case.setting.dataset)}, {study.values[0]}: {rule[first]:.1f} % "
+            f"with {first}, at best {rule[best]:.1f} % with {best}."
         )
 
 
-def component_studies(results: Sequence[Result]) -> list[ComponentStudy]:
-    """Settings in which the exact Gram matrix was computed on several kinds of features."""
+def component_studies(results: Sequence[Result]) -> list[Study]:
+    """Settings in which the exact Gram matrix was computed on several kinds of features.
+
+    The lines are ``lines[step][ridge parameter]``. A step is a component as in
+    ``paper.COMPONENTS`` and its description.
+    """
     pool = [r for r in results if r.study == "components"] or comparisons(
         r for r in results if "features" in r.params
     )
@@ -125,7 +92,7 @@ def component_studies(results: Sequence[Result]) -> list[ComponentStudy]:
             ridge = "λ by FedRAN's rule" if lam is None else f"λ = {float(lam):g}"
             bars.setdefault((component, description), {})[ridge] = g
         if len({component for component, _ in bars} - {LOW_RANK}) > 1:
-            studies.append(ComponentStudy(case.title, case.setting.dataset, bars))
+            studies.append(Study(case, bars))
     return studies
 
 
@@ -145,49 +112,58 @@ def _step_order(g: Group) -> tuple[int, int, float]:
     return [*FEATURES, LOW_RANK].index(_component(g)), width, -1.0 if lam is None else float(lam)
 
 
-def _table(study: ComponentStudy) -> Table:
-    members = [
-        (f"{step} at {lam}", g) for (_, step), row in study.bars.items() for lam, g in row.items()
+def _table(study: Study) -> Table:
+    seeds = [
+        (f"{step} at {lam}", len(g.results))
+        for (_, step), row in study.lines.items()
+        for lam, g in row.items()
     ]
     blocks = []
-    for (component, step), row in study.bars.items():
-        stats = [row[lam].A_avg if lam in row else None for lam in study.lams]
+    for (component, step), row in study.lines.items():
+        stats = [row[lam].A_avg if lam in row else None for lam in study.values]
         printed = number(COMPONENTS.get(component), muted=True)
         blocks.append([[Cell(step), *map(mean_and_spread, stats), printed]])
     columns = [
         *text_columns("component"),
-        *number_columns(*study.lams, group="A_avg"),
+        *number_columns(*study.values, group="A_avg"),
         Column("printed (ViT-B/16, CIFAR-100, M = 1250)", muted=True),
     ]
-    note = f"{study.backbones} {seeds_note([(name, len(g.results)) for name, g in members])}"
-    return Table(study.title, columns, blocks, note, results_of(g for _, g in members))
+    note = f"{_backbones(study)} {seeds_note(seeds)}"
+    return Table(study.title, columns, blocks, note, results_of(study.members))
 
 
-def _chart(study: ComponentStudy) -> Chart:
-    return Chart(
-        slug("components", study.title),
-        study.title,
-        (max(5.5, 1.75 * len(study.bars) + 0.8), 3.2),
-        partial(_draw, study),
-        study.backbones + (" The axis does not start at zero." * (_floor(study) > 0)),
-        narrow_height=1.2 + 0.2 * sum(len(row) + 1 for row in study.bars.values()),
+def _backbones(study: Study) -> str:
+    """Which figures come from which backbone."""
+    return (
+        f"Ours: {dataset_title(study.case.setting.dataset)}, frozen. Printed: ViT-B/16, fine-tuned "
+        "in task 0, 10 tasks, β = 1. The backbones differ, so only the steps between components "
+        "can be compared."
     )
 
 
-def _floor(study: ComponentStudy) -> float:
+def _size(study: Study) -> tuple[float, float, float]:
+    bars = sum(len(row) + 1 for row in study.lines.values())
+    return max(5.5, 1.75 * len(study.lines) + 0.8), 3.2, 1.2 + 0.2 * bars
+
+
+def _note(study: Study) -> str:
+    return _backbones(study) + (" The axis does not start at zero." * (_floor(study) > 0))
+
+
+def _floor(study: Study) -> float:
     """The lower end of the vertical axis, below all bars and printed figures."""
-    bars = [g.A_avg.mean for row in study.bars.values() for g in row.values()]
-    printed = [COMPONENTS[name] for name, _ in study.bars if name in COMPONENTS]
+    bars = [g.A_avg.mean for g in study.members]
+    printed = [COMPONENTS[name] for name, _ in study.lines if name in COMPONENTS]
     return max(0.0, 5.0 * math.floor(min([100.0, *bars, *printed]) / 5.0) - 5.0)
 
 
-def _draw(study: ComponentStudy, figure: Figure) -> None:
+def _draw(study: Study, figure: Figure) -> None:
     """Bars, which lie in a narrow figure."""
     ax, lying = figure.subplots(), is_narrow(figure)
-    steps, lams = list(study.bars), study.lams
+    steps, lams = list(study.lines), study.values
     width = 0.8 / len(lams)
     for i, lam in enumerate(lams):
-        at = [(k, row[lam]) for k, row in enumerate(study.bars.values()) if lam in row]
+        at = [(k, row[lam]) for k, row in enumerate(study.lines.values()) if lam in row]
         x = np.array([k - 0.4 + width * (i + 0.5) for k, _ in at])
         mean = [g.A_avg.mean for _, g in at]
         draw = ax.barh if lying else ax.bar

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fedran.bench.report.figures.chart import (
-    AVERAGE,
-    FINAL,
-    Chart,
-    error_line,
-    legend_below,
-    panels,
-    slug,
-    unique,
-)
+from fedran.bench.report.figures.chart import AVERAGE, FINAL, error_line, legend_below, panels
 from fedran.bench.report.paper import LABEL_GAIN, paper_dataset
 from fedran.bench.report.section import Section
+from fedran.bench.report.studies.study import Study, study_section
 from fedran.bench.report.tables.table import (
     NOTHING,
     Cell,
@@ -49,24 +40,10 @@ INTRO = (
 )
 
 
-@dataclass(frozen=True)
-class LabelStudy:
-    """Accuracy over the label rate: ``lines[variant][rate]``."""
-
-    title: str
-    dataset: str
-    beta: float | None
-    lines: dict[str, dict[float, Group]]
-
-
 def labels_section(results: Sequence[Result]) -> Section:
     """A table and a figure per setting and beta."""
     studies = label_studies(results)
-    charts = (
-        Chart(slug("labels", s.title), s.title, (7.2, 3.0), partial(_draw, s), narrow_height=5.4)
-        for s in studies
-    )
-    return Section("labels", "Few labels", [INTRO], [_table(s) for s in studies], unique(charts))
+    return study_section("labels", "Few labels", [INTRO], studies, _table, _draw)
 
 
 def labels_verdict(results: Sequence[Result]) -> Iterator[str]:
@@ -81,8 +58,11 @@ def labels_verdict(results: Sequence[Result]) -> Iterator[str]:
             )
 
 
-def label_studies(results: Sequence[Result]) -> list[LabelStudy]:
-    """Variants with missing labels or at several label rates, by setting and beta."""
+def label_studies(results: Sequence[Result]) -> list[Study]:
+    """Variants with missing labels or at several label rates, by setting and beta.
+
+    The lines are ``lines[variant][label rate]``.
+    """
     pool = [r for r in results if r.key in VARIANTS and r.study not in {"rank", "components"}]
     cases: dict[Case, dict[str, dict[float, Group]]] = {}
     for g in groups(pool):
@@ -102,12 +82,11 @@ def label_studies(results: Sequence[Result]) -> list[LabelStudy]:
         names = [VARIANTS[g.key] if keys.count(g.key) == 1 else g.name for g in firsts]
         if lines:
             named = dict(zip(names, lines, strict=True))
-            studies.append(LabelStudy(case.title, case.setting.dataset, case.beta, named))
+            studies.append(Study(case, named))
     return studies
 
 
-def _table(study: LabelStudy) -> Table:
-    rates = sorted({rate for line in study.lines.values() for rate in line})
+def _table(study: Study) -> Table:
     baseline = study.lines.get(VARIANTS["fedran"], {})
     blocks = [
         [
@@ -115,7 +94,7 @@ def _table(study: LabelStudy) -> Table:
             for name, line in study.lines.items()
             if rate in line
         ]
-        for rate in rates
+        for rate in sorted(study.values)
     ]
     columns = [
         *text_columns("labelled rows", "variant"),
@@ -123,24 +102,24 @@ def _table(study: LabelStudy) -> Table:
         *number_columns("accepted", "correct", group="pseudo-labels"),
         *number_columns("labelled, by client"),
     ]
-    members = [
-        (f"{name} at {100 * rate:g} %", g)
+    seeds = [
+        (f"{name} at {100 * rate:g} %", len(g.results))
         for name, line in study.lines.items()
         for rate, g in line.items()
     ]
-    note = seeds_note([(name, len(g.results)) for name, g in members])
+    note = seeds_note(seeds)
     note += (
         " Accepted: share of the unlabelled rows that get a pseudo-label. Correct: share of the "
         "pseudo-labels that are right. Labelled, by client: the smallest and the largest share of "
         "labelled rows of any client and task."
     )
-    printed = LABEL_GAIN.get(paper_dataset(study.dataset) or "")
-    if printed and study.beta == 0.1:
+    printed = LABEL_GAIN.get(paper_dataset(study.case.setting.dataset) or "")
+    if printed and study.case.beta == 0.1:
         note += (
             f" The paper prints a gain of +{printed} in A_avg at 20 % labels for its prototype "
             "pseudo-labels."
         )
-    return Table(study.title, columns, blocks, note, results_of(g for _, g in members))
+    return Table(study.title, columns, blocks, note, results_of(study.members))
 
 
 def _row(rate: float, name: str, g: Group, baseline: Group | None) -> list[Cell]:
@@ -165,7 +144,7 @@ def _percent(shares: Sequence[float | None]) -> Cell:
     return Cell(NOTHING if share is None else f"{100 * share:.1f} %")
 
 
-def _draw(study: LabelStudy, figure: Figure) -> None:
+def _draw(study: Study, figure: Figure) -> None:
     axes = panels(figure, 2)
     for i, (name, line) in enumerate(study.lines.items()):
         rates, found = [100 * rate for rate in line], line.values()

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-from fedran.bench.report.figures.chart import (
-    FINAL,
-    INK,
-    Chart,
-    error_line,
-    legend_below,
-    short,
-    slug,
-    unique,
-)
+from fedran.bench.report.figures.chart import FINAL, INK, error_line, legend_below, short
 from fedran.bench.report.section import Section
+from fedran.bench.report.studies.study import Study, study_section
 from fedran.bench.report.tables.table import (
     Block,
     Cell,
@@ -46,23 +36,8 @@ INTRO = (
 )
 
 
-@dataclass(frozen=True)
-class PrivacyStudy:
-    """One setting: ``lines[honest clients][ε]``, and the runs without noise."""
-
-    title: str
-    dataset: str
-    lines: dict[str, dict[float, Group]]
-    without: list[Group]
-
-    @property
-    def members(self) -> list[Group]:
-        """All groups."""
-        return [*(g for line in self.lines.values() for g in line.values()), *self.without]
-
-
-def privacy_studies(results: Sequence[Result]) -> list[PrivacyStudy]:
-    """Settings in which a method ran with budgets ε."""
+def privacy_studies(results: Sequence[Result]) -> list[Study]:
+    """Settings in which a method ran with budgets ε: ``lines[honest clients][ε]``."""
     studies = []
     for case, found in cases(results).items():
         setting = case.setting
@@ -75,7 +50,7 @@ def privacy_studies(results: Sequence[Result]) -> list[PrivacyStudy]:
         if lines:
             without = [g for g in found if "epsilon" not in g.params]
             ordered = {name: dict(sorted(line.items())) for name, line in lines.items()}
-            studies.append(PrivacyStudy(case.title, setting.dataset, ordered, without))
+            studies.append(Study(case, ordered, without))
     return studies
 
 
@@ -84,40 +59,35 @@ def privacy_verdict(results: Sequence[Result]) -> Iterator[str]:
     for study in privacy_studies(results):
         line = next(iter(study.lines.values()))
         values = ", ".join(f"{line[e].A_T.mean:.1f} % with ε = {e:g}" for e in reversed(line))
-        text = f"{dataset_title(study.dataset)}, after the last task: {values}"
-        plain = ", ".join(f"{g.A_T.mean:.1f} % ({g.name})" for g in study.without)
+        text = f"{dataset_title(study.case.setting.dataset)}, after the last task: {values}"
+        plain = ", ".join(f"{g.A_T.mean:.1f} % ({g.name})" for g in study.others)
         yield f"{text}{'; without privacy ' if plain else ''}{plain}."
 
 
 def privacy_section(results: Sequence[Result]) -> Section:
     """A table and a figure of the accuracy after the last task against ε, per setting."""
-    studies = privacy_studies(results)
-    note = "Up and to the left is better: more accurate with a smaller budget."
-    charts = (
-        Chart(
-            slug("privacy", s.title),
-            s.title,
-            (6.6, 3.2),
-            partial(_draw, s),
-            note,
-            narrow_height=3.6,
-        )
-        for s in studies
+    return study_section(
+        "privacy",
+        "Differential privacy",
+        [INTRO],
+        privacy_studies(results),
+        _table,
+        _draw,
+        size=lambda _: (6.6, 3.2, 3.6),
+        note=lambda _: "Up and to the left is better: more accurate with a smaller budget.",
     )
-    tables = [_table(s) for s in studies]
-    return Section("privacy", "Differential privacy", [INTRO], tables, unique(charts))
 
 
-def _table(study: PrivacyStudy) -> Table:
+def _table(study: Study) -> Table:
     blocks: list[Block] = [
         [
             _row(f"{epsilon:g}", name, g)
             for name, line in study.lines.items()
             if (g := line.get(epsilon))
         ]
-        for epsilon in sorted({e for line in study.lines.values() for e in line}, reverse=True)
+        for epsilon in sorted(study.values, reverse=True)
     ]
-    blocks += [[_row("no noise", g.name, g)] for g in study.without]
+    blocks += [[_row("no noise", g.name, g)] for g in study.others]
     columns = [*text_columns("ε", "noise calibrated for, or method")]
     columns += number_columns("A_avg", "A_T", "largest upload, MiB")
     note = seeds_note(seeds_per_group(study.members))
@@ -134,14 +104,14 @@ def _row(epsilon: str, name: str, g: Group) -> list[Cell]:
     ]
 
 
-def _draw(study: PrivacyStudy, figure: Figure) -> None:
+def _draw(study: Study, figure: Figure) -> None:
     ax = figure.subplots()
     for i, (name, line) in enumerate(study.lines.items()):
         error_line(ax, list(line), [g.A_T for g in line.values()], i, name)
-    for g in study.without:
+    for g in study.others:
         ax.axhline(g.A_T.mean, ls=(0, (4, 2)), color=INK, lw=1.0, label=short(g.name))
     ax.set_xscale("log")
-    every = sorted({e for line in study.lines.values() for e in line})
+    every = sorted(study.values)
     ax.set_xticks(every, [f"{e:g}" for e in every])
     ax.set_xticks([], minor=True)
     ax.set_xlabel("privacy budget ε")

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from fedran.bench.report.figures.chart import (
     AVERAGE,
     HUES,
     MARKERS,
-    Chart,
     error_line,
     legend_below,
     log_ticks,
     panels,
-    slug,
-    unique,
 )
 from fedran.bench.report.paper import RANK_A_AVG, RANK_MIB, paper_dataset
 from fedran.bench.report.section import Section
+from fedran.bench.report.studies.study import Study, study_section
 from fedran.bench.report.tables.table import (
     MIB,
     Cell,
@@ -36,12 +32,7 @@ from fedran.bench.report.tables.table import (
     significant,
     size_text,
 )
-from fedran.bench.results.grouping import (
-    Case,
-    Group,
-    cases,
-    comparisons,
-)
+from fedran.bench.results.grouping import Group, cases, comparisons
 from fedran.bench.results.result import Result
 
 if TYPE_CHECKING:
@@ -55,28 +46,10 @@ INTRO = (
 )
 
 
-@dataclass(frozen=True)
-class RankStudy:
-    """One method over rank and width: ``lines[M][rank]``."""
-
-    name: str
-    case: Case
-    lines: dict[int, dict[int, Group]]
-
-    @property
-    def title(self) -> str:
-        """The method and the setting."""
-        return f"{self.name}; {self.case.title}"
-
-
 def rank_section(results: Sequence[Result]) -> Section:
     """A table and a figure per method, setting and beta."""
     studies = rank_studies(results)
-    charts = (
-        Chart(slug("rank", s.title), s.title, (7.2, 3.0), partial(_draw, s), narrow_height=5.4)
-        for s in studies
-    )
-    return Section("rank", "Rank and width", [INTRO], [_table(s) for s in studies], unique(charts))
+    return study_section("rank", "Rank and width", [INTRO], studies, _table, _draw)
 
 
 def rank_verdict(results: Sequence[Result]) -> Iterator[str]:
@@ -87,11 +60,14 @@ def rank_verdict(results: Sequence[Result]) -> Iterator[str]:
             f"{g.A_avg.mean:.1f} % with {size_text(g.largest_upload)} at rank {rank}"
             for rank, g in (min(by_rank.items()), max(by_rank.items()))
         ]
-        yield f"{study.name} with {width} random features: {ends[0]}, {ends[1]}."
+        yield f"{study.method} with {width} random features: {ends[0]}, {ends[1]}."
 
 
-def rank_studies(results: Sequence[Result]) -> list[RankStudy]:
-    """FedRAN and the paper's FedRAN where they were run at several ranks of one width."""
+def rank_studies(results: Sequence[Result]) -> list[Study]:
+    """FedRAN and the paper's FedRAN where they were run at several ranks of one width.
+
+    The lines are ``lines[M][rank]``.
+    """
     pool = [r for r in results if r.study == "rank"] or comparisons(
         r for r in results if r.key in METHODS
     )
@@ -110,7 +86,7 @@ def rank_studies(results: Sequence[Result]) -> list[RankStudy]:
                     width, rank = _width_and_rank(g)
                     lines.setdefault(width, {})[rank] = g
                 if any(len(line) > 1 for line in lines.values()):
-                    studies.append(RankStudy(name, case, lines))
+                    studies.append(Study(case, lines, method=name))
     return studies
 
 
@@ -131,7 +107,7 @@ def _variants(members: Sequence[Group]) -> dict[str, list[Group]]:
     return variants
 
 
-def _table(study: RankStudy) -> Table:
+def _table(study: Study) -> Table:
     members = [(m, rank, g) for m, line in study.lines.items() for rank, g in line.items()]
     printed = paper_dataset(study.case.setting.dataset) == "CIFAR-100" and study.case.beta == 0.5
     blocks = [
@@ -143,7 +119,7 @@ def _table(study: RankStudy) -> Table:
         *([Column(h, "printed", muted=True) for h in ("A_avg", "MiB")] if printed else []),
     ]
     note = seeds_note([(f"M = {m}, rank {rank}", len(g.results)) for m, rank, g in members])
-    return Table(study.title, columns, blocks, note, results_of(g for _, _, g in members))
+    return Table(study.title, columns, blocks, note, results_of(study.members))
 
 
 def _row(m: int, rank: int, g: Group, printed: bool) -> list[Cell]:
@@ -164,14 +140,14 @@ def _gram_error(result: Result) -> float | None:
     return max((t.gram_error for t in result.tasks if t.gram_error is not None), default=None)
 
 
-def _draw(study: RankStudy, figure: Figure) -> None:
+def _draw(study: Study, figure: Figure) -> None:
     left, right = panels(figure, 2)
     for i, (m, line) in enumerate(study.lines.items()):
         ranks = [float(rank) for rank in line]
         error_line(left, ranks, [g.A_avg for g in line.values()], i, f"M = {m}")
         sizes = [g.largest_upload / MIB for g in line.values()]
         right.plot(ranks, sizes, MARKERS[i % len(MARKERS)] + "-", color=HUES[i % len(HUES)])
-    every = sorted({rank for line in study.lines.values() for rank in line})
+    every = sorted(study.values)
     for ax, title in ((left, AVERAGE), (right, "largest upload, MiB")):
         ax.set_xscale("log", base=2)
         ax.set_xticks(every, [str(rank) for rank in every])

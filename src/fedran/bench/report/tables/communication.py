@@ -24,13 +24,7 @@ from fedran.bench.report.tables.table import (
     text_columns,
     times,
 )
-from fedran.bench.results.grouping import (
-    Case,
-    Group,
-    Setting,
-    comparison_cases,
-    group_of,
-)
+from fedran.bench.results.grouping import Case, Group, Setting, comparison_cases, group_of
 from fedran.bench.results.metrics import max_download, total_download, total_upload
 from fedran.bench.results.result import Result
 

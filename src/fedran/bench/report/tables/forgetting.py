@@ -24,12 +24,7 @@ from fedran.bench.report.tables.table import (
     significant,
     text_columns,
 )
-from fedran.bench.results.grouping import (
-    Case,
-    Group,
-    comparison_cases,
-    row_order,
-)
+from fedran.bench.results.grouping import Case, Group, comparison_cases, row_order
 from fedran.bench.results.metrics import (
     backward_transfer,
     budgets_met,

@@ -14,12 +14,7 @@ from fedran.bench.report.tables.table import (
     setting_cell,
     text_columns,
 )
-from fedran.bench.results.grouping import (
-    Group,
-    cases,
-    groups,
-    machine_of,
-)
+from fedran.bench.results.grouping import Group, cases, groups, machine_of
 from fedran.bench.results.result import Result
 
 SHORT = 8
