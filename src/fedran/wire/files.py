@@ -178,3 +178,14 @@ def load(
     with refusals_name_file(path):
         message, allowed = read_container(path, kind, limits)
         return decode_container(message, kind, allowed, device)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder. Files may appear and disappear meanwhile."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:
+            continue
+    return total

@@ -223,27 +223,16 @@ def _explain(
             break
         # The new head is tested again with the others, because fewer sites may answer this time.
         left_out, (after, *rests) = _leave_out(store, validation, new, batch, earlier)
-        blamed = list(_blamed(left_out, rests, after, known, margin))
+        rows = sum(after[label].rows for label in known if label in after)
+        for upload, rest in zip(left_out, rests, strict=False):
+            gain = sum(rest[c].correct - after[c].correct for c in known if c in after)
+            if gain >= LEAST_ROWS - 0.5 and 100 * gain / rows > margin:
+                blamed.append(Blame(upload.client, upload.task, 100 * gain / rows))
         untested = left_out[len(rests) :]
         waiting = waiting[batch.index(untested[0]) if untested else len(batch) :]
         if untested and not rests:
             break
     return sorted(blamed, key=lambda b: -b.gain), len(waiting)
-
-
-def _blamed(
-    left_out: Iterable[Upload],
-    rests: Iterable[Counts],
-    after: Counts,
-    known: Collection[Label],
-    margin: float,
-) -> Iterator[Blame]:
-    """The uploads without which more rows are right than with them, by more than the margin."""
-    rows = sum(after[label].rows for label in known if label in after)
-    for upload, rest in zip(left_out, rests, strict=False):
-        gain = sum(rest[label].correct - after[label].correct for label in known if label in after)
-        if gain >= LEAST_ROWS - 0.5 and 100 * gain / rows > margin:
-            yield Blame(upload.client, upload.task, 100 * gain / rows)
 
 
 def _leave_out(

@@ -23,7 +23,7 @@ from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import CONNECTION, HEAD, OUTBOX, SitePaths
 from fedran.federation.site.sum_files import FOLDER, SumFiles
 from fedran.wire.codec import decode
-from fedran.wire.files import read_json_object
+from fedran.wire.files import folder_bytes, read_json_object
 from fedran.wire.validation import FILE_LIMITS
 
 ALARMS = "alarms.jsonl"
@@ -122,7 +122,7 @@ def read_site(paths: SitePaths) -> SiteReport:
         tasks=_tasks(state / OUTBOX),
         head_classes=classes,
         head_at=head.stat().st_mtime if classes is not None else None,
-        disk_bytes=sum(p.stat().st_size for p in state.rglob("*") if p.is_file()),
+        disk_bytes=folder_bytes(state),
         disk_free=shutil.disk_usage(paths.folder).free,
         ca_expires=certificate_expiry(paths.folder / settings.ca),
         versions=versions(),

@@ -37,7 +37,7 @@ from fedran.federation.status.model import (
     TaskStatus,
 )
 from fedran.federation.status.stored import Connections, Event, SiteCounts, Stored, TaskCounts
-from fedran.wire.files import read_json_object
+from fedran.wire.files import folder_bytes, read_json_object
 
 GRACE = 60.0
 """Seconds by which the server's next record of Flower's state may be late."""
@@ -86,7 +86,7 @@ class Reader:
             checked=connections.at,
             nodes=connections.online,
             records=stored.records,
-            disk_bytes=disk_bytes(self.state),
+            disk_bytes=folder_bytes(self.state),
             payload=sum(site.bytes for site in stored.by_site.values()),
             transport=_sum_of_bytes(stored.runs, "received", "sent"),
             head=stored.heads[-1] if stored.heads and stored.records else None,
@@ -215,17 +215,6 @@ class Reader:
             problem = Problem(upload.at, *who, "quarantined", upload.reason, verified=True)
             found.append(replace(problem, command=accept, other_command=reject))
         return found
-
-
-def disk_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder. Files may appear and disappear meanwhile."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:
-            continue
-    return total
 
 
 def _influence(content: str) -> InfluenceTable | None:
