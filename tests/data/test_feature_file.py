@@ -216,6 +216,31 @@ def test_a_table_with_a_column_of_labels_equals_x_and_y(suffix, tmp_path):
     assert load_dataset(str(path)).name == "f"
 
 
+@pytest.mark.parametrize("missing", ["", np.nan])
+def test_rows_with_an_empty_label_are_left_out_and_counted(missing, tmp_path):
+    X, y = X_and_y()
+    y = y if missing == "" else np.repeat([0.0, 1.0, 2.0], 20)
+    groups = np.arange(len(y)) % 3
+    gone = np.arange(0, 60, 7)
+    holes = y.copy()
+    holes[gone] = missing
+    kept = np.delete(np.arange(60), gone)
+    np.savez(tmp_path / "f.npz", X=X, y=holes, groups=groups)
+    np.savez(tmp_path / "g.npz", X=X[kept], y=y[kept], groups=groups[kept])
+    found, expected = (read_feature_file(tmp_path / f"{name}.npz") for name in "fg")
+    assert found.hash == expected.hash
+    assert np.array_equal(found.groups, expected.groups)
+    assert found.note == "f.npz: 9 of 60 rows have no label and are left out"
+    assert expected.note == ""
+    parts = {"test": X[:9], "test_labels": y[[0, 0, 0, 1, 1, 1, 2, 2, 2]]}
+    np.savez(tmp_path / "h.npz", X_train=X, y_train=holes, train_groups=groups, **parts)
+    found = read_feature_file(tmp_path / "h.npz")
+    assert np.array_equal(found.X_train, X[kept])
+    assert np.array_equal(found.y_train, y[kept])
+    assert (len(found.groups), len(found.y_test)) == (51, 9)
+    assert found.note == "h.npz: 9 of 69 rows have no label and are left out"
+
+
 def test_the_names_of_scikit_learn_mean_the_same_as_ours(tmp_path):
     X, y = X_and_y()
     np.savez(tmp_path / "a.npz", X_train=X, y_train=y, X_test=X[:9], y_test=y[:9])

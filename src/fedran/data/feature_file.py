@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.data.arrays import open_arrays
 from fedran.data.dataset import Dataset
-from fedran.data.rows import LABEL, is_table, read_rows
+from fedran.data.rows import LABEL, is_table, none_if_missing, read_rows
 
 SOURCE = ("backbone", "weights", "preprocessing")
 ARCHIVE = "an .npz file of plain arrays"
@@ -27,6 +27,12 @@ _USUAL_NAMES = {
     "y_test": "test_labels",
 }
 """Names that scikit-learn users give to the arrays, and ours."""
+_LABELLED = {
+    "y": ("X", "groups"),
+    "train_labels": ("train", "train_codes", "train_groups"),
+    "test_labels": ("test", "test_codes"),
+}
+"""Arrays of labels, and those with one entry per label."""
 
 
 def read_feature_file(
@@ -39,7 +45,8 @@ def read_feature_file(
     ``train_labels`` and ``test_labels``. The names ``X_train``, ``y_train``, ``X_test`` and
     ``y_test`` mean the same. A file with only ``X`` and ``y`` has no test rows: three in ten rows
     of each class, drawn with a fixed seed, become test rows. So it is for a table (.csv, .parquet)
-    with a column ``label``; rows without a label are left out, and ``note`` says how many.
+    with a column ``label``. Rows whose label is missing (empty text or NaN) are left out, and
+    ``note`` says how many.
 
     Optional: ``train_groups`` (natural clients; ``groups`` beside ``X``), ``backbone``,
     ``weights``, ``preprocessing``, ``seconds_per_row`` and ``nonnegative`` (whether the backbone
@@ -47,7 +54,15 @@ def read_feature_file(
     such an array. A file that contradicts the declaration is refused.
     """
     path = Path(path)
-    arrays = _usual_names(_read_table(path, label) if is_table(path) else load_arrays(path), path)
+    if is_table(path):
+        rows = read_rows(path, label)
+        arrays = {"X": rows.X, "y": np.array(rows.y, dtype=object)}
+    else:
+        arrays = load_arrays(path)
+    arrays = {_USUAL_NAMES.get(name, name): array for name, array in arrays.items()}
+    arrays, note = _without_unlabelled(arrays, path)
+    if "X" in arrays and "train" not in arrays:
+        arrays |= _split(arrays, path)
     train, test = (_features(arrays, part, path) for part in ("train", "test"))
     y_train, y_test = (require(arrays, f"{part}_labels", path) for part in ("train", "test"))
     seconds = arrays.get("seconds_per_row", np.array(np.nan))
@@ -71,17 +86,27 @@ def read_feature_file(
         source={k: str(arrays[k]) for k in SOURCE if k in arrays},
         seconds_per_row=None if np.isnan(seconds) else float(seconds),
         nonnegative=nonnegative,
-        note=str(arrays["note"]) if is_table(path) else "",
+        note=note,
     )
 
 
-def _read_table(path: Path, label: str) -> dict[str, NDArray[Any]]:
-    rows = read_rows(path, label)
-    known = [i for i, label in enumerate(rows.y) if label is not None]
-    missing = len(rows.y) - len(known)
-    left_out = f"{path.name}: {missing:,} of {len(rows.y):,} rows have no label and are left out"
-    note = np.array(left_out if missing else "")
-    return {"X": rows.X[known], "y": np.array([rows.y[i] for i in known]), "note": note}
+def _without_unlabelled(
+    arrays: dict[str, NDArray[Any]], path: Path
+) -> tuple[dict[str, NDArray[Any]], str]:
+    """The arrays without the rows whose label is missing, and a sentence that says how many."""
+    found, missing, n = dict(arrays), 0, 0
+    for name, of in _LABELLED.items():
+        labels = arrays.get(name)
+        if labels is None or labels.ndim != 1:  # the latter is refused with the dataset
+            continue
+        known = np.array([y is not None for y in none_if_missing(labels.tolist())], dtype=bool)
+        missing, n = missing + int(np.sum(~known)), n + len(known)
+        found[name] = np.array(labels[known].tolist()) if labels.dtype == object else labels[known]
+        for rows in () if known.all() else of:
+            if rows in arrays and arrays[rows].shape[:1] == labels.shape:
+                found[rows] = arrays[rows][known]
+    note = f"{path.name}: {missing:,} of {n:,} rows have no label and are left out"
+    return found, note if missing else ""
 
 
 def held_out(y: NDArray[Any]) -> NDArray[np.bool_]:
@@ -98,10 +123,8 @@ def held_out(y: NDArray[Any]) -> NDArray[np.bool_]:
     return test
 
 
-def _usual_names(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays under our own names; X and y are split into training and test rows."""
-    if "X" not in arrays or "train" in arrays:
-        return {_USUAL_NAMES.get(name, name): array for name, array in arrays.items()}
+def _split(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]]:
+    """X and y, split into training and test rows."""
     X, y, groups = arrays["X"], require(arrays, "y", path), arrays.get("groups")
     for name, array in (("y", y), ("groups", groups)):
         if array is not None and array.shape != X.shape[:1]:
@@ -112,7 +135,7 @@ def _usual_names(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArr
     parts = {"train": X[~test], "train_labels": y[~test], "test": X[test], "test_labels": y[test]}
     if groups is not None:
         parts["train_groups"] = groups[~test]
-    return {**arrays, **parts}
+    return parts
 
 
 def images_of(path: Path) -> str | None:
