@@ -232,6 +232,7 @@ HELP = {
     "down": "Stop the server and the sites that run in a folder",
     "task": "Run a task: collect uploads",
     "recharge": "Say what another private sum of a task costs",
+    "close": "End the open task now, without the sites that are missing",
     "simulate": "Run tasks over all sites",
     "renew": "Renew the server's certificate",
     "offer": "Print the server's request for a task as JSON",

@@ -47,7 +47,10 @@ def online(fed):
 def test_a_site_that_stops_answering_is_waited_for_and_catches_up(tmp_path):
     with federation(tmp_path / "t", deadline=25, min_clients=1, catch_up=10) as fed:
         fed.kill("site-2", signal.SIGSTOP)
-        assert fed.task("task-1").state == "quorum"
+        closing = threading.Thread(target=close_when_open, args=(fed,))
+        closing.start()
+        assert fed.task("task-1", deadline=3600).state == "quorum"
+        closing.join()
         assert fed.events("task", task="task-1", state="quorum")[0]["missing"] == ["site-2"]
         assert fed.head("site-1").classes == (0, 1, 2, 3, 4)
         fed.set_server(min_clients=2)
@@ -61,6 +64,12 @@ def test_a_site_that_stops_answering_is_waited_for_and_catches_up(tmp_path):
         wait_for(lambda: fed.head("site-2") is not None, "the newest head at the site")
         assert fed.head("site-2").classes == tuple(range(10))
         assert fed.accuracy("site-2") > 0.95
+
+
+def close_when_open(fed):
+    """As an operator who waits for the first upload and no longer."""
+    wait_for(lambda: fed.events("upload", outcome="accepted"), "an upload")
+    assert fed.command("close", fed.folder) == (0, "task task-1 ends now\n")
 
 
 def test_a_server_killed_during_a_task_reaches_the_same_state_as_an_undisturbed_one(tmp_path):

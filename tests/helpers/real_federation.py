@@ -70,8 +70,8 @@ class Federation:
         place = self.site(name).folder
         wait_for_service(start_service("client", place, insecure=False), place)
 
-    def task(self, name):
-        return run_task(self.server, name, say=self.said.append)
+    def task(self, name, **options):
+        return run_task(self.server, name, say=self.said.append, **options)
 
     def command(self, *arguments):
         """A command of ``fedran federation``: exit code and what it prints."""

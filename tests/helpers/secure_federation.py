@@ -62,7 +62,8 @@ class SecureFederation:
 
     def __init__(self, folder: Path, monkeypatch, n=3, tasks=("may", "june")):
         shorten_waits(monkeypatch)
-        Clock().install(monkeypatch)
+        self.clock = Clock()
+        self.clock.install(monkeypatch)
         self.folder, self.names = folder, [f"site-{i}" for i in range(1, n + 1)]
         self.data = {}
         for i, name in enumerate(self.names):

@@ -46,7 +46,7 @@ def paths(tmp_path, monkeypatch):
 
 def test_runs_are_started_and_listed(paths):
     assert owner.list_runs(paths) == []
-    first, second = owner.start_run(paths, "may"), owner.start_run(paths)
+    first, second = owner.start_run(paths, "may", deadline=9.0), owner.start_run(paths)
     assert [run.run_id for run in owner.list_runs(paths)] == [second, first]
     (run,) = owner.list_runs(paths, first)
     assert (run.status, run.active, run.received, run.sent) == ("pending", True, 0, 0)

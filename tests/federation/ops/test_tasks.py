@@ -20,6 +20,7 @@ from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.answers import CLOSED
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths
 from helpers.recorded_federation import add_row
@@ -31,8 +32,9 @@ class Flower:
     def __init__(self, place, *answers):
         self.place, self.answers, self.started = place, list(answers), []
 
-    def start_run(self, place, task, simulated=None):
+    def start_run(self, place, task, simulated=None, deadline=0.0):
         self.started.append(task)
+        self.deadline = deadline
         return str(100 + len(self.started))
 
     def list_runs(self, place, run_id):
@@ -235,6 +237,26 @@ def test_a_task_over_the_privacy_budget_is_refused_with_one_sentence(place, answ
         "in server.toml"
     )
     assert not link.started
+
+
+def test_a_deadline_of_the_command_reaches_the_run_and_is_checked_before(place, answering, capsys):
+    link = answering("finished:completed")
+    ended(place, "complete")
+    command = ["federation", "task", str(place.folder), "may", "--deadline"]
+    assert cli([*command, "0"]) == 2
+    assert "deadline must be from 1" in capsys.readouterr().err
+    assert not link.started
+    assert cli([*command, "90"]) == 0
+    assert link.deadline == 90.0
+
+
+def test_only_an_open_task_can_be_closed(place, capsys):
+    assert cli(["federation", "close", str(place.folder)]) == 2
+    assert "no task is open" in capsys.readouterr().err
+    with locked(place.state, task="may"):
+        assert cli(["federation", "close", str(place.folder)]) == 0
+    assert capsys.readouterr().out == "task may ends now\n"
+    assert book(place).fact(CLOSED) == "may"
 
 
 def test_a_second_task_at_the_same_time_is_an_error(place, answering):

@@ -4,7 +4,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from flwr.app import Context, RecordDict
+
 from fedran.core.errors import Refused
+from fedran.federation.server import app
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
 from helpers.made_federation import D, M, Sites
@@ -49,6 +52,19 @@ def test_the_store_applies_the_rules_of_the_settings(opened, sites):
     assert "at most 2048" in small.receive(blob).reason
     assert "feature map differs" in opened(seed=1, state="b").receive(blob).reason
     assert "feature map differs" in opened(source="other", state="c").receive(blob).reason
+
+
+@pytest.mark.parametrize(("given", "expected"), [(0.0, 3600.0), (90.0, 90.0)])
+def test_a_run_may_have_a_deadline_of_its_own(given, expected, here, monkeypatch):
+    text = f'federation = "trial"\nin_features = {D}\nout_features = {M}\n'
+    (here / "server.toml").write_text(text)
+    monkeypatch.setenv(app.VARIABLE, str(here / "server.toml"))
+    found = []
+    run = lambda self, task: found.append((task, self.settings.deadline))  # noqa: E731
+    monkeypatch.setattr(app.Round, "run", run)
+    config = {"task": "may", "deadline": given}
+    app.main(None, Context(1, 2, {}, RecordDict(), config))
+    assert found == [("may", expected)]
 
 
 def test_opening_the_store_reads_the_roster(opened, sites, here):

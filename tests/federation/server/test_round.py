@@ -1,6 +1,7 @@
 """One task at the server: offers, answers, deadline, receipts and the head."""
 
 import hashlib
+from contextlib import closing
 
 import pytest
 
@@ -11,6 +12,8 @@ from flwr.app import MessageType
 import fedran
 from fedran.federation.protocol.messages import MAX_EARLIER, Offer, open_envelope
 from fedran.federation.protocol.transport import fields_of, message_content
+from fedran.federation.server.answers import CLOSED
+from fedran.federation.server.database import Database
 from helpers.fleet import (
     NAMES,
     Site,
@@ -111,6 +114,32 @@ def test_the_deadline_ends_a_task_with_the_uploads_that_came(least, server, site
     assert events(server, "task")[-1]["missing"] == ["site-2", "site-3"]
     assert nodes[11].receipts[0]["outcome"] == "accepted"
     assert served(server.folder)["nodes"] == ["11"]
+
+
+def test_a_closed_task_ends_with_the_uploads_that_came_and_can_be_run_again(
+    server, sites, monkeypatch, caplog
+):
+    caplog.set_level("INFO")
+    monkeypatch.setattr("fedran.federation.server.round.FIRST_PROGRESS", 0.0)
+
+    def close(_):
+        with closing(Database(server.folder)) as database:
+            database.set_fact(CLOSED, "may")
+
+    nodes = {11: Site("site-1", sites.envelope("site-1", "may")), 12: close}
+    owners = {"11": "site-1", "12": "site-2"}
+    assert server("may", nodes, deadline=60.0, owners=lambda: owners) == "quorum"
+    assert server.seconds < 20
+    assert fedran.load(server.folder / "head.fedran").classes == (0, 1)
+    (task,) = server.store.database.tasks()
+    assert (task.missing, task.deadline) == (("site-2", "site-3"), pytest.approx(0, abs=20))
+    nodes[12] = lambda _: None
+    server("may", nodes, deadline=0.6, owners=lambda: owners)
+    assert server.seconds >= 0.6
+    assert (
+        "waiting for site-2, site-3 (not connected); 1 s left; `fedran federation close` ends the "
+        "task now"
+    ) in caplog.text
 
 
 def test_a_task_does_not_wait_for_sites_that_declined(server, sites):

@@ -8,6 +8,7 @@ pytest.importorskip("flwr")
 import fedran
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.attempt import Stage
+from fedran.federation.server.answers import CLOSED
 from helpers.secure_federation import SecureFederation, deaf, requests_in
 
 
@@ -67,6 +68,20 @@ def test_a_site_that_drops_out_of_a_stage_does_not_stop_the_others(four, stage):
     assert verdict == ("quorum" if dropped else "complete")
     assert [client for client, _ in members] == expected
     assert found.counts == federation.exact("may", expected).counts
+
+
+def test_a_closed_task_gives_the_sum_of_the_sites_that_are_here(four):
+    def close(_, answer):
+        four.round.store.database.set_fact(CLOSED, "may")
+        return answer()
+
+    before, here = four.clock.now, {**nodes(four), 10: four.node("site-1", close)}
+    del here[13]
+    assert four.run("may", nodes=here, deadline=60.0) == "quorum"
+    assert four.clock.now < before + 10
+    with four.store() as store:
+        ((_, members, _),) = summaries(store)
+    assert [client for client, _ in members] == four.names[:3]
 
 
 @pytest.mark.parametrize("stage", [Stage.SHARE, Stage.MASK, Stage.CONFIRM])

@@ -26,6 +26,7 @@ COMMANDS = {
         run.up,
         run.down,
         run.task,
+        run.close,
         run.recharge,
         run.simulate,
         run.rebuild,

@@ -65,16 +65,38 @@ def task(
             "A number is an integer label, '\"1\"' is text. May be repeated.",
         ),
     ] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="How long to wait for missing sites, instead of `deadline` in server.toml.",
+        ),
+    ] = None,
 ) -> None:
     """Run a task: collect uploads, solve the classifier, send it to the sites.
 
-    The exit code is 1 if fewer than `min_clients` sites took part.
+    It waits for every site of the roster, also for one that is not connected, until the deadline
+    or until `close`. A late upload is accepted when the site is back. The exit
+    code is 1 if fewer than `min_clients` sites took part.
     """
     from fedran.federation.ops.tasks import run_task
 
     labels = [parse_label(text) for text in classes or ()]
-    if not run_task(find_server(folder), task, classes=labels, say=typer.echo).successful:
+    place = find_server(folder)
+    result = run_task(place, task, classes=labels, deadline=deadline, say=typer.echo)
+    if not result.successful:
         raise typer.Exit(1)
+
+
+def close(folder: ServerFolder) -> None:
+    """End the open task now, without the sites that are missing.
+
+    The classifier is solved from the uploads that have arrived. The others are accepted when their
+    sites are back.
+    """
+    from fedran.federation.ops.tasks import close_task
+
+    typer.echo(f"task {close_task(find_server(folder))} ends now")
 
 
 def recharge(

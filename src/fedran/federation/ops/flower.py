@@ -62,6 +62,7 @@ clientapp = "fedran.federation.site.app:app"
 
 [tool.flwr.app.config]
 task = ""
+deadline = 0.0
 """
 
 

@@ -55,10 +55,16 @@ class FlowerNode:
     offline_at: str
 
 
-def start_run(paths: ServerPaths, task: str = "", simulated: tuple[int, int] | None = None) -> str:
+def start_run(
+    paths: ServerPaths,
+    task: str = "",
+    simulated: tuple[int, int] | None = None,
+    deadline: float = 0.0,
+) -> str:
     """Start a run of our app and return its id; "" names no task.
 
-    ``simulated`` is the number of simulated sites and of cores for each.
+    With a ``deadline`` of 0, that of the server's settings counts. ``simulated`` is the number of
+    simulated sites and of cores for each.
     """
     from flwr.proto.control_pb2 import StartRunRequest
     from flwr.proto.fab_pb2 import Fab
@@ -68,7 +74,7 @@ def start_run(paths: ServerPaths, task: str = "", simulated: tuple[int, int] | N
     app = (paths.flower / APP).read_bytes()
     request = StartRunRequest(
         fab=Fab(hash_str=hashlib.sha256(app).hexdigest(), content=app),
-        override_config={"task": Scalar(string=task)},
+        override_config={"task": Scalar(string=task), "deadline": Scalar(double=deadline)},
     )
     if simulated is not None:
         sites, cpus = simulated

@@ -24,7 +24,7 @@ from fedran.federation.protocol.identity import base_task, check_task
 from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.answers import Quorum
+from fedran.federation.server.answers import CLOSED, HOW_TO_CLOSE, Quorum
 from fedran.federation.server.database import Database
 from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.settings import ServerPaths
@@ -48,6 +48,10 @@ class TaskInProgress(OSError):
     """Another task is open. A server runs one task at a time."""
 
 
+class NoOpenTask(OSError):
+    """There is no task to close."""
+
+
 class RunFailed(OSError):
     """Flower did not complete a task's run."""
 
@@ -69,11 +73,17 @@ class TaskResult:
 
 
 def run_task(
-    paths: ServerPaths, task: str, *, classes: Sequence[Label] = (), say: Callable[[str], None]
+    paths: ServerPaths,
+    task: str,
+    *,
+    classes: Sequence[Label] = (),
+    deadline: float | None = None,
+    say: Callable[[str], None],
 ) -> TaskResult:
     """Run a task to its end on a running server; ``say`` gets the server's log lines.
 
     ``classes`` are opened for the task, where the settings say that classes are opened per task.
+    ``deadline`` counts instead of that of the settings.
     """
     check_task(task)
     if lock_holder(paths.folder / "log") is None:
@@ -83,6 +93,8 @@ def run_task(
         )
     # Wrong settings would fail in every run, so they are checked before the first.
     settings, roster = paths.settings(), Roster.load(paths.roster)
+    if deadline is not None:
+        settings = replace(settings, deadline=deadline)
     Quorum(frozenset(roster.clients), settings.min_clients, settings.deadline)
     if settings.privacy != "none" and len(roster.clients) < settings.min_sites:
         raise ValueError(
@@ -93,20 +105,30 @@ def run_task(
     ValidationSet.load(paths.folder, settings)
     other = (lock_holder(paths.state) or {}).get("task")
     if other:
-        raise TaskInProgress(f"task {other} is open; start {task} when it has ended")
+        raise TaskInProgress(f"task {other} is open; start {task} when it has ended{HOW_TO_CLOSE}")
     if classes:
         open_classes(paths, task, classes)
     for remaining in reversed(range(MAX_RUNS)):
-        run = _run_once(paths, task, say)
+        run = _run_once(paths, task, say, settings.deadline)
         if run.status == owner.COMPLETED:
             return _finish(paths, task, run, say)
         if remaining:
             say(f"the run ended as {run.status}; it is started again, received uploads are kept")
             time.sleep(POLL_SECONDS)
-            deadline = time.monotonic() + START_SECONDS
-            while not flower.is_listening(settings.address) and time.monotonic() < deadline:
+            limit = time.monotonic() + START_SECONDS
+            while not flower.is_listening(settings.address) and time.monotonic() < limit:
                 time.sleep(1)
     raise RunFailed(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run.status}")
+
+
+def close_task(paths: ServerPaths) -> str:
+    """Let the open task end with the uploads that have arrived; returns its id."""
+    task = (lock_holder(paths.state) or {}).get("task")
+    if not task:
+        raise NoOpenTask(f"{paths.folder}: no task is open")
+    with closing(Database(paths.state)) as database:
+        database.set_fact(CLOSED, task)
+    return str(task)
 
 
 def open_classes(paths: ServerPaths, task: str, classes: Sequence[Label]) -> None:
@@ -146,7 +168,8 @@ def simulate(
     ):
         for task in tasks:
             require_budget(paths, task)
-            run = _run_once(paths, task, say, (len(sites), cpus))
+            deadline = paths.settings().deadline
+            run = _run_once(paths, task, say, deadline, (len(sites), cpus))
             if run.status != owner.COMPLETED:
                 raise RunFailed(f"task {task}: the run ended as {run.status}; see {output}")
             results.append(_finish(paths, task, run, say))
@@ -177,20 +200,21 @@ def _run_once(
     paths: ServerPaths,
     task: str,
     say: Callable[[str], None],
+    deadline: float,
     simulated: tuple[int, int] | None = None,
 ) -> FlowerRun:
     """Start one run and pass on the server's log until it ends; Flower's description of it."""
     tail = Tail(log_file(paths.folder))
     say(f"task {task}: Flower starts a run, which takes some seconds")
     try:
-        run_id = owner.start_run(paths, task, simulated)
+        run_id = owner.start_run(paths, task, simulated, deadline)
     except owner.FlowerError as reason:  # the SuperLink may be starting
         return FlowerRun("", f"not started ({reason})", "", 0, 0)
     with closing(Database(paths.state)) as database:
         database.set_run(run_id, task, "started", 0, 0)
-    deadline = time.monotonic() + paths.settings().deadline + EXTRA_SECONDS
+    limit = time.monotonic() + deadline + EXTRA_SECONDS
     run = FlowerRun(run_id, "unknown", "", 0, 0)
-    while run.active and time.monotonic() < deadline:
+    while run.active and time.monotonic() < limit:
         time.sleep(POLL_SECONDS)
         for line in tail.lines():
             say(line)

@@ -185,6 +185,12 @@ class Coordinator:
                 continue
             yield opened, total
 
+    def end_first_stages(self, now: float) -> None:
+        """Wait no longer for answers to first stages. Later ones have a short limit anyway."""
+        for opened in self.sums.values():
+            if opened.state.stage is Stage.ADVERTISE:
+                opened.until = min(opened.until, now)
+
     def _is_over(
         self, opened: OpenSum, now: float, live: Collection[str], expected: Collection[str]
     ) -> bool:

@@ -12,6 +12,9 @@ from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.server.store import Store
 
 log = logging.getLogger(__name__)
+CLOSED = "closed_task"
+"""Fact in the database: the task that the owner has closed before its deadline."""
+HOW_TO_CLOSE = "; `fedran federation close` ends the task now"
 Verdict = Literal["wait", "complete", "quorum", "short"]
 
 
@@ -19,9 +22,9 @@ Verdict = Literal["wait", "complete", "quorum", "short"]
 class Quorum:
     """Who was asked for the open task, who answered, and whether that is enough.
 
-    ``complete``: everyone asked has answered. ``quorum``: the deadline has passed with enough
-    uploads. ``short``: there are too few. Uploads that arrived are kept in any case, and late ones
-    are accepted whenever they arrive.
+    ``complete``: everyone asked has answered. ``quorum``: the deadline has passed, or the owner
+    closed the task, with enough uploads. ``short``: there are too few. Uploads that arrived are
+    kept in any case, and late ones are accepted whenever they arrive.
     """
 
     asked: frozenset[str]

@@ -1,14 +1,15 @@
 """The Flower app of the server. One run of it is one task.
 
-Settings come from the file that FEDRAN_SERVER names on the server's machine; the run only names
-the task. A run without a task asks for nothing new. It accepts uploads that sites still hold, and
-sends the newest head to sites that lack it.
+Settings come from the file that FEDRAN_SERVER names on the server's machine; the run names the
+task, and may have a deadline of its own. A run without a task asks for nothing new. It accepts
+uploads that sites still hold, and sends the newest head to sites that lack it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import Context
@@ -43,6 +44,8 @@ def main(grid: Grid, context: Context) -> None:
         task = str(context.run_config.get("task", ""))
         if task:
             check_task(task)
+        if deadline := context.run_config.get("deadline"):
+            settings = replace(settings, deadline=float(deadline))
         with locked_store(folder, settings, task, LOCK_TIMEOUT) as store:
             validation = ValidationSet.load(folder, settings)
             owners = None if os.environ.get(WITHOUT_KEYS) == "1" else store.database.node_owners

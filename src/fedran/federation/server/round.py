@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,15 @@ from fedran.federation.protocol.messages import (
 )
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
-from fedran.federation.server.answers import Quorum, Verdict, decided, known_answers, not_here
+from fedran.federation.server.answers import (
+    CLOSED,
+    HOW_TO_CLOSE,
+    Quorum,
+    Verdict,
+    decided,
+    known_answers,
+    not_here,
+)
 from fedran.federation.server.gate import Validation, ValidationSet
 from fedran.federation.server.head import update_head
 from fedran.federation.server.messenger import Messenger
@@ -114,7 +122,7 @@ class Round:
         self.replies: Counter[int] = Counter()
 
     def run(self, task: str) -> Verdict:
-        """Run the task until everyone answered or the deadline passed.
+        """Run the task until everyone answered, the deadline passed, or the owner closed it.
 
         Without a task (""), missing uploads and heads are exchanged, and no quorum is needed.
         """
@@ -125,6 +133,8 @@ class Round:
                 quorum.answer(receipt)
         else:
             quorum = Quorum(frozenset(), 0, CATCH_UP_SECONDS)
+        if self._is_closed(task):  # an earlier run of it
+            self.store.database.set_fact(CLOSED, "")
         self._record(task, "open", quorum)
         verdict = self._collect(task, quorum)
         self._record(task, verdict, quorum)
@@ -136,14 +146,16 @@ class Round:
         start, next_progress = time.monotonic(), FIRST_PROGRESS
         offer = self._open_task(task)
         while True:
-            left = max(1.0, quorum.deadline - (time.monotonic() - start))
+            ttl = max(1.0, quorum.deadline - (time.monotonic() - start))
             for node in self.messenger.nodes_to_ask():
                 receipts = self._told(node)
                 body = message_content({"offer": offer, "receipts": receipts}, {})
-                self.messenger.send(node, body, MessageType.TRAIN, left)
+                self.messenger.send(node, body, MessageType.TRAIN, ttl)
             for node, reply in self.messenger.replies():
                 self._receive_reply(node, reply, task, quorum)
             seconds = time.monotonic() - start
+            if self._is_closed(task):
+                quorum.deadline = min(quorum.deadline, seconds)
             verdict = quorum.verdict(seconds)
             replied = not self.messenger.unanswered
             if task:
@@ -158,9 +170,22 @@ class Round:
             if seconds >= next_progress:
                 next_progress = seconds + PROGRESS_SECONDS
                 nodes = f"{len(self.messenger.unanswered)} connected nodes"
-                missing = ", ".join(quorum.missing[:10]) or nodes
-                log.info("waiting for %s; %.0f s left", missing, quorum.deadline - seconds)
+                missing = self._describe_missing(quorum.missing) or nodes
+                left = quorum.deadline - seconds
+                log.info("waiting for %s; %.0f s left%s", missing, left, HOW_TO_CLOSE * bool(task))
             time.sleep(POLL_SECONDS)
+
+    def _is_closed(self, task: str) -> bool:
+        """Whether the owner does not want to wait for more sites."""
+        return bool(task) and self.store.database.fact(CLOSED) == task
+
+    def _describe_missing(self, missing: Collection[str]) -> str:
+        """The first names of sites that are waited for, and whether they are connected."""
+        owners = None if self.owners is None else self.owners()
+        nodes = self.messenger.grid.get_node_ids()
+        here = missing if owners is None else {owners.get(str(node)) for node in nodes}
+        names = sorted(missing)[:10]
+        return ", ".join(name if name in here else f"{name} (not connected)" for name in names)
 
     def _told(self, node: int) -> list[dict[str, Any]]:
         """What was decided about a node's uploads, for a message to it."""

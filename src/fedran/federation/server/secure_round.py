@@ -26,7 +26,7 @@ from fedran.federation.secure.attempt import Stage, helpers
 from fedran.federation.secure.contribution import Content
 from fedran.federation.secure.coordinator import FOLDER, Coordinator, OpenSum
 from fedran.federation.server import round as rounds
-from fedran.federation.server.answers import Quorum, Verdict
+from fedran.federation.server.answers import HOW_TO_CLOSE, Quorum, Verdict
 from fedran.federation.server.cohorts import (
     make_attempt,
     make_content,
@@ -93,6 +93,9 @@ class SecureRound(Round):
                 self._open_sum(task, limit, self.settings.aware)
             for name in late:
                 self._open_sum(name, start + rounds.CATCH_UP_SECONDS, aware=False)
+            if time.monotonic() < limit and self._is_closed(task):
+                limit = time.monotonic()
+                self.sums.end_first_stages(limit)
             self._ask(offer, limit)
             for node, reply in self.messenger.replies():
                 self._receive_reply(node, reply, task, quorum)
@@ -113,9 +116,13 @@ class SecureRound(Round):
             elif now >= next_progress:
                 next_progress = now + rounds.PROGRESS_SECONDS
                 for opened in busy:
-                    waiting = ", ".join(sorted(opened.waiting_for)[:10])
-                    log.info("%s, %s: waiting for %s", opened.name, opened.state.stage, waiting)
+                    self._log_progress(opened, task)
             time.sleep(rounds.POLL_SECONDS)
+
+    def _log_progress(self, opened: OpenSum, task: str) -> None:
+        stage, waiting = opened.state.stage, self._describe_missing(opened.waiting_for)
+        hint = HOW_TO_CLOSE if task and stage is Stage.ADVERTISE else ""
+        log.info("%s, %s: waiting for %s%s", opened.name, stage, waiting, hint)
 
     def _all_heard(self) -> bool:
         """Whether every connected node has answered."""

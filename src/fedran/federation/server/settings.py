@@ -74,7 +74,8 @@ class ServerSettings(Settings):
     min_clients: Annotated[int, between(1, 10**6)] = 1
     """A task with fewer uploads at its deadline ends as `short`."""
     deadline: Annotated[float, between(1, 365 * 86400)] = 3600.0
-    """Seconds that a task waits for sites."""
+    """Seconds that a task waits for sites of the roster, connected or not.
+    `fedran federation task --deadline` counts instead."""
     snapshot_every: Annotated[int, between(1, 10**6)] = 20
     """Accepted uploads between two snapshots."""
     snapshots: Annotated[int, between(1, 100)] = 2
