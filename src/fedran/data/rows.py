@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import MissingExtra, Refused, printable, shortened
+from fedran.core.errors import MissingExtra, Refused, nearest, printable, shortened
 from fedran.core.labels import encode_labels
 from fedran.data.arrays import open_arrays
 
@@ -186,7 +186,7 @@ def _split_columns(
             text = [n for n, v in cells if isinstance(v, str) and v.strip() and not is_number(v)]
             raise Refused(
                 path.name,
-                f"one column {printable(name, 60)}",
+                f"one column {printable(name, 60)}{nearest(name, set(names) - {name})}",
                 f"the columns {shortened(names, 12)}",
                 hint.format(printable(text[0] if text else "COLUMN", 60)),
             )

@@ -116,7 +116,10 @@ def test_labels_are_compared_with_the_list_of_the_federation():
     assert [f.level for f in found] == ["error", "error", "error"]
     assert found[0].text == "The label '1' is not 1, which the federation uses; rename it."
     assert found[1].text == "The label 'digit 2' is not 2, which the federation uses; rename it."
-    assert found[2].text == "The server does not accept the labels 'two'; it lists 0, 1, 2."
+    assert found[2].text == (
+        "The server does not accept the labels 'two'; it lists 0, 1, 2. "
+        "Correct them, or ask its owner to add them to `classes` in server.toml."
+    )
     assert list(check_labels([0] * 5 + [1] * 5, 5, listed, None)) == []
 
 

@@ -221,7 +221,8 @@ def check_labels(
     strange = [label for label, like in new.items() if like is None]
     if strange and classes:
         listed = _names(classes)
-        text = f"The server does not accept the labels {_names(strange)}; it lists {listed}."
+        text = f"The server does not accept the labels {_names(strange)}; it lists {listed}. "
+        text += "Correct them, or ask its owner to add them to `classes` in server.toml."
         yield Finding("error", text)
     elif strange and known:
         yield Finding("note", f"New to the federation: {_names(strange)}.")
