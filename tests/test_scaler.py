@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 
 import numpy as np
+import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,10 +92,25 @@ def test_another_scaler_is_refused(sites):
             FedRANClassifier(64, scaler=scaler).fit(*sites[0])
 
 
+def test_names_of_columns_are_compared_with_the_scaler_and_kept_in_it(sites):
+    X, y = sites[0]
+    frame = pandas.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
+    own = FedRANClassifier(64, scaler=FederatedScaler()).fit(frame, y)
+    common = FederatedScaler.from_json(own.scaler_.to_json())
+    assert list(common.feature_names_in_) == list(frame.columns)
+    given = FedRANClassifier(64, scaler=common).fit(frame, y).partial_fit(frame, y)
+    for clf in (own, given.calibrate(frame, y)):  # warnings are errors here
+        np.testing.assert_array_equal(clf.predict(frame), y)
+    with pytest.raises(ValueError, match="same order"):
+        FedRANClassifier(64, scaler=common).fit(frame[frame.columns[::-1]], y)
+    with pytest.warns(UserWarning, match="valid feature names"):
+        FedRANClassifier(64, scaler=common).fit(X, y)
+
+
 def test_models_with_different_scalers_are_not_added(sites):
     X_a, y_a = sites[0]
     own = [FedRANClassifier(64, scaler=FederatedScaler()).fit(X, y) for X, y in sites]
-    plain = FedRANClassifier(64).fit(X_a, y_a)
+    plain = FedRANClassifier(64).fit(StandardScaler().fit_transform(X_a), y_a)
     for a, b in (own, (own[0], plain)):
         with pytest.raises(ValueError, match=r"scaler is .* in one classifier"):
             a + b

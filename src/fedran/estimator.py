@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedran.core._linalg.arrays import require_dense
 from fedran.core._linalg.truncation import check_rank
-from fedran.core.aggregator import FLOAT32_ENERGY
 from fedran.core.calibration import Calibration, leave_one_out
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum
@@ -23,6 +23,7 @@ from fedran.core.features import Kind, RandomFeatures
 from fedran.core.head import Head
 from fedran.core.labels import Label, encode_labels, label_array, recode, require_labels
 from fedran.core.ridge import Ridge, seen_directions
+from fedran.core.scale import require_energy, unequal_scales
 from fedran.core.summarize import check_weights
 from fedran.core.summary import Summary
 from fedran.scaler import FederatedScaler
@@ -46,7 +47,7 @@ class _Batch(NamedTuple):
     weights: NDArray[np.float64] | None
 
     def scaled(self, scaler: FederatedScaler | None) -> _Batch:
-        return self if scaler is None else self._replace(X=scaler.transform(self.X))
+        return self if scaler is None else self._replace(X=scaler.standardize(self.X))
 
 
 class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -159,14 +160,19 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch = self._checked(X, y, sample_weight, reset=fresh)
         scaler = self.scaler if fresh else self.scaler_
         if isinstance(scaler, FederatedScaler) and not hasattr(scaler, "mean_"):
-            scaler = clone(scaler).fit(batch.X, sample_weight=batch.weights)
+            scaler = clone(scaler).fit(X, sample_weight=sample_weight)
         if scaler is not None and not hasattr(scaler, "fingerprint_"):
             got = f"{type(scaler).__name__}; put other scalers before the classifier, in a Pipeline"
             raise TypeError(f"scaler must be a FederatedScaler or None, got {got}")
+        if fresh and scaler is not None:  # compares the names of columns
+            validate_data(scaler, X, reset=False, skip_check_array=True)
         batch = batch.scaled(scaler)
         phi = self._new_map(batch.X.shape[1], scaler) if fresh else self.phi_
+        names = getattr(self, "feature_names_in_", ())
+        if fresh and (text := unequal_scales(batch.X, names, phi.kind)):
+            warnings.warn(f"{text}; scale them, as scaler=FederatedScaler() does", stacklevel=3)
         if phi.kind == "relu":
-            _require_energy(batch.X, phi.out_features)
+            require_energy(batch.X, phi.out_features)
         try:
             mapped = phi.blocks(batch.X, BLOCK_BYTES)
         except Refused as reason:  # in the words that scikit-learn's checks look for
@@ -315,9 +321,9 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Blocks of the random features of rows to predict."""
         check_is_fitted(self, "classes_")
         require_dense(X, "X")
-        X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])
-        rows = X if self.scaler_ is None else self.scaler_.transform(X)
-        return self.phi_.blocks(rows, BLOCK_BYTES)
+        rows: NDArray[Any] = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])
+        scaled = rows if self.scaler_ is None else self.scaler_.standardize(rows)
+        return self.phi_.blocks(scaled, BLOCK_BYTES)
 
     def predict(self, X: ArrayLike, reject: float | None = None) -> NDArray[Any]:
         """The best label of each row.
@@ -388,13 +394,3 @@ def _common_parameters(clf: FedRANClassifier) -> dict[str, Any]:
         "rank": clf.rank,
         "ridge": clf.ridge,
     }
-
-
-def _require_energy(X: NDArray[Any], out_features: int) -> None:
-    """ValueError if a float32 Gram of relu features of these rows would overflow or vanish."""
-    with np.errstate(over="ignore"):
-        energy = float(np.einsum("ij,ij", X, X)) * out_features
-    low, high = FLOAT32_ENERGY
-    if not low < energy < high and np.any(X):
-        expected = f"expected {low:g} to {high:g}: rescale it, for example with StandardScaler"
-        raise ValueError(f"X has an energy of about {energy:.3g}; {expected}")

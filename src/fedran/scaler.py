@@ -106,8 +106,12 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  #
     def transform(self, X: ArrayLike) -> NDArray[np.floating]:
         """(X - mean) / scale, in the dtype of X."""
         check_is_fitted(self, "mean_")
-        rows: NDArray[Any] = validate_data(self, X, reset=False, dtype=FLOATS)
-        return ((rows - self.mean_) / self.scale_).astype(rows.dtype, copy=False)
+        return self.standardize(validate_data(self, X, reset=False, dtype=FLOATS))
+
+    def standardize(self, rows: NDArray[Any]) -> NDArray[np.floating]:
+        """The same for a matrix of numbers whose columns were compared already."""
+        dtype = rows.dtype if rows.dtype in FLOATS else np.dtype(np.float64)
+        return ((rows - self.mean_) / self.scale_).astype(dtype, copy=False)
 
     def inverse_transform(self, X: ArrayLike) -> NDArray[np.floating]:
         """X * scale + mean, in the dtype of X."""

@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 
 import numpy as np
+import pandas
 import pytest
 
 import fedran
@@ -240,6 +241,38 @@ def test_a_head_of_scaled_rows_needs_its_scaler(tmp_path, cli):
         assert (code, out, words in err, err.count("\n")) == (2, "", True, 1), err
 
 
+def test_columns_are_put_in_the_order_of_the_scaler(tmp_path, cli):
+    rng = np.random.default_rng(0)
+    y = np.repeat(["cat", "dog"], 30)
+    X = rng.normal(size=(60, 3)) * [1, 100, 1] + [0, 0, 5] * (y == "dog")[:, None]
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
+    clf = fedran.FedRANClassifier(64, scaler=fedran.FederatedScaler()).fit(frame, y)
+    fedran.save(clf.head_, tmp_path / "head.fedran")
+    (tmp_path / "scaler.json").write_text(clf.scaler_.to_json())
+
+    def predicted(table, *options, **how):
+        table.to_csv(tmp_path / "rows.csv", **{"index": False, **how})
+        files = (str(tmp_path / "head.fedran"), str(tmp_path / "rows.csv"))
+        code, out, err = cli("predict", *files, "--scaler", str(tmp_path / "scaler.json"), *options)
+        return (out.splitlines() if code == 0 else code), err
+
+    expected = clf.predict(frame).tolist()
+    assert predicted(frame) == (expected, "")
+    assert predicted(frame[["c", "a", "b"]]) == (expected, "")
+    assert predicted(frame, header=False) == (expected, "")
+    lines, _ = predicted(frame[["b", "c", "a"]], "--id", "", index=True)
+    assert lines == ["id,label", *(f"{i},{label}" for i, label in enumerate(expected))]
+    for table, how, words in [
+        (frame[["a", "b"]], {}, "the 3 columns of the scaler, got no 'c'; rename"),
+        (frame.rename(columns={"a": "A"}), {}, "got no 'a' and the unknown 'A'"),
+        (frame.assign(d=1.0), {}, "got the unknown 'd'"),
+        (frame[["c", "b", "a", "a"]], {}, "got the unknown 'a' and several 'a'"),
+        (frame, {"index": True}, "got a column '', as pandas writes for the numbers of rows"),
+    ]:
+        code, err = predicted(table, **how)
+        assert (code, words in err, err.count("\n")) == (2, True, 1), err
+
+
 def test_a_result_that_cannot_be_written_is_one_sentence_and_changes_no_file(made, cli):
     folder, _ = made
     files = (str(folder / "head.fedran"), str(folder / "rows.npy"))
@@ -261,7 +294,7 @@ def test_a_large_csv_file_is_not_held_as_text(tmp_path):
     np.savetxt(tmp_path / "rows.csv", Z, delimiter=",", fmt="%.17g")
     tracemalloc.start()
     try:
-        found, _ = read_table(tmp_path / "rows.csv", [])
+        found = read_table(tmp_path / "rows.csv", []).X
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import require_scaler
 from fedran.core.labels import label_array
 from fedran.data.arrays import open_arrays
-from fedran.data.rows import LABEL, is_table, read_table
+from fedran.data.rows import LABEL, column_order, is_table, read_table
 from fedran.wire.files import refusals_name_file, require_file, write_atomically
 
 ARRAYS = ("features", "test", "X")
@@ -47,7 +48,10 @@ def predict(
     ] = None,
     id_column: Annotated[
         str | None,
-        typer.Option("--id", help="A column of the CSV or Parquet file to copy, not a feature."),
+        typer.Option(
+            "--id",
+            help='A column of the CSV or Parquet file to copy, not a feature; "": pandas\' index.',
+        ),
     ] = None,
     label: Annotated[
         str | None,
@@ -63,7 +67,7 @@ def predict(
     """Predict the labels of rows of features with a saved head.
 
     Prints one label per line, or CSV with a header with --scores, --top, --id or an --out that ends
-    in .csv.
+    in .csv. If the scaler was fitted on named columns, a table may have them in any order.
     """
     if out is not None:
         _require_new(out, (head, rows, scaler))
@@ -76,13 +80,15 @@ def predict(
         require_scaler(found.fingerprint, scale.fingerprint_ if scale is not None else None)
     except Refused as reason:
         raise Refused(f"{head}: {reason.field}", reason.expected, reason.got, SCALER) from None
-    Z, ids = read_features(rows, id_column, label)
+    columns = list(getattr(scale, "feature_names_in_", ()))
+    Z, ids = read_features(rows, id_column, label, columns)
     require_features(rows, Z, phi.in_features)
     with refusals_name_file(rows):
-        mapped = phi.blocks(Z if scale is None else scale.transform(Z))
+        mapped = phi.blocks(Z if scale is None else scale.standardize(Z))
     blocks = [(found.predict(H, reject), found.scores(H)) for _, H in mapped]
     labels = [label for part, _ in blocks for label in part.tolist()]
-    table = bool(scores or top or id_column or (out is not None and out.suffix == ".csv"))
+    csv_out = out is not None and out.suffix == ".csv"
+    table = bool(scores or top or id_column is not None or csv_out)
     if table:
         text = as_csv(found, labels, np.concatenate([s for _, s in blocks]), ids, scores, top)
     else:
@@ -119,10 +125,7 @@ def read_scaler(path: Path) -> fedran.FederatedScaler:
         text = require_file(path, "the text of FederatedScaler.to_json").read_text("utf-8")
     except UnicodeDecodeError as reason:
         raise Refused(str(path), "the text of FederatedScaler.to_json", str(reason)) from None
-    scaler = fedran.FederatedScaler.from_json(text)
-    if hasattr(scaler, "feature_names_in_"):  # scikit-learn would warn that arrays have no names
-        del scaler.feature_names_in_
-    return scaler
+    return fedran.FederatedScaler.from_json(text)
 
 
 def _shown(label: object) -> str:
@@ -156,17 +159,20 @@ def as_csv(
 
 
 def read_features(
-    path: Path, ids: str | None = None, label: str | None = None
+    path: Path, ids: str | None = None, label: str | None = None, columns: Sequence[str] = ()
 ) -> tuple[NDArray[Any], list[str] | None]:
     """Features (n, d) and, with ``ids``, the text of that column for each row.
 
-    The column ``label`` of a table is left out; None: the column ``LABEL``, if there is one.
+    The column ``label`` of a table is left out; None: the column ``LABEL``, if there is one. The
+    others are put in the order of ``columns``, if both have names.
     """
     require_file(path, READABLE)
     if is_table(path):
         apart = [name for name in (ids, label) if name is not None]
-        Z, columns = read_table(path, apart, optional=LABEL if label is None else None)
-        return Z, None if ids is None else [str(value) for value in columns[ids]]
+        table = read_table(path, apart, optional=LABEL if label is None else None)
+        order = column_order(table.columns, columns, path.name, "the scaler")
+        Z = table.X if order is None else table.X[:, order]
+        return Z, None if ids is None else [str(value) for value in table.others[ids]]
     for option, name in (("--id", ids), ("--label", label)):
         if name is not None:
             raise ValueError(f"{option} names a column of a table, got the file {path.name}")

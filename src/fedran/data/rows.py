@@ -6,8 +6,9 @@ import csv
 import logging
 import re
 from array import array
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ UNLABELLED = ""
 """Stands for a missing label in files whose arrays cannot hold None."""
 NAME_LABEL = 'name the column of labels with --label "{}"'
 """What a command says to a table without the column of labels. {} is a likely column."""
+INDEXES = ("", "Unnamed: 0", "__index_level_0__")
+"""Names of the column that pandas writes for the index. The number of a row is no feature."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Rows:
     X: NDArray[Any]
     y: list[Any]
     """None where a label is missing."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of X; empty where they have none."""
 
     def __post_init__(self) -> None:
         images = self.X.ndim == 4 and self.X.dtype == np.uint8 and self.X.shape[3] == 3
@@ -57,6 +62,25 @@ class Rows:
         """Whether a backbone has to extract features first."""
         return self.X.ndim == 4
 
+    def in_order(self, columns: Sequence[str], whose: str) -> Rows:
+        """The rows with the columns as listed. Rows without names are taken as they are."""
+        order = column_order(self.columns, columns, "columns", whose)
+        if order is None:
+            return self
+        return replace(self, X=self.X[:, order], columns=tuple(columns))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A CSV or Parquet file."""
+
+    X: NDArray[np.float64]
+    """Features (n, d)."""
+    columns: tuple[str, ...]
+    """Their names; empty for a CSV file without a header."""
+    others: dict[str, list[Any]]
+    """The columns that are no features."""
+
 
 def is_table(path: Path) -> bool:
     """Whether a file has named columns, by its suffix."""
@@ -73,15 +97,15 @@ def read_rows(
     the pairs of ``arrays``. ``hint`` says how to name another column of labels.
     """
     if is_table(path):
-        X, columns = read_table(path, [label], hint)
-        y = columns[label]
+        table = read_table(path, [label], hint)
+        y = table.others[label]
         if path.suffix.lower() == ".csv":
             y = [text.strip() for text in y]
             known = [text for text in y if text != UNLABELLED]
             if all(re.fullmatch("0|-?[1-9][0-9]{0,17}", text) for text in known):
                 y = [int(text) if text != UNLABELLED else None for text in y]
         with np.errstate(over="ignore"):  # infinity is refused where the rows are used
-            return Rows(X.astype(np.float32), none_if_missing(y))
+            return Rows(table.X.astype(np.float32), none_if_missing(y), table.columns)
     pairs = " or ".join(f"{rows} and {labels}" for rows, labels in arrays.items())
     with open_arrays(path, f"an .npz file with {pairs}") as file:
         held = [] if isinstance(file, np.ndarray) else file.files
@@ -94,10 +118,10 @@ def read_rows(
 
 def read_table(
     path: Path, apart: Collection[str], hint: str = "", optional: str | None = None
-) -> tuple[NDArray[np.float64], dict[str, list[Any]]]:
-    """The features (n, d) of a CSV or Parquet file, and the columns that are no features by name.
+) -> Table:
+    """Read a CSV or Parquet file.
 
-    The latter are the columns ``apart``, which must exist, and ``optional`` where it exists. All
+    No features are the columns ``apart``, which must exist, and ``optional`` where it exists. All
     other columns must hold numbers. A refusal names columns and lines but no value, because a site
     tells it to the server.
     """
@@ -105,12 +129,49 @@ def read_table(
     return read(path, apart, hint, optional)
 
 
-def _read_csv(
-    path: Path, apart: Collection[str], hint: str, optional: str | None
-) -> tuple[NDArray[np.float64], dict[str, list[Any]]]:
-    """Columns are named 0, 1, ... where the first line holds numbers only.
+def column_order(
+    columns: Sequence[str], wanted: Sequence[str], where: str, whose: str
+) -> list[int] | None:
+    """Positions that put ``columns`` in the order ``wanted``; None where either has no names.
 
-    The line 0, 1, 2, ... is a header too: pandas writes it for columns without names. Only one
+    Missing and unknown columns are refused by name.
+
+    >>> column_order(["b", "a"], ["a", "b"], "rows.csv", "the scaler")
+    [1, 0]
+    >>> column_order(["b", "c"], ["a", "b"], "rows.csv", "the scaler")
+    Traceback (most recent call last):
+    ...
+    fedran.core.errors.Refused: rows.csv: expected the 2 columns of the scaler, got no 'a' and \
+the unknown 'c'; rename columns, and leave out those that are no features
+    """
+    if not columns or not wanted or list(columns) == list(wanted):
+        return None
+    have, want = Counter(columns), Counter(wanted)
+    groups = {
+        "no": list(want - have),
+        "the unknown": list(have - want),
+        "several": [name for name, n in have.items() if n > 1],
+    }
+    wrong = [
+        f"{what} {shortened([repr(printable(name, 60)) for name in names], 6)}"
+        for what, names in groups.items()
+        if names
+    ]
+    if wrong:
+        raise Refused(
+            where,
+            f"the {len(wanted)} columns of {whose}",
+            " and ".join(wrong),
+            "rename columns, and leave out those that are no features",
+        )
+    position = {name: j for j, name in enumerate(columns)}
+    return [position[name] for name in wanted]
+
+
+def _read_csv(path: Path, apart: Collection[str], hint: str, optional: str | None) -> Table:
+    """Columns have no names where the first line holds numbers only; ``apart`` calls them 0, 1, ...
+
+    So it is with the header 0, 1, 2, ..., which pandas writes for columns without names. Only one
     line at a time is held as text.
     """
     values = array("d")
@@ -121,7 +182,7 @@ def _read_csv(
             first = [name.strip() for name in next(lines, [])]
             if not first:
                 raise Refused(path.name, "a header and rows", "an empty file")
-            names = [str(i) for i in range(len(first))]
+            numbers = names = [str(i) for i in range(len(first))]
             if (first == names and len(names) > 2) or not all(map(is_number, first)):
                 names, first = first, next(lines, [])
             kept, others = _split_columns(path, names, first, apart, hint, optional)
@@ -139,12 +200,11 @@ def _read_csv(
                     columns[name].append(cells[j])
     except (UnicodeDecodeError, csv.Error) as reason:
         raise Refused(path.name, "a CSV file in UTF-8", type(reason).__name__) from None
-    return np.frombuffer(values).reshape(-1, len(kept)), columns
+    X = np.frombuffer(values).reshape(-1, len(kept))
+    return Table(X, () if names == numbers else tuple(names[j] for j in kept), columns)
 
 
-def _read_parquet(
-    path: Path, apart: Collection[str], hint: str, optional: str | None
-) -> tuple[NDArray[np.float64], dict[str, list[Any]]]:
+def _read_parquet(path: Path, apart: Collection[str], hint: str, optional: str | None) -> Table:
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -167,7 +227,8 @@ def _read_parquet(
             X[:, k] = column
         except (arrow.ArrowException, TypeError, ValueError):
             raise _no_number(path.name, names[j], "other values") from None
-    return X, {name: table.column(j).to_pylist() for name, j in others.items()}
+    apart_from_X = {name: table.column(j).to_pylist() for name, j in others.items()}
+    return Table(X, tuple(names[j] for j in kept), apart_from_X)
 
 
 def _split_columns(
@@ -193,6 +254,14 @@ def _split_columns(
     kept = [j for j in range(len(names)) if j not in others.values()]
     if not kept:
         raise Refused(path.name, "at least one column of features", "none")
+    for name in INDEXES:
+        if name in names and name not in others:
+            raise Refused(
+                path.name,
+                "a name for every column of features",
+                f"a column {name!r}, as pandas writes for the numbers of rows",
+                "write the table with index=False, or rename the column if it is a feature",
+            )
     return kept, others
 
 

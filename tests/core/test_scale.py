@@ -1,0 +1,42 @@
+"""Columns with nearly all of the energy are named."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedran
+from fedran.core.scale import MOST, SHARE, unequal_scales
+from helpers.reference import quick
+
+
+@quick
+@given(st.integers(1, 12), st.integers(1, 30), st.booleans(), st.integers(0, 999))
+def test_few_columns_are_named_if_they_have_the_share_of_unit_rows(d, n, roots, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.random((n, d)) * 10.0 ** rng.integers(-2, 3, d)
+    shares = np.zeros(d)
+    for row in X:
+        energy = row if roots else row**2
+        shares += energy / energy.sum() / n
+    order = sorted(range(d), key=lambda j: -shares[j])
+    fewest = next(k for k in range(1, d + 1) if shares[order[:k]].sum() >= SHARE)
+    text = unequal_scales(X, [f"c{j}" for j in range(d)], "hellinger" if roots else "cosine")
+    assert bool(text) == (fewest <= MOST and 4 * fewest <= d)
+    if text:
+        assert text.startswith(f"{fewest} of {d} columns")
+        assert all(f"'c{j}'" in text for j in order[:fewest])
+
+
+def test_rows_without_energy_have_no_scale():
+    assert unequal_scales(np.zeros((5, 8))) == unequal_scales(np.zeros((0, 8))) == ""
+
+
+def test_the_estimator_warns_of_unscaled_columns_and_names_the_remedy():
+    X = np.random.default_rng(0).normal(size=(40, 4)) * [1, 1, 1, 500]
+    y = (X[:, 0] > 0).astype(int)
+    words = r"number 3\) has 100 % .* scaler=FederatedScaler"
+    with pytest.warns(UserWarning, match=words) as found:
+        fedran.FedRANClassifier(32).fit(X, y)
+    assert found[0].filename == __file__
+    fedran.FedRANClassifier(32, scaler=fedran.FederatedScaler()).fit(X, y)  # warnings are errors
