@@ -170,7 +170,7 @@ def test_an_absolute_path_never_reaches_the_server(place, tmp_path, caplog):
 def test_unreadable_rows_are_reported_to_the_server(place):
     (place.folder / "data" / "may.npz").write_bytes(b"PK nonsense")
     fields, _ = call(answer_offer, asked())
-    assert fields["told"].startswith("task may: may.npz: expected an .npz file, got ")
+    assert fields["told"].startswith("task may: may.npz: expected an .npz file with features")
 
 
 def test_a_full_disk_is_reported_to_the_server(place, monkeypatch):
