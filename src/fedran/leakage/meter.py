@@ -15,12 +15,13 @@ from fedran.core.labels import MISSING, Label, encode_labels, recode
 from fedran.core.mixture import Mixture
 from fedran.core.release import Release
 from fedran.core.summary import Summary
-from fedran.leakage.attacks import Rows
+from fedran.leakage.attacks import Evidence, Rows
 from fedran.leakage.evidence import Message, class_means, feature_map, read
 from fedran.leakage.inversion import Guesses, Judge, invert_summary, single_groups
 from fedran.leakage.membership import (
     LEAST_FOR_TPR,
     LEAST_PER_CLASS,
+    Tested,
     attack,
     auc,
     auc_error,
@@ -83,19 +84,16 @@ def measure(
         if isinstance(message, Release) or message.fingerprint is None:
             raise ValueError("the message names no feature map: pass phi=")
         phi = feature_map(message.fingerprint)
-    rng = np.random.default_rng(seed)
-    classes = message.classes
-    members, codes = _rows(Z, y, classes, phi, "Z")
-    others, other_codes = _rows(reference, reference_labels, classes, phi, "reference")
-    X, X_other = to_numpy(phi.prepare(members)), to_numpy(phi.prepare(others))
+    rng, classes = np.random.default_rng(seed), message.classes
+    X, codes = _rows(Z, y, classes, phi, "Z")
+    X_other, other_codes = _rows(reference, reference_labels, classes, phi, "reference")
     same = {row.tobytes() for row in X}  # members in the reference would make members look alike
     fresh = np.array([row.tobytes() not in same for row in X_other], dtype=bool)
     X_other, other_codes = X_other[fresh], other_codes[fresh]
     known = np.bincount(other_codes, minlength=len(classes))
     H = _mapped(message, phi, X)
     _check_match(message, H if isinstance(message, Summary) else X, codes, partial)
-    enough_known = known >= LEAST_PER_CLASS
-    tested = [c for c in range(len(classes)) if enough_known[c] and np.any(codes == c)]
+    tested = [c for c, n in enumerate(known) if n >= LEAST_PER_CLASS and np.any(codes == c)]
     if not tested:
         raise Refused(
             "reference",
@@ -110,38 +108,24 @@ def measure(
     H_other = _mapped(message, phi, X_other[some])
     outside = _candidates(message, X_other[some], H_other, other_codes[some], tested)
     found = attack(evidence, imitate, inside, outside, rng)
-    enough = len(outside) > LEAST_FOR_TPR
-    attacks = []
-    for name in found.others:
-        value = auc(found.members[name], found.others[name])
-        error = auc_error(value, len(inside), len(outside))
-        rate = true_positive_rate(found.members[name], found.others[name]) if enough else None
-        attacks.append(Attack(name, value, error, rate))
-    attacks.sort(key=lambda a: -a.auc)
+    attacks = _strongest_first(found, len(inside), len(outside))
     aucs = {tested[c]: value for c, value in per_class(found, attacks[0].name)}
     share = None
-    if isinstance(message, Summary):
-        if message.rank:
-            share = evidence.share(inside), evidence.share(outside)
-        guesses = invert_summary(message, phi, evidence.basis, codes, rng)
-    elif isinstance(message, Mixture):
-        guesses = single_groups(message)
-    else:
-        none = np.zeros((0, X.shape[1]))
-        guesses = Guesses(class_means(message), none, none, [])
+    if isinstance(message, Summary) and message.rank:
+        share = evidence.share(inside), evidence.share(outside)
+    guesses = _guesses(message, phi, evidence, codes, rng)
     judge = Judge(X, X_other)
-    per_label: dict[int, set[int]] = {c: set() for c in range(len(classes))}
-    single = [judge.row(x) for x in guesses.single]
-    searched = [judge.row(x) for x in guesses.searched]
+    single, searched = ([judge.row(x) for x in g] for g in (guesses.single, guesses.searched))
+    recovered: dict[int, set[int]] = {c: set() for c in range(len(classes))}
     for c, row in zip(guesses.codes, [*single, *searched], strict=True):
-        per_label[c] |= {row} - {MISSING}
+        recovered[c] |= {row} - {MISSING}
     lines = [
         ClassLeakage(
             label,
             round(float(message.counts[c])),
             int(known[c]),
             _cosine(guesses.means[c], X[codes == c].mean(axis=0)) if np.any(codes == c) else 0.0,
-            len(per_label[c]),
+            len(recovered[c]),
             aucs.get(c),
         )
         for c, label in enumerate(classes)
@@ -152,11 +136,38 @@ def measure(
         len(inside),
         len(outside),
         tuple(lines),
-        tuple(attacks),
+        attacks,
         Tries(sum(row != MISSING for row in single), len(single)),
         Tries(sum(row != MISSING for row in searched), len(searched)),
         share,
     )
+
+
+def _strongest_first(found: Tested, n_members: int, n_others: int) -> tuple[Attack, ...]:
+    """How well each attack tells members from other rows."""
+    attacks = []
+    for name, others in found.others.items():
+        members = found.members[name]
+        value = auc(members, others)
+        rate = true_positive_rate(members, others) if n_others > LEAST_FOR_TPR else None
+        attacks.append(Attack(name, value, auc_error(value, n_members, n_others), rate))
+    return tuple(sorted(attacks, key=lambda a: -a.auc))
+
+
+def _guesses(
+    message: Message,
+    phi: RandomFeatures,
+    evidence: Evidence,
+    codes: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> Guesses:
+    """What inversion gives for this kind of message; for noisy sums the class means alone."""
+    if isinstance(message, Summary):
+        return invert_summary(message, phi, evidence.basis, codes, rng)
+    if isinstance(message, Mixture):
+        return single_groups(message)
+    none = np.zeros((0, len(message.gram)))
+    return Guesses(class_means(message), none, none, [])
 
 
 def _cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
@@ -166,12 +177,12 @@ def _cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 def _rows(
     Z: ArrayLike, y: Any, classes: tuple[Label, ...], phi: RandomFeatures, name: str
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The rows whose label is a class of the message, and their class numbers."""
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The prepared rows whose label is a class of the message, and their class numbers."""
     given = to_numpy(as_matrix(Z, name, phi.in_features))
     found, codes = encode_labels(y, len(given))
     codes = recode(codes, found, classes)
-    return given[codes != MISSING], codes[codes != MISSING]
+    return to_numpy(phi.prepare(given[codes != MISSING])), codes[codes != MISSING]
 
 
 def _check_match(
