@@ -13,7 +13,7 @@ from fedran.bench.run.checkpoint import Checkpoint  # noqa: E402
 from fedran.bench.run.memory import estimate_needs  # noqa: E402
 from fedran.bench.run.runner import PreparedJob, run  # noqa: E402
 from fedran.core.errors import Refused  # noqa: E402
-from fedran.methods.analytic.base import OneRound  # noqa: E402
+from fedran.methods.analytic.base import AnalyticMethod  # noqa: E402
 from fedran.methods.fine_tuned import FineTuned  # noqa: E402
 from fedran.methods.protocol import Claims, ClientData  # noqa: E402
 from fedran.methods.registry import METHODS, make_method, settings  # noqa: E402
@@ -28,7 +28,7 @@ SMALL = {
     "rows_per_class": 30,
     "epsilon": 1e4,
 }
-ANALYTIC = [k for k, v in METHODS.items() if issubclass(v, OneRound) and k != "send-images"]
+ANALYTIC = [k for k, v in METHODS.items() if issubclass(v, AnalyticMethod) and k != "send-images"]
 
 
 def plain(key, **more):

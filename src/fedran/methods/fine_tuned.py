@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.methods.analytic.base import OneRound
+from fedran.methods.analytic.base import AnalyticMethod
 from fedran.methods.base import BaseMethod
 from fedran.methods.prompted.adapters import AdapterTuning
 from fedran.methods.protocol import Claims, ClientData, Spec
@@ -80,7 +80,7 @@ class FineTuned(BaseMethod):
     input: ClassVar[Literal["images"]] = "images"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, OneRound) or isinstance(self.inner, SendImages):
+        if not isinstance(self.inner, AnalyticMethod) or isinstance(self.inner, SendImages):
             raise ValueError(
                 f"task0 is for methods on frozen features, and {self.inner.name} is none: leave "
                 "task0 out"

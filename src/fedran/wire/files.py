@@ -16,14 +16,7 @@ from fedran.core.errors import Refused
 from fedran.core.head import Head
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.wire.codec import (
-    DEFAULT_BITS,
-    Encodable,
-    Kind,
-    check_options,
-    decode_container,
-    encode,
-)
+from fedran.wire.codec import DEFAULT_BITS, Encodable, Kind, check_options, decode_container, encode
 from fedran.wire.container import Container, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from fedran.bench.run.memory import estimate_needs
+from fedran.bench.run.memory import estimate_needs, prompted_footprint
 from fedran.bench.run.runner import PreparedJob
-from fedran.methods.prompted.footprint import prompted_footprint
 from fedran.methods.registry import make_method
 from helpers.tiny_vit import DEPTH, WIDTH, tiny_vit
 from helpers.toy_training import Rounds, make_tasks

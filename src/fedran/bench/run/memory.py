@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedran.bench.run.machine import available_memory, free_accelerator_memory
 from fedran.bench.run.runner import PreparedJob
 from fedran.methods.analytic.fedpft import FedPFT
@@ -14,14 +17,25 @@ from fedran.methods.analytic.gram_based import GramMethod
 from fedran.methods.analytic.moments import MomentMethod
 from fedran.methods.fine_tuned import FineTuned
 from fedran.methods.prompted.base import PromptedMethod
-from fedran.methods.prompted.footprint import prompted_footprint
-from fedran.methods.trained.training.footprint import Footprint, footprint
+from fedran.methods.prompted.frozen_vit import ROWS_PER_PASS, find_weights
+from fedran.methods.prompted.steps import MOST_STEPS
+from fedran.methods.trained.training.lazy_torch import load_torch, torch
 from fedran.methods.trained.training.method import TrainedMethod
 
 BASE_MEMORY = 400 * 2**20
 """Interpreter, libraries, and memory that the allocator does not return."""
 TORCH_MEMORY = 600 * 2**20
 """PyTorch on top of that. On an accelerator: its context there."""
+COPIES = 8
+"""Copies of the weights at the same time: global model, student, gradient, momentum, teacher,
+message, and the sum of the average in float64, which counts twice."""
+CLIENT_COPIES = 3
+"""Copies that one client keeps at most: a teacher, or an anchor and its Fisher information."""
+ACTIVATIONS = 20
+"""Values per token, width and block that a backward pass keeps: norms, queries, keys, values,
+attention, both sides of the MLP's activation (four widths each), and shortcuts."""
+TRAINED_SHARE = 0.5
+"""Trained tensors are smaller than this share of the network, and there are few copies of them."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,14 @@ class Needs:
 
     host: int
     device: int = 0
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes where torch computes, and bytes of encoded messages in main memory."""
+
+    tensors: int
+    messages: int
 
 
 def estimate_needs(run: PreparedJob) -> Needs:
@@ -75,6 +97,68 @@ def _training_footprint(run: PreparedJob) -> Footprint | None:
     if isinstance(method, TrainedMethod):
         return footprint(method, run.dataset.X_train, run.stream)
     return None
+
+
+def footprint(method: TrainedMethod, X: NDArray[Any], stream: Any) -> Footprint:
+    """Weights, activations of one batch, rows and replay of the clients; messages of one round."""
+    classes = sum(len(t.classes) for t in stream.tasks)
+    weights, activations = _count_weights_and_activations(method, X, classes)
+    row = int(np.prod(X.shape[1:])) * (1 if method.input == "images" else 4)
+    rows = 3 * max(len(r) for t in stream.tasks for r in t.rows)
+    if method.device is not None:  # an accelerator keeps the rows of all clients for a task
+        rows += max(sum(len(r) for r in t.rows) for t in stream.tasks)
+    synthetic = method.synthetic_rows()
+    kept = (stream.n_clients + 2) * synthetic + method.replay_rows(len(X), stream.n_clients)
+    batch = max(method.batch, getattr(method, "synthetic_batch", 0))
+    tensors = (
+        4 * weights * (COPIES + (CLIENT_COPIES + 1) * stream.n_clients)
+        + 2 * 4 * activations * batch * (2 if synthetic else 1)
+        + row * (rows + kept)
+    )
+    return Footprint(tensors, 4 * weights * (stream.n_clients + 2) + row * synthetic)
+
+
+def _count_weights_and_activations(
+    method: TrainedMethod, X: NDArray[Any], classes: int
+) -> tuple[int, int]:
+    """The number of weights, and the number of activations for one row."""
+    load_torch()
+    from fedran.methods.trained.training.networks import build
+
+    seen: list[int] = []
+    with torch.device("meta"):
+        network = build(method.network, X.shape[-1]).eval()
+        network.head.resize(classes)
+        for module in network.modules():
+            if not list(module.children()):
+                module.register_forward_hook(lambda *given: seen.append(given[-1].numel()))
+        shape = (1, 3, *X.shape[1:3]) if method.input == "images" else (1, X.shape[-1])
+        network(torch.zeros(shape))
+        weights = sum(t.numel() for t in network.state_dict().values())
+    return weights, sum(seen)
+
+
+def prompted_footprint(method: PromptedMethod, stream: Any) -> Footprint:
+    """The network, the tokens of all clients of a task, one batch's activations; messages."""
+    load_torch()
+    from fedran.backbones.vit import load_vit
+
+    network, _ = load_vit(find_weights(method.weights))
+    sizes, n_weights = network.sizes, sum(p.numel() for p in network.parameters())
+    size = 2 if method.precision == "bfloat16" else 4
+    rows = max(sum(len(r) for r in t.rows) for t in stream.tasks)
+    largest = max(len(r) for t in stream.tasks for r in t.rows)
+    token = (1 + sizes.grid**2) * sizes.width * size
+    kept = MOST_STEPS if method.execution == "recorded" else 1
+    tensors = (
+        4 * n_weights * 2
+        + token * (rows + largest)
+        + token * method.batch * ACTIVATIONS * sizes.depth * kept
+        + token * ROWS_PER_PASS * ACTIVATIONS
+        + 4 * 3 * sizes.side**2 * ROWS_PER_PASS * 3
+    )
+    trained = int(4 * n_weights * TRAINED_SHARE)
+    return Footprint(tensors + 4 * trained, trained * (stream.n_clients + 2))
 
 
 def require_fit(needs: Needs, device: str | None) -> None:

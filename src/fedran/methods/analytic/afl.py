@@ -19,7 +19,7 @@ from fedran.core.labels import Label, ordered
 from fedran.core.ridge import solve_gram
 from fedran.methods.analytic.base import (
     LARGEST_GRAM,
-    HeadMethod,
+    AnalyticMethod,
     Positive,
     labelled_rows,
     require_range,
@@ -54,7 +54,7 @@ class AflState:
 
 
 @dataclass(frozen=True)
-class AFL(HeadMethod):
+class AFL(AnalyticMethod):
     """Raw features and a local ridge gamma that the server removes: equals least squares.
 
     A client sends C_k = F'F + gamma I and W_k = C_k^-1 F'Y; a class it lacks has zero weights.

@@ -38,8 +38,11 @@ OptionalPositive = Annotated[float | None, positive]
 OptionalKind = Kind | None
 
 
-class OneRound(BaseMethod):
-    """One round per task, by statistics of frozen features from a known source."""
+class AnalyticMethod(BaseMethod):
+    """One round per task, by statistics of frozen features from a known source.
+
+    The server predicts with ``state.head``, the newest one, and broadcasts it.
+    """
 
     family: Literal["analytic", "reference"] = "analytic"
     input: Literal["features"] = "features"
@@ -59,10 +62,6 @@ class OneRound(BaseMethod):
         bound = copy.copy(self)
         object.__setattr__(bound, "source", source)
         return bound
-
-
-class HeadMethod(OneRound):
-    """The server predicts with ``state.head``, the newest one, and broadcasts it."""
 
     def broadcast(self, state: Any, task: int, round_: int) -> bytes:
         """The newest head, empty before the first task."""

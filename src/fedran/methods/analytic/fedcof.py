@@ -11,13 +11,7 @@ from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
 from fedran.core.head import Head, make_head
 from fedran.core.ridge import solve_gram
-from fedran.methods.analytic.base import (
-    HeadMethod,
-    Positive,
-    pack_uploads,
-    unit_columns,
-    unpack_uploads,
-)
+from fedran.methods.analytic.base import Positive, pack_uploads, unit_columns, unpack_uploads
 from fedran.methods.analytic.feature_maps import Raw
 from fedran.methods.analytic.fedncm import ClassSumsClient, unpack_sums
 from fedran.methods.protocol import Claims, Spec
@@ -33,7 +27,7 @@ class CofState:
 
 
 @dataclass(frozen=True)
-class FedCOF(ClassSumsClient, HeadMethod):
+class FedCOF(ClassSumsClient):
     r"""W_c from ``G = sum_c (N_c - 1)(S_c + gamma I) + N m m'`` and the class sums.
 
     ``S_c = sum_k n_kc (m_kc - m_c)(m_kc - m_c)' / (K_c - 1)`` over the K_c clients that hold

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from fedran.core.class_sums import ClassSums
 from fedran.core.labels import label_array
-from fedran.methods.analytic.base import LARGEST_GRAM, OneRound, labelled_rows, require_range
+from fedran.methods.analytic.base import LARGEST_GRAM, AnalyticMethod, labelled_rows, require_range
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
 
-class ClassSumsClient(OneRound):
+class ClassSumsClient(AnalyticMethod):
     """Clients that send class sums and counts of their labelled rows, in float32.
 
     The smallest message from which a classifier can be built; FedCOF sends the same.

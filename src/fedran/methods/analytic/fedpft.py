@@ -15,7 +15,7 @@ from fedran.core.errors import Refused
 from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
 from fedran.methods.analytic.base import (
-    HeadMethod,
+    AnalyticMethod,
     Positive,
     Width,
     labelled_rows,
@@ -60,7 +60,7 @@ class PftState:
 
 
 @dataclass(frozen=True)
-class FedPFT(HeadMethod):
+class FedPFT(AnalyticMethod):
     """Per class a Gaussian mixture in float16; the server draws as many rows as it describes.
 
     As in the authors' baseline for Flower, mixtures are fitted with scikit-learn, have one

@@ -17,7 +17,6 @@ from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
 from fedran.core.release import RIDGE, mean_row, noisy_ridge
-from fedran.methods.analytic.aggregator_based import AggregatorMethod, ServerState
 from fedran.methods.analytic.base import (
     OptionalKind,
     Positive,
@@ -27,6 +26,7 @@ from fedran.methods.analytic.base import (
     read_integers,
     require_few_rows,
 )
+from fedran.methods.analytic.fedran import AggregatorMethod, ServerState
 from fedran.methods.protocol import Claims, ClientData
 from fedran.settings import at_least
 from fedran.wire.container import Tensor, pack, unpack

@@ -8,8 +8,8 @@ from typing import Annotated
 from fedran.core.condense import condense
 from fedran.core.features import RandomFeatures
 from fedran.core.mixture import Mixture
-from fedran.methods.analytic.aggregator_based import AggregatorMethod
 from fedran.methods.analytic.base import OptionalKind, OptionalPositive, Width
+from fedran.methods.analytic.fedran import AggregatorMethod
 from fedran.methods.protocol import Claims, ClientData
 from fedran.settings import at_least
 from fedran.wire.codec import encode

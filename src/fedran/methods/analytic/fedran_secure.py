@@ -27,7 +27,6 @@ from fedran.core.totals import (
     sketch_width,
     totals,
 )
-from fedran.methods.analytic.aggregator_based import AggregatorMethod, ServerState
 from fedran.methods.analytic.base import (
     OptionalKind,
     OptionalPositive,
@@ -36,6 +35,7 @@ from fedran.methods.analytic.base import (
     read_integers,
     require_few_rows,
 )
+from fedran.methods.analytic.fedran import AggregatorMethod, ServerState
 from fedran.methods.protocol import Claims, ClientData, Spec
 from fedran.wire.codec import decode, encode
 from fedran.wire.container import Container, pack, unpack

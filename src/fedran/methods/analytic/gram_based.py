@@ -15,7 +15,7 @@ from fedran.core.class_sums import ClassSums
 from fedran.core.exact_sum import ExactSum
 from fedran.core.head import Head
 from fedran.core.ridge import Ridge
-from fedran.methods.analytic.base import LARGEST_GRAM, HeadMethod, labelled_rows, require_range
+from fedran.methods.analytic.base import LARGEST_GRAM, AnalyticMethod, labelled_rows, require_range
 from fedran.methods.analytic.feature_maps import FeatureMap
 from fedran.methods.protocol import ClientData, Spec
 from fedran.wire.container import Container, pack, unpack
@@ -34,7 +34,7 @@ class GramState:
     head: Head | None = None
 
 
-class GramServer(HeadMethod):
+class GramServer(AnalyticMethod):
     """A server whose state is an exact sum, solved after every task."""
 
     gram_dtype = "float32"

@@ -14,7 +14,7 @@ from fedran.core.errors import Refused
 from fedran.core.labels import Label, encode_labels, label_array
 from fedran.methods.analytic.base import (
     LARGEST_ROW,
-    HeadMethod,
+    AnalyticMethod,
     OptionalKind,
     Width,
     labelled_rows,
@@ -26,7 +26,7 @@ from fedran.wire.container import Container, Tensor, pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
 
-class RowsClient(HeadMethod):
+class RowsClient(AnalyticMethod):
     """Sends features and labels of its labelled rows, in float32."""
 
     family: Literal["analytic", "reference"] = "reference"

@@ -14,11 +14,7 @@ from fedran.core.labels import encode_labels, label_array
 from fedran.methods.analytic.base import LARGEST_ROW, require_range
 from fedran.methods.analytic.gram_based import GramState
 from fedran.methods.protocol import ClientData, Spec
-from fedran.methods.yardsticks.send_features import (
-    SendFeatures,
-    pack_rows,
-    unpack_rows,
-)
+from fedran.methods.yardsticks.send_features import SendFeatures, pack_rows, unpack_rows
 
 NO_IMAGES = (
     "send-images needs the images beside the features: leave it out, or use a dataset that has "

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from fedran.bench.run.memory import footprint
 from fedran.data.dataset import as_images
-from fedran.methods.trained.training.footprint import footprint
 from helpers.toy_training import make_tasks, quick
 
 ROW = 8 * 8 * 3
