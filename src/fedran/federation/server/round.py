@@ -113,6 +113,8 @@ class Round:
         self.validation, self.owners = validation, owners
         self.receipts: dict[int, list[Receipt]] = {}
         """Node -> what was decided about its uploads."""
+        self.heard: set[int] = set()
+        """Nodes that have answered anything."""
         self.held_heads: dict[int, str] = {}
         """Node -> SHA-256 of the head that it says it has."""
         self.have_more: set[int] = set()
@@ -220,6 +222,7 @@ class Round:
             log.warning("node %s: %s; the node is asked again", node, message.error.reason)
             self.messenger.retry_later(node)
             return
+        self.heard.add(node)
         limit = self.settings.largest_upload
         try:
             reply = Reply.read(node, message, limit)

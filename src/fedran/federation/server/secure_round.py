@@ -1,7 +1,19 @@
 """One task at a server with secure sums: several exchanges, then one upload per cohort of sites.
 
-``secure/coordinator.py`` says what each site is asked and when a stage ends. This module sends it
-over Flower. ``cohorts.py`` puts a finished sum into the store.
+Every turn of the loop in ``_collect`` takes these steps:
+
+1. ``_open_sum`` begins an attempt at the sum of a task, or goes on with that of an earlier run.
+   ``cohorts.py`` says what is summed. ``ledger.py`` refuses what exceeds the privacy budget, and
+   demands that a sum that may have been revealed is repeated with exactly its members.
+2. ``_ask`` sends every site the requests of the stages that wait for it. Before the last stage,
+   ``_charge`` writes to the ledger what the sum spends.
+3. ``_absorb`` gives the answers to ``Coordinator.receive``. A site may refuse (``_refused``), or
+   report a sum that the ledger lacks (``_recover_charges``).
+4. ``Coordinator.advance`` ends every stage that is complete or whose time is over.
+5. ``_commit`` puts a known sum into the store as the upload of a cohort.
+
+The coordinator keeps stage and answers of the open attempts in files, the ledger keeps in the
+database what was charged, and ``SecureRound`` knows how often this run has tried.
 """
 
 from __future__ import annotations
@@ -15,7 +27,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MessageType
+from flwr.app import MessageType
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
@@ -62,8 +74,6 @@ class SecureRound(Round):
         self.ledger = Ledger(self.store.database)
         self.clients: dict[int, str] = {}
         """Node -> its client, once it has answered."""
-        self.heard: set[int] = set()
-        """Nodes that have answered anything."""
         self.asked: dict[int, set[tuple[str, str]]] = {}
         """Node -> sums and stages about which it was asked."""
         self.attempts: dict[str, int] = {}
@@ -241,11 +251,6 @@ class SecureRound(Round):
             receipts = self._told(node)
             body = message_content({"offer": offer, "receipts": receipts, "sums": fields}, blobs)
             self.messenger.send(node, body, MessageType.TRAIN, ttl)
-
-    def _receive_reply(self, node: int, message: Message, task: str, quorum: Quorum) -> None:
-        if not message.has_error():
-            self.heard.add(node)
-        super()._receive_reply(node, message, task, quorum)
 
     def _absorb(self, reply: Reply) -> list[Receipt]:
         """Take the answers of a site to its requests. Plain uploads are refused in this mode."""
