@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.backbones import onnx_export
+from fedran.backbones import export
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
@@ -78,7 +78,7 @@ def test_heads_that_cannot_be_exported_say_why(monkeypatch):
         fedran.to_onnx(bare)
     with pytest.raises(fedran.Refused, match="seed is 1 here and 3 there"):
         fedran.to_onnx(head, fedran.RandomFeatures(5, 300, seed=1))
-    monkeypatch.setattr(onnx_export, "MAX_BYTES", 100)
+    monkeypatch.setattr(export, "MAX_BYTES", 100)
     with pytest.raises(ValueError, match="less than 2 GiB"):
         fedran.to_onnx(head)
     monkeypatch.setitem(sys.modules, "onnx", None)
@@ -96,8 +96,8 @@ def test_the_scaler_of_a_head_becomes_part_of_the_models():
     np.testing.assert_allclose(scores, clf.decision_function(X), atol=1e-4)
     module = fedran.to_torch(clf.head_, scaler=clf.scaler_)
     np.testing.assert_allclose(module(torch.asarray(X)).numpy(), scores, atol=1e-4)
-    for export in (fedran.to_onnx, fedran.to_torch):
+    for make in (fedran.to_onnx, fedran.to_torch):
         with pytest.raises(fedran.Refused, match="scaled with, got none"):
-            export(clf.head_)
+            make(clf.head_)
         with pytest.raises(fedran.Refused, match="expected no scaler"):
-            export(head, scaler=clf.scaler_)
+            make(head, scaler=clf.scaler_)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.backbones.torch_export import to_torch
+from fedran.backbones.export import to_torch
 
 
 @pytest.fixture(params=["relu", "cosine with bias", "hellinger", "cosine, not projected"])

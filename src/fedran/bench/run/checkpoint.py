@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -52,26 +52,23 @@ class OpenTask:
 
 
 @dataclass
-class Measurements:
-    """Measurements of a run so far."""
+class RunState:
+    """A run between two rounds: the states of server and clients, and the measurements so far."""
 
+    state: Any
+    clients: dict[str, Any]
     acc: list[list[float]] = field(default_factory=list)
     class_right: list[list[int]] = field(default_factory=list)
     tasks: list[TaskRecord] = field(default_factory=list)
     drift: list[float] = field(default_factory=list)
     reference_acc: list[float] = field(default_factory=list)
+    open_task: OpenTask | None = None
     reference: NDArray[Any] | None = None
     """The first features of the reference rows, from which the drift is measured."""
-    open_task: OpenTask | None = None
 
 
-@dataclass
-class RunState:
-    """A run between two rounds: the states of server and clients, and the measurements."""
-
-    state: Any
-    clients: dict[str, Any]
-    measured: Measurements
+INDEXED = ("acc", "class_right", "tasks", "drift", "reference_acc", "open_task")
+"""Measurements that are in the index. The rest of a run's state is in the parts."""
 
 
 class Checkpoint:
@@ -99,15 +96,13 @@ class Checkpoint:
             blobs = self._read_parts(index.header.fields)
             state = method.load(blobs["state"], spec, seed)
             clients = {c: method.load_client(blobs[f"client {c}"]) for c in spec.clients}
-            names = {f.name for f in fields(Measurements)} - {"reference"}
-            known = {name: index.header.fields[name] for name in names}
-            measured = Measurements(**known)
-            measured.tasks = [read_record(t) for t in known["tasks"]]
-            if known["open_task"] is not None:
-                measured.open_task = OpenTask(**known["open_task"])
+            current = RunState(state, clients, **{n: index.header.fields[n] for n in INDEXED})
+            current.tasks = [read_record(t) for t in index.header.fields["tasks"]]
+            if index.header.fields["open_task"] is not None:
+                current.open_task = OpenTask(**index.header.fields["open_task"])
             if "reference" in blobs:
-                measured.reference = load_arrays(blobs["reference"])["reference"]
-            return RunState(state, clients, measured)
+                current.reference = load_arrays(blobs["reference"])["reference"]
+            return current
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, OSError):
             return None  # incomplete, damaged or of another kind: the run starts again
 
@@ -115,17 +110,16 @@ class Checkpoint:
         """Write the state, unless the last save is too recent."""
         if self.path is None or time.monotonic() - self._last < self.seconds:
             return
-        measured = current.measured
         blobs = {f"client {c}": method.dump_client(s) for c, s in current.clients.items()}
-        if measured.reference is not None:
-            blobs["reference"] = save_arrays({"reference": measured.reference})
+        if current.reference is not None:
+            blobs["reference"] = save_arrays({"reference": current.reference})
         # The state comes last: it changes in every round, and the parts before it do not.
         blobs["state"] = method.dump(current.state)
         self.parts.mkdir(parents=True, exist_ok=True)
         layout = self._write_parts(blobs)
-        known = asdict(replace(measured, reference=None))
-        del known["reference"]  # a blob of its own
-        known["tasks"] = [record_fields(t) for t in measured.tasks]
+        known = {name: getattr(current, name) for name in INDEXED}
+        known["tasks"] = [record_fields(t) for t in current.tasks]
+        known["open_task"] = None if current.open_task is None else asdict(current.open_task)
         write_atomically(self.path, pack(KIND, {**known, **layout}, {}))
         for part in self.parts.iterdir():
             if part.name not in layout["parts"]:

@@ -23,7 +23,7 @@ from fedran.bench.results.result import (
     library_versions,
     run_id,
 )
-from fedran.bench.run.checkpoint import Checkpoint, Measurements, OpenTask, RunState
+from fedran.bench.run.checkpoint import Checkpoint, OpenTask, RunState
 from fedran.bench.run.machine import describe_machine, peak_memory, reset_peak_memory
 from fedran.bench.run.tracking import TaskDone
 from fedran.core._linalg.arrays import namespace, to_device
@@ -185,15 +185,15 @@ class _Runner:
         current = self.checkpoint.load(self.method, self.spec, self.prepared.seed)
         if current is None:
             state = self.method.init(self.spec, self.prepared.seed)
-            current = RunState(state, dict.fromkeys(self.clients), Measurements())
+            current = RunState(state, dict.fromkeys(self.clients))
         for t in range(len(self.stream.tasks)):
-            if t < len(current.measured.tasks):
+            if t < len(current.tasks):
                 for _ in range(self.method.rounds(t) * len(self.clients) + 1):
                     self.progress(f"task {t + 1}: already done")
                 continue
             self._rounds(current, t)
-            current.measured.tasks.append(self._record(current, t))
-            current.measured.open_task = None
+            current.tasks.append(self._record(current, t))
+            current.open_task = None
             self._test(current, t)
             self._drift(current, t)
             self.checkpoint.save(self.method, current)
@@ -202,8 +202,8 @@ class _Runner:
         return self._result(current)
 
     def _rounds(self, current: RunState, t: int) -> None:
-        task = current.measured.open_task or OpenTask.start(len(self.clients))
-        current.measured.open_task = task
+        task = current.open_task or OpenTask.start(len(self.clients))
+        current.open_task = task
         for _ in range(task.rounds * len(self.clients)):
             self.progress(f"task {t + 1}: already done")
         for round_ in range(task.rounds, self.method.rounds(t)):
@@ -233,8 +233,8 @@ class _Runner:
             task.rounds += 1
 
     def _done(self, current: RunState, t: int) -> TaskDone:
-        record, rows = current.measured.tasks[t], [len(r) for r in self.test[: t + 1]]
-        accuracy = 100.0 * float(np.average(current.measured.acc[t], weights=rows))
+        record, rows = current.tasks[t], [len(r) for r in self.test[: t + 1]]
+        accuracy = 100.0 * float(np.average(current.acc[t], weights=rows))
         seconds = float(np.mean(record.seconds.client)) + record.seconds.server
         return TaskDone(t + 1, len(self.stream.tasks), accuracy, max(record.bytes_up), seconds)
 
@@ -248,7 +248,7 @@ class _Runner:
         return ClientData(self.clients[k], str(t), self.data.X_train[rows], y, images)
 
     def _record(self, current: RunState, t: int) -> TaskRecord:
-        measured, task = current.measured.open_task, self.stream.tasks[t]
+        measured, task = current.open_task, self.stream.tasks[t]
         assert measured is not None
         per_row = self.data.seconds_per_row
         per_row = self.prepared.seconds_per_row if per_row is None else per_row
@@ -298,9 +298,9 @@ class _Runner:
         truth = self.data.y_test[rows]
         right = self.method.predict(current.state, self.data.X_test[rows]) == truth
         parts = np.split(right, np.cumsum([len(r) for r in self.test[:t]]))
-        current.measured.acc.append([float(p.mean()) if len(p) else 0.0 for p in parts])
+        current.acc.append([float(p.mean()) if len(p) else 0.0 for p in parts])
         classes = [c for task in self.stream.tasks[: t + 1] for c in task.classes]
-        current.measured.class_right.append([int(np.sum(right[truth == c])) for c in classes])
+        current.class_right.append([int(np.sum(right[truth == c])) for c in classes])
 
     def _drift(self, current: RunState, t: int) -> None:
         """On client 1's rows of task 2: accuracy, and mean distance from their first features."""
@@ -310,16 +310,16 @@ class _Runner:
             return
         X = self.data.X_train[rows]
         right = self.method.predict(current.state, X) == self.data.y_train[rows]
-        current.measured.reference_acc.append(float(right.mean()))
+        current.reference_acc.append(float(right.mean()))
         now = self.method.embed(current.state, X)
         if now is None:
             return
-        if current.measured.reference is None:
-            current.measured.reference = now
-        drift = float(np.linalg.norm(now - current.measured.reference, axis=1).mean())
+        if current.reference is None:
+            current.reference = now
+        drift = float(np.linalg.norm(now - current.reference, axis=1).mean())
         if not np.isfinite(drift):
             raise ValueError(f"{self.method.name} diverged: its features are no longer finite")
-        current.measured.drift.append(drift)
+        current.drift.append(drift)
 
     def _result(self, current: RunState) -> Result:
         prepared = self.prepared
@@ -336,12 +336,12 @@ class _Runner:
             stream=dict(self.stream.settings),
             seeds=prepared.seeds,
             hashes=prepared.hashes,
-            acc=current.measured.acc,
+            acc=current.acc,
             test_rows=[len(r) for r in self.test],
-            class_right=current.measured.class_right,
+            class_right=current.class_right,
             classes=classes,
             class_rows=[int(np.sum(self.data.y_test == c)) for c in classes],
-            tasks=current.measured.tasks,
+            tasks=current.tasks,
             bytes_down_final=len(last),
             machine=describe_machine(getattr(self.method, "device", None)),
             date=datetime.date.today().isoformat(),
@@ -349,8 +349,8 @@ class _Runner:
             study=prepared.study,
             config=prepared.config,
             arguments=None if prepared.arguments is None else list(prepared.arguments),
-            drift=current.measured.drift,
-            reference_acc=current.measured.reference_acc,
+            drift=current.drift,
+            reference_acc=current.reference_acc,
             budgets=prepared.budgets,
         )
 
