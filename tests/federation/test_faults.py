@@ -27,7 +27,9 @@ from flwr.cli.build import build_fab_from_files
 
 from fedran.federation.ops import owner
 from fedran.federation.ops.flower import APP_TEXT, _executable, free_port, is_listening
+from fedran.federation.ops.supervisor import processes_with
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.messages import seal
 from fedran.federation.server.settings import APP, OWNER, ServerPaths
 from fedran.federation.server.store import Store
@@ -64,6 +66,18 @@ def test_a_site_that_stops_answering_is_waited_for_and_catches_up(tmp_path):
         wait_for(lambda: fed.head("site-2") is not None, "the newest head at the site")
         assert fed.head("site-2").classes == tuple(range(10))
         assert fed.accuracy("site-2") > 0.95
+
+
+def test_a_killed_server_or_site_leaves_no_process_behind(tmp_path):
+    with federation(tmp_path / "t", sites=1) as fed:
+        left = []
+        for place in (fed.server.folder, fed.site("site-1").folder):
+            wait_for((place / "log" / "executor.pid").is_file, "its executor")
+            marks = [path.read_text().split()[1] for path in (place / "log").glob("*.pid")]
+            left += [process for mark in marks for process in processes_with(mark)]
+            os.kill(lock_holder(place / "log")["pid"], signal.SIGKILL)
+        assert len(left) >= 4
+        assert not psutil.wait_procs(left, timeout=30)[1]
 
 
 def close_when_open(fed):

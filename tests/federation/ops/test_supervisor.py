@@ -193,6 +193,25 @@ def test_children_of_a_program_that_died_are_ended_before_its_restart(supervise,
     until(lambda: not alive(child))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux")
+def test_a_program_ends_when_its_supervisor_is_killed(tmp_path):
+    start = (
+        "import os, pathlib, sys, time\n"
+        "from fedran.federation.ops.supervisor import SupervisedProcess\n"
+        "command = ['sleep', '60'], dict(os.environ)\n"
+        "program = SupervisedProcess('p', lambda: command, pathlib.Path(sys.argv[1]))\n"
+        "program.start()\n"
+        "print(program.process.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", start, str(tmp_path / "p.log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as killed:
+        program = int(killed.stdout.readline())
+        until(lambda: "sleep" in psutil.Process(program).name())
+        killed.kill()
+    until(lambda: not alive(program))
+
+
 def test_stopping_takes_no_longer_than_the_program_needs(supervise):
     program = supervise("sleep", "60")
     program.start()

@@ -129,7 +129,7 @@ def test_the_status_of_a_site_lists_uploads_receipts_and_alarms(paths):
     console = Console(width=100, record=True, file=io.StringIO())
     print_site(report, console)
     text = console.export_text()
-    for words in ("site not running", "connected to x:1", "june: pending", "evil [red]"):
+    for words in ("site not running", "ran last: connected to x:1", "june: pending", "evil [red]"):
         assert words in text
     assert "contains: 0 (20), 1 (20), 2 (20)" in text
     assert "withheld: 7 (2)" in text

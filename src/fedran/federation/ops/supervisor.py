@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +27,15 @@ MAX_LOG_BYTES = 5 * 2**20
 MARKER = "FEDRAN_SUPERVISED"
 """Environment variable with a random value per start. All processes of a program inherit it, so
 that they are recognised after a restart of the supervisor, when process ids may be reused."""
+
+START = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Becomes another program, to which Linux sends SIGTERM when the thread that started it ends, also
+if its process is killed. 1 is PR_SET_PDEATHSIG. The parent may have ended before."""
 
 
 class SupervisedProcess:
@@ -66,6 +77,8 @@ class SupervisedProcess:
     def start(self) -> None:
         """Start the program; its output is appended to the log file."""
         command, environment = self.make_command()
+        if sys.platform == "linux":
+            command = [sys.executable, "-I", "-S", "-c", START, str(os.getpid()), *command]
         self.marker = secrets.token_hex(16)
         self.process = subprocess.Popen(  # noqa: S603
             command,
@@ -119,7 +132,7 @@ class SupervisedProcess:
         self.pid_file.unlink(missing_ok=True)
 
     def end_leftover(self) -> None:
-        """End the processes of an earlier supervisor that was killed itself."""
+        """End what is left of an earlier supervisor that was killed itself."""
         try:
             pid, marker = self.pid_file.read_text().split()
             processes = processes_with(marker) if len(marker) == 32 else []

@@ -226,7 +226,8 @@ def print_site(report: SiteReport, console: Console) -> None:
     console.print(f"{name}  site [{colour}]{state}[/]")
     if report.connection:
         age = None if report.last_contact is None else report.at - report.last_contact
-        console.print(f"{escape(report.connection)} (checked {format_age(age)})")
+        before = "" if report.running else "when it ran last: "
+        console.print(f"{before}{escape(report.connection)} (checked {format_age(age)})")
     else:
         console.print(f"server {escape(report.server)}, never tried")
     if report.head_at is None:
