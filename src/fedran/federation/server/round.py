@@ -216,25 +216,31 @@ class Round:
             row_energy=usual.row_energy if usual else 0.0,
         ).fields()
 
-    def _receive_reply(self, node: int, message: Message, task: str, quorum: Quorum) -> None:
-        """Receive the envelopes of one node. Only those of the open task count for the quorum."""
+    def _read_reply(self, node: int, message: Message) -> Reply | None:
+        """The reply of a node; None if it is not usable. After an error, it is asked again."""
         if message.has_error():
             log.warning("node %s: %s; the node is asked again", node, message.error.reason)
             self.messenger.retry_later(node)
-            return
+            return None
         self.heard.add(node)
-        limit = self.settings.largest_upload
         try:
-            reply = Reply.read(node, message, limit)
-            client = reply.client
-            self._check_owner(node, client)
+            reply = Reply.read(node, message, self.settings.largest_upload)
+            self._check_owner(node, reply.client)
         except Refused as reason:
             log.warning("node %s: %s", node, reason)
-            return
         except OSError as reason:
             log.error("node %s: its owner cannot be read: %s; it is asked again", node, reason)
             self.messenger.retry_later(node)
+        else:
+            return reply
+        return None
+
+    def _receive_reply(self, node: int, message: Message, task: str, quorum: Quorum) -> None:
+        """Receive the envelopes of one node. Only those of the open task count for the quorum."""
+        reply = self._read_reply(node, message)
+        if reply is None:
             return
+        client, limit = reply.client, self.settings.largest_upload
         try:
             receipts = self._absorb(reply)
         except OSError as reason:

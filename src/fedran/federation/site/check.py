@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -22,9 +21,8 @@ from fedran.data.rows import Rows
 from fedran.federation.protocol.class_names import unknown_labels, variants
 from fedran.federation.protocol.messages import Offer, require_same_source
 from fedran.federation.site.labels import describe_unlabelled, with_pseudo_labels
-from fedran.federation.site.settings import HEAD, SitePaths, last_offer
+from fedran.federation.site.settings import SitePaths, last_offer, newest_head
 from fedran.federation.site.upload import Site, summarize_bytes
-from fedran.wire.codec import decode
 from fedran.wire.sizes import larger_than_rows, upload_bytes
 
 SCALE = 10.0
@@ -56,7 +54,7 @@ def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Find
     except (Refused, FileNotFoundError) as reason:
         yield Finding("error", str(reason))
         return
-    head = _load_head(state / HEAD)
+    head = newest_head(state)
     yield _describe(data, task)
     yield from check_labels(data.y, settings.min_class_count, offer.classes if offer else (), head)
     if data.is_images:
@@ -241,10 +239,3 @@ def _describe(data: Rows, task: str) -> Finding:
     classes = len({label for label in data.y if label is not None})
     text = f"Task {task}: {len(data.y):,} rows, {kind} {shape} ({data.X.dtype}), {classes} classes."
     return Finding("note", text)
-
-
-def _load_head(path: Path) -> Head | None:
-    try:
-        return decode(path.read_bytes(), Head)
-    except (OSError, ValueError):
-        return None

@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.federation.protocol.connection import certificate_expiry
 from fedran.federation.protocol.lockfile import lock_holder
@@ -20,7 +19,7 @@ from fedran.federation.secure.attempt import STAGES
 from fedran.federation.secure.contribution import spent_epsilon
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.settings import CONNECTION, HEAD, OUTBOX, SitePaths
+from fedran.federation.site.settings import CONNECTION, HEAD, OUTBOX, SitePaths, newest_head
 from fedran.federation.site.sum_files import FOLDER, SumFiles
 from fedran.wire.codec import decode
 from fedran.wire.files import folder_bytes, read_json_object
@@ -106,11 +105,7 @@ def read_site(paths: SitePaths) -> SiteReport:
     state = paths.state
     pinned = PinnedRoster(state)
     contact = read_json_object(state / CONNECTION) or {}
-    head = state / HEAD
-    try:
-        classes: int | None = len(decode(head.read_bytes(), Head).classes)
-    except (OSError, ValueError):
-        classes = None
+    head = newest_head(state)
     return SiteReport(
         at=time.time(),
         federation=settings.federation,
@@ -120,8 +115,8 @@ def read_site(paths: SitePaths) -> SiteReport:
         connection=str(contact.get("state", "")),
         last_contact=contact.get("at") if isinstance(contact.get("at"), float) else None,
         tasks=_tasks(state / OUTBOX),
-        head_classes=classes,
-        head_at=head.stat().st_mtime if classes is not None else None,
+        head_classes=None if head is None else len(head.classes),
+        head_at=None if head is None else (state / HEAD).stat().st_mtime,
         disk_bytes=folder_bytes(state),
         disk_free=shutil.disk_usage(paths.folder).free,
         ca_expires=certificate_expiry(paths.folder / settings.ca),

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from fedran.core.head import Head
 from fedran.data.rows import LABEL
 from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, Offer, Privacy, check_source
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
 from fedran.federation.secure.attempt import MAX_SITES
 from fedran.settings import Settings, between
+from fedran.wire.codec import decode
 
 OUTBOX, OFFER, HEAD, CONNECTION = "outbox", "offer.json", "head.fedran", "connection.json"
 """In a site's state folder: its uploads, the last offer, the newest head, the last connection."""
@@ -22,6 +24,14 @@ def last_offer(state: Path) -> Offer | None:
     """The last offer that came, in a site's state folder."""
     path = state / OFFER
     return Offer.load(path) if path.is_file() else None
+
+
+def newest_head(state: Path) -> Head | None:
+    """The newest head in a site's state folder; None without one that can be read."""
+    try:
+        return decode((state / HEAD).read_bytes(), Head)
+    except (OSError, ValueError):
+        return None
 
 
 @dataclass(frozen=True)
