@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.settings import Settings
 
 HOW_TO = "docs/how-to/add-a-method.md"
@@ -94,7 +94,7 @@ class BaseMethod(Settings):
         """The work of one client: its next state and its upload."""
         raise NotImplementedError
 
-    def aggregate(self, state: Any, task: int, round_: int, uploads: dict[str, bytes]) -> Any:
+    def aggregate(self, state: Any, task: int, round_: int, uploads: Uploads) -> Any:
         """The server's next state from all uploads of a round."""
         raise NotImplementedError
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fedran.methods.analytic.base import AnalyticMethod
 from fedran.methods.base import BaseMethod
 from fedran.methods.prompted.adapters import AdapterTuning
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.methods.yardsticks.send_images import SendImages
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
@@ -187,7 +187,7 @@ class FineTuned(BaseMethod):
         return replace(cstate, inner=inner), upload
 
     def aggregate(
-        self, state: ServerState, task: int, round_: int, uploads: dict[str, bytes]
+        self, state: ServerState, task: int, round_: int, uploads: Uploads
     ) -> ServerState:
         """A round of the fine-tuning, after the last of which ``inner`` starts; or of ``inner``."""
         if not self._tunes(task, round_):

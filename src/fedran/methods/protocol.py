@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -35,6 +35,10 @@ class Spec:
     """The frozen backbone: encoded images -> features; None where there are no images."""
     image_size: int | None = None
     """Height and width, where ``X`` holds square images (n, size, size, 3) in uint8."""
+
+
+Uploads: TypeAlias = dict[str, bytes]
+"""The uploads of one round, by client."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from fedran.methods.analytic.base import (
     unregularised_head,
 )
 from fedran.methods.analytic.feature_maps import Raw
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
@@ -110,9 +110,7 @@ class AFL(AnalyticMethod):
         fields = {"classes": list(classes), "n_rows": len(X)}
         return cstate, pack("afl", fields, {"gram": packed, "weights": np.ascontiguousarray(W.T)})
 
-    def aggregate(
-        self, state: AflState, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> AflState:
+    def aggregate(self, state: AflState, task: int, round_: int, uploads: Uploads) -> AflState:
         """Join client after client, then solve for the head."""
         for blob in uploads.values():
             state = self._join(state, unpack(blob, FILE_LIMITS))

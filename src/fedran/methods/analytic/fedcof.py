@@ -14,7 +14,7 @@ from fedran.core.ridge import solve_gram
 from fedran.methods.analytic.base import Positive, pack_uploads, unit_columns, unpack_uploads
 from fedran.methods.analytic.feature_maps import Raw
 from fedran.methods.analytic.fedncm import ClassSumsClient, unpack_sums
-from fedran.methods.protocol import Claims, Spec
+from fedran.methods.protocol import Claims, Spec, Uploads
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ class FedCOF(ClassSumsClient):
         """No class yet."""
         return CofState(Raw(spec.in_features))
 
-    def aggregate(
-        self, state: CofState, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> CofState:
+    def aggregate(self, state: CofState, task: int, round_: int, uploads: Uploads) -> CofState:
         """Collect the class sums, estimate the covariances, solve."""
         return self._solved(replace(state, uploads=state.uploads + tuple(uploads.values())))
 

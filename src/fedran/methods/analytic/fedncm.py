@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedran.core.class_sums import ClassSums
 from fedran.core.labels import label_array
 from fedran.methods.analytic.base import LARGEST_GRAM, AnalyticMethod, labelled_rows, require_range
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
@@ -51,9 +51,7 @@ class FedNCM(ClassSumsClient):
         """The class sums and counts so far, in float32."""
         return pack_sums(state, np.float32) if state else b""
 
-    def aggregate(
-        self, state: ClassSums, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> ClassSums:
+    def aggregate(self, state: ClassSums, task: int, round_: int, uploads: Uploads) -> ClassSums:
         """Add sums and counts."""
         return sum((unpack_sums(blob, state.out_features) for blob in uploads.values()), state)
 

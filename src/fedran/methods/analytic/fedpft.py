@@ -25,7 +25,7 @@ from fedran.methods.analytic.base import (
 )
 from fedran.methods.analytic.feature_maps import WithBias
 from fedran.methods.analytic.softmax_regression import softmax_regression
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.settings import at_least
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
@@ -119,9 +119,7 @@ class FedPFT(AnalyticMethod):
         ]
         return cstate, pack_mixtures(mixtures, self.components, X.shape[1], self.covariance)
 
-    def aggregate(
-        self, state: PftState, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> PftState:
+    def aggregate(self, state: PftState, task: int, round_: int, uploads: Uploads) -> PftState:
         """Check every upload, then train on rows drawn from all mixtures so far."""
         arrived = tuple(uploads[client] for client in sorted(uploads))
         return self._solved(replace(state, uploads=state.uploads + arrived))

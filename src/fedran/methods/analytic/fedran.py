@@ -16,7 +16,7 @@ from fedran.core.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Center, Summary
 from fedran.methods.analytic.base import AnalyticMethod, OptionalKind, OptionalPositive, Width
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.settings import at_least, between
 from fedran.wire.codec import decode, encode
 from fedran.wire.quantisation import MAX_BITS, MIN_BITS
@@ -63,7 +63,7 @@ class AggregatorMethod(AnalyticMethod):
         return ServerState(spec, phi, self.new_aggregator(phi))
 
     def aggregate(
-        self, state: ServerState, task: int, round_: int, uploads: dict[str, bytes]
+        self, state: ServerState, task: int, round_: int, uploads: Uploads
     ) -> ServerState:
         """Decode and check every upload, then absorb all, then solve."""
         messages = {client: decode(blob, self.message) for client, blob in uploads.items()}

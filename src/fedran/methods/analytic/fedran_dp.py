@@ -27,7 +27,7 @@ from fedran.methods.analytic.base import (
     require_few_rows,
 )
 from fedran.methods.analytic.fedran import AggregatorMethod, ServerState
-from fedran.methods.protocol import Claims, ClientData
+from fedran.methods.protocol import Claims, ClientData, Uploads
 from fedran.settings import at_least
 from fedran.wire.container import Tensor, pack, unpack
 from fedran.wire.validation import FILE_LIMITS
@@ -116,7 +116,7 @@ class FedRANDP(AggregatorMethod):
         return None, pack_integers(UPLOAD, {}, vector.astype(np.uint32))
 
     def aggregate(
-        self, state: ServerState, task: int, round_: int, uploads: dict[str, bytes]
+        self, state: ServerState, task: int, round_: int, uploads: Uploads
     ) -> ServerState:
         """Add the integers of all clients, decode the sum, add it to what was released, solve."""
         classes, n_sites = ordered(state.spec.task_classes[task]), len(state.spec.clients)

@@ -36,7 +36,7 @@ from fedran.methods.analytic.base import (
     require_few_rows,
 )
 from fedran.methods.analytic.fedran import AggregatorMethod, ServerState
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.wire.codec import decode, encode
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.fixed_point import FixedPoint, row_bounds, totals_fixed_point, totals_rounding
@@ -169,7 +169,7 @@ class FedRANSecure(AggregatorMethod):
         return phi, pack_integers(UPLOAD, fields, codes)
 
     def aggregate(
-        self, state: ServerState, task: int, round_: int, uploads: dict[str, bytes]
+        self, state: ServerState, task: int, round_: int, uploads: Uploads
     ) -> ServerState:
         """Add the integers of all clients, decode the sum, rebuild, absorb, solve."""
         assert isinstance(state, SecureState)

@@ -17,7 +17,7 @@ from fedran.core.head import Head
 from fedran.core.ridge import Ridge
 from fedran.methods.analytic.base import LARGEST_GRAM, AnalyticMethod, labelled_rows, require_range
 from fedran.methods.analytic.feature_maps import FeatureMap
-from fedran.methods.protocol import ClientData, Spec
+from fedran.methods.protocol import ClientData, Spec, Uploads
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
@@ -107,9 +107,7 @@ class GramMethod(GramServer):
         total.add_rows(phi.blocks(to_device(X, self.device)), classes, codes)
         return phi, _pack("gram", total, "float32")
 
-    def aggregate(
-        self, state: GramState, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> GramState:
+    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
         """Check every upload, then add all, then solve."""
         M = state.phi.out_features
         messages = [unpack(blob, FILE_LIMITS).of_kind("gram") for blob in uploads.values()]

@@ -16,7 +16,7 @@ from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.labels import encode_labels
 from fedran.methods.analytic.base import Width, unregularised_head
-from fedran.methods.protocol import Claims, Spec
+from fedran.methods.protocol import Claims, Spec, Uploads
 from fedran.methods.yardsticks.send_features import RowsClient
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
@@ -65,7 +65,7 @@ class LoRanPAC(RowsClient):
         return FactorState(phi, empty, sums, Accounts())
 
     def aggregate(
-        self, state: FactorState, task: int, round_: int, uploads: dict[str, bytes]
+        self, state: FactorState, task: int, round_: int, uploads: Uploads
     ) -> FactorState:
         """Add the rows block by block, truncate, solve."""
         X, y = self.rows(list(uploads.values()), state.phi.in_features)

@@ -19,7 +19,7 @@ from fedran.core.head import Head
 from fedran.methods.analytic.base import LARGEST_GRAM, labelled_rows, require_range
 from fedran.methods.analytic.feature_maps import FeatureMap, Raw, WithBias
 from fedran.methods.analytic.gram_based import GramServer, GramState
-from fedran.methods.protocol import ClientData
+from fedran.methods.protocol import ClientData, Uploads
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
@@ -63,9 +63,7 @@ class MomentMethod(GramServer, ABC):
         total.add_rows(raw.blocks(to_device(X, self.device)), classes, codes)
         return cstate, pack_moments(total)
 
-    def aggregate(
-        self, state: GramState, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> GramState:
+    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
         """Check every upload, then add all, then solve."""
         d = state.phi.in_features
         parts = [unpack_moments(blob, d) for blob in uploads.values()]

@@ -15,7 +15,7 @@ from fedran.core.labels import encode_labels
 from fedran.core.ridge import solve_stack
 from fedran.methods.analytic.base import OptionalKind, Width
 from fedran.methods.analytic.gram_based import GramState
-from fedran.methods.protocol import Claims
+from fedran.methods.protocol import Claims, Uploads
 from fedran.methods.yardsticks.send_features import SendFeatures
 
 GRID = tuple(10.0**k for k in range(-8, 9))
@@ -42,9 +42,7 @@ class RanPAC(SendFeatures):
     claims = Claims()
     verified = "partly: search and solve equal a dense reference; its first phase is left out"
 
-    def aggregate(
-        self, state: GramState, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> GramState:
+    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
         """Search on the task's rows, then as with features."""
         X, y = self.rows(list(uploads.values()), state.phi.in_features)
         classes, codes = encode_labels(y, len(y))

@@ -18,7 +18,7 @@ from fedran.methods.analytic.base import LARGEST_ROW, Width, labelled_rows, requ
 from fedran.methods.analytic.feature_maps import FeatureMap
 from fedran.methods.analytic.gram_based import GramState
 from fedran.methods.analytic.stsa import StsaServer
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
@@ -96,9 +96,7 @@ class STSAE(StsaServer):
         }
         return phi, pack("chunk-sums", fields, {"sums": sums.T.astype(np.float32)})
 
-    def aggregate(
-        self, state: ChunkState, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> GramState:
+    def aggregate(self, state: ChunkState, task: int, round_: int, uploads: Uploads) -> GramState:
         """Estimate the task's Gram from all chunks, add it, solve."""
         found: dict[Label, list[Chunk]] = {}
         for blob in uploads.values():

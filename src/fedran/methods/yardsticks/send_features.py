@@ -21,7 +21,7 @@ from fedran.methods.analytic.base import (
     require_range,
 )
 from fedran.methods.analytic.gram_based import GramServer, GramState
-from fedran.methods.protocol import Claims, ClientData
+from fedran.methods.protocol import Claims, ClientData, Uploads
 from fedran.wire.container import Container, Tensor, pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
@@ -65,9 +65,7 @@ class SendFeatures(RowsClient, GramServer):
     claims = Claims(order_free=True, partition_free=True, exact=True)
     verified = "yes: equals the dense joint ridge"
 
-    def aggregate(
-        self, state: GramState, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> GramState:
+    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
         """Map, add, solve."""
         return self.add_rows(state, *self.rows(list(uploads.values()), state.phi.in_features))
 

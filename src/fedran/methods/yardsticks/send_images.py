@@ -13,7 +13,7 @@ from fedran.core.errors import Refused
 from fedran.core.labels import encode_labels, label_array
 from fedran.methods.analytic.base import LARGEST_ROW, require_range
 from fedran.methods.analytic.gram_based import GramState
-from fedran.methods.protocol import ClientData, Spec
+from fedran.methods.protocol import ClientData, Spec, Uploads
 from fedran.methods.yardsticks.send_features import SendFeatures, pack_rows, unpack_rows
 
 NO_IMAGES = (
@@ -56,9 +56,7 @@ class SendImages(SendFeatures):
         tensors = {"blob": b"".join(images), "lengths": lengths.tobytes()}
         return cstate, pack_rows("images", classes, codes[codes >= 0], tensors)
 
-    def aggregate(
-        self, state: GramState, task: int, round_: int, uploads: dict[str, bytes]
-    ) -> GramState:
+    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
         """Extract, then as with features."""
         assert isinstance(state, ImageState)
         assert state.extract is not None

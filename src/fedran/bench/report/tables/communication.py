@@ -92,7 +92,6 @@ def _table(case: Case, found: Sequence[Group]) -> Table:
     ours, paper = group_of("fedran", found), printed_for(case.setting)
     base = ours.largest_upload if ours else None
     shown: list[Shown] = [
-        (Column("method", numeric=False), lambda g: Cell(g.name)),
         (Column("largest upload"), lambda g: Cell(mib(g.largest_upload))),
         (Column("ratio to FedRAN"), lambda g: Cell(times(ratio(g.largest_upload, base)))),
         (Column("formula"), lambda g: Cell(mib(g.largest_formula))),

@@ -79,7 +79,6 @@ def _means(case: Case, found: Sequence[Group]) -> Table:
         return lambda g: mean_and_spread(g.stat(lambda r: mean_or_none(measure(r))))
 
     shown: list[Shown] = [
-        (Column("method", numeric=False), lambda g: Cell(g.name)),
         (Column("forgetting"), mean(forgetting)),
         (Column("backward transfer"), mean(backward_transfer)),
         (Column("drift"), _drift),

@@ -100,7 +100,6 @@ def _seconds_table(case: Case, found: Sequence[Group]) -> Table:
         return number(peak / MIB if peak else None, 0)
 
     shown: list[Shown] = [
-        (Column("method", numeric=False), lambda g: Cell(g.name)),
         (Column("Time"), time),
         (Column("client"), mean(client_seconds)),
         (Column("server"), mean(server_seconds)),
@@ -158,7 +157,6 @@ def _speedup_table(case: Case, ours: Group, theirs: Sequence[Group]) -> Table:
         return Cell(times(ratio(_at_full_rounds(g)[1], ours.largest_upload)))
 
     shown: list[Shown] = [
-        (Column("method", numeric=False), lambda g: Cell(g.name)),
         (Column("network", numeric=False), lambda g: Cell(network(g.first) or NOTHING)),
         (Column("rounds per task"), lambda g: Cell(str(rounds_per_task(g.first)))),
         (Column("s", "Time"), lambda g: Cell(seconds(g.mean(task_seconds)))),

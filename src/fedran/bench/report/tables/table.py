@@ -87,9 +87,10 @@ def method_table(
     note: str = "",
     order: Callable[[Group], float] = lambda _: 0,
 ) -> Table:
-    """One row per method, sorted by ``order``."""
-    blocks = [[[cell(g) for _, cell in shown]] for g in sorted(found, key=order)]
-    return Table(title, [column for column, _ in shown], blocks, note, results_of(found))
+    """One row per method, sorted by ``order``: its name, and what is ``shown``."""
+    blocks = [[[Cell(g.name), *(cell(g) for _, cell in shown)]] for g in sorted(found, key=order)]
+    columns = [*text_columns("method"), *(column for column, _ in shown)]
+    return Table(title, columns, blocks, note, results_of(found))
 
 
 def base_command(result: Result) -> str:

@@ -114,7 +114,6 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
 
     per_client = "MiB per client"
     shown: list[Shown] = [
-        (Column("method", numeric=False), lambda g: Cell(g.name)),
         (Column("A_avg"), lambda g: mean_and_spread(g.A_avg)),
         (Column("A_T"), lambda g: mean_and_spread(g.A_T)),
         (Column("rounds per task"), lambda g: Cell(_rounds(g.first))),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.core.labels import Label, canonical, label_array
 from fedran.methods.base import BaseMethod
-from fedran.methods.protocol import Claims, ClientData, Spec
+from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights
 from fedran.methods.trained.training.local_training import (
     ClientRound,
@@ -170,7 +170,7 @@ class FedAvg(BaseMethod, ABC):
         return client.memory, pack_tensors(LOCAL, {"rows": n_rows}, weights)
 
     def aggregate(
-        self, state: ServerState, task: int, round_: int, uploads: dict[str, bytes]
+        self, state: ServerState, task: int, round_: int, uploads: Uploads
     ) -> ServerState:
         """Combine the models that arrived. Clients without rows do not count."""
         state = self._open_task(state, task)
