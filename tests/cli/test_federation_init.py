@@ -54,9 +54,11 @@ def test_init_reads_a_table_with_any_column_of_labels(call, tmp_path):
     (tmp_path / "f.csv").write_text("\n".join(["x,z,kind", *lines]))
     given = ("--sites", 0, "--features", "f.csv", "--privacy", "secure")
     refused(call("init", "t", *given), 'x, z, kind; name the column of labels with --label "kind"')
-    assert call("init", "t", *given, "--label", "kind")[0] == 0
+    code, out, _ = call("init", "t", *given, "--label", "kind")
+    assert (code, "The 2 columns are listed in server.toml." in out) == (0, True)
     settings = tomllib.loads((tmp_path / "t" / "server" / "server.toml").read_text())
     assert (settings["in_features"], settings["classes"]) == (2, ["a", "b"])
+    assert settings["columns"] == ["x", "z"]
 
 
 def test_init_wants_one_description_of_the_features(call, tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import sys
 import tracemalloc
 
@@ -271,6 +272,38 @@ def test_columns_are_put_in_the_order_of_the_scaler(tmp_path, cli):
     ]:
         code, err = predicted(table, **how)
         assert (code, words in err, err.count("\n")) == (2, True, 1), err
+
+
+def test_a_head_of_listed_columns_needs_their_order(tmp_path, cli):
+    messages = pytest.importorskip("fedran.federation.protocol.messages")
+    offer = messages.Offer("trial", "may", 3, 64, "cosine", 0, "x", 20_000, columns=("a", "b", "c"))
+    rng = np.random.default_rng(0)
+    y = np.repeat(["cat", "dog"], 30)
+    X = rng.normal(size=(60, 3)) + [0, 0, 5] * (y == "dog")[:, None]
+    phi = offer.features()
+    agg = fedran.Aggregator(64, fingerprint=phi.fingerprint)
+    agg.absorb(fedran.summarize(phi(X), y, fingerprint=phi.fingerprint), client="a", task="t")
+    fedran.save(agg.solve(), tmp_path / "head.fedran", "float32")
+    expected = agg.solve().predict(phi(X)).tolist()
+    (tmp_path / "offer.json").write_text(json.dumps(offer.fields()))
+    (tmp_path / "other.json").write_text(json.dumps({**offer.fields(), "columns": ["a", "c", "b"]}))
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
+    files = (str(tmp_path / "head.fedran"), str(tmp_path / "rows.csv"))
+    listed, other = (("--offer", str(tmp_path / f"{name}.json")) for name in ("offer", "other"))
+
+    def predicted(names, *options):
+        frame[names].to_csv(files[1], index=False)
+        code, out, err = cli("predict", *files, *options)
+        return out.splitlines() if code == 0 else err
+
+    assert predicted(["a", "b", "c"]) == predicted(["a", "b", "c"], *listed) == expected
+    assert predicted(["c", "a", "b"], *listed) == expected
+    words = (
+        "expected the columns of the head in their order, got others, or another order, from 'c'"
+    )
+    assert f"{words}; name the federation's offer with --offer" in predicted(["c", "a", "b"])
+    assert "got no 'b'" in predicted(["a", "c"], *listed)
+    assert "other.json: expected the columns of the head, got others" in predicted(["a"], *other)
 
 
 def test_a_result_that_cannot_be_written_is_one_sentence_and_changes_no_file(made, cli):

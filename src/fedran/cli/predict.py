@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,15 +13,16 @@ from numpy.typing import NDArray
 
 import fedran
 from fedran.core.errors import Refused, printable
-from fedran.core.fingerprint import require_scaler
+from fedran.core.fingerprint import Fingerprint, columns_hash, require_scaler
 from fedran.core.labels import label_array
 from fedran.data.arrays import open_arrays
-from fedran.data.rows import LABEL, column_order, is_table, read_table
+from fedran.data.rows import LABEL, Table, column_order, is_table, read_table
 from fedran.wire.files import refusals_name_file, require_file, write_atomically
 
 ARRAYS = ("features", "test", "X")
 """Names of the array to read from an .npz file, the first that exists."""
 READABLE = "features (.npy, .npz, .csv or .parquet)"
+OFFER = "name the federation's offer with --offer, for example offer.json beside a site's head"
 SCALER = "name the file of the scaler's to_json with --scaler"
 
 
@@ -63,14 +63,18 @@ def predict(
         Path | None,
         typer.Option(help="The text of FederatedScaler.to_json, for a head of scaled rows."),
     ] = None,
+    offer: Annotated[
+        Path | None,
+        typer.Option(help="The federation's offer, which lists the columns in the head's order."),
+    ] = None,
 ) -> None:
     """Predict the labels of rows of features with a saved head.
 
     Prints one label per line, or CSV with a header with --scores, --top, --id or an --out that ends
-    in .csv. If the scaler was fitted on named columns, a table may have them in any order.
+    in .csv. If scaler or offer name the columns, a table may have them in any order.
     """
     if out is not None:
-        _require_new(out, (head, rows, scaler))
+        _require_new(out, (head, rows, scaler, offer))
     found = fedran.load(require_file(head, "a saved head"), fedran.Head)
     if found.fingerprint is None:
         raise Refused(str(head), "a head that identifies its features", "no fingerprint")
@@ -80,16 +84,15 @@ def predict(
         require_scaler(found.fingerprint, scale.fingerprint_ if scale is not None else None)
     except Refused as reason:
         raise Refused(f"{head}: {reason.field}", reason.expected, reason.got, SCALER) from None
-    columns = list(getattr(scale, "feature_names_in_", ()))
-    Z, ids = read_features(rows, id_column, label, columns)
+    table = read_features(rows, id_column, label)
+    Z = ordered_features(rows, table, found.fingerprint, scale, offer)
     require_features(rows, Z, phi.in_features)
     with refusals_name_file(rows):
         mapped = phi.blocks(Z if scale is None else scale.standardize(Z))
     blocks = [(found.predict(H, reject), found.scores(H)) for _, H in mapped]
     labels = [label for part, _ in blocks for label in part.tolist()]
-    csv_out = out is not None and out.suffix == ".csv"
-    table = bool(scores or top or id_column is not None or csv_out)
-    if table:
+    ids = None if id_column is None else [str(value) for value in table.others[id_column]]
+    if scores or top or ids is not None or (out is not None and out.suffix == ".csv"):
         text = as_csv(found, labels, np.concatenate([s for _, s in blocks]), ids, scores, top)
     else:
         text = "".join(f"{_shown(label)}\n" for label in labels)
@@ -117,6 +120,30 @@ def require_features(path: Path, Z: NDArray[Any], width: int | None) -> None:
         raise Refused(str(path), expected, f"shape {Z.shape}")
     if not len(Z):
         raise Refused(str(path), "at least one row", "none")
+
+
+def ordered_features(
+    path: Path,
+    table: Table,
+    head: Fingerprint,
+    scaler: fedran.FederatedScaler | None,
+    offer: Path | None,
+) -> NDArray[Any]:
+    """The features with their columns in the order of the head, where both have names."""
+    needed, whose = head.fields.get("columns"), "the scaler"
+    columns = tuple(getattr(scaler, "feature_names_in_", ()))
+    if offer is not None:
+        from fedran.federation.protocol.messages import Offer
+
+        columns, whose = Offer.load(offer).columns, "the federation"
+        if columns_hash(columns) != needed:
+            raise Refused(str(offer), "the columns of the head", "others, or no names")
+    order = column_order(table.columns, columns, path.name, whose)
+    names = table.columns if order is None else columns
+    if needed is not None and names and columns_hash(names) != needed:
+        got = f"others, or another order, from {printable(names[0], 60)!r}"
+        raise Refused(path.name, "the columns of the head in their order", got, OFFER)
+    return table.X if order is None else table.X[:, order]
 
 
 def read_scaler(path: Path) -> fedran.FederatedScaler:
@@ -158,29 +185,23 @@ def as_csv(
     return text.getvalue()
 
 
-def read_features(
-    path: Path, ids: str | None = None, label: str | None = None, columns: Sequence[str] = ()
-) -> tuple[NDArray[Any], list[str] | None]:
-    """Features (n, d) and, with ``ids``, the text of that column for each row.
+def read_features(path: Path, ids: str | None = None, label: str | None = None) -> Table:
+    """Features (n, d), with names if the file is a table, and its column ``ids``.
 
-    The column ``label`` of a table is left out; None: the column ``LABEL``, if there is one. The
-    others are put in the order of ``columns``, if both have names.
+    The column ``label`` of a table is left out; None: the column ``LABEL``, if there is one.
     """
     require_file(path, READABLE)
     if is_table(path):
         apart = [name for name in (ids, label) if name is not None]
-        table = read_table(path, apart, optional=LABEL if label is None else None)
-        order = column_order(table.columns, columns, path.name, "the scaler")
-        Z = table.X if order is None else table.X[:, order]
-        return Z, None if ids is None else [str(value) for value in table.others[ids]]
+        return read_table(path, apart, optional=LABEL if label is None else None)
     for option, name in (("--id", ids), ("--label", label)):
         if name is not None:
             raise ValueError(f"{option} names a column of a table, got the file {path.name}")
     with open_arrays(path, READABLE) as found:
         if isinstance(found, np.ndarray):
-            return found, None
+            return Table(found, (), {})
         for name in ARRAYS:
             if name in found.files:
-                return found[name], None
+                return Table(found[name], (), {})
         held = ", ".join(found.files) or "none"
     raise Refused(str(path), f"an array {' or '.join(ARRAYS)}", held)

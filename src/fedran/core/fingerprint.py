@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
@@ -102,6 +102,15 @@ def require_scaler(head: Fingerprint | None, scaler: str | None) -> None:
     if needed is None:
         raise Refused("head", "no scaler, because it was fitted without one", "a scaler")
     raise Refused("scaler", f"that of the head, {str(needed)[:12]}", scaler[:12])
+
+
+def columns_hash(columns: Sequence[str]) -> str:
+    """What a fingerprint holds of the names of feature columns and their order, in its `columns`.
+
+    >>> columns_hash(["age", "dose"]) == columns_hash(["dose", "age"])
+    False
+    """
+    return hashlib.sha256(json.dumps(list(columns)).encode()).hexdigest()
 
 
 def _check_field(name: object, value: object) -> None:

@@ -23,9 +23,10 @@ SAMPLE = 2000
 
 
 def unequal_scales(X: NDArray[Any], names: Sequence[str] = (), kind: Kind = "cosine") -> str:
-    """A clause if few columns of finite X (n, d) have nearly all of the rows' energy, else empty.
+    """A clause if few columns of X (n, d) have nearly all of the rows' energy, else empty.
 
-    Every row counts alike, as it does in random features of this kind.
+    Every row counts alike, as it does in random features of this kind. Empty for values that are
+    no finite numbers: they are refused elsewhere.
 
     >>> X = np.random.default_rng(0).normal(size=(100, 5))
     >>> unequal_scales(X)
@@ -35,9 +36,11 @@ def unequal_scales(X: NDArray[Any], names: Sequence[str] = (), kind: Kind = "cos
     """
     n, d = X.shape
     few = min(MOST, d // 4)
-    if not n or not few:
+    if not n or not few or X.dtype.kind not in "fiub":
         return ""
     rows = X[np.linspace(0, n - 1, min(n, SAMPLE)).astype(int)].astype(np.float64)
+    if not np.isfinite(rows).all():
+        return ""
     if kind == "hellinger":
         rows = np.sqrt(np.maximum(rows, 0))
     energy = np.mean(np.square(unit_rows(rows)), axis=0)

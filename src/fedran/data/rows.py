@@ -62,9 +62,9 @@ class Rows:
         """Whether a backbone has to extract features first."""
         return self.X.ndim == 4
 
-    def in_order(self, columns: Sequence[str], whose: str) -> Rows:
-        """The rows with the columns as listed. Rows without names are taken as they are."""
-        order = column_order(self.columns, columns, "columns", whose)
+    def in_order(self, columns: Sequence[str], where: str) -> Rows:
+        """The rows with the columns of the federation. Rows without names are taken as they are."""
+        order = column_order(self.columns, columns, where, "the federation")
         if order is None:
             return self
         return replace(self, X=self.X[:, order], columns=tuple(columns))

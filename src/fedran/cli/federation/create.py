@@ -149,6 +149,9 @@ def init(
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
     if made:
         lines += [f"{folder}/sites/...     {len(made)} sites: site.toml, keys, data/"]
+    if declared is not None and declared.columns:
+        lines += [f"The {len(declared.columns)} columns are listed in server.toml. Sites put their"]
+        lines += ["tables in this order, and refuse a missing or unknown column."]
     if in_features is not None:
         lines += ["Set `source` in server.toml to what computes the features. Sites with other"]
         lines += ["features are then refused."]

@@ -16,11 +16,11 @@ from fedran.core.ids import check_id
 from fedran.core.labels import Label, ordered
 from fedran.data.catalogue import digits
 from fedran.data.feature_file import read_feature_file
-from fedran.data.rows import LABEL
+from fedran.data.rows import LABEL, is_table, read_rows
 from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment, add_site
 from fedran.federation.ops.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.messages import FeatureSource, MessageKind, Privacy
+from fedran.federation.protocol.messages import MAX_COLUMNS, FeatureSource, MessageKind, Privacy
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.protocol.settings import check_address
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
@@ -33,6 +33,7 @@ _SERVER_COMMENTS = {
     "federation": "",
     "address": "where Flower's SuperLink listens",
     "in_features": "columns of the sites' features",
+    "columns": "names of these columns; sites put their tables in this order",
     "out_features": "random features: more are more accurate and larger",
     "kind": "hellinger: features are never negative; cosine: features of any sign",
     "message": "summary; or mixture, which is smaller and fits any number of random features",
@@ -68,12 +69,15 @@ class DeclaredFeatures:
     in_features: int
     kind: Kind = "cosine"
     source: FeatureSource = ""
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def of_file(cls, path: Path, label: str = LABEL) -> DeclaredFeatures:
         """As the feature file says, which `fedran features` wrote, or as the table is."""
         data = read_feature_file(path, label=label)
-        return cls(data.X_train.shape[1], data.feature_kind, dict(data.source) or "")
+        columns = read_rows(path, label).columns if is_table(path) else ()
+        names = columns if len(columns) <= MAX_COLUMNS else ()
+        return cls(data.X_train.shape[1], data.feature_kind, dict(data.source) or "", names)
 
     @classmethod
     def of_backbone(cls, spec: str) -> DeclaredFeatures:
@@ -136,6 +140,7 @@ def make_federation(
         out_features,
         features.kind,
         source=features.source,
+        columns=list(features.columns) or None,
         budget_bytes=500_000 if sample else ServerSettings.budget_bytes,
         min_clients=max(least, n_sites // 2),
         deadline=300.0 if n_sites else ServerSettings.deadline,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -13,7 +14,7 @@ import numpy as np
 
 from fedran.core.errors import Refused
 from fedran.core.features import KINDS, Kind, RandomFeatures
-from fedran.core.fingerprint import Fingerprint
+from fedran.core.fingerprint import Fingerprint, columns_hash
 from fedran.core.ids import check_id
 from fedran.core.labels import MAX_LENGTH, Label
 from fedran.federation.protocol.identity import Proof, SiteKey, Statement, UploadId
@@ -30,7 +31,15 @@ MAX_CLASSES = 2000
 PROTOCOL = 1
 """Version of the messages. It changes when a field changes its meaning; new fields are ignored by
 programs that do not know them."""
-OPTIONAL: dict[str, Any] = {"protocol": 1, "epoch": "", "row_energy": 0.0, "privacy": "none"}
+MAX_COLUMNS, MAX_COLUMN_NAMES = 10_000, 2**18
+"""Columns in a list of their names, and characters of all names."""
+OPTIONAL: dict[str, Any] = {
+    "protocol": 1,
+    "epoch": "",
+    "row_energy": 0.0,
+    "privacy": "none",
+    "columns": [],
+}
 """Fields of an offer that a server of an earlier version does not send."""
 MAX_SETTLED = 5000
 MAX_REVISION = 1000
@@ -78,6 +87,9 @@ class Offer:
     protocol: int = PROTOCOL
     privacy: Privacy = "none"
     """With ``secure``, the message also has the requests of secure sums."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of features, in the order of ``in_features``. Part of the fingerprint;
+    empty: rows are taken as they are."""
 
     @classmethod
     def read(cls, fields: object) -> Offer:
@@ -85,10 +97,11 @@ class Offer:
         header = Header({**OPTIONAL, **read_object(fields, "offer").fields})
         protocol = header.integer("protocol", 1)
         check_protocol(protocol, "this site", "the server")
+        width = header.integer("in_features", 1, MAX_WIDTH)
         return cls(
             check_id(header.text("federation", 64), "federation"),
             check_id(header.text("task", 64), "task"),
-            header.integer("in_features", 1, MAX_WIDTH),
+            width,
             header.integer("out_features", 1, MAX_WIDTH),
             cast(Kind, header.one_of("kind", *KINDS)),
             header.integer("seed", 0, 2**32 - 1),
@@ -103,6 +116,7 @@ class Offer:
             header.number("row_energy"),
             protocol,
             cast(Privacy, header.one_of("privacy", *get_args(Privacy))),
+            check_columns(header.items("columns", MAX_COLUMNS), width),
         )
 
     @classmethod
@@ -122,12 +136,15 @@ class Offer:
 
     def features(self) -> RandomFeatures:
         """The feature map. Under differential privacy there are no random features."""
+        source = {"backbone": self.source} if isinstance(self.source, str) else self.source
+        if self.columns:
+            source = {**source, "columns": columns_hash(self.columns)}
         return RandomFeatures(
             self.in_features,
             self.out_features,
             self.kind,
             self.seed,
-            source=self.source,
+            source=source,
             projected=self.privacy != "dp",
         )
 
@@ -181,6 +198,21 @@ def read_labels(header: Header, key: str) -> tuple[Label, ...]:
     if not all(type(c) is int or (isinstance(c, str) and len(c) <= MAX_LENGTH) for c in found):
         raise Refused(key, f"integers and texts of at most {MAX_LENGTH} characters", found)
     return tuple(found)
+
+
+def check_columns(given: Sequence[object], width: int) -> tuple[str, ...]:
+    """A list of all names of columns, or an empty list."""
+    names = tuple(name for name in given if isinstance(name, str) and name)
+    if len(names) != len(given):
+        raise Refused("columns", "a list of texts", "other or empty values")
+    if twice := [name for name, n in Counter(names).items() if n > 1]:
+        raise Refused("columns", "every name once", f"{twice[0]!r} twice")
+    if len(names) not in (0, width):
+        raise Refused("columns", f"{width} names, as many as in_features", len(names))
+    if len(names) > MAX_COLUMNS or sum(map(len, names)) > MAX_COLUMN_NAMES:
+        expected = f"at most {MAX_COLUMNS:,} names of {MAX_COLUMN_NAMES:,} characters together"
+        raise Refused("columns", expected, f"{len(names):,} of {sum(map(len, names)):,}")
+    return names
 
 
 def check_source(given: object) -> FeatureSource:

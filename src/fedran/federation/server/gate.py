@@ -71,6 +71,7 @@ class ValidationSet:
             return None
         hint = 'set label_column = "{}" in server.toml'
         rows = read_rows(folder / settings.validation, settings.label_column, hint)
+        rows = rows.in_order(settings.columns or (), settings.validation)
         width = settings.in_features
         if rows.is_images or rows.X.shape[1] != width:
             expected = f"features (n, {width}), as `in_features` says"

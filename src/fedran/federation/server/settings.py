@@ -21,6 +21,7 @@ from fedran.federation.protocol.messages import (
     MessageKind,
     Offer,
     Privacy,
+    check_columns,
     check_source,
 )
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
@@ -62,6 +63,10 @@ class ServerSettings(Settings):
     source: str | dict[str, Any] = ""
     """What makes the features: a text, or a table of texts such as `backbone`, `weights` and
     `preprocessing`. It is part of the fingerprint, so it must be the same at all sites."""
+    columns: list[str] | None = None
+    """Names of the columns of features, in their order. A site puts the columns of a table in this
+    order, and refuses a table in which one is missing or unknown. The list is part of the
+    fingerprint. Without it, every site must have its columns in the same order."""
     message: MessageKind = "summary"
     """What sites send. `"mixture"`: group means of their features, whose size does not depend on
     `out_features`. The server then draws rows from them and computes the random features."""
@@ -158,6 +163,7 @@ class ServerSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_source(self.source)
+        check_columns(self.columns or (), self.in_features)
         if self.classes is not None:
             if len(self.classes) != len(set(self.classes)) or not self.classes:
                 raise ValueError(f"classes must list each label once, got {self.classes}")
@@ -266,6 +272,7 @@ class ServerSettings(Settings):
             epoch,
             self.labels if self.labels and len(self.labels) <= MAX_CLASSES else (),
             privacy=self.privacy,
+            columns=tuple(self.columns or ()),
         )
 
 

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, printable, shortened
 from fedran.core.head import Head
 from fedran.core.labels import Label, canonical, ordered
+from fedran.core.scale import unequal_scales
 from fedran.data.rows import Rows
 from fedran.federation.protocol.class_names import unknown_labels, variants
 from fedran.federation.protocol.messages import Offer, require_same_source
 from fedran.federation.site.labels import describe_unlabelled, with_pseudo_labels
 from fedran.federation.site.settings import SitePaths, last_offer, newest_head
-from fedran.federation.site.upload import Site, summarize_bytes
+from fedran.federation.site.upload import SCALE_ALIKE, Site, summarize_bytes
 from fedran.wire.sizes import larger_than_rows, upload_bytes
 
 SCALE = 10.0
@@ -51,11 +52,14 @@ def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Find
     offer = last_offer(state) if offer is None else offer
     try:
         data = site.source(task)
+        if offer is not None:
+            data = data.in_order(offer.columns, f"rows of {task}")
     except (Refused, FileNotFoundError) as reason:
         yield Finding("error", str(reason))
         return
     head = newest_head(state)
     yield _describe(data, task)
+    yield from describe_columns(data, offer)
     yield from check_labels(data.y, settings.min_class_count, offer.classes if offer else (), head)
     if data.is_images:
         yield from check_unlabelled(site, data, None)
@@ -69,12 +73,16 @@ def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Find
     features = list(check_features(data.X, offer))
     yield from features
     sound = not any(finding.level == "error" for finding in features)
+    kind = offer.kind if offer is not None else "cosine"
+    if text := unequal_scales(data.X, data.columns, kind):
+        yield Finding("warning", f"{text}; {SCALE_ALIKE}.")
     yield from check_unlabelled(site, data, offer if sound else None)
     if offer is None:
         yield Finding(
             "note",
-            "This site has no offer of a server yet, so width, sign and scale were not compared. "
-            "--offer takes a file.",
+            "This site has no offer of a server yet, so width, sign, columns and the scale of "
+            "other sites were not compared. `fedran federation offer` at the server prints one; "
+            "--offer takes it as a file.",
         )
     elif sound:
         yield from check_scale(data, offer, head)
@@ -112,6 +120,24 @@ def check_backbone(site: Site, offer: Offer | None) -> Finding:
     except (ValueError, OSError, ImportError) as reason:
         return Finding("error", str(reason))
     return Finding("note", f"Images are prepared with {network.preprocess}.")
+
+
+def describe_columns(data: Rows, offer: Offer | None) -> Iterator[Finding]:
+    """Which columns are features, and what their order is compared with."""
+    listed, found = offer.columns if offer else (), data.columns
+    if listed and found:
+        yield Finding("note", "The columns are put in the order that the server lists.")
+    elif found or (listed and not data.is_images):
+        first, last = (
+            printable(repr(name), 60) for name in ((found or listed)[i] for i in (0, -1))
+        )
+        if found:
+            text = f"The columns are features in the file's order, from {first} to {last}. It must "
+            text += "be the same at all sites; `columns` in server.toml makes sure of it."
+        else:
+            text = "The columns have no names. They must be in the order that the server lists, "
+            text += f"from {first} to {last}."
+        yield Finding("note", text)
 
 
 def check_features(X: NDArray[Any], offer: Offer | None) -> Iterator[Finding]:

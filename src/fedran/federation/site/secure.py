@@ -316,7 +316,7 @@ def make_contribution(
     does not grow with the number of rows.
     """
     offer = replace(offer, classes=content.classes)
-    data = site.source(offer.task)
+    data = site.rows(offer)
     if content.noise is None:
         check_labels(data.y, offer)
     phi, H = offer.features(), site.random_features(data, offer)

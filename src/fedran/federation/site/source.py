@@ -111,7 +111,9 @@ class FunctionSource:
         if not isinstance(found, tuple) or len(found) != 2:
             raise Refused(self.entry, "a pair of rows and labels", type(found).__name__)
         X, y = found
-        return Rows(np.asarray(X), none_if_missing(list(y)))
+        names = tuple(getattr(X, "columns", ()))  # of a DataFrame
+        named = all(isinstance(name, str) for name in names)
+        return Rows(np.asarray(X), none_if_missing(list(y)), names if named else ())
 
 
 def backbone_loader(spec: str, folder: Path) -> Callable[[], Backbone]:

@@ -18,6 +18,7 @@ from fedran.core.condense import condense
 from fedran.core.errors import Refused
 from fedran.core.labels import canonical
 from fedran.core.mixture import Mixture
+from fedran.core.scale import unequal_scales
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
 from fedran.data.rows import Rows
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from fedran.backbones.backbone import Backbone
 
 log = logging.getLogger(__name__)
+SCALE_ALIKE = "scale them alike at all sites, with one FederatedScaler (how-to: tabular data)"
 BATCH_ROWS = 512
 """Rows whose random features are made at a time when not all of them fit into memory."""
 
@@ -87,6 +89,13 @@ class Site:
             settings.memory_mib * 2**20 // 2,  # the rest: rows, backbone, interpreter
         )
 
+    def rows(self, offer: Offer) -> Rows:
+        """The rows of the offered task, with their columns in the order that the server lists."""
+        data = self.source(offer.task).in_order(offer.columns, f"rows of {offer.task}")
+        if not data.is_images and (text := unequal_scales(data.X, data.columns, offer.kind)):
+            log.warning("task %s: %s; %s", offer.task, text, SCALE_ALIKE)
+        return data
+
     def prepare(self, offer: Offer) -> bytes:
         """The envelope for a task: from the outbox, or made now and put there first."""
         offer.require_plain()
@@ -97,7 +106,7 @@ class Site:
             return found
         offer = self.limited(offer)
         try:
-            data = self.source(offer.task)
+            data = self.rows(offer)
         except FileNotFoundError:
             if found is not None:  # the rows of an upload that waits at the server were deleted
                 return found
@@ -126,7 +135,7 @@ class Site:
         if found is None:
             expected = f"an upload for {offer.task} in the outbox, which can be revised"
             raise Refused("upload", expected, "none")
-        data = self.source(offer.task)
+        data = self.rows(offer)
         made_from = self._digest(data, offer)
         if self.outbox.made_from(offer.task) == made_from:
             raise Refused("rows", "other rows than those of the present upload", "the same")
@@ -189,7 +198,7 @@ class Site:
         Otherwise batches of rows go through a ``Summarizer``: memory does not grow with the number
         of rows, and the summary agrees with the other one to the sum of both accounts.
         """
-        phi, data = offer.features(), data or self.source(offer.task)
+        phi, data = offer.features(), data or self.rows(offer)
         width, H = phi.out_features, self.random_features(data, offer)
         fits, capacity = (
             summarize_bytes(len(data.y), width) <= self.work_bytes,
@@ -231,7 +240,7 @@ class Site:
         No group has fewer than ``min_class_count`` rows. Random features are computed only for
         pseudo-labels.
         """
-        phi, data = offer.features(), data or self.source(offer.task)
+        phi, data = offer.features(), data or self.rows(offer)
         Z = self.extractor(data, offer)(data.X)
         limits = self.capacity(phi.out_features), offer.task, self.settings
         y, kept = choose_rows(lambda rows: phi(Z[rows]), data.y, *limits)

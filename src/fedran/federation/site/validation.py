@@ -48,7 +48,7 @@ class SiteRows:
             for i, label in enumerate(labels)
             if label is not None and counts[label] >= settings.min_class_count
         ]
-        return cls(Rows(found.X[kept], [labels[i] for i in kept]))
+        return cls(Rows(found.X[kept], [labels[i] for i in kept], found.columns))
 
     @property
     def classes(self) -> list[Label]:
@@ -65,7 +65,8 @@ class SiteRows:
         phi, heads = offer.features(), {name: decode(blob, Head) for name, blob in blobs.items()}
         for head in heads.values():
             require_same(phi.fingerprint, head.fingerprint, "site and head")
-        Z = site.extractor(self.rows, offer)(self.rows.X)
+        rows = self.rows.in_order(offer.columns, "validation")
+        Z = site.extractor(rows, offer)(rows.X)
         require_finite(Z, "validation rows")
         scores: dict[str, list[Any]] = {name: [] for name in heads}
         for _, H in phi.blocks(Z):

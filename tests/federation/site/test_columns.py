@@ -1,0 +1,182 @@
+"""Tables with named columns at sites: the server's list decides their order."""
+
+import json
+import random
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pandas
+import pytest
+
+pytest.importorskip("cryptography")
+
+import fedran
+from fedran.core.errors import Refused
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.messages import MAX_COLUMN_NAMES, Offer, open_envelope
+from fedran.federation.secure.contribution import Content
+from fedran.federation.server.gate import ValidationSet
+from fedran.federation.server.settings import ServerSettings
+from fedran.federation.site.check import check_task
+from fedran.federation.site.secure import make_contribution
+from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.source import FunctionSource
+from fedran.federation.site.upload import Site
+from fedran.federation.site.validation import SiteRows
+from helpers.made_site import OFFER, rows
+
+NAMES = ("age", "dose", "pulse", "weight", "height", "rate")
+LISTED = replace(OFFER, columns=NAMES)
+
+
+def table(columns=NAMES):
+    X, y = rows()
+    return pandas.DataFrame(X, columns=list(NAMES))[list(columns)].assign(label=y)
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A site whose task `may` is a table."""
+    key = SiteKey.generate()
+
+    def site(frame, suffix=".csv", name="site"):
+        folder = tmp_path / name
+        (folder / "data").mkdir(parents=True)
+        key.save(folder / "site.key")
+        lines = 'federation = "trial"\nclient = "site-1"\nfolder = "data"\nvalidation = "v.csv"\n'
+        (folder / "site.toml").write_text(lines)
+        path = folder / "data" / f"may{suffix}"
+        frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path, index=False)
+        frame.to_csv(folder / "v.csv", index=False)
+        return Site.load(folder / "site.toml"), SitePaths(folder)
+
+    return site
+
+
+def shuffled():
+    names = list(NAMES)
+    random.Random(1).shuffle(names)
+    assert tuple(names) != NAMES
+    return names
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("message", ["summary", "mixture"])
+def test_columns_in_any_order_make_the_same_upload(message, suffix, make):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    offer = replace(LISTED, message=message)
+    sites = [make(table(names), suffix, names[0])[0] for names in (NAMES, shuffled())]
+    ordered, other = (open_envelope(site.prepare(offer)).upload for site in sites)
+    assert ordered == other
+    unlisted = open_envelope(make(table(shuffled()), suffix, "c")[0].prepare(OFFER)).upload
+    assert fedran.decode(unlisted).fingerprint != fedran.decode(other).fingerprint
+
+
+def test_columns_in_any_order_add_the_same_to_a_secure_sum(make):
+    offer = replace(LISTED, kind="cosine", privacy="secure")
+    content = Content((0, 1, 2), 0, "", 0, 3, 1000)
+    ordered, other = (
+        make_contribution(make(table(names), name=names[0])[0], offer, content, b"")
+        for names in (NAMES, shuffled())
+    )
+    np.testing.assert_array_equal(ordered, other)
+
+
+def test_a_missing_or_unknown_column_is_refused_by_name_everywhere(make):
+    site, paths = make(table().rename(columns={"dose": "Dose"}))
+    words = "expected the 6 columns of the federation, got no 'dose' and the unknown 'Dose'"
+    with pytest.raises(Refused, match=words):
+        site.prepare(LISTED)
+    (finding,) = check_task(paths, "may", LISTED)
+    assert (finding.level, words in finding.text) == ("error", True)
+    assert site.outbox.pending() == []
+
+
+def test_a_function_may_return_named_columns(monkeypatch):
+    module = ModuleType("hospital_rows")
+    module.load = lambda task: (table(shuffled()).drop(columns="label"), rows()[1])
+    module.numbered = lambda task: (pandas.DataFrame(rows()[0]), rows()[1])
+    monkeypatch.setitem(sys.modules, "hospital_rows", module)
+    found = FunctionSource("hospital_rows:load")("may").in_order(NAMES, "rows")
+    np.testing.assert_array_equal(found.X, rows()[0])
+    assert FunctionSource("hospital_rows:numbered")("may").columns == ()
+
+
+def test_validation_rows_are_put_in_the_same_order(make):
+    site, paths = make(table(shuffled()))
+    phi = LISTED.features()
+    agg = fedran.Aggregator(48, fingerprint=phi.fingerprint)
+    X, y = rows()
+    agg.absorb(fedran.decode(open_envelope(site.prepare(LISTED)).upload), client="a", task="may")
+    head = agg.solve()
+    right = int(np.sum(head.predict(phi(X)) == np.array(y)))
+    assert right > 50
+    settings = ServerSettings(
+        "trial", 6, 48, "relu", source="test", columns=list(NAMES), validation="v.csv"
+    )
+    assert ValidationSet.load(paths.folder, settings).accuracy(head) == right / len(y)
+    found = SiteRows.load(paths.folder, site.settings)
+    fields = {"earlier": [], "tested": [0, 1, 2]}
+    counts = found.test(site, LISTED, {"head": fedran.encode(head)}, fields)["head"]
+    assert sum(int(c.correct) for c in counts.values()) == right
+
+
+def test_check_says_what_the_order_is_compared_with(make):
+    _, paths = make(table())
+    text = " ".join(f.text for f in check_task(paths, "may", OFFER))
+    assert "features in the file's order, from 'age' to 'rate'. It must be the same at all" in text
+    text = " ".join(f.text for f in check_task(paths, "may", LISTED))
+    assert "The columns are put in the order that the server lists." in text
+    X, y = rows()
+    np.savez(paths.folder / "data" / "june.npz", features=X, labels=y)
+    text = " ".join(f.text for f in check_task(paths, "june", LISTED))
+    assert "have no names. They must be in the order that the server lists, from 'age'" in text
+
+
+def test_unscaled_columns_are_named_with_and_without_an_offer(make, caplog):
+    frame = table()
+    frame["weight"] *= 1e6
+    site, paths = make(frame)
+    words = "1 of 6 columns ('weight') has 100 % of the rows' energy and hides the others; scale"
+    for offer in (None, OFFER):
+        (found,) = (f for f in check_task(paths, "may", offer) if f.level == "warning")
+        assert found.text.startswith(words)
+    site.prepare(OFFER)
+    assert words in caplog.text
+    text = " ".join(f.text for f in check_task(paths, "may", None))
+    assert "`fedran federation offer` at the server prints one" in text
+
+
+def test_the_list_travels_with_the_offer_and_is_part_of_the_fingerprint():
+    assert Offer.read(json.loads(json.dumps(LISTED.fields()))) == LISTED
+    older = {k: v for k, v in OFFER.fields().items() if k != "columns"}
+    assert Offer.read(older) == OFFER
+    unlisted = fedran.RandomFeatures(6, 48, "relu", 0, source="test")
+    assert OFFER.features().fingerprint == unlisted.fingerprint
+    settings = ServerSettings("trial", 6, 48, "relu", source="test", columns=list(NAMES))
+    assert settings.features().fingerprint == LISTED.features().fingerprint
+    others = [OFFER, LISTED, replace(OFFER, columns=NAMES[::-1])]
+    assert len({offer.fingerprint.hash for offer in others}) == 3
+    for message in ("summary", "mixture"):
+        assert "columns" in replace(LISTED, message=message).fingerprint.fields
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (["a", "b"], "6 names, as many as in_features, got 2"),
+        (["a", "b", "c", "d", "e", "a"], "every name once, got 'a' twice"),
+        (["a", "b", "c", "d", "e", 6], "a list of texts"),
+        (["a", "b", "c", "d", "e", ""], "a list of texts"),
+        (["a", "b", "c", "d", "e", "x" * MAX_COLUMN_NAMES], "names of 262,144 characters"),
+    ],
+)
+def test_a_wrong_list_is_refused(columns, words):
+    with pytest.raises(Refused, match=words):
+        Offer.read({**OFFER.fields(), "columns": columns})
+    if all(isinstance(name, str) for name in columns):
+        with pytest.raises(ValueError, match=words):
+            ServerSettings("trial", 6, columns=columns)
