@@ -50,6 +50,12 @@ def test_the_threshold_leaves_no_room_for_two_lists(n_sites):
         ("length", 2**26),
         ("min_sites", 1),
         ("min_sites", MAX_SITES + 1),
+        ("federation", 7),
+        ("federation", "x" * 10**6),
+        ("task", {"may": [1]}),
+        ("number", "1"),
+        ("length", 1.5),
+        ("roster", ["f" * 64]),
     ],
 )
 def test_impossible_attempts_are_refused(field, value):
@@ -57,6 +63,9 @@ def test_impossible_attempts_are_refused(field, value):
     with pytest.raises(Refused, match=field):
         replace(attempt, **{field: value})
     fields = {"attempt": {**attempt.fields, field: value}, "stage": "mask"}
+    with pytest.raises(Refused, match=field):
+        Request.read(pack_parts("secure request", fields, {}))
+    del fields["attempt"][field]
     with pytest.raises(Refused, match=field):
         Request.read(pack_parts("secure request", fields, {}))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -131,17 +131,8 @@ class Attempt:
 
     @classmethod
     def read(cls, header: Header) -> Attempt:
-        """The attempt in a message. Every field is checked."""
-        return cls(
-            header.text("federation", 64),
-            header.text("task", 64),
-            header.integer("number"),
-            header.text("fingerprint", 64),
-            header.text("content", 64),
-            header.integer("length"),
-            header.text("roster", 64),
-            header.integer("min_sites"),
-        )
+        """The attempt in a message. Every field is checked when the object is made."""
+        return cls(*(header.get(entry.name) for entry in fields(cls)))
 
     @cached_property
     def fields(self) -> dict[str, Any]:

@@ -254,6 +254,13 @@ def print_site(report: SiteReport, console: Console) -> None:
             "[bold red]The server shows another roster[/]: this site takes part in no secure sum "
             "until it is pinned; see `fedran federation roster`"
         )
+    _print_own_sums(report, console)
+    if report.tasks or not report.sums:
+        _print_uploads(report, console)
+
+
+def _print_own_sums(report: SiteReport, console: Console) -> None:
+    """The part of a site in secure sums, and what its rows have spent."""
     for found in report.sums:
         if found.code == "refused":
             console.print(
@@ -273,8 +280,10 @@ def print_site(report: SiteReport, console: Console) -> None:
             f"a person with rows in all these sums has spent epsilon {report.epsilon:.3g}, by this "
             "site's own record"
         )
-    if report.sums and not report.tasks:
-        return
+
+
+def _print_uploads(report: SiteReport, console: Console) -> None:
+    """The uploads of a site, and what they contain."""
     console.print("\n[bold]Uploads[/]" if report.tasks else "\nno upload was made yet")
     for task in report.tasks:
         console.print(
