@@ -82,7 +82,12 @@ def test_rows_that_do_not_fit_are_refused_with_one_sentence_until_the_operator_a
         assert str(told.value) == CANNOT_ADD
         assert not any(c.isdigit() for c in CANNOT_ADD)
     (found,) = read_site(SitePaths(three.folder / "sites" / "site-1")).sums
-    reason = {"count": "got 60", "label": "1 others", "nan": "NaN", "time": "600 seconds"}[what]
+    reason = {
+        "count": "got 60",
+        "label": "got 9; the server asked",
+        "nan": "NaN",
+        "time": "600 seconds",
+    }[what]
     assert (found.code, reason in found.reason, reason in caplog.text) == ("refused", True, True)
     monkeypatch.undo()
     three.put("site-1", "may", *rows(0))
@@ -91,14 +96,16 @@ def test_rows_that_do_not_fit_are_refused_with_one_sentence_until_the_operator_a
 
 
 def test_a_refused_task_is_in_the_status_of_the_site_and_concerns_no_other_task(three):
-    put_strange_rows(three, "count")
+    put_strange_rows(three, "label")
     with pytest.raises(NoContribution):
         advertise(three, max_rows=50)
     advertise(three, task="june", max_rows=50)
     console = Console(file=io.StringIO(), width=300)
     print_site(read_site(SitePaths(three.folder / "sites" / "site-1")), console)
     text = console.file.getvalue()
-    assert "may: this site refuses, and tells the server no reason: task may: rows" in text
+    assert "may: this site refuses, and tells the server no reason: task may: labels" in text
+    assert "got 9; the server asked with" in text
+    assert f"\n    fedran federation repeat {three.folder}/sites/site-1 may\n" in text
     assert "june: secure sum, attempt 1" in text
 
 

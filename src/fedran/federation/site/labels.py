@@ -22,10 +22,10 @@ RandomFeaturesOf = Callable[[NDArray[np.int64] | slice], NDArray[Any]]
 """From numbers of rows to their random features (n, M)."""
 
 
-def check_labels(y: list[Any], offer: Offer) -> None:
+def check_labels(y: list[Any], offer: Offer, *, local: bool = False) -> None:
     """Refuse labels that the server does not list, and warn about other spellings of known ones.
 
-    The reason goes to the server, so it names no label. The site's log does.
+    Unless it is ``local``, the reason goes to the server, so it names no label. The log does.
     """
     classes, _ = encode_labels(y, len(y))
     unknown = unknown_labels(classes, offer.classes or offer.known_classes)
@@ -40,8 +40,8 @@ def check_labels(y: list[Any], offer: Offer) -> None:
         raise Refused(
             "labels",
             f"the {len(offer.classes)} classes that the server lists",
-            f"{len(unknown)} others",
-            hint="the site's log names them",
+            describe_unknown(unknown) if local else f"{len(unknown)} others",
+            hint="" if local else "the site's log names them",
         )
 
 

@@ -69,6 +69,7 @@ class SiteReport:
     """The state of a site at one moment."""
 
     at: float
+    folder: str
     federation: str
     client: str
     server: str
@@ -108,6 +109,7 @@ def read_site(paths: SitePaths) -> SiteReport:
     head = newest_head(state)
     return SiteReport(
         at=time.time(),
+        folder=str(paths.folder),
         federation=settings.federation,
         client=settings.client,
         server=settings.server,

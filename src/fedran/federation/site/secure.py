@@ -318,7 +318,7 @@ def make_contribution(
     offer = replace(offer, classes=content.classes)
     data = site.rows(offer)
     if content.noise is None:
-        check_labels(data.y, offer)
+        check_labels(data.y, offer, local=True)
     phi, H = offer.features(), site.random_features(data, offer)
     if content.noise is not None:
         mechanism = content.mechanism(phi.fingerprint, encoded_omega)

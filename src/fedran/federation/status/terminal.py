@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -265,10 +267,11 @@ def _print_own_sums(report: SiteReport, console: Console) -> None:
         if found.code == "refused":
             console.print(
                 f"  [bold]{escape(found.task)}[/]: [bold red]this site refuses[/], and tells the "
-                f"server no reason: {escape(found.reason)}. When rows or list are corrected, "
-                f"`fedran federation repeat SITE {escape(found.task)}` tries again",
+                f"server no reason: {escape(found.reason)}. When rows or list are corrected:",
                 soft_wrap=True,
             )
+            command = ["fedran", "federation", "repeat", report.folder, found.task]
+            console.print(f"    {escape(shlex.join(command))}", soft_wrap=True)
             continue
         members = f", sum of {', '.join(found.members)}" if found.members else ""
         console.print(
