@@ -16,7 +16,7 @@ from fedran.federation.status.model import SumStatus
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_site, print_status
 from fedran.federation.status.web import render_sections
-from helpers.secure_federation import SecureFederation
+from helpers.secure_federation import SecureFederation, rows
 
 
 def printed(show, what):
@@ -42,11 +42,10 @@ def test_the_server_shows_cohorts_and_who_waits(late):
     assert (cohort.task, cohort.cohort, cohort.members) == ("may", "cohort-1", late.names[:3])
     assert (waiting.task, waiting.stage, waiting.answered) == ("may", "advertise", late.names[3:])
     (task,) = status.tasks
-    assert (task.uploads, sorted(task.answered), task.missing) == (
-        3,
-        late.names[:3],
-        late.names[3:],
-    )
+    assert (task.uploads, sorted(task.answered), task.missing) == (3, late.names[:3], [])
+    assert format_uploads(task) == "3 of 5, site-4, site-5 wait for others"
+    (member,) = [site for site in status.sites if site.client == "site-1"]
+    assert (member.uploads, member.bytes, member.rows) == (1, None, None)
     shown = printed(print_status, status)
     assert f"roster {status.roster}" in shown
     assert "attempt 2: 2 of 3 sites that are needed wait: site-4, site-5" in shown
@@ -54,6 +53,22 @@ def test_the_server_shows_cohorts_and_who_waits(late):
     page = " ".join(render_sections(status).decode().split())
     assert "attempt 2: 2 of 3 sites that are needed wait: site-4, site-5" in page
     assert status.roster in page
+
+
+def test_a_site_that_cannot_add_its_rows_is_named_and_not_those_that_wait_for_it(
+    tmp_path, monkeypatch, caplog
+):
+    caplog.set_level("INFO")
+    federation = SecureFederation(tmp_path, monkeypatch, tasks=("may",))
+    X, y = rows(0)
+    federation.put("site-2", "may", X, [*y[:-1], 9])
+    assert federation.run("may") == "short"
+    status = Reader(federation.server).read()
+    told = "0 of 3, site-2 failed, site-1, site-3 wait for others"
+    assert format_uploads(status.tasks[0]) == told
+    shown = printed(print_status, status)
+    assert "2 of 3 sites that are needed wait: site-1, site-3; refused by site-2" in shown
+    assert "task may: short, 0 uploads in, site-1, site-3 wait for others" in caplog.text
 
 
 def test_after_a_sum_is_forgotten_its_members_are_missing(late):

@@ -34,6 +34,8 @@ class Quorum:
     answers: dict[str, Receipt] = field(default_factory=dict)
     declined: set[str] = field(default_factory=set)
     """Clients that said they have nothing to send."""
+    waiting: set[str] = field(default_factory=set)
+    """Clients that have answered, and wait for others of their secure sum."""
 
     def __post_init__(self) -> None:
         if self.min_clients > len(self.asked):

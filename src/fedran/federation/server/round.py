@@ -356,15 +356,13 @@ class Round:
         """Log the state of a task and write it to the database."""
         if not task:
             return
-        missing = quorum.missing
-        log.info(
-            "task %s: %s, %d %s in%s",
-            task,
-            state,
-            quorum.accepted,
-            "upload" if quorum.accepted == 1 else "uploads",
-            f", missing {', '.join(missing[:10])}" if missing and state != "open" else "",
-        )
+        missing, waiting = quorum.missing, sorted(quorum.waiting)
+        told = [f"{quorum.accepted} {'upload' if quorum.accepted == 1 else 'uploads'} in"]
+        if state != "open" and (absent := [c for c in missing if c not in waiting]):
+            told.append(f"missing {', '.join(absent[:10])}")
+        if state != "open" and waiting:
+            told.append(f"{', '.join(waiting[:10])} wait for others")
+        log.info("task %s: %s, %s", task, state, ", ".join(told))
         with self.store.tolerating_a_full_disk(f"state of task {task}"):
             self.store.database.set_task(
                 task,

@@ -129,6 +129,12 @@ class SecureRound(Round):
                     self._log_progress(opened, task)
             time.sleep(rounds.POLL_SECONDS)
 
+    def _record(self, task: str, state: str, quorum: Quorum) -> None:
+        opened = self.sums.sums.get(task)
+        if opened is not None and opened.state.stage is not None:
+            quorum.waiting = set(opened.state.answered(opened.state.stage))
+        super()._record(task, state, quorum)
+
     def _log_progress(self, opened: OpenSum, task: str) -> None:
         stage, waiting = opened.state.stage, self._describe_missing(opened.waiting_for)
         hint = HOW_TO_CLOSE if task and stage is Stage.ADVERTISE else ""

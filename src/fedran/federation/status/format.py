@@ -84,9 +84,11 @@ def format_uploads(task: TaskStatus) -> str:
     if forgotten:
         parts.append(f"{forgotten} forgotten")
     if task.failed:
-        parts.append(f"{len(task.failed)} failed")
+        parts.append(f"{shortened(task.failed, 5)} failed")
     if len(task.declined) > len(task.failed):
         parts.append(f"{len(task.declined) - len(task.failed)} had nothing to send")
+    if task.waiting:
+        parts.append(f"{shortened(task.waiting, 5)} wait for others")
     if task.missing:
         parts.append(f"missing {shortened(task.missing, 5)}")
     return ", ".join(parts)

@@ -55,15 +55,16 @@ class SumStatus:
             gone = ", ".join(site for site in self.repeats if site not in self.answered)
             waits = f"it waits for {gone}" if gone else "the next run attempts it"
             return f"a charged sum of {len(self.repeats)} sites is repeated; {waits}"
+        refused = ", ".join(self.refused[:8])
         if self.idle and self.stage == "advertise":
-            return f"{len(self.answered)} of {self.needed} sites that are needed wait: {here}"
+            waits = f"{len(self.answered)} of {self.needed} sites that are needed wait: {here}"
+            return f"{waits}; refused by {refused}" if refused else waits
         total = len(self.answered) + len(self.waiting) + len(self.refused)
         number = STAGES.index(Stage(self.stage)) + 1
         missing = f", missing {', '.join(self.waiting[:8])}" if self.waiting else ""
-        refused = f", refused by {', '.join(self.refused[:8])}" if self.refused else ""
         return (
             f"exchange {number} of {len(STAGES)} ({self.stage}): {len(self.answered)} of {total} "
-            f"sites, {self.needed} needed{missing}{refused}"
+            f"sites, {self.needed} needed{missing}{f', refused by {refused}' * bool(refused)}"
         )
 
 
@@ -92,6 +93,8 @@ class TaskStatus:
     answered: dict[str, str]
     """Site -> outcome of its upload. A refused upload does not replace an earlier accepted one."""
     missing: list[str]
+    waiting: list[str]
+    """Sites that have answered, and wait for others of their secure sum."""
     declined: dict[str, str]
     """Sites that reported that they send nothing, and why. Not signed."""
     failed: list[str]
@@ -116,7 +119,7 @@ class TaskStatus:
     @property
     def asked(self) -> int:
         """Number of sites that were asked for an upload."""
-        return len(self.answered) + len(self.declined) + len(self.missing)
+        return sum(map(len, (self.answered, self.declined, self.missing, self.waiting)))
 
 
 @dataclass(frozen=True)
@@ -132,8 +135,9 @@ class SiteStatus:
     uploads: int
     members: int
     """Uploads of other sites that it forwarded as sums."""
-    bytes: int
-    rows: int
+    bytes: int | None
+    """None: the server knows bytes and rows of its secure sums only."""
+    rows: int | None
     classes: list[tuple[str | int, int]]
     """Labels with their numbers of rows, most frequent first."""
     newest_task: str

@@ -68,7 +68,7 @@ class Reader:
         known = {task.task: task for task in stored.tasks}
         names = list(dict.fromkeys((*known, *stored.by_task)))
         secure, roster = self.settings.privacy != "none", self._roster(notes)
-        uploaded = stored.by_site.keys()
+        sums, uploaded = self._sums(stored, roster or {}), stored.by_site.keys()
         if roster is None:  # nobody counts as removed
             members = {client for client in uploaded if not is_cohort(client)}
         else:
@@ -90,7 +90,7 @@ class Reader:
             payload=sum(site.bytes for site in stored.by_site.values()),
             transport=_sum_of_bytes(stored.runs, "received", "sent"),
             head=stored.heads[-1] if stored.heads and stored.records else None,
-            tasks=[_task(stored, name, known.get(name), active) for name in reversed(names)],
+            tasks=[_task(stored, n, known.get(n), active, sums) for n in reversed(names)],
             sites=sites,
             quarantine=self._quarantine(stored.quarantine),
             problems=_problems(stored.problems),
@@ -102,7 +102,7 @@ class Reader:
             influence=_influence(stored.influence),
             roster="" if roster is None or not secure else roster_fingerprint(roster),
             cohorts=stored.cohorts,
-            sums=self._sums(stored, roster or {}),
+            sums=sums,
             budget=self._budget(stored.ledger),
         )
 
@@ -226,14 +226,19 @@ def _influence(content: str) -> InfluenceTable | None:
 
 
 def _task(
-    stored: Stored, name: str, task: Task | None, active: dict[str, Any] | None
+    stored: Stored,
+    name: str,
+    task: Task | None,
+    active: dict[str, Any] | None,
+    sums: list[SumStatus],
 ) -> TaskStatus:
     counted = stored.by_task.get(name, TaskCounts())
-    waiting = set(task.asked) - counted.answered.keys() if task else set()
+    unsettled = set(task.asked) - counted.answered.keys() if task else set()
+    here = {site for s in sums if s.task == name and not s.repeats for site in s.answered}
     declined = {
         client: reason
         for client, (at, reason) in stored.declined.get(name, {}).items()
-        if task and client in waiting and at >= task.opened - 0.001  # events are rounded
+        if task and client in unsettled and at >= task.opened - 0.001  # events are rounded
     }
     state = task.state if task else "unknown"
     if state == "open" and (active is None or active.get("task", name) != name):
@@ -247,7 +252,8 @@ def _task(
         ends=task.opened + task.deadline if task else None,
         min_clients=task.min_clients if task else None,
         answered=counted.answered,
-        missing=sorted(waiting - declined.keys()),
+        missing=sorted(unsettled - declined.keys() - here),
+        waiting=sorted(here & unsettled - declined.keys()),
         declined=declined,
         failed=sorted(stored.failed.get(name, set()) & declined.keys()),
         uploads=counted.uploads,
@@ -263,7 +269,8 @@ def _task(
     # Uploads may have been forgotten or lost after its run ended.
     if state in ("complete", "quorum") and found.accepted < (found.min_clients or 0):
         return replace(found, state="short")
-    return replace(found, state="quorum") if state == "complete" and found.missing else found
+    late = found.missing or found.waiting
+    return replace(found, state="quorum") if state == "complete" and late else found
 
 
 def _sum_of_bytes(runs: list[Run], *names: str) -> int | None:
@@ -275,6 +282,7 @@ def _site(stored: Stored, connections: Connections, client: str, in_roster: bool
     counted = stored.by_site.get(client, SiteCounts())
     times = (stored.seen.get(client), connections.last_seen(client))
     opened = [task.task for task in stored.tasks if task.task in counted.tasks]
+    in_sums = counted.uploads and not counted.rows
     return SiteStatus(
         client=client,
         in_roster=in_roster,
@@ -282,8 +290,8 @@ def _site(stored: Stored, connections: Connections, client: str, in_roster: bool
         connected=connections.connected(client),
         uploads=counted.uploads,
         members=counted.members,
-        bytes=counted.bytes,
-        rows=counted.rows,
+        bytes=None if in_sums else counted.bytes,
+        rows=None if in_sums else counted.rows,
         classes=counted.classes.most_common(),
         newest_task=(opened or [*counted.tasks] or [""])[-1],
     )

@@ -133,6 +133,8 @@ def _print_open_task(task: TaskStatus, now: float, console: Console) -> None:
         _print_indented(f"answered: {escape(', '.join(answers))}", console)
     if task.missing:
         _print_indented(f"missing: {escape(', '.join(task.missing))}", console)
+    if task.waiting:
+        _print_indented(f"waiting for others: {escape(', '.join(task.waiting))}", console)
     for client, reason in task.declined.items():
         how = "failed" if client in task.failed else "has nothing to send"
         _print_indented(escape(f"{client} {how}: {reason} (not signed)"), console)
@@ -193,7 +195,7 @@ def _print_sites(sites: list[SiteStatus], now: float, console: Console) -> None:
             escape(site.newest_task or NOTHING),
             str(site.uploads),
             format_bytes(site.bytes),
-            f"{site.rows:,}",
+            NOTHING if site.rows is None else f"{site.rows:,}",
         )
     console.print("\n[bold]Sites[/]")
     console.print(table if sites else "  no site is known; `fedran federation add` adds one")

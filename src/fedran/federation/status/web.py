@@ -126,7 +126,7 @@ def _class_matrix(sites: Sequence[SiteStatus]) -> dict[str, Any]:
     for classes in counts.values():
         for label, n in classes.items():
             totals[label] = totals.get(label, 0) + n
-    largest_sites = sorted(sites, key=lambda site: site.rows, reverse=True)[:MAX_SITES]
+    largest_sites = sorted(sites, key=lambda site: site.rows or 0, reverse=True)[:MAX_SITES]
     wide = {site.client for site in largest_sites}
     hidden_sites = len(counts)
     counts = {client: classes for client, classes in counts.items() if client in wide}
