@@ -1,4 +1,4 @@
-"""One way to validate settings: types, limits, unknown and missing names, generated reference."""
+"""One way to validate settings: types, limits, unknown and missing names."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -12,11 +12,9 @@ from fedran.settings import (
     between,
     check_table,
     from_table,
-    markdown_table,
     one_line,
     one_of,
     positive,
-    reference,
     share,
 )
 
@@ -24,15 +22,12 @@ from fedran.settings import (
 @dataclass(frozen=True)
 class Base(Settings):
     seed: Annotated[int, between(0, 99)] = 0
-    """Seeds the
-    generator."""
 
 
 @dataclass(frozen=True)
 class Example(Base):
     name: Annotated[str, one_line] = "x"
     rank: Annotated[int | None, at_least(1)] = None
-    """Columns kept | all."""
     lr: Annotated[float, positive] = 0.1
     mode: Literal["fast", "slow"] = "fast"
     codec: Annotated[str, one_of("int8", "mixed")] = "mixed"
@@ -129,15 +124,3 @@ def test_names_and_values_from_outside_cannot_write_to_the_terminal():
     with pytest.raises(ValueError) as error:
         from_table(Example, {"mode": "\x1b[31m"})
     assert "\x1b" not in str(error.value)
-
-
-def test_the_reference_holds_every_setting_with_type_default_and_explanation():
-    rows = {row.name: row for row in reference(Example)}
-    assert list(rows)[:2] == ["seed", "name"]
-    assert "device" not in rows
-    assert rows["seed"].type == "an integer, from 0 to 99"
-    assert rows["seed"].explanation == "Seeds the generator."
-    assert (rows["rank"].default, rows["flag"].default) == ("none", "false")
-    assert "| `rank` | an integer, at least 1 | none | Columns kept \\| all. |" in (
-        markdown_table(Example)
-    )

@@ -28,10 +28,7 @@ where no validation library is installed.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import math
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from types import NoneType, UnionType
@@ -64,12 +61,12 @@ class Rule:
 
 def at_least(low: float) -> Rule:
     """A finite number not below ``low``."""
-    return Rule(lambda v: low <= v < math.inf, f"at least {_digits(low)}")
+    return Rule(lambda v: low <= v < math.inf, f"at least {digits(low)}")
 
 
 def between(low: float, high: float) -> Rule:
     """A number from ``low`` to ``high``, both included."""
-    return Rule(lambda v: low <= v <= high, f"from {_digits(low)} to {_digits(high)}")
+    return Rule(lambda v: low <= v <= high, f"from {digits(low)} to {digits(high)}")
 
 
 def one_of(*choices: str) -> Rule:
@@ -134,7 +131,7 @@ def check_table(
             checked[name] = [check_value(item, known[name], prefix + name) for item in value]
         else:
             checked[name] = check_value(value, known[name], prefix + name)
-    required = [f.name for f in fields(kind) if f.name in known and _default(f) is MISSING]
+    required = [f.name for f in fields(kind) if f.name in known and default_of(f) is MISSING]
     for name in required if not partial else ():
         if name not in table:
             found = ", ".join(map(str, table)) or "nothing"
@@ -152,13 +149,13 @@ def check_value(value: Any, hint: Any, name: str) -> Any:
     ...
     ValueError: pseudo_labels must be one of margin, none, got 'b'
     """
-    plain, rules = _split(hint)
+    plain, rules = split_hint(hint)
     if not has_type(value, plain):
-        choices = [c for kind in _alternatives(plain) for c in get_args(kind)]
+        choices = [c for kind in alternatives(plain) for c in get_args(kind)]
         close = nearest(value, map(str, choices)) if isinstance(value, str) and choices else ""
         raise ValueError(f"{name} must be {type_name(plain)}, got {_shown(value)}{close}")
-    if isinstance(value, int) and not isinstance(value, bool) and float in _alternatives(plain):
-        value = value if int in _alternatives(plain) else float(value)
+    if isinstance(value, int) and not isinstance(value, bool) and float in alternatives(plain):
+        value = value if int in alternatives(plain) else float(value)
     for rule in rules if value is not None else ():
         if not rule.holds(value):
             raise ValueError(f"{name} must be {rule.phrase}, got {_shown(value)}")
@@ -171,62 +168,6 @@ def hints(kind: type[Any]) -> dict[str, Any]:
     return {f.name: resolved[f.name] for f in fields(kind) if f.init and f.name != "device"}
 
 
-@dataclass(frozen=True)
-class SettingDoc:
-    """One row of the reference documentation."""
-
-    name: str
-    type: str
-    default: str
-    explanation: str
-
-
-def reference(kind: type[Any]) -> list[SettingDoc]:
-    """Name, type, default and explanation of every setting, for generated documentation."""
-    texts: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if "__dataclass_fields__" not in vars(base):
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for before, after in zip(body.body, body.body[1:], strict=False):
-            if not (isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name)):
-                continue
-            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-                texts[before.target.id] = " ".join(str(after.value.value).split())
-    rows = []
-    for field in fields(kind):
-        if field.name not in hints(kind):
-            continue
-        plain, rules = _split(hints(kind)[field.name])
-        default = _default(field)
-        if default is MISSING:
-            shown = "required"
-        elif default is None or default in ("", (), [], {}):
-            shown = "none"
-        elif isinstance(default, bool):
-            shown = str(default).lower()
-        else:
-            shown = _digits(default) if isinstance(default, (int, float)) else str(default)
-        # None means that the setting is left out of the table, so it is no type of a value.
-        kinds = [type_name(kind) for kind in _alternatives(plain) if kind is not NoneType]
-        phrases = [" or ".join(kinds), *(rule.phrase for rule in rules)]
-        if phrases[-1].startswith(phrases[0]):  # "text in one line" says "text" already
-            phrases = phrases[-1:]
-        explanation = texts.get(field.name, "")
-        rows.append(SettingDoc(field.name, ", ".join(phrases), shown, explanation))
-    return rows
-
-
-def markdown_table(kind: type[Any]) -> str:
-    """``reference(kind)`` as a Markdown table."""
-    lines = ["| setting | type | default | meaning |", "|---|---|---|---|"]
-    for row in reference(kind):
-        cells = (f"`{row.name}`", row.type, row.default, row.explanation.replace("``", "`"))
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
 def type_name(hint: Any) -> str:
     """A type hint in words.
 
@@ -234,7 +175,7 @@ def type_name(hint: Any) -> str:
     ('a number or none', 'one of a, b', 'a table')
     """
     names = []
-    for kind in _alternatives(_split(hint)[0]):
+    for kind in alternatives(split_hint(hint)[0]):
         if get_origin(kind) is Literal:
             names.append("one of " + ", ".join(map(str, get_args(kind))))
         else:
@@ -242,7 +183,7 @@ def type_name(hint: Any) -> str:
     return " or ".join(dict.fromkeys(names))
 
 
-def _split(hint: Any) -> tuple[Any, tuple[Rule, ...]]:
+def split_hint(hint: Any) -> tuple[Any, tuple[Rule, ...]]:
     """The plain type of a hint and the rules attached to it."""
     if get_origin(hint) is not Annotated:
         return hint, ()
@@ -250,7 +191,8 @@ def _split(hint: Any) -> tuple[Any, tuple[Rule, ...]]:
     return plain, tuple(rule for rule in extras if isinstance(rule, Rule))
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types of a union, or the type itself."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
@@ -260,7 +202,7 @@ def has_type(value: object, hint: Any) -> bool:
     >>> has_type(3, float), has_type(True, int), has_type(None, str | None)
     (True, False, True)
     """
-    hint = _split(hint)[0]
+    hint = split_hint(hint)[0]
     if get_origin(hint) in (Union, UnionType):
         return any(has_type(value, kind) for kind in get_args(hint))
     kind, arguments = get_origin(hint) or hint, get_args(hint)
@@ -279,10 +221,10 @@ def has_type(value: object, hint: Any) -> bool:
     return isinstance(value, (int, float) if kind is float else kind)
 
 
-def _digits(number: float) -> str:
+def digits(number: float) -> str:
     """A number as TOML accepts it, large integers in groups of three digits.
 
-    >>> _digits(1993), _digits(1500000), _digits(0.05)
+    >>> digits(1993), digits(1500000), digits(0.05)
     ('1993', '1_500_000', '0.05')
     """
     large = isinstance(number, int) and abs(number) >= 100_000
@@ -293,7 +235,8 @@ def _shown(value: object) -> str:
     return repr(printable(value, 100)) if isinstance(value, str) else printable(value, 200)
 
 
-def _default(field: Field[Any]) -> Any:
+def default_of(field: Field[Any]) -> Any:
+    """The default of a setting, or ``MISSING``."""
     if field.default_factory is not MISSING:
         return field.default_factory()
     return field.default
