@@ -241,6 +241,22 @@ def test_rows_with_an_empty_label_are_left_out_and_counted(missing, tmp_path):
     assert found.note == "h.npz: 9 of 69 rows have no label and are left out"
 
 
+def test_columns_that_hide_the_others_are_named_in_the_note(tmp_path):
+    X, y = X_and_y()
+    X = X * np.where(np.arange(X.shape[1]) == 1, 1e4, 1.0)
+    names = [f"c{j}" for j in range(X.shape[1])]
+    lines = [",".join([*map(repr, x), label]) for x, label in zip(X.tolist(), y, strict=True)]
+    lines += [lines[0].rpartition(",")[0] + ","]
+    (tmp_path / "t.csv").write_text("\n".join([",".join([*names, "label"]), *lines]))
+    assert read_feature_file(tmp_path / "t.csv").note == (
+        "t.csv: 1 of 61 rows have no label and are left out; t.csv: 1 of "
+        f"{len(names)} columns ('c1') has 100 % of the rows' energy and hides the others; scale "
+        "them, for example with StandardScaler"
+    )
+    np.savez(tmp_path / "f.npz", X=X, y=y)
+    assert "(number 1) has 100 %" in read_feature_file(tmp_path / "f.npz").note
+
+
 def test_the_names_of_scikit_learn_mean_the_same_as_ours(tmp_path):
     X, y = X_and_y()
     np.savez(tmp_path / "a.npz", X_train=X, y_train=y, X_test=X[:9], y_test=y[:9])

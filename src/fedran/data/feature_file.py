@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
+from fedran.core.features import kind_for
+from fedran.core.scale import unequal_scales
 from fedran.data.arrays import open_arrays
 from fedran.data.dataset import Dataset
 from fedran.data.rows import LABEL, is_table, none_if_missing, read_rows
@@ -46,16 +48,17 @@ def read_feature_file(
     ``y_test`` mean the same. A file with only ``X`` and ``y`` has no test rows: three in ten rows
     of each class, drawn with a fixed seed, become test rows. So it is for a table (.csv, .parquet)
     with a column ``label``. Rows whose label is missing (empty text or NaN) are left out, and
-    ``note`` says how many.
+    ``note`` says how many. It also names columns that hide the others.
 
     Optional: ``train_groups`` (natural clients; ``groups`` beside ``X``), ``backbone``,
     ``weights``, ``preprocessing``, ``seconds_per_row`` and ``nonnegative`` (whether the backbone
     declares features that are never negative). ``nonnegative`` declares this for a file without
     such an array. A file that contradicts the declaration is refused.
     """
-    path = Path(path)
+    path, columns = Path(path), tuple[str, ...]()
     if is_table(path):
         rows = read_rows(path, label)
+        columns = rows.columns
         arrays = {"X": rows.X, "y": np.array(rows.y, dtype=object)}
     else:
         arrays = load_arrays(path)
@@ -75,6 +78,9 @@ def read_feature_file(
         if nonnegative not in (None, bool(stored)):
             raise Refused(f"{path}: nonnegative", f"{nonnegative}, as for this dataset", stored)
         nonnegative = bool(stored)
+    if text := unequal_scales(train, columns, kind_for(nonnegative)):
+        scales = f"{path.name}: {text}; scale them, for example with StandardScaler"
+        note = "; ".join(filter(None, (note, scales)))
     return Dataset(
         path.stem,
         "features",
