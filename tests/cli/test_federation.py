@@ -24,6 +24,8 @@ def test_a_site_joins_is_added_and_is_removed(call, trial, tmp_path):
     code, out, err = call("join", "s", *JOIN, *CA)
     assert (code, err) == (0, "")
     assert "s/enrolment.toml" in out
+    assert "put TASK.npz, .csv or .parquet there" in out
+    assert "TASK.csv or TASK.parquet" in (tmp_path / "s" / "site.toml").read_text()
     assert "fedran federation client s" in out
     secret = (tmp_path / "s" / "site.key").read_text().strip()
     assert secret not in out

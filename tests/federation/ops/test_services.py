@@ -25,7 +25,7 @@ def paths(tmp_path):
 
 def test_a_site_says_whether_it_is_connected_when_this_changes(paths, monkeypatch, caplog):
     reasons = [""] + ["nothing listens there"] * 2 + [""] * 5 + ["no answer"]
-    monkeypatch.setattr(services, "why_unreachable", lambda *_: reasons.pop(0))
+    monkeypatch.setattr(services, "why_unreachable", lambda *_: (reasons.pop(0), "a remedy"))
     connection = Connection(paths, insecure=False)
     with caplog.at_level(logging.INFO):
         for ended in ("", None, None, "not admitted", "not admitted", None, None, None, None):

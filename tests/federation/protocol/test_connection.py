@@ -54,20 +54,29 @@ def context(tls):
 
 def test_a_server_with_the_right_certificate_is_reached(tls, context):
     with listener(context) as address:
-        assert why_unreachable(address, tls / "ca.crt") == ""
+        assert why_unreachable(address, tls / "ca.crt") == ("", "")
     with listener() as address:
-        assert why_unreachable(address, None) == ""
+        assert why_unreachable(address, None) == ("", "")
 
 
 def test_reasons_are_named(tls, context, tmp_path):
     keys.make_certificates(tmp_path / "other")
     with listener(context) as address:
-        found = why_unreachable(address, tmp_path / "other" / "ca.crt")
+        found, remedy = why_unreachable(address, tmp_path / "other" / "ca.crt")
         assert found.startswith("its certificate is not valid here: ")
+        assert "ask the server's owner for ca.crt again" in remedy
     with listener() as address:
-        assert why_unreachable(address, tls / "ca.crt").startswith("it does not speak TLS")
-    assert "nothing listens there" in why_unreachable(f"127.0.0.1:{free_port()}", None)
-    assert "is not known" in why_unreachable("no-such-host.invalid:9443", None)
+        found, _ = why_unreachable(address, tls / "ca.crt")
+        assert found.startswith("it does not speak TLS")
+    address = f"127.0.0.1:{free_port()}"
+    assert why_unreachable(address, tls / "ca.crt") == (
+        "nothing listens there; the server or its proxy may be down",
+        f"check that {address} is right (`server` in site.toml); ask the server's owner whether "
+        "both run",
+    )
+    found, remedy = why_unreachable("no-such-host.invalid:9443", None)
+    assert found.startswith("the name no-such-host.invalid is not known")
+    assert "DNS" in remedy
 
 
 def test_the_expiry_of_a_certificate_is_a_time(tls, tmp_path):

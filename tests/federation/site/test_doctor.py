@@ -45,11 +45,27 @@ def problems(paths):
 
 def test_a_new_site_lacks_data_a_server_and_a_running_service(paths):
     found = problems(paths)
-    assert set(found) == {"data", "TLS", "service"}
+    assert set(found) == {"data", "server", "service"}
     assert "put TASK.npz or TASK.csv or TASK.parquet into" in found["data"]
-    assert "nothing listens there" in found["TLS"]
+    assert "may be down; check that 127.0.0.1:" in found["server"]
+    assert "certificate" not in found["server"]
     assert "fedran federation client" in found["service"]
     assert all(check.ok or check.remedy for check in examine(paths))
+
+
+def test_rows_that_check_would_refuse_are_a_problem_with_the_command_that_says_more(paths):
+    def data():
+        return {check.name: check for check in examine(paths)}["data"]
+
+    X, y = rows()
+    np.savez(paths.folder / "data" / "may.npz", features=X, labels=y)
+    assert data().text == "files with rows: 1; `check` finds no error in the newest 1"
+    np.savez(paths.folder / "data" / "june.npz", features=np.where(X > 2, np.nan, X), labels=y)
+    assert "task june: " in data().text
+    assert "NaN" in data().text
+    assert data().remedy == f"fedran federation check {paths.folder} june says more"
+    (paths.folder / "data" / "june.npz").write_bytes(b"nonsense")
+    assert not data().ok
 
 
 def test_a_site_that_runs_and_is_not_admitted_is_a_problem(paths):
@@ -96,7 +112,7 @@ def test_a_roster_that_nobody_pinned_or_that_has_changed_is_named(paths):
 
 def test_a_clock_that_is_wrong_is_named(paths, monkeypatch):
     answer = SimpleNamespace(headers={"Date": "Mon, 16 Nov 2026 06:00:00 GMT"})
-    monkeypatch.setattr(doctor, "why_unreachable", lambda *_: "")
+    monkeypatch.setattr(doctor, "why_unreachable", lambda *_: ("", ""))
     connection = doctor.http.client.HTTPSConnection
     monkeypatch.setattr(connection, "request", lambda *_: None)
     monkeypatch.setattr(connection, "getresponse", lambda _: answer)

@@ -189,7 +189,7 @@ def join(
     from fedran.federation.ops.scaffold import make_site
 
     make_site(folder, federation=federation, client=client, server=server, ca=ca, privacy=privacy)
-    typer.echo(f"{folder}: site.toml, keys, data/ (put TASK.npz there)")
+    typer.echo(f"{folder}: site.toml, keys, data/ (put TASK.npz, .csv or .parquet there)")
     typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner; it contains no secret")
     if privacy != "none":
         typer.echo(f"when all sites are added: fedran federation roster {folder} --file ROSTER")

@@ -51,7 +51,8 @@ _SITE_TEMPLATE = """\
 federation = {federation}
 client = {client}
 server = {server}
-folder = "data"  # TASK.npz with arrays features (or images) and labels; TASK.csv; or instead:
+folder = "data"  # one file per task: TASK.npz with arrays features (or images) and labels, or
+# TASK.csv or TASK.parquet with a column of labels; or instead of a folder:
 # entry = "module:function"  # called with the task's name, returns rows and labels
 # label_column = "label"  # the column of labels in TASK.csv and TASK.parquet
 min_class_count = 5  # classes with fewer rows are withheld

@@ -162,7 +162,7 @@ class Connection:
             return
         if self.ca is not None and not self.state:
             warn_of_expiry(self.ca, "ask the server's owner for the new one")
-        reason = why_unreachable(self.server, self.ca)
+        reason, _ = why_unreachable(self.server, self.ca)
         if reason:
             state, delay = f"cannot reach {self.server} ({reason})", 5.0
         elif not running and not why_ended:  # it was started a moment ago

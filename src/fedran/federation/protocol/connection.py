@@ -13,31 +13,41 @@ from fedran.federation.protocol.settings import check_address
 WARN_DAYS = 30.0
 """Days before the expiry of a certificate from which on there are warnings."""
 
+CERTIFICATE_REMEDY = (
+    "ask the server's owner for ca.crt again, or for a certificate with this name "
+    "(`fedran federation renew --host NAME`)"
+)
 
-def why_unreachable(address: str, ca: Path | None, timeout: float = 3.0) -> str:
-    """Connect to a server and verify its certificate. Returns the reason of a failure, or "".
 
-    ``ca=None``: without TLS.
+def why_unreachable(address: str, ca: Path | None, timeout: float = 3.0) -> tuple[str, str]:
+    """Connect to a server and verify its certificate. ``ca=None``: without TLS.
+
+    Returns the reason of a failure and a remedy. Both are empty if there is none.
     """
     host, port = check_address(address)
     try:
         with socket.create_connection((host, port), timeout=timeout) as plain:
             if ca is None:
-                return ""
+                return "", ""
             with ssl.create_default_context(cafile=ca).wrap_socket(plain, server_hostname=host):
-                return ""
+                return "", ""
     except socket.gaierror:
-        return f"the name {host} is not known; check `server` in site.toml and the DNS"
+        why = f"the name {host} is not known; check `server` in site.toml and the DNS"
+        remedy = "ask for a DNS entry"
     except TimeoutError:
-        return "no answer; a firewall may drop the connection"
+        why = "no answer; a firewall may drop the connection"
+        remedy = "ask the owners of the networks between"
     except ConnectionRefusedError:
-        return "nothing listens there; the server or its proxy may be down"
+        why = "nothing listens there; the server or its proxy may be down"
+        remedy = "ask the server's owner whether both run"
     except ssl.SSLCertVerificationError as reason:
-        return f"its certificate is not valid here: {reason.verify_message}"
+        return f"its certificate is not valid here: {reason.verify_message}", CERTIFICATE_REMEDY
     except ssl.SSLError as reason:
-        return f"it does not speak TLS: {reason.reason or 'unknown reason'}"
+        why = f"it does not speak TLS: {reason.reason or 'unknown reason'}"
+        remedy = "ask the server's owner which program listens there"
     except OSError as reason:
-        return reason.strerror or type(reason).__name__
+        why, remedy = reason.strerror or type(reason).__name__, "check the network"
+    return why, f"check that {address} is right (`server` in site.toml); {remedy}"
 
 
 def certificate_expiry(path: Path) -> float | None:

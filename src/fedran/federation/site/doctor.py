@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import http.client
+import shlex
 import shutil
 import socket
 import ssl
@@ -22,6 +23,7 @@ from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.settings import check_address
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
+from fedran.federation.site.check import check_task
 from fedran.federation.site.report import NOT_INSTALLED, versions
 from fedran.federation.site.settings import CONNECTION, SitePaths, SiteSettings
 from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource
@@ -30,6 +32,8 @@ from fedran.wire.sizes import human_bytes
 
 MAX_SKEW = 60.0
 """Seconds between the clocks of site and server above which Flower drops messages."""
+MAX_CHECKED = 5
+"""Files with rows that are read, the newest ones."""
 LEAST_FREE = 2**30
 """Bytes of free disk space below which there is a warning."""
 
@@ -60,15 +64,11 @@ def examine(paths: SitePaths, *, insecure: bool = False) -> list[Check]:
         found.append(_roster(paths))
     if ca is not None:
         found.append(_authority(ca))
-    reason = why_unreachable(settings.server, ca)
-    remedy = (
-        "if the certificate is not valid here, ask the server's owner for ca.crt again, or for a "
-        "certificate with this name (`fedran federation renew --host NAME`)"
+    reason, remedy = why_unreachable(settings.server, ca)
+    found.append(
+        Check("server", not reason, reason or f"{settings.server} answers", remedy),
     )
-    if reason:
-        found.append(Check("TLS" if ca else "connection", False, reason, remedy if ca else ""))
-    else:
-        found.append(Check("TLS" if ca else "connection", True, f"{settings.server} answers"))
+    if not reason:
         found.append(_clock(settings.server, ca))
     return [*found, _service(paths)]
 
@@ -97,11 +97,21 @@ def _data(paths: SitePaths, settings: SiteSettings) -> Check:
         folder = FolderSource(paths.folder / settings.folder).folder
     except (OSError, ValueError) as reason:
         return Check("data", False, str(reason), "correct `folder` or `entry` in site.toml")
-    files = [p.name for p in folder.iterdir() if p.suffix in SUFFIXES]
+    files = [p for p in folder.iterdir() if p.suffix in SUFFIXES]
     if not files:
         expected = " or ".join(f"TASK{suffix}" for suffix in SUFFIXES)
         return Check("data", False, "no file with rows", f"put {expected} into {folder}")
-    return Check("data", True, f"{len(files)} files with rows")
+    newest = sorted(files, key=lambda path: path.stat().st_mtime)[-MAX_CHECKED:]
+    for task in dict.fromkeys(path.stem for path in reversed(newest)):
+        try:
+            errors = [found.text for found in check_task(paths, task) if found.level == "error"]
+        except (OSError, ValueError, ImportError) as reason:
+            errors = [str(reason)]
+        if errors:
+            command = shlex.join(["fedran", "federation", "check", str(paths.folder), task])
+            return Check("data", False, f"task {task}: {errors[0]}", f"{command} says more")
+    text = f"files with rows: {len(files)}; `check` finds no error in the newest {len(newest)}"
+    return Check("data", True, text)
 
 
 def _roster(paths: SitePaths) -> Check:
