@@ -107,6 +107,18 @@ def test_names_of_columns_are_compared_with_the_scaler_and_kept_in_it(sites):
         FedRANClassifier(64, scaler=common).fit(X, y)
 
 
+def test_summaries_of_other_columns_or_another_order_are_not_added(sites):
+    X, y = StandardScaler().fit_transform(sites[0][0]), sites[0][1]
+    frame = pandas.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
+    frames = [frame, frame[frame.columns[::-1]], frame.rename(columns={"c0": "C0"})]
+    a, *others = (FedRANClassifier(64).fit(rows, y).summary() for rows in frames)
+    server = fedran.Aggregator(64)
+    server.absorb(a, client="a", task="t")
+    for other in others:
+        with pytest.raises(fedran.Refused, match="columns is"):
+            server.absorb(other, client="b", task="t")
+
+
 def test_models_with_different_scalers_are_not_added(sites):
     X_a, y_a = sites[0]
     own = [FedRANClassifier(64, scaler=FederatedScaler()).fit(X, y) for X, y in sites]

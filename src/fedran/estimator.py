@@ -20,6 +20,7 @@ from fedran.core.calibration import Calibration, leave_one_out
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum
 from fedran.core.features import Kind, RandomFeatures
+from fedran.core.fingerprint import columns_hash
 from fedran.core.head import Head
 from fedran.core.labels import Label, encode_labels, label_array, recode, require_labels
 from fedran.core.ridge import Ridge, seen_directions
@@ -242,7 +243,9 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed = self.random_state
         if not isinstance(seed, (int, np.integer)):
             seed = int(check_random_state(seed).randint(2**31))
-        source = None if scaler is None else {"scaler": scaler.fingerprint_}
+        source = {} if scaler is None else {"scaler": scaler.fingerprint_}
+        if hasattr(self, "feature_names_in_"):
+            source["columns"] = columns_hash(self.feature_names_in_)
         return RandomFeatures(in_features, self.out_features, self.kind, seed, self.bias, source)
 
     def __sklearn_tags__(self) -> Any:

@@ -301,9 +301,24 @@ def test_a_head_of_listed_columns_needs_their_order(tmp_path, cli):
     words = (
         "expected the columns of the head in their order, got others, or another order, from 'c'"
     )
-    assert f"{words}; name the federation's offer with --offer" in predicted(["c", "a", "b"])
+    assert f"{words}; order them as in training" in predicted(["c", "a", "b"])
     assert "got no 'b'" in predicted(["a", "c"], *listed)
     assert "other.json: expected the columns of the head, got others" in predicted(["a"], *other)
+
+
+def test_a_head_that_was_fitted_on_names_refuses_another_order(tmp_path, cli):
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(rng.normal(size=(40, 3)), columns=["a", "b", "c"])
+    y = np.where(frame["a"] > 0, "cat", "dog")
+    clf = fedran.FedRANClassifier(64).fit(frame, y)
+    fedran.save(clf.head_, tmp_path / "head.fedran", "float32")
+    files = (str(tmp_path / "head.fedran"), str(tmp_path / "rows.csv"))
+    frame.to_csv(files[1], index=False)
+    code, out, _ = cli("predict", *files)
+    assert (code, out.splitlines()) == (0, clf.predict(frame).tolist())
+    frame[["c", "b", "a"]].to_csv(files[1], index=False)
+    code, out, err = cli("predict", *files)
+    assert (code, out, "order them as in training" in err) == (2, "", True)
 
 
 def test_a_result_that_cannot_be_written_is_one_sentence_and_changes_no_file(made, cli):

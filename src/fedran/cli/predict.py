@@ -22,7 +22,7 @@ from fedran.wire.files import refusals_name_file, require_file, write_atomically
 ARRAYS = ("features", "test", "X")
 """Names of the array to read from an .npz file, the first that exists."""
 READABLE = "features (.npy, .npz, .csv or .parquet)"
-OFFER = "name the federation's offer with --offer, for example offer.json beside a site's head"
+ORDER = "order them as in training; for a federation's head name its offer.json with --offer"
 SCALER = "name the file of the scaler's to_json with --scaler"
 
 
@@ -142,7 +142,7 @@ def ordered_features(
     names = table.columns if order is None else columns
     if needed is not None and names and columns_hash(names) != needed:
         got = f"others, or another order, from {printable(names[0], 60)!r}"
-        raise Refused(path.name, "the columns of the head in their order", got, OFFER)
+        raise Refused(path.name, "the columns of the head in their order", got, ORDER)
     return table.X if order is None else table.X[:, order]
 
 
