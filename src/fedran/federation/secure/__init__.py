@@ -2,7 +2,7 @@
 
 ``attempt`` defines what is agreed and the messages. ``masking`` is the site's side with its
 ``site_state``, ``unmasking`` is the server's side. ``ciphers`` and ``shamir`` hold the
-cryptography, and ``contribution`` says what the numbers mean. ``pinning`` and ``coordinator`` keep
-files: the roster that a site trusts, and the attempts of the server.
+cryptography, and ``contribution`` says what the numbers mean, and what they spend. ``pinning`` and
+``coordinator`` keep files: the roster that a site trusts, and the attempts of the server.
 ``docs/explanation/secure-sums.md`` explains the protocol.
 """

@@ -56,6 +56,19 @@ def update_head(
     with store.tolerating_a_full_disk(path.name):
         write_atomically(path, blob)
     clear_held(store)
+    _record(store, validation, task, head, blob, seconds)
+    return blob, digest
+
+
+def _record(
+    store: Store,
+    validation: Validation | None,
+    task: str,
+    head: Head,
+    blob: bytes,
+    seconds: float,
+) -> None:
+    """Log a head that goes into service with warnings about its classes, and note it for good."""
     by_site: dict[str, dict[Label, None]] = {}
     for upload in store.database.uploads():
         labels = dict.fromkeys(label for label, _ in upload.classes)
@@ -67,14 +80,13 @@ def update_head(
     log.info("new head: %d classes%s", len(head.classes), shown)
     with store.tolerating_a_full_disk("record of the head"):
         store.database.add_head(
-            digest,
+            hashlib.sha256(blob).hexdigest(),
             task=task,
             classes=len(head.classes),
             size=len(blob),
             accuracy=accuracy,
             seconds=round(seconds, 3),
         )
-    return blob, digest
 
 
 def _is_held_back(

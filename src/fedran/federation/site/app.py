@@ -190,11 +190,8 @@ class LocalSite:
             log.info("the server's state was restored or corrected; it may ask for uploads again")
         self.keep_offer(offer)
         with locked(self.state / OUTBOX, self.settings.seconds):  # one message at a time
-            tasks = (offer.task, *offer.earlier)
-            complete = not self.outbox.lost() and all(map(self.outbox.has, tasks))
-            if complete and not any(map(self.outbox.correctable, tasks)):
-                return Problems()
-            return self.work(offer)
+            due = self.outbox.to_make((offer.task, *offer.earlier))
+            return self.work(offer) if due else Problems()
 
     def settle(self, receipts: object) -> set[str]:
         """Write the receipts for this site to the outbox; returns the tasks that arrived."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,13 @@ class Outbox:
         first, last = self._refused_at(task)
         wait = min(max(last - first, FIRST_WAIT), LONGEST_WAIT)
         return not last or not last <= time.time() < last + wait
+
+    def to_make(self, tasks: Iterable[str]) -> list[str]:
+        """Tasks whose upload is damaged, and those of ``tasks`` without one, or with one that may
+        be corrected.
+        """
+        made = (t for t in tasks if not self.has(t) or self.correctable(t))
+        return list(dict.fromkeys((*self.lost(), *made)))
 
     def lost(self) -> list[str]:
         """Tasks whose upload was damaged before the server had it, sorted."""

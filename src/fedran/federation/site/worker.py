@@ -112,10 +112,7 @@ def work(path: Path, offer: Offer, content: Content | None = None) -> Problems:
     problems, failed = [], False
     try:
         site = Site.load(path)
-        for task in dict.fromkeys((offer.task, *site.outbox.lost(), *offer.earlier)):
-            outbox = site.outbox
-            if task != offer.task and outbox.has(task) and not outbox.correctable(task):
-                continue
+        for task in dict.fromkeys((offer.task, *site.outbox.to_make(offer.earlier))):
             try:
                 site.prepare(replace(offer, task=task, earlier=()))
             except (Exception, SystemExit) as reason:
