@@ -1,7 +1,4 @@
-"""A table as plain data. Numbers become text only in this module.
-
-``page`` renders tables as HTML and ``markdown`` as Markdown.
-"""
+"""A table as plain data. Numbers become text only in this module."""
 
 from __future__ import annotations
 
