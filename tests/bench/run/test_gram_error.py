@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import fedran
+from fedran.bench.run.config import parse_config
 from fedran.bench.run.runner import PreparedJob, run
+from fedran.bench.run.sweep import execute
 from fedran.methods.registry import make_method
+from helpers.listener import Listener
 from helpers.wanderer import Wanderer
 
 
@@ -52,3 +55,18 @@ def test_the_gram_error_is_measured_only_if_requested_and_if_there_is_a_gram(dat
     assert run(PreparedJob("exact", exact, dataset, stream)).tasks[0].gram_error is None
     found = run(PreparedJob("wanderer", Wanderer(), dataset, stream, gram_error=True))
     assert found.tasks[0].gram_error is None
+
+
+def test_a_finished_run_is_not_repeated_for_a_gram_that_its_method_lacks(tmp_path):
+    pytest.importorskip("torch")
+    experiment = parse_config(
+        {
+            "dataset": "digits",
+            "stream": {"tasks": 2, "clients": 2, "beta": 0.5},
+            "run": {"gram_error": True},
+            "method": [{"key": "finetune", "network": "head", "n_rounds": 1}],
+        }
+    )
+    assert execute(experiment, tmp_path, Listener()).done == 1
+    again = execute(experiment, tmp_path, Listener())
+    assert (again.done, again.skipped) == (0, 1)
