@@ -132,9 +132,10 @@ def read_table(
 def column_order(
     columns: Sequence[str], wanted: Sequence[str], where: str, whose: str
 ) -> list[int] | None:
-    """Positions that put ``columns`` in the order ``wanted``; None where either has no names.
+    """Positions that put ``columns`` in the order ``wanted``.
 
-    Missing and unknown columns are refused by name.
+    None if they are in this order already, or if either has no names. Missing and unknown columns
+    are refused by name.
 
     >>> column_order(["b", "a"], ["a", "b"], "rows.csv", "the scaler")
     [1, 0]
