@@ -1,12 +1,27 @@
-"""Messages to nodes over Flower's grid: retries, lost nodes, replies one at a time."""
+"""Messages to nodes over Flower's grid: retries, lost nodes, and replies one at a time."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+
+from fedran.core.errors import Refused
+from fedran.core.ids import check_id
+from fedran.core.labels import Label
+from fedran.federation.protocol.messages import (
+    MAX_SETTLED,
+    check_protocol,
+    read_labels,
+    read_settled,
+    read_tasks,
+)
+from fedran.federation.protocol.transport import blobs_of, fields_of
+from fedran.wire.validation import Header
 
 MAX_FAILURES = 5
 """Errors after which a node is not asked again within one run."""
@@ -81,3 +96,37 @@ class Messenger:
         for message_id in list(self.unanswered):
             for reply in self.grid.pull_messages([message_id]):
                 yield self.unanswered.pop(message_id), reply
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a node sent for its client."""
+
+    node: int
+    client: str
+    fields: Mapping[str, Any]
+    problem: object
+    """Why the site sends nothing for the task, in its own words; empty if it does."""
+    blobs: Mapping[str, bytes]
+    oversized: Mapping[str, int]
+    """Names and sizes of blobs that are too large. They were not read."""
+    settled: Sequence[tuple[str, str]]
+    """Tasks and digests of uploads that the site believes to be here."""
+    waiting: Sequence[str]
+    """Tasks whose upload the site believes to be in quarantine."""
+    validated: tuple[Label, ...]
+    """Classes for which the site has validation rows."""
+
+    @classmethod
+    def read(cls, node: int, message: Message, largest: int) -> Reply:
+        """Parse a reply with blobs of at most ``largest`` bytes. Every field is checked."""
+        oversized: dict[str, int] = {}
+        blobs, fields = blobs_of(message, largest, oversized), fields_of(message)
+        header, client = Header(fields), check_id(fields.get("client"), "client")
+        settled, waiting = read_settled(header), read_tasks(header, "waiting", MAX_SETTLED)
+        validated, problem = read_labels(header, "validated"), fields.get("told")
+        try:
+            check_protocol(fields.get("protocol", 1), "this server", client)
+        except Refused as reason:  # nothing in the answer can be trusted to mean what it says here
+            problem, blobs, settled, waiting = str(reason), {}, [], ()
+        return cls(node, client, fields, problem, blobs, oversized, settled, waiting, validated)

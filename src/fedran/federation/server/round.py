@@ -9,28 +9,22 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from fedran.core.errors import Refused
-from fedran.core.ids import check_id
 from fedran.core.labels import Label
 from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.messages import (
     MAX_CLASSES,
     MAX_EARLIER,
-    MAX_SETTLED,
-    check_protocol,
-    read_labels,
-    read_settled,
-    read_tasks,
 )
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
-from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
+from fedran.federation.protocol.transport import fields_of, message_content
 from fedran.federation.server.answers import (
     CLOSED,
     HOW_TO_CLOSE,
@@ -42,10 +36,9 @@ from fedran.federation.server.answers import (
 )
 from fedran.federation.server.gate import Validation, ValidationSet
 from fedran.federation.server.head import update_head
-from fedran.federation.server.messenger import Messenger
+from fedran.federation.server.messenger import Messenger, Reply
 from fedran.federation.server.site_validation import SiteValidation
 from fedran.federation.server.store import Store
-from fedran.wire.validation import Header
 
 POLL_SECONDS = 1.0
 CATCH_UP_SECONDS = 120.0
@@ -59,40 +52,6 @@ CORRECTION_SECONDS = 60.0
 HAND_BACK_SECONDS = 90.0
 """How long nodes have to take receipts and head."""
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What a node sent for its client."""
-
-    node: int
-    client: str
-    fields: Mapping[str, Any]
-    problem: object
-    """Why the site sends nothing for the task, in its own words; empty if it does."""
-    blobs: Mapping[str, bytes]
-    oversized: Mapping[str, int]
-    """Names and sizes of blobs that are too large. They were not read."""
-    settled: Sequence[tuple[str, str]]
-    """Tasks and digests of uploads that the site believes to be here."""
-    waiting: Sequence[str]
-    """Tasks whose upload the site believes to be in quarantine."""
-    validated: tuple[Label, ...]
-    """Classes for which the site has validation rows."""
-
-    @classmethod
-    def read(cls, node: int, message: Message, largest: int) -> Reply:
-        """Parse a reply with blobs of at most ``largest`` bytes. Every field is checked."""
-        oversized: dict[str, int] = {}
-        blobs, fields = blobs_of(message, largest, oversized), fields_of(message)
-        header, client = Header(fields), check_id(fields.get("client"), "client")
-        settled, waiting = read_settled(header), read_tasks(header, "waiting", MAX_SETTLED)
-        validated, problem = read_labels(header, "validated"), fields.get("told")
-        try:
-            check_protocol(fields.get("protocol", 1), "this server", client)
-        except Refused as reason:  # nothing in the answer can be trusted to mean what it says here
-            problem, blobs, settled, waiting = str(reason), {}, [], ()
-        return cls(node, client, fields, problem, blobs, oversized, settled, waiting, validated)
 
 
 class Round:

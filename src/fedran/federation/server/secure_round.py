@@ -48,7 +48,8 @@ from fedran.federation.server.cohorts import (
     task_before,
 )
 from fedran.federation.server.ledger import Ledger, RevealedSum, read_revealed
-from fedran.federation.server.round import Reply, Round
+from fedran.federation.server.messenger import Reply
+from fedran.federation.server.round import Round
 
 log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 3
