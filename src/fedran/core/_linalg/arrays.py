@@ -9,13 +9,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_array_api_obj, is_torch_array
+from array_api_compat import array_namespace, is_array_api_obj, is_torch_array
+from array_api_compat import device as device
 from numpy.typing import NDArray
 
 from fedran.core.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Float32, Float64, Int64
+    from jaxtyping import Bool as Bool
+    from jaxtyping import Float as Float
+    from jaxtyping import Float32 as Float32
+    from jaxtyping import Float64 as Float64
+    from jaxtyping import Int64 as Int64
 
     Array: TypeAlias = NDArray[Any]
     """A NumPy array or a torch tensor. Type checkers see NumPy's; ``namespace`` serves both."""
@@ -27,29 +32,6 @@ else:
     Bool, Float, Float32, Float64, Int64 = (
         getattr(_jaxtyping, name, Any) for name in ("Bool", "Float", "Float32", "Float64", "Int64")
     )
-
-__all__ = [
-    "Array",
-    "Bool",
-    "Float",
-    "Float32",
-    "Float64",
-    "Int64",
-    "as_matrix",
-    "cast",
-    "contiguous",
-    "device",
-    "eps",
-    "is_numpy_array",
-    "like",
-    "linalg_errors",
-    "namespace",
-    "require_dense",
-    "require_finite",
-    "scale_rows",
-    "to_device",
-    "to_numpy",
-]
 
 
 def namespace(x: Array) -> ModuleType:
