@@ -42,6 +42,15 @@ def test_a_sum_goes_on_learning(blobs):
     assert a.head_.diagnosis.n_rows == 100
 
 
+def test_labels_that_may_be_meant_as_one_are_a_warning_in_sums_and_batches(blobs):
+    X, y, _, _ = blobs
+    a, b = model().fit(X, y), model().fit(X, [str(label) for label in y])
+    with pytest.warns(UserWarning, match="0 and '0' may be meant as one class.*second model"):
+        a + b
+    with pytest.warns(UserWarning, match="0 and '0' may be meant as one class.*new rows"):
+        a.partial_fit(X[:9], [str(label) for label in y[:9]])
+
+
 def test_a_sum_keeps_feature_names():
     pd = pytest.importorskip("pandas")
     frame, y = load_iris(return_X_y=True, as_frame=True)

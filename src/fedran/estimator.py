@@ -22,7 +22,7 @@ from fedran.core.exact_sum import ExactSum
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.fingerprint import columns_hash
 from fedran.core.head import Head
-from fedran.core.labels import Label, encode_labels, label_array, recode, require_labels
+from fedran.core.labels import encode_labels, label_array, recode, require_labels, warn_of_variants
 from fedran.core.ridge import Ridge, seen_directions
 from fedran.core.scale import require_energy, unequal_scales
 from fedran.core.summarize import check_weights
@@ -43,7 +43,7 @@ class _Batch(NamedTuple):
     """Rows, the labels that occur, each row's position among these, and weights."""
 
     X: NDArray[Any]
-    labels: tuple[Label, ...]
+    labels: tuple[int | str, ...]
     codes: NDArray[np.int64]
     weights: NDArray[np.float64] | None
 
@@ -188,6 +188,8 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known = not fresh and set(batch.labels) <= set(self.classes_.tolist())
         if known:
             mapped = self._calibrated_before(mapped, batch)
+        elif not fresh:
+            warn_of_variants(self.classes_.tolist(), batch.labels, "the new rows")
         self._learned.add_rows(mapped, batch.labels, batch.codes, batch.weights)
         self._forget_head()
         if not known:
@@ -199,21 +201,20 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         require_labels(y)
         X, y = validate_data(self, X, y, reset=reset, dtype=[np.float32, np.float64])
         check_classification_targets(y)
-        weights = None
-        if sample_weight is not None:
-            weights = check_weights(sample_weight, len(X))
-            if not weights.any():
-                raise ValueError("all sample weights are zero: nothing can be learned")
-            X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
-        return _Batch(X, *encode_labels(y, len(X)), weights)
+        if sample_weight is None:
+            return _Batch(X, *encode_labels(y, len(X)), None)
+        weights = check_weights(sample_weight, len(X))
+        kept = weights > 0
+        if not kept.any():
+            raise ValueError("all sample weights are zero: nothing can be learned")
+        return _Batch(X[kept], *encode_labels(y[kept], int(kept.sum())), weights[kept])
 
     def _calibrated_before(
         self, mapped: Iterable[tuple[slice, NDArray[Any]]], batch: _Batch
     ) -> Iterator[tuple[slice, NDArray[Any]]]:
         """The same blocks, whose scores by an earlier head are recorded before they are used.
 
-        That head is solved again when the rows have grown by half, so that many small batches
-        cost few solves.
+        To save solves, that head is solved again only when the rows have grown by half.
         """
         head = self._solved.get("latest")
         if head is None or self._learned.accounts.n_rows > 1.5 * head.diagnosis.n_rows:
@@ -369,11 +370,11 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     f"{name} is {value!r} in one classifier and {theirs[name]!r} in the other; "
                     f"models add only with the same {name}"
                 )
+        warn_of_variants(self.classes_.tolist(), other.classes_.tolist(), "the second model")
         merged = FedRANClassifier(**self.get_params())
-        merged.n_features_in_ = self.n_features_in_
-        if hasattr(self, "feature_names_in_"):
-            merged.feature_names_in_ = self.feature_names_in_
-        merged.phi_, merged.scaler_ = self.phi_, self.scaler_
+        for name in ("n_features_in_", "feature_names_in_", "phi_", "scaler_"):
+            if hasattr(self, name):
+                setattr(merged, name, getattr(self, name))
         merged._learned = ExactSum(self.phi_.out_features, self._learned.dtype, stack=False)
         merged._learned.add_sum(self._learned)
         merged._learned.add_sum(other._learned)

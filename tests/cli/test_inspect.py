@@ -62,6 +62,9 @@ def test_inspect_says_that_a_file_is_of_another_kind(cli, tmp_path):
     code, _, err = cli("inspect", str(tmp_path / "rows.npy"))
     assert code == 2
     assert "rows.npy: message: expected a fedran file, got another kind of file, or a dam" in err
+    (tmp_path / "rows.npy").write_bytes(b"")
+    _, _, err = cli("inspect", str(tmp_path / "rows.npy"))
+    assert "rows.npy: message: expected a fedran file, got an empty one" in err
 
 
 def test_inspect_names_a_damaged_file(cli, summary, tmp_path):

@@ -115,9 +115,30 @@ class TestAbsorbing:
         before = snapshot(agg)
         assert agg.absorb(summary(), client="c", task="t") is False
         assert_unchanged(agg, before)
-        assert agg.absorb(summary(), client="c", task="u") is True
-        assert agg.absorb(summary(), client="d", task="t") is True
-        assert set(agg.absorbed) == {("c", "t"), ("c", "u"), ("d", "t")}
+
+    def test_equal_messages_under_two_keys_count_twice_with_a_warning(self, mode):
+        agg = Aggregator(8, **mode)
+        agg.absorb(summary(), client="c", task="t")
+        with pytest.warns(UserWarning, match="message of d, task t equals that of c, task t"):
+            assert agg.absorb(summary(), client="d", task="t") is True
+        assert agg.accounts.n_rows == 2 * summary().accounts.n_rows
+        assert set(agg.absorbed) == {("c", "t"), ("d", "t")}
+
+    def test_two_clients_without_rows_are_no_reason_to_warn(self, mode):
+        agg, nothing = Aggregator(8, **mode), summarize(np.zeros((0, 8)), [], 2)
+        for client in "cd":
+            assert agg.absorb(nothing, client=client, task="t")
+
+    def test_a_new_label_that_is_like_a_known_one_is_a_warning(self, mode):
+        agg = Aggregator(8, **mode)
+        agg.absorb(summary(0, labels=(0, 1, "cat")), client="c", task="t")
+        with pytest.warns(UserWarning, match="as one class") as found:
+            agg.absorb(summary(1, labels=("0", 1, "Cat")), client="d", task="t")
+        assert [str(w.message) for w in found] == [
+            "0 and '0' may be meant as one class; '0' comes from d. "
+            "'Cat' and 'cat' may be meant as one class; 'Cat' comes from d."
+        ]
+        agg.absorb(summary(2, labels=("0", "cat")), client="e", task="t")  # nothing new
 
     def test_another_message_under_a_known_key_is_refused(self, mode):
         agg = Aggregator(8, **mode)

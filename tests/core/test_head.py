@@ -118,7 +118,7 @@ def test_a_row_is_rejected_if_another_label_is_close_to_the_best():
     assert h.predict(rows).tolist() == ["cat", "dog", "cat", "dog"]
     with pytest.raises(ValueError, match=r"no calibration.*head\.calibrate"):
         head(np.eye(2), (0, 1)).predict(rows, reject=0.5)
-    with pytest.raises(ValueError, match="alpha must lie between 0 and 1"):
+    with pytest.raises(ValueError, match=r"reject must lie between 0 and 1, .* got 2\.0"):
         h.predict(rows, reject=2.0)
 
 

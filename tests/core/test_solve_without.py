@@ -54,6 +54,16 @@ def test_nothing_is_left_without_any_message():
     assert absorbed(made, phi).solve_without(made) is None
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_message_that_was_not_absorbed_cannot_be_left_out(kind):
+    phi = fedran.RandomFeatures(D, 16, seed=2)
+    *made, stranger = messages(kind, phi)
+    total = absorbed(made, phi)
+    for wrong in ([stranger], [made[0], made[0]], [fedran.decode(fedran.encode(made[0]))]):
+        with pytest.raises(ValueError, match="pass the copy that was absorbed"):
+            total.solve_without(wrong)
+
+
 def test_on_torch_it_is_the_same():
     phi = fedran.RandomFeatures(D, 16, seed=2)
     made = messages("summary", phi)

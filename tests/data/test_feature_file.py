@@ -90,8 +90,26 @@ def test_features_that_are_not_finite_are_refused(part, bad, tmp_path):
     rows = ROWS.copy()
     rows[1, 0] = bad
     path = write(tmp_path / "x.npz", **{part: rows})
-    with pytest.raises(Refused, match=rf"x\.npz: {part}: expected finite values, got NaN or inf"):
+    with pytest.raises(Refused, match=rf"x\.npz: {part}: .* values, got NaN or infinity in row 1"):
         read_feature_file(path)
+
+
+@pytest.mark.parametrize("names", [("X", "y"), ("features", "labels")])
+def test_the_pairs_of_arrays_of_sites_and_of_scikit_learn_are_split_alike(names, tmp_path):
+    X = np.arange(24.0).reshape(12, 2)
+    np.savez(tmp_path / "x.npz", **dict(zip(names, (X, [0, 1] * 6), strict=True)))
+    found = read_feature_file(tmp_path / "x.npz")
+    assert (len(found.X_train), len(found.X_test)) == (10, 2)
+    X[7, 1] = np.nan
+    np.savez(tmp_path / "x.npz", **dict(zip(names, (X, [0, 1] * 6), strict=True)))
+    with pytest.raises(Refused, match=rf"x\.npz: {names[0]}: expected finite .* in row 7"):
+        read_feature_file(tmp_path / "x.npz")
+
+
+def test_a_file_with_other_arrays_is_told_which_are_expected(tmp_path):
+    np.savez(tmp_path / "x.npz", data=ROWS, target=[0, 1])
+    with pytest.raises(Refused, match=r"x\.npz: expected arrays X and y, .*, got data, target"):
+        read_feature_file(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ def upload(seed: int, precision: str = "mixed", **options) -> fedran.Summary:
 
 def continued(agg: fedran.Aggregator, form: str) -> tuple[bytes, bytes]:
     """Weights and state after a late upload, one for the open task and a new task."""
-    for client, task in (("c8", "t0"), ("c9", "t1"), ("c9", "t2")):
-        s = upload(9, "float32", labels=("new", 3), center=CENTER_OF.get(form, "class"))
+    for seed, (client, task) in enumerate((("c8", "t0"), ("c9", "t1"), ("c9", "t2")), 9):
+        s = upload(seed, "float32", labels=("new", 3), center=CENTER_OF.get(form, "class"))
         agg.absorb(s, client=client, task=task)
     agg.close_task()
     return agg.solve().weights.tobytes(), fedran.encode(agg)
@@ -86,7 +86,7 @@ def test_totals_beyond_the_limits_of_one_message_can_be_saved_and_loaded(field, 
     base = fedran.summarize(np.eye(8), list(range(8)), 8)
     agg = fedran.Aggregator(8)
     for i in range(3):
-        accounts = replace(base.accounts, **{field: 9e99}, n_rows=2**40)
+        accounts = replace(base.accounts, **{field: 9e99}, n_rows=2**40 + i)
         agg.absorb(replace(base, accounts=accounts), client=f"c{i}", task="t")
     fedran.save(agg, tmp_path / "a")
     assert fedran.load(tmp_path / "a").accounts == agg.accounts

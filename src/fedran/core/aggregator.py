@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import warnings
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -20,7 +22,7 @@ from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.head import Head
 from fedran.core.ids import check_id
-from fedran.core.labels import Label
+from fedran.core.labels import Label, warn_of_variants
 from fedran.core.mixture import Mixture
 from fedran.core.ridge import Complement, Ridge, seen_directions
 from fedran.core.summary import Summary
@@ -62,8 +64,9 @@ class Aggregator:
     Notes
     -----
     Absorbing is idempotent by (client, task): the same message again changes nothing, and a
-    different message under a known key is refused. Encoding rounds a summary, so a decoded
-    summary differs from the original. Several threads may call all methods at the same time.
+    different message under a known key is refused. Under two keys, equal messages are two: both
+    count, with a warning. Encoding rounds a summary, so a decoded summary differs from the
+    original. Several threads may call all methods at the same time.
 
     Examples
     --------
@@ -150,11 +153,21 @@ class Aggregator:
 
         Everything is checked before anything changes. A refused message leaves the state as it
         was. A mixture is lifted to random features at the width of this aggregator, with draws
-        that follow from its digest.
+        that follow from its digest. Two warnings are given: of a message that another client
+        has sent too, which counts twice, and of a new label that is like a known one.
         """
         with self.lock:
             if not self.check(message, client=client, task=task):
                 return False
+            digest = message.content_digest()
+            twice = [f"{c}, task {t}" for (c, t), d in self._absorbed.items() if d == digest]
+            if twice and message.accounts.n_rows:
+                warnings.warn(
+                    f"the message of {client}, task {task} equals that of {twice[0]}; its rows "
+                    "now count twice, so leave one of them out if this is the same upload",
+                    stacklevel=2,
+                )
+            warn_of_variants(self.classes, message.classes, client)
             if isinstance(message, Mixture):
                 self._sum.add_mixture(message, self._phi())
             else:
@@ -162,7 +175,7 @@ class Aggregator:
                 self._calibration = add_calibrations(self._calibration, message.calibration)
             if self.fingerprint is None:
                 self.fingerprint = message.fingerprint
-            self._absorbed[client, task] = message.content_digest()
+            self._absorbed[client, task] = digest
             return True
 
     def check(self, message: Summary | Mixture, *, client: str, task: str) -> bool:
@@ -178,7 +191,8 @@ class Aggregator:
                 "digest",
                 f"the message already absorbed for client {client}, task {task} ({known[:12]}...)",
                 f"another one ({digest[:12]}...)",
-                hint="a client sends one message per task; use a new task id for more data",
+                hint="a client sends one message per task; use a new task id for more data. "
+                "Encoding rounds a summary, so it and its decoded copy are two messages",
             )
         self._sum.check(message)
         if isinstance(message, Mixture):
@@ -275,13 +289,21 @@ class Aggregator:
         """The head without some of the absorbed messages; None if no class is left.
 
         Their part is subtracted from a copy of the sum, so that the head equals that of an
-        aggregator that never absorbed them only to rounding. The exact sum is required.
+        aggregator that never absorbed them only to rounding. The exact sum is required. A message
+        that was not absorbed is a ValueError.
         """
         if not isinstance(self._sum, ExactSum):
             raise ValueError("solve_without needs the exact sum: Aggregator without server_rank")
-        parts = []
+        parts, held = [], Counter(self._absorbed.values())
         for message in messages:
             _require_message(message)
+            digest = message.content_digest()
+            held[digest] -= 1
+            if held[digest] < 0:
+                raise ValueError(
+                    f"solve_without needs absorbed messages, each once; {digest[:12]}... is not "
+                    "among them. Encoding rounds a summary: pass the copy that was absorbed"
+                )
             part = ExactSum(self.out_features, self.dtype, self.device)
             if isinstance(message, Mixture):
                 part.add_mixture(message, self._phi())

@@ -28,7 +28,7 @@ from fedran.core.accounts import Accounts
 from fedran.core.bounds import certified_rows, paper_weight_bound, weight_bound
 from fedran.core.calibration import SCORE_RANGE, Calibration, log_softmax
 from fedran.core.class_sums import ClassSums
-from fedran.core.errors import Refused, printable
+from fedran.core.errors import Refused, printable, real_number
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, encode_labels, label_array, ordered, recode
 from fedran.core.ridge import Solution
@@ -108,6 +108,8 @@ class Head:
         rows = as_matrix(H, "H")
         if rows.shape[1] != self.out_features:
             got = f"{tuple(rows.shape)}; pass phi(Z), not Z"
+            if self.fingerprint is not None:
+                got += ", with phi = fedran.RandomFeatures.from_fingerprint(head.fingerprint)"
             raise ValueError(f"H must have {self.out_features} columns, got shape {got}")
         return rows
 
@@ -123,6 +125,11 @@ class Head:
         With ``reject`` it is None, in an array of objects, for the rows on which ``abstain``
         does not decide.
         """
+        if reject is not None and not 0 < real_number(reject, "reject") < 1:
+            raise ValueError(
+                f"reject must lie between 0 and 1, the share of rows that may get a wrong label, "
+                f"got {reject!r}"
+            )
         with np.errstate(invalid="ignore", over="ignore"):
             scores = self.scores(H)
         require_finite(scores, "H (or its scores)")

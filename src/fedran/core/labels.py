@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -133,6 +134,65 @@ def require_labels(y: Any) -> None:
             "any other here; leave these rows out if their labels are missing",
             stacklevel=5,  # the caller of FedRANClassifier.fit
         )
+
+
+def spelling(label: Label) -> str:
+    """What labels have in common that differ in type, case, spaces or punctuation.
+
+    >>> spelling("Digit 1") == spelling("digit_1"), spelling(1) == spelling("1")
+    (True, True)
+    """
+    text = str(label)
+    letters = "".join(c for c in text.casefold() if c.isalnum())
+    return f"-{letters}" if text.startswith("-") else letters or text
+
+
+def number_in(label: Label) -> str | None:
+    """The number at the end of a word, as in "digit 1"; None for other labels.
+
+    >>> number_in("digit 01"), number_in(1), number_in("-1")
+    ('1', None, None)
+    """
+    found = re.fullmatch(r"[^\W\d_]+([0-9]{1,9})", spelling(label))
+    return str(int(found[1])) if found else None
+
+
+def variants(labels: Iterable[Label]) -> list[tuple[Label, ...]]:
+    """Groups of different labels that may be meant as one, in the given order.
+
+    >>> variants([1, "1", "Cat", "cat ", "dog", "digit 1"])
+    [(1, '1', 'digit 1'), ('Cat', 'cat ')]
+    """
+    spelled = {label: spelling(label) for label in labels}
+    known, groups = set(spelled.values()), dict[str, list[Label]]()
+    for label, form in spelled.items():
+        number = number_in(label)
+        groups.setdefault(number if number in known else form, []).append(label)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def meant_as_one(group: Sequence[Label], rarest: Label, origin: str) -> str:
+    """What people are told about one group of ``variants``.
+
+    >>> meant_as_one([1, "1"], "1", "site-3")
+    "1 and '1' may be meant as one class; '1' comes from site-3."
+    """
+    *first, last = (printable(repr(label)) for label in group)
+    names, rare = f"{', '.join(first)} and {last}", printable(repr(rarest))
+    return f"{names} may be meant as one class; {rare} comes from {origin}."
+
+
+def warn_of_variants(known: Iterable[Label], new: Iterable[Label], origin: str) -> None:
+    """Warn where new labels may be meant as others, with a sentence for the first five groups."""
+    held = set(known)
+    added = set(new) - held
+    found = []
+    for group in variants(ordered(held | added)) if added else ():
+        rarest = next((label for label in reversed(group) if label in added), None)
+        if rarest is not None:
+            found.append(meant_as_one(group, rarest, origin))
+    if found:
+        warnings.warn(" ".join(found[:5]), stacklevel=3)
 
 
 def recode(

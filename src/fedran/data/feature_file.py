@@ -20,6 +20,7 @@ from fedran.data.rows import LABEL, is_table, none_if_missing, read_rows
 
 SOURCE = ("backbone", "weights", "preprocessing")
 ARCHIVE = "an .npz file of plain arrays"
+EXPECTED = "arrays X and y, features and labels, or train, train_labels, test and test_labels"
 TEST_SHARE, TEST_SEED = 0.3, 0
 """The share of each class that becomes test rows where a file or dataset has none of its own."""
 _USUAL_NAMES = {
@@ -27,8 +28,10 @@ _USUAL_NAMES = {
     "y_train": "train_labels",
     "X_test": "test",
     "y_test": "test_labels",
+    "features": "X",
+    "labels": "y",
 }
-"""Names that scikit-learn users give to the arrays, and ours."""
+"""Names that scikit-learn users and sites of a federation give to the arrays, and ours."""
 _LABELLED = {
     "y": ("X", "groups"),
     "train_labels": ("train", "train_codes", "train_groups"),
@@ -45,10 +48,10 @@ def read_feature_file(
     Required arrays: ``train`` (n, d) and ``test`` (m, d) with numbers, or ``train_codes`` and
     ``test_codes`` in uint8 with ``scale`` (d,), which stand for (code / 255 * scale)^2; and
     ``train_labels`` and ``test_labels``. The names ``X_train``, ``y_train``, ``X_test`` and
-    ``y_test`` mean the same. A file with only ``X`` and ``y`` has no test rows: three in ten rows
-    of each class, drawn with a fixed seed, become test rows. So it is for a table (.csv, .parquet)
-    with a column ``label``. Rows whose label is missing (empty text or NaN) are left out, and
-    ``note`` says how many. It also names columns that hide the others.
+    ``y_test`` mean the same. A file with only ``X`` and ``y``, or ``features`` and ``labels``, has
+    no test rows: three in ten rows of each class, drawn with a fixed seed, become test rows. So it
+    is for a table (.csv, .parquet) with a column ``label``. Rows whose label is missing (empty text
+    or NaN) are left out, and ``note`` says how many. It also names columns that hide the others.
 
     Optional: ``train_groups`` (natural clients; ``groups`` beside ``X``), ``backbone``,
     ``weights``, ``preprocessing``, ``seconds_per_row`` and ``nonnegative`` (whether the backbone
@@ -62,7 +65,14 @@ def read_feature_file(
         arrays = {"X": rows.X, "y": np.array(rows.y, dtype=object)}
     else:
         arrays = load_arrays(path)
-    arrays = {_USUAL_NAMES.get(name, name): array for name, array in arrays.items()}
+    given = {_USUAL_NAMES.get(name, name): name for name in arrays}
+    arrays = {name: arrays[theirs] for name, theirs in given.items()}
+    if not {"X", "train", "train_codes"} & set(arrays):
+        raise Refused(f"{path}", EXPECTED, ", ".join(sorted(given)) or "no array")
+    for name in ("train", "test") if "train" in arrays else ("X",):
+        if name in arrays:
+            field = f"{path}" if is_table(path) else f"{path}: {given[name]}"
+            arrays[name] = _numbers(arrays[name], field)
     arrays, note = _without_unlabelled(arrays, path)
     if "X" in arrays and "train" not in arrays:
         arrays |= _split(arrays, path)
@@ -173,21 +183,26 @@ def require(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> NDArray[A
 def _features(arrays: dict[str, NDArray[Any]], part: str, path: Path) -> NDArray[np.float32]:
     """The rows of ``train`` or ``test``, decoded where they are stored as 8-bit codes."""
     if part in arrays:
-        if arrays[part].dtype.kind not in "fiub":
-            raise Refused(f"{path}: {part}", "numbers", arrays[part].dtype)
-        values = arrays[part].astype(np.float32)
-    else:
-        codes = require(arrays, f"{part}_codes", path)
-        scale = require(arrays, "scale", path).astype(np.float32)
-        if scale.shape != codes.shape[1:]:
-            raise Refused(f"{path}: scale", f"shape {codes.shape[1:]}", f"shape {scale.shape}")
-        values = codes.astype(np.float32)
-        values *= scale / np.float32(255)
-        values = np.square(values, out=values)
-    if values.ndim != 2:
-        raise Refused(f"{path}: {part}", "an array (rows, features)", f"shape {values.shape}")
-    if not np.all(np.isfinite(values)):
-        raise Refused(
-            f"{path}: {part}", "finite values", "NaN or infinity", "remove or repair such rows"
-        )
+        return arrays[part]
+    codes = require(arrays, f"{part}_codes", path)
+    scale = require(arrays, "scale", path).astype(np.float32)
+    if scale.shape != codes.shape[1:]:
+        raise Refused(f"{path}: scale", f"shape {codes.shape[1:]}", f"shape {scale.shape}")
+    values = codes.astype(np.float32)
+    values *= scale / np.float32(255)
+    return _numbers(np.square(values, out=values), f"{path}: {part}_codes")
+
+
+def _numbers(array: NDArray[Any], field: str) -> NDArray[np.float32]:
+    """Finite rows of features in float32. A refusal names the field and the first bad row."""
+    if array.dtype.kind not in "fiub":
+        raise Refused(field, "numbers", array.dtype)
+    if array.ndim != 2:
+        raise Refused(field, "an array (rows, features)", f"shape {array.shape}")
+    with np.errstate(over="ignore"):  # too large for float32: refused as infinity
+        values = array.astype(np.float32, copy=False)
+    finite = np.isfinite(values).all(axis=1)
+    if not finite.all():
+        got = f"NaN or infinity in row {np.argmin(finite)}, counted from 0"
+        raise Refused(field, "finite values", got, "remove or repair such rows")
     return values

@@ -84,9 +84,11 @@ def encode(
             )
         return blob
     if not isinstance(obj, (Head, Aggregator)):
+        fitted = hasattr(type(obj), "head_")
+        hint = "; pass its head_ (joblib saves the whole estimator)" if fitted else ""
         raise TypeError(
-            "encode expects a Summary, a Mixture, a Head or an Aggregator, "
-            f"got {type(obj).__name__}"
+            "encode and save expect a Summary, a Mixture, a Head or an Aggregator, "
+            f"got {type(obj).__name__}{hint}"
         )
     if max_bytes is not None:
         raise ValueError("max_bytes applies to summaries and mixtures only")

@@ -123,7 +123,8 @@ def unpack(blob: bytes, limits: Limits) -> Container:
         raise Refused("message", f"at most {limits.message} bytes", len(blob))
     length = int.from_bytes(blob[:8], "little")
     if length > len(blob) - 8:
-        raise Refused("message", "a fedran file", "another kind of file, or a damaged one")
+        got = "another kind of file, or a damaged one" if blob else "an empty one"
+        raise Refused("message", "a fedran file", got)
     if length > limits.header:
         raise Refused("message", f"a header of at most {limits.header} bytes", length)
     try:

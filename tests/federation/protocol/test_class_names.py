@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.class_names import class_warnings, unknown_labels, variants
+from fedran.core.labels import variants
+from fedran.federation.protocol.class_names import class_warnings, unknown_labels
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.server.settings import ServerSettings
 from helpers.made_site import OFFER, rows, site_of

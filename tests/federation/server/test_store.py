@@ -33,8 +33,9 @@ def test_the_same_upload_counts_once(sites, store):
 
 def test_the_head_equals_one_solve_over_all_summaries(sites, store):
     plain = fedran.Aggregator(M, fingerprint=PHI.fingerprint)
-    for client, task in (("site-1", "may"), ("site-2", "may"), ("site-1", "june")):
-        data = upload(len(client + task), classes=(0, 1) if task == "may" else (2, 3))
+    keys = ("site-1", "may"), ("site-2", "may"), ("site-1", "june")
+    for seed, (client, task) in enumerate(keys):
+        data = upload(seed, classes=(0, 1) if task == "may" else (2, 3))
         assert store.receive(sites.envelope(client, task, data)).settled
         plain.absorb(fedran.decode(data), client=client, task=task)
     assert store.solve().classes == (0, 1, 2, 3)

@@ -11,7 +11,7 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.core.errors import Refused
-from fedran.federation.protocol.class_names import spelling
+from fedran.core.labels import spelling
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import PROTOCOL, Offer
 from fedran.federation.site.check import check_labels, check_task

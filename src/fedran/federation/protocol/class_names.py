@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 
 from fedran.core.errors import printable, shortened
-from fedran.core.labels import Label
+from fedran.core.labels import Label, meant_as_one, number_in, spelling, variants
 from fedran.federation.protocol.identity import is_cohort
 
 MAX_NAMED = 5
 """Labels that one sentence names."""
-
-
-def spelling(label: Label) -> str:
-    """What labels have in common that differ in type, case, spaces or punctuation.
-
-    >>> spelling("Digit 1") == spelling("digit_1"), spelling(1) == spelling("1")
-    (True, True)
-    """
-    text = str(label)
-    letters = "".join(c for c in text.casefold() if c.isalnum())
-    return f"-{letters}" if text.startswith("-") else letters or text
-
-
-def number_in(label: Label) -> str | None:
-    """The number at the end of a word, as in "digit 1"; None for other labels.
-
-    >>> number_in("digit 01"), number_in(1), number_in("-1")
-    ('1', None, None)
-    """
-    found = re.fullmatch(r"[^\W\d_]+([0-9]{1,9})", spelling(label))
-    return str(int(found[1])) if found else None
-
-
-def variants(labels: Iterable[Label]) -> list[tuple[Label, ...]]:
-    """Groups of different labels that may be meant as one, in the given order.
-
-    >>> variants([1, "1", "Cat", "cat ", "dog", "digit 1"])
-    [(1, '1', 'digit 1'), ('Cat', 'cat ')]
-    """
-    spelled = {label: spelling(label) for label in labels}
-    known, groups = set(spelled.values()), dict[str, list[Label]]()
-    for label, form in spelled.items():
-        number = number_in(label)
-        groups.setdefault(number if number in known else form, []).append(label)
-    return [tuple(group) for group in groups.values() if len(group) > 1]
 
 
 def unknown_labels(labels: Iterable[Label], known: Collection[Label]) -> dict[Label, Label | None]:
@@ -91,11 +55,7 @@ def class_warnings(by_site: Mapping[str, Collection[Label]]) -> list[str]:
     found = []
     for group in variants(sites)[:MAX_NAMED]:
         rarest = min(group, key=lambda label: len(sites[label]))
-        *first, last = (printable(repr(label)) for label in group)
-        names = f"{', '.join(first)} and {last}"
-        origin = ", ".join(sites[rarest][:3])
-        rare = printable(repr(rarest))
-        found.append(f"{names} may be meant as one class; {rare} comes from {origin}.")
+        found.append(meant_as_one(group, rarest, ", ".join(sites[rarest][:3])))
     alone = [
         f"{printable(repr(c))} ({who[0]})"
         for c, who in sites.items()

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, printable, shortened
 from fedran.core.head import Head
-from fedran.core.labels import Label, canonical, ordered
+from fedran.core.labels import Label, canonical, ordered, variants
 from fedran.core.scale import unequal_scales
 from fedran.data.rows import Rows
-from fedran.federation.protocol.class_names import unknown_labels, variants
+from fedran.federation.protocol.class_names import unknown_labels
 from fedran.federation.protocol.messages import Offer, require_same_source
 from fedran.federation.site.labels import describe_unlabelled, with_pseudo_labels
 from fedran.federation.site.settings import SitePaths, last_offer, newest_head
