@@ -44,7 +44,7 @@ def sites():
 
 
 def envelope(sites, client, task="may", data=None):
-    data = mixture(len(client + task)) if data is None else data
+    data = mixture(sum((client + task).encode())) if data is None else data
     return sites.envelope(client, task, data, fingerprint=INPUT.hash)
 
 

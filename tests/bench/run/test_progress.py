@@ -124,7 +124,7 @@ def test_two_runs_with_the_same_description_count_twice(now):
     assert clock.seconds_left() == pytest.approx(6)
 
 
-def test_the_plain_reporter_prints_one_line_per_task_and_per_run(now):
+def test_the_plain_reporter_describes_a_run_once_and_prints_one_line_per_task(now):
     out = io.StringIO()
     plain = PlainReporter(out)
     plain.begin(planned(("first", "X"), ("second", "X"), ("third", "X")), 4, 1)
@@ -142,10 +142,12 @@ def test_the_plain_reporter_prints_one_line_per_task_and_per_run(now):
     plain.finished("third", result)
     assert out.getvalue().splitlines() == [
         "3 runs to do, 4 already done",
-        "first: task 1 of 2: accuracy 87.65, upload 792 B, 0.00123 s",
-        "first: task 2 of 2: accuracy 80.00, upload 1.50 MiB, 12.3 s",
-        f"[1/3] first: {summary(result)}; about 2 min left",
-        "[2/3] second: FAILED: no images; about 50 s left",
+        "run 1: first",
+        "run 1 (X), task 1 of 2: accuracy 87.65, upload 792 B, 0.00123 s",
+        "run 1 (X), task 2 of 2: accuracy 80.00, upload 1.50 MiB, 12.3 s",
+        f"[1/3] run 1 (X): {summary(result)}; about 2 min left",
+        "run 2: second",
+        "[2/3] run 2 (X): FAILED: no images; about 50 s left",
         "by the way",
         f"[3/3] third: {summary(result)}",
     ]
@@ -161,8 +163,9 @@ def test_the_plain_reporter_prints_one_line_per_minute_of_a_long_run(now):
         plain.step("long", "task 1, round 3: client-0 sent 5 bytes")
     assert out.getvalue().splitlines() == [
         "1 run to do, 0 already done",
-        "0/1 done; long: task 1, round 3: client-0 sent 5 bytes; about 4 min left",
-        "0/1 done; long: task 1, round 3: client-0 sent 5 bytes; about 3 min left",
+        "run 1: long",
+        "run 1 (X), task 1, round 3: client-0 sent 5 bytes; about 4 min left",
+        "run 1 (X), task 1, round 3: client-0 sent 5 bytes; about 3 min left",
     ]
 
 

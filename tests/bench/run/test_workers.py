@@ -18,7 +18,8 @@ from fedran.bench.results.result import read_results
 from fedran.bench.run import machine
 from fedran.bench.run.machine import THREAD_VARIABLES, usable_cores
 from fedran.bench.run.sweep import execute
-from fedran.bench.run.workers import _Worker
+from fedran.bench.run.workers import _Worker, one_line
+from fedran.core.summarize import summarize
 from helpers.listener import Listener, Stopper
 from helpers.small_sweep import BROKEN, CONFIG, measured
 
@@ -41,6 +42,23 @@ def test_runs_side_by_side_give_the_same_results(config, tmp_path):
     assert Counter(run for run, _ in listener.of("step")) == steps
     assert len(listener.of("finished")) == 2
     assert {name: os.environ.get(name) for name in THREAD_VARIABLES} == threads
+
+
+def failed(call):
+    with pytest.raises(Exception) as error:
+        call()
+    return one_line(error.value)
+
+
+def test_an_error_in_a_method_of_the_user_has_its_file_and_line():
+    code = compile("def mine():\n    raise ValueError('oops')\nmine()", "/home/me/mine.py", "exec")
+    assert failed(lambda: exec(code)) == "ValueError: oops (mine.py, line 2)"
+    code = compile("import numpy\nnumpy.eye('x')", "/home/me/mine.py", "exec")
+    assert failed(lambda: exec(code)).endswith("(mine.py, line 2)")
+    assert (
+        failed(lambda: summarize(np.eye(2), [0]))
+        == "y must hold one label per row: 2 rows, 1 labels"
+    )
 
 
 WITH_AFL = CONFIG + '[[method]]\nkey = "afl"\n'

@@ -153,13 +153,18 @@ class Reporter:
 
 
 class PlainReporter(Reporter):
-    """Lines of text for logs: one per task and per run, and one per minute of a long task."""
+    """Lines of text for logs: one per task and two per run, and one per minute of a long task.
+
+    A run is described once, when it starts. Later lines have its number and its method.
+    """
 
     def __init__(self, out: TextIO | None = None) -> None:
         super().__init__()
         self.out = out or sys.stderr
         self.total = self.count = 0
         self.last_line = time.monotonic()
+        self.short: dict[str, str] = {}
+        """Number and method of each run that has started."""
 
     def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:
         """Print how many runs there are."""
@@ -167,16 +172,24 @@ class PlainReporter(Reporter):
         self.total = len(planned)
         self.note(f"{counted(self.total, 'run')} to do, {skipped} already done")
 
+    def start(self, run: str) -> None:
+        """Print the number and the description of the run."""
+        super().start(run)
+        label = next((p.label for p in self.left if p.name == run), "")
+        number = len(self.short) + 1
+        self.short.setdefault(run, f"run {number} ({label})")
+        self.note(f"{self.short[run].partition(' (')[0]}: {run}")
+
     def step(self, run: str, what: str) -> None:
         """Print a line if the last one is a minute old."""
         super().step(run, what)
         if time.monotonic() - self.last_line >= LOG_SECONDS:
-            self.note(f"{self.count}/{self.total} done; {run}: {what}{self._left()}")
+            self.note(f"{self.short[run]}, {what}{self._left()}")
 
     def task_done(self, run: str, done: TaskDone) -> None:
         """Print the figures of the task."""
         super().task_done(run, done)
-        self.note(f"{run}: {done}")
+        self.note(f"{self.short[run]}, {done}")
 
     def finished(self, run: str, result: Result) -> None:
         """Print accuracy, bytes, seconds and the time left."""
@@ -195,7 +208,7 @@ class PlainReporter(Reporter):
 
     def _report_end(self, run: str, what: str) -> None:
         self.count += 1
-        self.note(f"[{self.count}/{self.total}] {run}: {what}{self._left()}")
+        self.note(f"[{self.count}/{self.total}] {self.short.get(run, run)}: {what}{self._left()}")
 
     def _left(self) -> str:
         seconds = self.seconds_left()

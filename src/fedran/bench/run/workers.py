@@ -11,6 +11,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from traceback import extract_tb
 
 from fedran.bench.results.result import Result
 from fedran.bench.run.checkpoint import Checkpoint
@@ -18,6 +20,7 @@ from fedran.bench.run.machine import limited_threads, threads_per_run
 from fedran.bench.run.progress import PlannedJob, Reporter
 from fedran.bench.run.runner import run
 
+PACKAGE = Path(__file__).parents[2]
 RunOutcome = tuple[PlannedJob, Result | str]
 """A job with its result, or with a sentence that says why there is none."""
 
@@ -164,8 +167,15 @@ def _end_with_main_process() -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong, in one line. Exceptions that are not ours are named by their type."""
+    """What went wrong, in one line. Exceptions that are not ours have their type and their line.
+
+    The line is the last one outside installed libraries, for example in a method of the user.
+    """
     text = " ".join(str(error).split())
-    if isinstance(error, (ValueError, OSError, ImportError)) and text:
+    frames = [(Path(f.filename), f.lineno) for f in extract_tb(error.__traceback__)]
+    frames = [f for f in frames if PACKAGE in f[0].parents or "site-packages" not in f[0].parts]
+    file, line = frames[-1] if frames else (PACKAGE / "x", 0)
+    if isinstance(error, (ValueError, OSError, ImportError)) and text and PACKAGE in file.parents:
         return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{what} ({file.name}, line {line})" if line else what
