@@ -183,9 +183,8 @@ def server(tmp_path):
         np.savez(tmp_path / "validation.npz", features=X, labels=y)
         settings = replace(SETTINGS, message=kind, snapshot_every=1)
         store = Store(paths.state, settings, Roster.load(paths.roster))
-        for task in ("may", "june"):
-            half = slice(0, 45) if task == "may" else slice(45, 90)
-            site = site_of(tmp_path / task, X[half], y[half], key=key)
+        for seed, task in enumerate(("may", "june")):
+            site = site_of(tmp_path / task, *rows(90, seed=seed), key=key)
             offer = paths.settings().offer(task)
             assert store.receive(site.prepare(offer)).outcome == "accepted"
         store.close()
