@@ -24,14 +24,17 @@ def test_a_run_prints_a_line_per_task_and_run_and_says_where_the_results_are(cli
     assert (code, err) == (0, "")
     for beta in (0.1, 1.0):
         for label in ("FedNCM", "AFL"):
-            name = f"{label} on digits (5 tasks, seed 7, 5 clients, beta {beta}): "
-            lines = [x for x in out.splitlines() if name in x]
-            assert [x.partition(name)[2][:11] for x in lines[:5]] == [
-                f"task {t} of 5" for t in range(1, 6)
+            name = f": {label} on digits (5 tasks, seed 7, 5 clients, beta {beta})"
+            (first,) = (x for x in out.splitlines() if x.endswith(name))
+            short = f"{first.removesuffix(name)} ({label})"
+            lines = [x for x in out.splitlines() if short in x]
+            assert [x[: len(short) + 13] for x in lines[:5]] == [
+                f"{short}, task {t} of 5" for t in range(1, 6)
             ]
             assert "A_avg " in lines[5]
             assert "0.00 MiB" not in lines[5]
             assert len(lines) == 6
+            assert max(map(len, lines)) < 100
     assert "Digits, every method" in out
     assert "4 runs done, 0 skipped, 0 failed. Results: here/digits.jsonl" in out
     assert "fedran report here" in out
