@@ -297,3 +297,13 @@ def test_state_and_roster_paths_follow_the_settings(server):
     with server.settings_file.open("a") as file:
         file.write('state = "memory"\nroster = "who.toml"\n')
     assert (server.state, server.roster) == (server.folder / "memory", server.folder / "who.toml")
+
+
+def test_sites_of_a_table_know_its_column_of_labels(tmp_path):
+    table = tmp_path / "rows.csv"
+    table.write_text("age,dose,sick\n" + "40,1,yes\n50,2,no\n" * 5)
+    (site,) = make_federation(
+        tmp_path / "f", n_sites=1, features=DeclaredFeatures.of_file(table, "sick")
+    )
+    assert site.settings().label_column == "sick"
+    assert ServerPaths.find(tmp_path / "f").settings().label_column == "sick"

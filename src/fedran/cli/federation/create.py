@@ -183,12 +183,23 @@ def join(
             "are differentially private."
         ),
     ] = "none",
+    label: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column of labels in the site's tables.")
+    ] = LABEL,
 ) -> None:
     """Create a site: configuration, keys, and an enrolment file for the server's owner."""
     from fedran.federation.ops.enrolment import ENROLMENT_FILE
     from fedran.federation.ops.scaffold import make_site
 
-    make_site(folder, federation=federation, client=client, server=server, ca=ca, privacy=privacy)
+    make_site(
+        folder,
+        federation=federation,
+        client=client,
+        server=server,
+        ca=ca,
+        privacy=privacy,
+        label_column=label,
+    )
     typer.echo(f"{folder}: site.toml, keys, data/ (put TASK.npz, .csv or .parquet there)")
     typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner; it contains no secret")
     if privacy != "none":

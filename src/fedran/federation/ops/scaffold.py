@@ -54,7 +54,7 @@ server = {server}
 folder = "data"  # one file per task: TASK.npz with arrays features (or images) and labels, or
 # TASK.csv or TASK.parquet with a column of labels; or instead of a folder:
 # entry = "module:function"  # called with the task's name, returns rows and labels
-# label_column = "label"  # the column of labels in TASK.csv and TASK.parquet
+label_column = {label_column}  # the column of labels in TASK.csv and TASK.parquet
 min_class_count = 5  # classes with fewer rows are withheld
 pseudo_labels = "margin"  # rows without a label may get one; "none" leaves them out
 seconds = 600  # time limit for the work on one task
@@ -71,6 +71,7 @@ class DeclaredFeatures:
     kind: Kind = "cosine"
     source: FeatureSource = ""
     columns: tuple[str, ...] = ()
+    label_column: str = LABEL
 
     @classmethod
     def of_file(cls, path: Path, label: str = LABEL) -> DeclaredFeatures:
@@ -78,7 +79,7 @@ class DeclaredFeatures:
         data = read_feature_file(path, label=label)
         columns = read_rows(path, label).columns if is_table(path) else ()
         names = columns if len(columns) <= MAX_COLUMNS else ()
-        return cls(data.X_train.shape[1], data.feature_kind, dict(data.source) or "", names)
+        return cls(data.X_train.shape[1], data.feature_kind, dict(data.source) or "", names, label)
 
     @classmethod
     def of_backbone(cls, spec: str) -> DeclaredFeatures:
@@ -142,6 +143,7 @@ def make_federation(
         features.kind,
         source=features.source,
         columns=list(features.columns) or None,
+        label_column=features.label_column,
         budget_bytes=500_000 if sample else ServerSettings.budget_bytes,
         min_clients=max(least, n_sites // 2),
         deadline=300.0 if n_sites else ServerSettings.deadline,
@@ -164,6 +166,7 @@ def make_federation(
             server=address,
             ca=server.tls / "ca.crt",
             privacy=privacy,
+            label_column=features.label_column,
         )
         add_site(server, enrolment)
         sites.append(site)
@@ -210,6 +213,7 @@ def make_site(
     server: str,
     ca: Path,
     privacy: Privacy = "none",
+    label_column: str = LABEL,
 ) -> Enrolment:
     """Create a site's folder with configuration and new keys; returns its enrolment."""
     check_id(federation, "federation")
@@ -231,6 +235,7 @@ def make_site(
         client=_toml(client),
         server=_toml(server),
         privacy=_toml(privacy),
+        label_column=_toml(label_column),
     )
     write_atomically(SitePaths(folder).settings_file, text.encode())
     enrolment = Enrolment(federation, client, key.public, node)
