@@ -5,6 +5,7 @@ import io
 import json
 import sys
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pandas
@@ -61,7 +62,7 @@ def test_predict_writes_labels_to_a_file(made, cli):
         (
             "head.fedran",
             "words.csv",
-            "line 2: expected numbers in column name, got text; a column",
+            "line 2: expected numbers in column name, got text; leave the column out",
         ),
         ("head.fedran", "ragged.csv", "ragged.csv, line 2: expected 6 columns, got 2"),
         ("head.fedran", "empty.csv", "expected a header and rows, got an empty file"),
@@ -304,6 +305,25 @@ def test_a_head_of_listed_columns_needs_their_order(tmp_path, cli):
     assert f"{words}; order them as in training" in predicted(["c", "a", "b"])
     assert "got no 'b'" in predicted(["a", "c"], *listed)
     assert "other.json: expected the columns of the head, got others" in predicted(["a"], *other)
+    unnamed = replace(offer, columns=())  # a federation that lists no columns
+    (tmp_path / "offer.json").write_text(json.dumps(unnamed.fields()))
+    assert "offer.json: expected the columns of the head" in predicted(["a", "b", "c"], *listed)
+    head = replace(agg.solve(), fingerprint=unnamed.features().fingerprint)
+    fedran.save(head, tmp_path / "head.fedran", "float32")
+    assert len(predicted(["a", "b", "c"], *listed)) == len(expected)
+    scaler = fedran.FederatedScaler().fit(frame[["b", "c", "a"]])
+    (tmp_path / "scaler.json").write_text(scaler.to_json())
+    scaled = replace(offer, source={"scaler": scaler.fingerprint_})
+    (tmp_path / "offer.json").write_text(json.dumps(scaled.fields()))
+    phi = scaled.features()
+    Z = pandas.DataFrame(scaler.transform(frame[["b", "c", "a"]]), columns=["b", "c", "a"])
+    Z = Z[["a", "b", "c"]].to_numpy()
+    agg = fedran.Aggregator(64, fingerprint=phi.fingerprint)
+    agg.absorb(fedran.summarize(phi(Z), y, fingerprint=phi.fingerprint), client="a", task="t")
+    fedran.save(agg.solve(), tmp_path / "head.fedran", "float32")
+    options = (*listed, "--scaler", str(tmp_path / "scaler.json"))
+    expected = agg.solve().predict(phi(Z)).tolist()
+    assert predicted(["a", "b", "c"], *options) == predicted(["c", "b", "a"], *options) == expected
 
 
 def test_a_head_that_was_fitted_on_names_refuses_another_order(tmp_path, cli):

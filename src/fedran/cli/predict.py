@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,10 +87,10 @@ def predict(
     except Refused as reason:
         raise Refused(f"{head}: {reason.field}", reason.expected, reason.got, SCALER) from None
     table = read_features(rows, id_column, label)
-    Z = ordered_features(rows, table, found.fingerprint, scale, offer)
+    Z, columns = ordered_features(rows, table, found.fingerprint, scale, offer)
     require_features(rows, Z, phi.in_features)
     with refusals_name_file(rows):
-        mapped = phi.blocks(Z if scale is None else scale.standardize(Z))
+        mapped = phi.blocks(Z if scale is None else in_order(scale, columns).standardize(Z))
     blocks = [(found.predict(H, reject), found.scores(H)) for _, H in mapped]
     labels = [label for part, _ in blocks for label in part.tolist()]
     ids = None if id_column is None else [str(value) for value in table.others[id_column]]
@@ -128,22 +130,37 @@ def ordered_features(
     head: Fingerprint,
     scaler: fedran.FederatedScaler | None,
     offer: Path | None,
-) -> NDArray[Any]:
-    """The features with their columns in the order of the head, where both have names."""
+) -> tuple[NDArray[Any], Sequence[str]]:
+    """The features with their columns in the order of the head, where both have names; the names.
+
+    The offer says what the order of the head is, else the scaler.
+    """
     needed, whose = head.fields.get("columns"), "the scaler"
     columns = tuple(getattr(scaler, "feature_names_in_", ()))
     if offer is not None:
         from fedran.federation.protocol.messages import Offer
 
-        columns, whose = Offer.load(offer).columns, "the federation"
-        if columns_hash(columns) != needed:
+        listed = Offer.load(offer).columns
+        if (columns_hash(listed) if listed else None) != needed:
             raise Refused(str(offer), "the columns of the head", "others, or no names")
+        if listed:
+            columns, whose = listed, "the federation"
     order = column_order(table.columns, columns, path.name, whose)
     names = table.columns if order is None else columns
     if needed is not None and names and columns_hash(names) != needed:
         got = f"others, or another order, from {printable(names[0], 60)!r}"
         raise Refused(path.name, "the columns of the head in their order", got, ORDER)
-    return table.X if order is None else table.X[:, order]
+    return table.X if order is None else table.X[:, order], columns
+
+
+def in_order(scaler: fedran.FederatedScaler, columns: Sequence[str]) -> fedran.FederatedScaler:
+    """The scaler for these columns, which a federation may list in another order."""
+    names = getattr(scaler, "feature_names_in_", ())
+    order = column_order(list(names), columns, "the scaler", "the federation")
+    if order is not None:
+        scaler = copy(scaler)
+        scaler.mean_, scaler.scale_ = scaler.mean_[order], scaler.scale_[order]
+    return scaler
 
 
 def read_scaler(path: Path) -> fedran.FederatedScaler:

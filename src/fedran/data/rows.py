@@ -196,7 +196,8 @@ def _read_csv(path: Path, apart: Collection[str], hint: str, optional: str | Non
                     values.extend([float(cells[j]) for j in kept])
                 except ValueError:
                     j = next(j for j in kept if not is_number(cells[j]))
-                    raise _no_number(line, names[j], cells[j]) from None
+                    got = "text" if cells[j].strip() else "an empty value"
+                    raise _no_number(line, names[j], got) from None
                 for name, j in others.items():
                     columns[name].append(cells[j])
     except (UnicodeDecodeError, csv.Error) as reason:
@@ -266,12 +267,12 @@ def _split_columns(
     return kept, others
 
 
-def _no_number(where: str, column: str, cell: str) -> Refused:
-    hint = "a column that is no feature must be named or left out"
+def _no_number(where: str, column: str, got: str) -> Refused:
+    hint = "leave the column out if it is no feature; `fedran predict` copies one with --id"
     return Refused(
         where,
         f"numbers in column {printable(column, 60)}",
-        "text" if cell.strip() else "an empty value",
+        got,
         "separate values by commas" if ";" in column else hint,
     )
 
