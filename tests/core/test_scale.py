@@ -32,6 +32,16 @@ def test_rows_without_energy_have_no_scale():
     assert unequal_scales(np.zeros((5, 8))) == unequal_scales(np.zeros((0, 8))) == ""
 
 
+@pytest.mark.parametrize("kind", ["cosine", "hellinger"])
+def test_a_frequent_category_hides_no_rare_one(kind):
+    rng = np.random.default_rng(0)
+    one, two = (np.eye(4)[rng.choice(4, 300, p=[0.97, 0.01, 0.01, 0.01])] for _ in range(2))
+    flags = (rng.random((300, 12)) < [0.95] + [0.005] * 11) * 1.0
+    for X in (one, np.hstack([one, two]), flags, np.eye(1, 8), np.eye(3, 12)):
+        assert unequal_scales(X, (), kind) == ""
+    assert unequal_scales(np.hstack([one, np.full((300, 1), 50.0)])).startswith("1 of 5 columns")
+
+
 def test_the_estimator_warns_of_unscaled_columns_and_names_the_remedy():
     X = np.random.default_rng(0).normal(size=(40, 4)) * [1, 1, 1, 500]
     y = (X[:, 0] > 0).astype(int)

@@ -25,8 +25,9 @@ SAMPLE = 2000
 def unequal_scales(X: NDArray[Any], names: Sequence[str] = (), kind: Kind = "cosine") -> str:
     """A clause if few columns of X (n, d) have nearly all of the rows' energy, else empty.
 
-    Every row counts alike, as it does in random features of this kind. Empty for values that are
-    no finite numbers: they are refused elsewhere.
+    They must also have it in the rows in which other columns are not zero: a frequent category of a
+    one-hot code hides no rare one. Every row counts alike. Empty for values that are no finite
+    numbers: they are refused elsewhere.
 
     >>> X = np.random.default_rng(0).normal(size=(100, 5))
     >>> unequal_scales(X)
@@ -43,12 +44,16 @@ def unequal_scales(X: NDArray[Any], names: Sequence[str] = (), kind: Kind = "cos
         return ""
     if kind == "hellinger":
         rows = np.sqrt(np.maximum(rows, 0))
-    energy = np.mean(np.square(unit_rows(rows)), axis=0)
+    squares = np.square(unit_rows(rows))
+    energy = np.mean(squares, axis=0)
     largest = np.argsort(-energy, kind="stable")[:few]
     reached = np.flatnonzero(np.cumsum(energy[largest]) >= SHARE * energy.sum())
     if not len(reached) or not energy.any():
         return ""
     found = largest[: reached[0] + 1]
+    others = np.delete(squares, found, axis=1).any(axis=1)
+    if not others.any() or np.mean(squares[others][:, found].sum(axis=1)) < SHARE:
+        return ""
     shown = ", ".join(repr(printable(names[j], 60)) if len(names) else f"number {j}" for j in found)
     share = energy[found].sum() / energy.sum()
     verbs = ("has", "hides") if len(found) == 1 else ("have", "hide")
