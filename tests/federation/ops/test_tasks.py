@@ -254,8 +254,14 @@ def test_only_an_open_task_can_be_closed(place, capsys):
     assert cli(["federation", "close", str(place.folder)]) == 2
     assert "no task is open" in capsys.readouterr().err
     with locked(place.state, task="may"):
+        assert cli(["federation", "close", str(place.folder)]) == 2  # it will be open in a moment
+        assert "no task is open; may is under way" in capsys.readouterr().err
+        book(place).set_task("may")
         assert cli(["federation", "close", str(place.folder)]) == 0
     assert capsys.readouterr().out == "task may ends now\n"
+    assert book(place).fact(CLOSED) == "may"
+    with locked(place.state, task="forget"):
+        assert cli(["federation", "close", str(place.folder)]) == 2
     assert book(place).fact(CLOSED) == "may"
 
 

@@ -98,6 +98,17 @@ def test_answers_are_not_taken_while_the_list_of_nodes_cannot_be_read(server, si
     assert len(server.grid.of(MessageType.TRAIN)) == 5
 
 
+def test_a_line_of_progress_does_not_need_the_list_of_nodes(server, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr("fedran.federation.server.round.FIRST_PROGRESS", 0.0)
+
+    def damaged():
+        raise OSError("a row of the table nodes is not what was written")
+
+    assert server("may", {11: lambda _: None}, owners=damaged) == "short"
+    assert "waiting for site-1, site-2, site-3; 0 s left" in caplog.text
+
+
 def test_an_unsigned_client_name_beside_an_upload_proves_nothing(server, sites):
     """Only the client in the signed envelope counts."""
     nodes = honest(sites, names=NAMES[:1])

@@ -127,6 +127,9 @@ def close_task(paths: ServerPaths) -> str:
     if not task:
         raise NoOpenTask(f"{paths.folder}: no task is open")
     with closing(Database(paths.state)) as database:
+        # The lock is also held by other commands, and by a run that has not opened its task yet.
+        if not any(known.task == task and known.state == "open" for known in database.tasks()):
+            raise NoOpenTask(f"{paths.folder}: no task is open; {task} is under way")
         database.set_fact(CLOSED, task)
     return str(task)
 

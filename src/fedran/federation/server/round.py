@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -142,9 +143,11 @@ class Round:
 
     def _describe_missing(self, missing: Collection[str]) -> str:
         """The first names of sites that are waited for, and whether they are connected."""
-        owners = None if self.owners is None else self.owners()
-        nodes = self.messenger.grid.get_node_ids()
-        here = missing if owners is None else {owners.get(str(node)) for node in nodes}
+        here: Collection[str | None] = missing
+        if self.owners is not None:
+            with suppress(OSError):  # then it is not said
+                owners = self.owners()
+                here = {owners.get(str(node)) for node in self.messenger.grid.get_node_ids()}
         names = sorted(missing)[:10]
         return ", ".join(name if name in here else f"{name} (not connected)" for name in names)
 
