@@ -45,6 +45,19 @@ def test_rows_that_fit_are_summarized_at_once_bit_for_bit(tmp_path):
     assert fedran.encode(found, "float32") == fedran.encode(plain, "float32")
 
 
+def test_rows_that_fit_are_not_copied(tmp_path, monkeypatch):
+    site, shared = site_of(tmp_path, *rows(90)), []
+    data = site.source(OFFER.task)
+
+    def look(Z, _):
+        shared.append(np.shares_memory(Z, data.X))
+        return Z
+
+    monkeypatch.setattr("fedran.federation.site.upload.checked_sign", look)
+    site.summarize(OFFER, data)
+    assert shared == [True]
+
+
 def test_rare_classes_are_withheld_from_streamed_rows(tmp_path):
     X, y = rows(900, classes=2)
     y = ["rare" if i % 300 == 0 else str(v) for i, v in enumerate(y)]

@@ -199,17 +199,12 @@ class Site:
         of rows, and the summary agrees with the other one to the sum of both accounts.
         """
         phi, data = offer.features(), data or self.rows(offer)
-        width, H = phi.out_features, self.random_features(data, offer)
-        fits, capacity = (
-            summarize_bytes(len(data.y), width) <= self.work_bytes,
-            self.capacity(width),
-        )
-        in_memory = H(np.arange(len(data.y))) if fits else None
-        if in_memory is not None:
-            H = in_memory.__getitem__
-        y, kept = choose_rows(
-            H, data.y, len(data.y) if fits else capacity, offer.task, self.settings
-        )
+        width, H, in_memory = phi.out_features, self.random_features(data, offer), None
+        capacity = self.capacity(width)
+        if summarize_bytes(len(data.y), width) <= self.work_bytes:
+            in_memory = H(slice(None))  # of all rows, without a copy of them
+            H, capacity = in_memory.__getitem__, len(data.y)
+        y, kept = choose_rows(H, data.y, capacity, offer.task, self.settings)
         rank = self.rank(offer, len(kept), len({y[i] for i in kept}))
         if in_memory is not None:
             rows = in_memory if len(kept) == len(in_memory) else in_memory[kept]
