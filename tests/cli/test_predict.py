@@ -324,6 +324,10 @@ def test_a_head_of_listed_columns_needs_their_order(tmp_path, cli):
     options = (*listed, "--scaler", str(tmp_path / "scaler.json"))
     expected = agg.solve().predict(phi(Z)).tolist()
     assert predicted(["a", "b", "c"], *options) == predicted(["c", "b", "a"], *options) == expected
+    np.save(tmp_path / "rows.npy", X)  # without names, in the order of the head
+    array = ("predict", files[0], str(tmp_path / "rows.npy"), *options)
+    assert cli(*array)[1].splitlines() == expected
+    assert words.replace("'c'", "'b'") in cli(*array[:3], *options[2:])[2]
 
 
 def test_a_head_that_was_fitted_on_names_refuses_another_order(tmp_path, cli):

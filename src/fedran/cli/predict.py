@@ -146,7 +146,7 @@ def ordered_features(
         if listed:
             columns, whose = listed, "the federation"
     order = column_order(table.columns, columns, path.name, whose)
-    names = table.columns if order is None else columns
+    names = columns or table.columns
     if needed is not None and names and columns_hash(names) != needed:
         got = f"others, or another order, from {printable(names[0], 60)!r}"
         raise Refused(path.name, "the columns of the head in their order", got, ORDER)
