@@ -220,6 +220,15 @@ def test_stopping_takes_no_longer_than_the_program_needs(supervise):
     assert time.monotonic() - start < 5
 
 
+def test_a_program_that_is_just_being_started_is_stopped(supervise, monkeypatch):
+    program = supervise("sleep", "60")
+    program.start()
+    monkeypatch.setattr(supervisor, "processes_with", lambda _: [])  # its environment is unreadable
+    start = time.monotonic()
+    program.stop(30.0)
+    assert time.monotonic() - start < 5
+
+
 def test_a_program_with_the_pid_of_an_ended_process_is_stopped(supervise):
     program = supervise("sleep", "60")
     program.start()

@@ -169,7 +169,10 @@ def end_processes(
     marker: str, leader: subprocess.Popen[bytes] | psutil.Process | None, timeout: float
 ) -> None:
     """Terminate the processes with a marker, wait for their leader, then kill those that remain."""
-    for process in processes_with(marker):
+    found: list[psutil.Process | subprocess.Popen[bytes]] = [*processes_with(marker)]
+    if leader is not None and leader.pid not in {process.pid for process in found}:
+        found.append(leader)  # while it becomes its program, its environment cannot be read
+    for process in found:
         with suppress(psutil.Error):
             process.terminate()
     if leader is not None:
