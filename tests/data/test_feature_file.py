@@ -283,6 +283,30 @@ def test_the_names_of_scikit_learn_mean_the_same_as_ours(tmp_path):
     assert found.hash == ours.hash
 
 
+def test_other_arrays_beside_those_of_the_dataset_are_ignored(tmp_path):
+    X, y = X_and_y()
+    plain, names = {"X": X, "y": y}, np.array(["", "names of the classes"])
+    split = {"train": X, "train_labels": y, "test": X[:9], "test_labels": y[:9]}
+    for arrays, more in ((plain, {"labels": names}), (split, {"y": names, "labels": names})):
+        np.savez(tmp_path / "f.npz", **arrays)
+        expected = read_feature_file(tmp_path / "f.npz")
+        np.savez(tmp_path / "f.npz", **arrays, **more)
+        found = read_feature_file(tmp_path / "f.npz")
+        assert (found.hash, found.note) == (expected.hash, "")
+
+
+def test_every_array_of_rows_is_checked_also_beside_codes(tmp_path):
+    X, y = X_and_y()
+    codes = {"train_codes": np.zeros(X.shape, np.uint8), "scale": np.ones(X.shape[1])}
+    test = np.where(np.arange(len(X))[:, None] == 7, np.nan, X)
+    np.savez(tmp_path / "f.npz", **codes, train_labels=y, test=test, test_labels=y)
+    with pytest.raises(Refused, match=r"test: expected finite values, got NaN .* in row 7"):
+        read_feature_file(tmp_path / "f.npz")
+    np.savez(tmp_path / "f.npz", images=X, labels=y)
+    with pytest.raises(Refused, match=r"got images, labels$"):
+        read_feature_file(tmp_path / "f.npz")
+
+
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [

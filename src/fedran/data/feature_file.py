@@ -65,11 +65,16 @@ def read_feature_file(
         arrays = {"X": rows.X, "y": np.array(rows.y, dtype=object)}
     else:
         arrays = load_arrays(path)
-    given = {_USUAL_NAMES.get(name, name): name for name in arrays}
+    given = {name: name for name in arrays if name not in _USUAL_NAMES}
+    for theirs, ours in _USUAL_NAMES.items():
+        if theirs in arrays:
+            given.setdefault(ours, theirs)
+    if given.keys() & {"train", "train_codes"}:
+        given = {name: theirs for name, theirs in given.items() if name not in ("X", "y")}
+    elif "X" not in given:
+        raise Refused(f"{path}", EXPECTED, ", ".join(sorted(arrays)) or "no array")
     arrays = {name: arrays[theirs] for name, theirs in given.items()}
-    if not {"X", "train", "train_codes"} & set(arrays):
-        raise Refused(f"{path}", EXPECTED, ", ".join(sorted(given)) or "no array")
-    for name in ("train", "test") if "train" in arrays else ("X",):
+    for name in ("X", "train", "test"):
         if name in arrays:
             field = f"{path}" if is_table(path) else f"{path}: {given[name]}"
             arrays[name] = _numbers(arrays[name], field)
