@@ -3,8 +3,9 @@
     python benchmarks/tabular.py
 
 Sets that scikit-learn ships or generates. Columns are standardised with the training rows. The
-kind of the random features is chosen by cross-validation on the training rows; the test rows
-are used once, for the table. About five minutes on two cores. Writes results/tabular.md.
+kind of the random features is chosen by cross-validation on the training rows, and so are messages
+compared; the test rows are used once, for the first table. About six minutes on two cores. Writes
+results/tabular.md.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
+import fedran
 from fedran import FedRANClassifier
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -84,6 +86,18 @@ CANDIDATES: dict[str, Make] = {
 }
 """From which the default of FedRANClassifier is chosen."""
 
+MESSAGES: dict[str, tuple[int, int | None]] = {
+    "r = 8, M = 256": (256, 8),
+    "r = 16, M = 256": (256, 16),
+    "r = 32, M = 256": (256, 32),
+    "r = 32, M = 1024": (1024, 32),
+    "all columns, M = 1024": (1024, 1024),
+    "mixture, M = 256": (256, None),
+    "mixture, M = 1024": (1024, None),
+}
+"""M and rank of the summaries that are compared; no rank: a mixture with its default settings."""
+SITES = 3
+
 COMPARED: dict[str, Make] = {
     "FedRANClassifier": lambda seed: standardised(FedRANClassifier(M, random_state=seed)),
     "not scaled": lambda seed: FedRANClassifier(M, random_state=seed),
@@ -118,6 +132,48 @@ def on_test_rows(make: Make, rows: Callable[[int], Rows], seed: int) -> float:
     """Accuracy on the test rows of a model of the training rows."""
     X, X_test, y, y_test = split(*rows(seed), seed)
     return float(make(seed).fit(X, y).score(X_test, y_test))
+
+
+def of_sites(
+    M: int, rank: int | None, rows: Callable[[int], Rows], seed: int
+) -> list[tuple[float, int, int]]:
+    """For each fold of the training rows: accuracy, largest upload, and bytes of a site's rows."""
+    X, _, y, _ = split(*rows(seed), seed)
+    phi = fedran.RandomFeatures(X.shape[1], M, seed=seed, bias=True)
+    found = []
+    for learned, held in StratifiedKFold(5, shuffle=True, random_state=seed).split(X, y):
+        Z = StandardScaler().fit(X[learned]).transform(X)
+        server, uploads = fedran.Aggregator(M, fingerprint=phi.fingerprint), []
+        for k, part in enumerate(np.array_split(learned, SITES)):
+            if rank is None:
+                message: Any = fedran.condense(Z[part], y[part], phi)
+            else:
+                H = phi(Z[part])
+                message = fedran.summarize(H, y[part], rank, fingerprint=phi.fingerprint)
+            uploads.append(fedran.encode(message))
+            server.absorb(fedran.decode(uploads[-1]), client=f"site-{k}", task="all")  # type: ignore[arg-type]
+        right = server.solve().predict(phi(Z[held])) == y[held]
+        size = 4 * X.shape[1] * len(learned) // SITES
+        found.append((100 * float(np.mean(right)), max(map(len, uploads)), size))
+    return found
+
+
+def messages_table(seeds: range) -> list[str]:
+    """Lines of a table: accuracy and KiB of each message, and the KiB of a site's rows."""
+    lines = [f"| set | rows, KiB | {' | '.join(MESSAGES)} |", "|---" * (len(MESSAGES) + 2) + "|"]
+    total = []
+    for name, rows in SETS.items():
+        found = np.array(
+            [
+                np.mean([of_sites(*chosen, rows, seed) for seed in seeds], axis=(0, 1))
+                for chosen in MESSAGES.values()
+            ]
+        )
+        total.append(found[:, :2])
+        cells = [f"{accuracy:.1f} ({size / 1024:.1f})" for accuracy, size, _ in found]
+        lines.append(f"| {name} | {found[0, 2] / 1024:.1f} | {' | '.join(cells)} |")
+    means = [f"{accuracy:.1f} ({size / 1024:.1f})" for accuracy, size in np.mean(total, axis=0)]
+    return [*lines, f"| **mean** | | {' | '.join(means)} |"]
 
 
 def table(
@@ -167,6 +223,15 @@ def main() -> None:
         "length of a row.",
         "",
         *markdown(choice),
+        "",
+        f"## Messages of {SITES} sites",
+        "",
+        f"The training rows are divided evenly among {SITES} sites, which send one message each: a "
+        "summary of rank r, or a mixture (groups of 6 rows, at least 5). Accuracy by "
+        "cross-validation as above, two seeds, and in brackets the KiB of the largest upload. "
+        "*rows, KiB*: the rows of one site in float32.",
+        "",
+        *messages_table(range(2)),
         "",
     ]
     (RESULTS / "tabular.md").write_text("\n".join(text), encoding="utf-8")

@@ -18,6 +18,17 @@ def test_plan_finds_a_rank_for_a_budget_and_the_costs_of_a_rank(cli):
     assert "10kB is too small: the sums of 20 classes and one column" in err
 
 
+def test_plan_says_first_that_the_rows_are_smaller(cli):
+    sizes = ("--out-features", "512", "--classes", "2", "--in-features", "30", "--rows")
+    _, out, _ = cli("plan", "--budget", "40KB", *sizes, "60")
+    first = "Your rows are smaller than this summary: 7.0 KiB in float32, not 18.6 KiB; "
+    assert out.startswith(f"{first}the mixture takes 1.6 KiB.\n")
+    _, out, _ = cli("plan", "--rank", "58", *sizes, "60")
+    assert out.startswith(f"{first}--budget 7200 keeps the message below.\n")
+    _, out, _ = cli("plan", "--budget", "40KB", *sizes, "600")
+    assert "Your rows" not in out
+
+
 def test_plan_recommends_a_mixture_for_a_small_budget(cli):
     sizes = ("--out-features", "8192", "--classes", "20", "--in-features", "1280", "--rows", "2000")
     code, out, _ = cli("plan", "--budget", "150kB", *sizes, "--json")

@@ -73,6 +73,16 @@ def plan(
     if as_json:
         typer.echo(json.dumps(asdict(p), indent=2))
         return
+    size = p.mixture_upload if p.message == "mixture" else p.upload
+    own = 4 * (in_features or 0) * (rows or 0)
+    if size is not None and 0 < own < size:
+        remedy = f"--budget {own} keeps the message below"
+        if p.mixture_upload is not None and p.mixture_upload < own:
+            remedy = f"the mixture takes {human_bytes(p.mixture_upload)}"
+        typer.echo(
+            f"Your rows are smaller than this {p.message}: {human_bytes(own)} in float32, not "
+            f"{human_bytes(size)}; {remedy}.\n"
+        )
     exactness = "estimate" if p.precision == "mixed" else "exact up to the labels"
     lines = [
         ("rank", str(p.rank), "the largest that fits" if p.budget is not None else "as given"),
