@@ -62,7 +62,7 @@ def init(
         ),
     ] = None,
     label: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The column of labels, if --features is a table.")
+        str, typer.Option(metavar="COLUMN", help="The column of labels in tables of --features and sites.")
     ] = LABEL,
     backbone: Annotated[
         str | None,
@@ -118,11 +118,11 @@ def init(
         raise ValueError("expected one of --in-features, --features and --backbone, got several")
     declared = None
     if in_features is not None:
-        declared = DeclaredFeatures(in_features)
+        declared = DeclaredFeatures(in_features, label_column=label)
     elif features is not None:
         declared = DeclaredFeatures.of_file(features, label)
     elif backbone is not None:
-        declared = DeclaredFeatures.of_backbone(backbone)
+        declared = replace(DeclaredFeatures.of_backbone(backbone), label_column=label)
     if kind is not None:
         if declared is None:
             raise ValueError("--kind is for the sites' own features: name them with --in-features")
