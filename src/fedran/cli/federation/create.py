@@ -62,7 +62,7 @@ def init(
         ),
     ] = None,
     label: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The column of labels in tables of --features and sites.")
+        str, typer.Option(metavar="COLUMN", help="The column of labels in tables, also of sites.")
     ] = LABEL,
     backbone: Annotated[
         str | None,
