@@ -51,12 +51,12 @@ def test_the_verdict_states_accuracies_and_bytes_as_measured():
     ours, rival = verdict(groups(runs))
     assert ours == (
         f"FedRAN classifies {runs[0].A_T:.1f} % of the test rows correctly after the last task. No "
-        "client uploads more than 1 MiB in a task."
+        "client uploads more than 1.00 MiB in a task."
     )
     gap = runs[0].A_T - runs[1].A_T
     assert rival == (
-        f"The best other method, AFL: {runs[1].A_T:.1f} % with 4 MiB ({gap:.1f} points less than "
-        "FedRAN, 4.0 times the bytes)."
+        f"The best other method, AFL: {runs[1].A_T:.1f} % with 4.00 MiB ({gap:.1f} points less "
+        "than FedRAN, 4.0 times the bytes)."
     )
 
 
@@ -95,7 +95,7 @@ def test_variants_of_one_method_are_listed():
     runs = [made_up("fedran-dp", f"DP {e}", level=0.5 + e / 50, upload=2**20) for e in (1, 3, 8)]
     best, *others = verdict(groups(runs))
     assert best.startswith("DP 8 classifies ")
-    assert others == [f"{r.label}: {r.A_T:.1f} % with 1 MiB." for r in runs[:2]]
+    assert others == [f"{r.label}: {r.A_T:.1f} % with 1.00 MiB." for r in runs[:2]]
 
 
 def test_all_rows_in_one_place_are_never_called_the_best_method():
@@ -103,7 +103,7 @@ def test_all_rows_in_one_place_are_never_called_the_best_method():
     first, last = verdict(groups(runs))
     assert first.startswith("X classifies")
     assert re.fullmatch(
-        r"With all rows in one place \(Joint\): .* MiB \(.* more than X, .* bytes\)\.", last
+        r"With all rows in one place \(Joint\): .* KiB \(.* more than X, .* bytes\)\.", last
     )
     assert POOLED in leaders(groups(runs))
 

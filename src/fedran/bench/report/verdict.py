@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from fedran.bench.report.tables.table import size_text
 from fedran.bench.results.grouping import Case, Group, comparison_cases, frozen_and_tuned, is_ours
 from fedran.bench.results.metrics import is_fine_tuned, is_head, is_prompted, is_trained
 from fedran.bench.results.result import DEFAULT_STUDY, Result
 from fedran.data.catalogue import dataset_title
+from fedran.wire.sizes import human_bytes
 
 LINES = 6
 """Sentences of a verdict."""
@@ -156,7 +156,7 @@ def _over_all(results: Iterable[Result]) -> str:
 
 
 def _size(g: Group) -> str:
-    return size_text(g.largest_upload)
+    return human_bytes(g.largest_upload)
 
 
 def _beside(g: Group, base: Group) -> str:

@@ -30,10 +30,10 @@ from fedran.bench.report.tables.table import (
     results_of,
     seeds_note,
     significant,
-    size_text,
 )
 from fedran.bench.results.grouping import Group, cases, comparisons
 from fedran.bench.results.result import Result
+from fedran.wire.sizes import human_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ def rank_verdict(results: Sequence[Result]) -> Iterator[str]:
     for study in rank_studies(results):
         width, by_rank = max(study.lines.items())
         ends = [
-            f"{g.A_avg.mean:.1f} % with {size_text(g.largest_upload)} at rank {rank}"
+            f"{g.A_avg.mean:.1f} % with {human_bytes(g.largest_upload)} at rank {rank}"
             for rank, g in (min(by_rank.items()), max(by_rank.items()))
         ]
         yield f"{study.method} with {width} random features: {ends[0]}, {ends[1]}."

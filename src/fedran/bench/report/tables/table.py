@@ -173,27 +173,17 @@ def beta_text(beta: float | None) -> str:
 
 
 def mib(size: float | None) -> str:
-    """Bytes in MiB with about three significant digits.
+    """Bytes in MiB with about three significant digits, and at most four decimals.
 
-    >>> mib(140_787_712), mib(1_100_000), mib(2_000)
-    ('134.27', '1.05', '0.00191')
+    >>> mib(140_787_712), mib(1_100_000), mib(2_000), mib(800)
+    ('134.27', '1.05', '0.0019', '0.0008')
     """
     if size is None:
         return NOTHING
     value = size / MIB
     if value >= 1 or value == 0:
         return f"{value:.2f}"
-    return f"{value:.3f}" if value >= 0.01 else f"{value:.3g}"
-
-
-def size_text(size: float) -> str:
-    """Bytes with two significant digits, in MiB like the figures or in KiB.
-
-    >>> size_text(1_100_000), size_text(2_000)
-    ('1 MiB', '2 KiB')
-    """
-    value, unit = (size / MIB, "MiB") if size >= MIB / 100 else (size / 1024, "KiB")
-    return f"{value:.0f} {unit}" if value >= 99.5 else f"{value:.2g} {unit}"
+    return f"{value:.3f}" if value >= 0.01 else f"{value:.4f}"
 
 
 def seconds(value: float | None) -> str:
