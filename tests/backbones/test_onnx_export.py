@@ -2,12 +2,15 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
+import pandas
 import pytest
 
 import fedran
 from fedran.backbones import export
+from fedran.core.fingerprint import columns_hash
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
@@ -101,3 +104,17 @@ def test_the_scaler_of_a_head_becomes_part_of_the_models():
             make(clf.head_)
         with pytest.raises(fedran.Refused, match="expected no scaler"):
             make(head, scaler=clf.scaler_)
+
+
+def test_a_scaler_with_its_columns_in_another_order_than_the_head_is_refused():
+    pytest.importorskip("torch")
+    frame = pandas.DataFrame(np.random.default_rng(0).normal(size=(30, 3)), columns=["a", "b", "c"])
+    scaler = fedran.FederatedScaler().fit(frame)
+    y = (frame["a"] > 0).astype(int)
+    head = fedran.FedRANClassifier(64, scaler=scaler).fit(frame, y).head_
+    fields = {**head.fingerprint.fields, "columns": columns_hash(["c", "a", "b"])}
+    other = replace(head, fingerprint=fedran.Fingerprint(fields))
+    for make in (fedran.to_onnx, fedran.to_torch):
+        make(head, scaler=scaler)
+        with pytest.raises(fedran.Refused, match="columns of the head in their order, got others"):
+            make(other, scaler=scaler)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import to_numpy
-from fedran.core.errors import MissingExtra
+from fedran.core.errors import MissingExtra, Refused
 from fedran.core.features import RandomFeatures
-from fedran.core.fingerprint import require_same, require_scaler
+from fedran.core.fingerprint import columns_hash, require_same, require_scaler
 from fedran.core.head import Head
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def to_torch(
     except ImportError:
         raise MissingExtra("to_torch needs PyTorch", "torch") from None
     phi = map_of(head, phi)
-    require_scaler(head.fingerprint, scaler.fingerprint_ if scaler is not None else None)
+    _check_scaler(head, scaler)
     activation = torch.nn.ReLU() if phi.kind == "relu" else torch.nn.GELU()
     projection = [_linear(phi.projection), activation] if phi.projected else []
     layers = [*projection, _linear(to_numpy(head.weights))]
@@ -71,6 +71,16 @@ def map_of(head: Head, phi: RandomFeatures | None) -> RandomFeatures:
             f"phi makes {phi.out_features} features, the head takes {head.out_features}"
         )
     return phi
+
+
+def _check_scaler(head: Head, scaler: FederatedScaler | None) -> None:
+    """Refuse another scaler than that of the head, or one with its columns in another order."""
+    require_scaler(head.fingerprint, scaler.fingerprint_ if scaler is not None else None)
+    names = list(getattr(scaler, "feature_names_in_", ()))
+    columns = head.fingerprint.fields.get("columns") if head.fingerprint else None
+    if names and columns not in (None, columns_hash(names)):
+        got = f"others, or another order, from {names[0]!r}"
+        raise Refused("scaler", "the columns of the head in their order", got)
 
 
 def _prepare(phi: RandomFeatures) -> torch.nn.Module:
@@ -166,7 +176,7 @@ def to_onnx(
     except ImportError:
         raise MissingExtra("to_onnx needs the package onnx", "onnx") from None
     phi = map_of(head, phi)
-    require_scaler(head.fingerprint, scaler.fingerprint_ if scaler is not None else None)
+    _check_scaler(head, scaler)
     size = 4 * head.out_features * (phi.in_features + len(head.classes))
     if size > MAX_BYTES:
         raise ValueError(f"the model would have {size} bytes; ONNX files hold less than 2 GiB")
