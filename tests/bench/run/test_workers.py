@@ -15,7 +15,7 @@ import pytest
 import threadpoolctl
 
 from fedran.bench.results.result import read_results
-from fedran.bench.run import machine
+from fedran.bench.run import machine, workers
 from fedran.bench.run.machine import THREAD_VARIABLES, usable_cores
 from fedran.bench.run.sweep import execute
 from fedran.bench.run.workers import _Worker, one_line
@@ -59,6 +59,12 @@ def test_an_error_in_a_method_of_the_user_has_its_file_and_line():
         failed(lambda: summarize(np.eye(2), [0]))
         == "y must hold one label per row: 2 rows, 1 labels"
     )
+    text = "import json\njson.loads('{')"
+    theirs = failed(lambda: exec(compile(text, "/my.py", "exec")))
+    assert theirs.endswith("(my.py, line 2)")
+    ours = failed(lambda: exec(compile(text, workers.__file__, "exec")))
+    assert ours.startswith("Expecting property name")
+    assert "decoder.py" not in ours
 
 
 WITH_AFL = CONFIG + '[[method]]\nkey = "afl"\n'

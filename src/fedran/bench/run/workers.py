@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sysconfig
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -20,7 +21,7 @@ from fedran.bench.run.machine import limited_threads, threads_per_run
 from fedran.bench.run.progress import PlannedJob, Reporter
 from fedran.bench.run.runner import run
 
-PACKAGE = Path(__file__).parents[2]
+PACKAGE, STANDARD_LIBRARY = Path(__file__).parents[2], Path(sysconfig.get_path("stdlib"))
 RunOutcome = tuple[PlannedJob, Result | str]
 """A job with its result, or with a sentence that says why there is none."""
 
@@ -169,13 +170,19 @@ def _end_with_main_process() -> None:
 def one_line(error: BaseException) -> str:
     """What went wrong, in one line. Exceptions that are not ours have their type and their line.
 
-    The line is the last one outside installed libraries, for example in a method of the user.
+    The line is the last one outside libraries, for example in a method of the user.
     """
     text = " ".join(str(error).split())
     frames = [(Path(f.filename), f.lineno) for f in extract_tb(error.__traceback__)]
-    frames = [f for f in frames if PACKAGE in f[0].parents or "site-packages" not in f[0].parts]
+    frames = [f for f in frames if PACKAGE in f[0].parents or not _is_library(f[0])]
     file, line = frames[-1] if frames else (PACKAGE / "x", 0)
     if isinstance(error, (ValueError, OSError, ImportError)) and text and PACKAGE in file.parents:
         return text
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return f"{what} ({file.name}, line {line})" if line else what
+
+
+def _is_library(file: Path) -> bool:
+    """Whether code was installed, or belongs to Python."""
+    frozen = file.name.startswith("<frozen")
+    return frozen or STANDARD_LIBRARY in file.parents or "site-packages" in file.parts
