@@ -26,7 +26,7 @@ def test_sweeps_run_where_only_numerical_libraries_are_installed(
     assert "2 runs done, 0 skipped, 0 failed" in done.stdout
     assert "fedran report here" in done.stdout
     assert len((tmp_path / "here" / "c.jsonl").read_text().splitlines()) == 2
-    assert "[2/2] FedRAN" in done.stderr
+    assert "[2/2] run 2 (FedRAN): " in done.stderr
 
 
 def test_the_module_exits_with_0_1_or_2(config, tmp_path, capsys):
