@@ -205,8 +205,8 @@ class Coordinator:
         waiting = opened.waiting_for
         answered = set(state.answered(state.stage))
         first = state.stage is Stage.ADVERTISE
-        if first:
-            waiting &= set(expected)
+        if first:  # an answer of an earlier run counts once its site is heard in this one
+            waiting = (waiting | answered - set(live)) & set(expected)
             answered &= set(live)
         if opened.idle or (waiting and now < opened.until):
             return False

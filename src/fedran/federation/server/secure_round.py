@@ -131,9 +131,10 @@ class SecureRound(Round):
             time.sleep(rounds.POLL_SECONDS)
 
     def _record(self, task: str, state: str, quorum: Quorum) -> None:
+        quorum.waiting = set()
         opened = self.sums.sums.get(task)
         if opened is not None and opened.state.stage is not None:
-            quorum.waiting = set(opened.state.answered(opened.state.stage))
+            quorum.waiting.update(opened.state.answered(opened.state.stage))
         super()._record(task, state, quorum)
 
     def _log_progress(self, opened: OpenSum, task: str) -> None:
