@@ -70,8 +70,12 @@ def test_a_site_that_drops_out_of_a_stage_does_not_stop_the_others(four, stage):
     assert found.counts == federation.exact("may", expected).counts
 
 
-def test_a_run_waits_for_a_site_that_answered_the_first_stage_in_an_earlier_one(federation, caplog):
+def test_a_run_waits_for_a_site_that_answered_the_first_stage_in_an_earlier_one(
+    federation, caplog, monkeypatch
+):
     caplog.set_level("INFO")
+    for name in ("FIRST_PROGRESS", "PROGRESS_SECONDS"):
+        monkeypatch.setattr(f"fedran.federation.server.round.{name}", 0.0)
     X, y = federation.data["site-2", "may"]
     federation.put("site-2", "may", X, [*y[:-1], 9])
     assert federation.run("may") == "short"
@@ -86,6 +90,8 @@ def test_a_run_waits_for_a_site_that_answered_the_first_stage_in_an_earlier_one(
     assert federation.run("may", nodes=nodes(federation, site_1=late)) == "complete"
     assert len(slow) > 1
     assert "task may: complete, 3 uploads in\n" in caplog.text
+    assert "advertise: waiting for site-1;" in caplog.text
+    assert "waiting for ;" not in caplog.text
 
 
 def test_a_closed_task_gives_the_sum_of_the_sites_that_are_here(four):

@@ -138,9 +138,12 @@ class SecureRound(Round):
         super()._record(task, state, quorum)
 
     def _log_progress(self, opened: OpenSum, task: str) -> None:
-        stage, waiting = opened.state.stage, self._describe_missing(opened.waiting_for)
-        hint = HOW_TO_CLOSE if task and stage is Stage.ADVERTISE else ""
-        log.info("%s, %s: waiting for %s%s", opened.name, stage, waiting, hint)
+        stage, waiting, hint = opened.state.stage, set(opened.waiting_for), ""
+        if stage is Stage.ADVERTISE:  # and for those that have answered in an earlier run only
+            waiting |= set(opened.state.answered(stage)) - set(self.clients.values())
+            hint = HOW_TO_CLOSE if task else ""
+        missing = self._describe_missing(waiting)
+        log.info("%s, %s: waiting for %s%s", opened.name, stage, missing, hint)
 
     def _all_heard(self) -> bool:
         """Whether every connected node has answered."""
