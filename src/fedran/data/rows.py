@@ -31,6 +31,7 @@ UNLABELLED = ""
 """Stands for a missing label in files whose arrays cannot hold None."""
 NAME_LABEL = 'name the column of labels with --label "{}"'
 """What a command says to a table without the column of labels. {} is a likely column."""
+NO_HEADER = "write the names of the columns into the first line"
 INDEXES = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas writes for the index. The number of a row is no feature."""
 
@@ -245,6 +246,11 @@ def _split_columns(
     others = {name: names.index(name) for name in (*apart, optional) if name in names}
     for name in (*apart, *others):
         if names.count(name) != 1:
+            numbers = [n for n in names if is_number(n)]
+            if numbers not in ([str(i + k) for i in range(len(numbers))] for k in (0, 1)):
+                # Its text and numbers are values, which the refusal must not repeat.
+                expected = f"a header with one column {printable(name, 60)}"
+                raise Refused(path.name, expected, "a first line like those of rows", NO_HEADER)
             cells = zip(names, first, strict=False)  # the first row may be too short
             text = [n for n, v in cells if isinstance(v, str) and v.strip() and not is_number(v)]
             raise Refused(
