@@ -45,10 +45,12 @@ def test_a_sum_goes_on_learning(blobs):
 def test_labels_that_may_be_meant_as_one_are_a_warning_in_sums_and_batches(blobs):
     X, y, _, _ = blobs
     a, b = model().fit(X, y), model().fit(X, [str(label) for label in y])
-    with pytest.warns(UserWarning, match="0 and '0' may be meant as one class.*second model"):
+    words = "0 and '0' may be meant as one class.*"
+    with pytest.warns(UserWarning, match=f"{words}second model") as added:
         a + b
-    with pytest.warns(UserWarning, match="0 and '0' may be meant as one class.*new rows"):
+    with pytest.warns(UserWarning, match=f"{words}new rows") as learned:
         a.partial_fit(X[:9], [str(label) for label in y[:9]])
+    assert added[0].filename == learned[0].filename == __file__
 
 
 def test_a_sum_keeps_feature_names():

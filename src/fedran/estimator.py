@@ -189,7 +189,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if known:
             mapped = self._calibrated_before(mapped, batch)
         elif not fresh:
-            warn_of_variants(self.classes_.tolist(), batch.labels, "the new rows")
+            warn_of_variants(self.classes_.tolist(), batch.labels, "the new rows", stacklevel=4)
         self._learned.add_rows(mapped, batch.labels, batch.codes, batch.weights)
         self._forget_head()
         if not known:

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,11 +140,15 @@ def require_labels(y: Any) -> None:
 def spelling(label: Label) -> str:
     """What labels have in common that differ in type, case, spaces or punctuation.
 
+    Mathematical signs are no punctuation.
+
     >>> spelling("Digit 1") == spelling("digit_1"), spelling(1) == spelling("1")
     (True, True)
+    >>> spelling("<=50K") == spelling(">50K")
+    False
     """
     text = str(label)
-    letters = "".join(c for c in text.casefold() if c.isalnum())
+    letters = "".join(c for c in text.casefold() if c.isalnum() or category(c) == "Sm")
     return f"-{letters}" if text.startswith("-") else letters or text
 
 
@@ -182,7 +187,9 @@ def meant_as_one(group: Sequence[Label], rarest: Label, origin: str) -> str:
     return f"{names} may be meant as one class; {rare} comes from {origin}."
 
 
-def warn_of_variants(known: Iterable[Label], new: Iterable[Label], origin: str) -> None:
+def warn_of_variants(
+    known: Iterable[Label], new: Iterable[Label], origin: str, stacklevel: int = 3
+) -> None:
     """Warn where new labels may be meant as others, with a sentence for the first five groups."""
     held = set(known)
     added = set(new) - held
@@ -192,7 +199,7 @@ def warn_of_variants(known: Iterable[Label], new: Iterable[Label], origin: str) 
         if rarest is not None:
             found.append(meant_as_one(group, rarest, origin))
     if found:
-        warnings.warn(" ".join(found[:5]), stacklevel=3)
+        warnings.warn(" ".join(found[:5]), stacklevel=stacklevel)
 
 
 def recode(

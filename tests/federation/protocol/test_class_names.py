@@ -26,6 +26,7 @@ CLOSED = replace(OFFER, classes=(0, 1, 2))
         (["Cat", "cat", " CAT "], [("Cat", "cat", " CAT ")]),
         (["basal cell", "basal_cell", "basal-cell", "basal  cell"], 1),
         (["cat", "cats", "dog", 1, -1, "1.5", "?", "!"], []),
+        (["<=50K", ">50K", "50K", "≤ 50 K", "c", "c++", "+", "-"], []),
         (["a" * 200, "9" * 30, "²", "x" + "9" * 30], []),
         ([1, "digit 1", "digit 01", 10, "type 2"], [(1, "digit 1", "digit 01")]),
     ],
