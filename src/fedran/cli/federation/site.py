@@ -35,7 +35,8 @@ def repeat(
         typer.echo(f"this site takes part in one more sum of {task}, with any sites;")
         typer.echo("whoever has seen both sums knows the difference between them")
         return
-    typer.echo(f"this site tries again to add its rows of {task}, when the server asks next")
+    typer.echo(f"this site tries again to add its rows of {task}, when the server's owner runs")
+    typer.echo(f"`fedran federation task` for {task} again")
     for members in earlier:
         typer.echo(f"its rows may be in a sum of {', '.join(members)} already")
     if earlier:
