@@ -43,7 +43,7 @@ def test_the_server_shows_cohorts_and_who_waits(late):
     assert (waiting.task, waiting.stage, waiting.answered) == ("may", "advertise", late.names[3:])
     (task,) = status.tasks
     assert (task.uploads, sorted(task.answered), task.missing) == (3, late.names[:3], [])
-    assert format_uploads(task) == "3 of 5, site-4, site-5 wait for others"
+    assert format_uploads(task) == "3 of 5, waiting for others: site-4, site-5"
     (member,) = [site for site in status.sites if site.client == "site-1"]
     assert (member.uploads, member.bytes, member.rows) == (1, None, None)
     shown = printed(print_status, status)
@@ -64,11 +64,11 @@ def test_a_site_that_cannot_add_its_rows_is_named_and_not_those_that_wait_for_it
     federation.put("site-2", "may", X, [*y[:-1], 9])
     assert federation.run("may") == "short"
     status = Reader(federation.server).read()
-    told = "0 of 3, site-2 failed, site-1, site-3 wait for others"
+    told = "0 of 3, site-2 failed, waiting for others: site-1, site-3"
     assert format_uploads(status.tasks[0]) == told
     shown = printed(print_status, status)
     assert "2 of 3 sites that are needed wait: site-1, site-3; refused by site-2" in shown
-    assert "task may: short, 0 uploads in, site-1, site-3 wait for others" in caplog.text
+    assert "task may: short, 0 uploads in, waiting for others: site-1, site-3" in caplog.text
 
 
 def test_after_a_sum_is_forgotten_its_members_are_missing(late):

@@ -323,7 +323,7 @@ class Round:
         if state != "open" and (absent := [c for c in missing if c not in waiting]):
             told.append(f"missing {', '.join(absent[:10])}")
         if state != "open" and waiting:
-            told.append(f"{', '.join(waiting[:10])} wait for others")
+            told.append(f"waiting for others: {', '.join(waiting[:10])}")
         log.info("task %s: %s, %s", task, state, ", ".join(told))
         with self.store.tolerating_a_full_disk(f"state of task {task}"):
             self.store.database.set_task(

@@ -87,8 +87,8 @@ def format_uploads(task: TaskStatus) -> str:
         parts.append(f"{shortened(task.failed, 5)} failed")
     if len(task.declined) > len(task.failed):
         parts.append(f"{len(task.declined) - len(task.failed)} had nothing to send")
-    if task.waiting:
-        parts.append(f"{shortened(task.waiting, 5)} wait for others")
     if task.missing:
         parts.append(f"missing {shortened(task.missing, 5)}")
+    if task.waiting:
+        parts.append(f"waiting for others: {shortened(task.waiting, 5)}")
     return ", ".join(parts)
