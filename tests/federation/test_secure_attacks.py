@@ -106,6 +106,7 @@ def files(fed, site):
     return SumFiles(fed.site(site).folder / "state")
 
 
+@pytest.mark.filterwarnings("ignore:.*equals that of:UserWarning")  # all tasks have the same rows
 def test_real_sites_refuse_every_attack_and_an_honest_server_then_gets_all_sums(tmp_path):
     settings = {"out_features": 32, "catch_up": 0}
     attacked, honest = tmp_path / "attacked", tmp_path / "honest"
