@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import warnings
 from contextlib import closing
 from pathlib import Path
 
@@ -45,6 +46,8 @@ from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.status.reader import Reader
 from speed import CLASSES, D, M, features
+
+warnings.filterwarnings("ignore", "the message of .* equals that of")  # few are made, many sent
 
 ROOT = Path(__file__).resolve().parent.parent
 RANK, ROWS, MIB = 256, 2000, 2**20

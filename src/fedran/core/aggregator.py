@@ -107,6 +107,7 @@ class Aggregator:
         else:
             self._sum = TruncatedSum(self.out_features, server_rank, order, dtype, device)
         self._absorbed: dict[Key, str] = {}
+        self._digests: set[str] = set()
         self._calibration: Calibration | None = None
         self._map: RandomFeatures | None = None
         self.lock = threading.RLock()
@@ -160,11 +161,11 @@ class Aggregator:
             if not self.check(message, client=client, task=task):
                 return False
             digest = message.content_digest()
-            twice = [f"{c}, task {t}" for (c, t), d in self._absorbed.items() if d == digest]
-            if twice and message.accounts.n_rows:
+            if digest in self._digests and message.accounts.n_rows:
+                other, earlier = next(key for key, d in self._absorbed.items() if d == digest)
                 warnings.warn(
-                    f"the message of {client}, task {task} equals that of {twice[0]}; its rows "
-                    "now count twice, so leave one of them out if this is the same upload",
+                    f"the message of {client}, task {task} equals that of {other}, task {earlier}; "
+                    "its rows now count twice, so leave one of them out if this is the same upload",
                     stacklevel=2,
                 )
             warn_of_variants(self.classes, message.classes, client)
@@ -176,6 +177,7 @@ class Aggregator:
             if self.fingerprint is None:
                 self.fingerprint = message.fingerprint
             self._absorbed[client, task] = digest
+            self._digests.add(digest)
             return True
 
     def check(self, message: Summary | Mixture, *, client: str, task: str) -> bool:
@@ -332,6 +334,7 @@ class Aggregator:
         """Replace the state. The aggregator must be new and have the same parameters."""
         self._sum.restore(state.values, state.arrays)
         self._absorbed = dict(state.absorbed)
+        self._digests = set(self._absorbed.values())
         self._calibration = state.calibration
 
     def __getstate__(self) -> dict[str, Any]:
