@@ -45,6 +45,8 @@ class Dataset:
     """Whether the features are declared never negative; None: nothing is declared."""
     note: str = ""
     """What a user must be told before the rows are used."""
+    columns: tuple[str, ...] = ()
+    """Names of the features, of a table with a header."""
 
     def __post_init__(self) -> None:
         for part in ("train", "test"):

@@ -108,6 +108,7 @@ def read_feature_file(
         seconds_per_row=None if np.isnan(seconds) else float(seconds),
         nonnegative=nonnegative,
         note=note,
+        columns=columns,
     )
 
 

@@ -59,7 +59,11 @@ def test_a_dry_run_names_what_is_already_done(config, tmp_path, capsys):
     config()
     assert main(["c.toml", "--set", "methods=fedncm", "--out", str(tmp_path)]) == 0
     capsys.readouterr()
+    file = tmp_path / "c.jsonl"
+    cut = file.read_text() + '{"half": '
+    file.write_text(cut)
     assert main(["c.toml", "--dry-run", "--out", str(tmp_path)]) == 0
+    assert file.read_text() == cut  # perhaps another process writes this line just now
     lines = capsys.readouterr().out.splitlines()
     done = [line for line in lines if line.endswith(": already done")]
     assert done == [line for line in lines if line.startswith("FedNCM")]

@@ -247,14 +247,18 @@ def read_results(paths: Iterable[Path]) -> list[Result]:
     return list(found.values())
 
 
-def finished(file: Path) -> dict[str, Result]:
-    """Results in the file by run id. A last line that a crash has cut off is removed."""
+def finished(file: Path, repair: bool = True) -> dict[str, Result]:
+    """Results in the file by run id, without a last line that a crash has cut off.
+
+    With ``repair`` that line is also removed from the file.
+    """
     if not file.exists():
         return {}
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
-        write_atomically(file, "".join(lines).encode())
+        if repair:
+            write_atomically(file, "".join(lines).encode())
     found = _parse(file, lines, advice="; move the file away to start anew")
     return {result.run_id: result for result in found}
 

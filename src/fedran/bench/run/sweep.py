@@ -142,14 +142,13 @@ def list_runs(
     """
     planned, lines = [], []
     notes: dict[str, None] = {}
-    known = finished(_results_file(experiment, out))
+    known = finished(_results_file(experiment, out), repair=False)
     for job in jobs(experiment, device):
         try:
             prepared = job.prepare()
             notes[prepared.dataset.note] = None
             planned.append(PlannedJob(job))
-            found = known.get(prepared.run_id)
-            done = found is not None and _complete(found, prepared)
+            done = _complete(known.get(prepared.run_id), prepared)
             lines.append(planned[-1].name + (": already done" if done else ""))
         except Exception as error:
             planned.append(PlannedJob(job, problem=one_line(error)))
@@ -174,7 +173,7 @@ def _plan(
             prepared = job.prepare()
             notes[prepared.dataset.note] = None
             name = prepared.run_id
-            if name in planned or (name in known and _complete(known[name], prepared)):
+            if name in planned or _complete(known.get(name), prepared):
                 skipped += 1
                 if name in known and known[name].study != prepared.study:
                     known[name] = replace(known[name], study=prepared.study)
@@ -203,8 +202,10 @@ def _require_one(planned: Sequence[PlannedJob]) -> None:
         raise ValueError(planned[0].problem)  # the others usually have the same reason
 
 
-def _complete(result: Result, prepared: PreparedJob) -> bool:
-    """Whether a result of the same run also holds everything that is to be measured now."""
+def _complete(result: Result | None, prepared: PreparedJob) -> bool:
+    """Whether there is a result of the run that holds everything that is to be measured now."""
+    if result is None:
+        return False
     has_gram = getattr(type(prepared.method), "gram", None) is not BaseMethod.gram
     gram = not (prepared.gram_error and has_gram) or result.tasks[0].gram_error is not None
     timed = prepared.seconds_per_row is not None and prepared.method.input == "features"

@@ -16,7 +16,7 @@ from fedran.core.ids import check_id
 from fedran.core.labels import Label, ordered
 from fedran.data.catalogue import digits
 from fedran.data.feature_file import read_feature_file
-from fedran.data.rows import LABEL, is_table, read_rows
+from fedran.data.rows import LABEL
 from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment, add_site
 from fedran.federation.ops.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.identity import SiteKey
@@ -77,8 +77,7 @@ class DeclaredFeatures:
     def of_file(cls, path: Path, label: str = LABEL) -> DeclaredFeatures:
         """As the feature file says, which `fedran features` wrote, or as the table is."""
         data = read_feature_file(path, label=label)
-        columns = read_rows(path, label).columns if is_table(path) else ()
-        names = columns if len(columns) <= MAX_COLUMNS else ()
+        names = data.columns if len(data.columns) <= MAX_COLUMNS else ()
         return cls(data.X_train.shape[1], data.feature_kind, dict(data.source) or "", names, label)
 
     @classmethod
