@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import to_numpy
-from fedran.core.errors import MissingExtra, Refused
+from fedran.core.errors import MissingExtra
 from fedran.core.features import RandomFeatures
-from fedran.core.fingerprint import columns_hash, require_same, require_scaler
+from fedran.core.fingerprint import require_columns, require_same, require_scaler
 from fedran.core.head import Head
 
 if TYPE_CHECKING:
@@ -77,10 +77,7 @@ def _check_scaler(head: Head, scaler: FederatedScaler | None) -> None:
     """Refuse another scaler than that of the head, or one with its columns in another order."""
     require_scaler(head.fingerprint, scaler.fingerprint_ if scaler is not None else None)
     names = list(getattr(scaler, "feature_names_in_", ()))
-    columns = head.fingerprint.fields.get("columns") if head.fingerprint else None
-    if names and columns not in (None, columns_hash(names)):
-        got = f"others, or another order, from {names[0]!r}"
-        raise Refused("scaler", "the columns of the head in their order", got)
+    require_columns(head.fingerprint, names, "scaler")
 
 
 def _prepare(phi: RandomFeatures) -> torch.nn.Module:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import fedran
 from fedran.core.errors import Refused, printable
-from fedran.core.fingerprint import Fingerprint, columns_hash, require_scaler
+from fedran.core.fingerprint import Fingerprint, columns_hash, require_columns, require_scaler
 from fedran.core.labels import label_array
 from fedran.data.arrays import open_arrays
 from fedran.data.rows import LABEL, Table, column_order, is_table, read_table
@@ -135,21 +135,18 @@ def ordered_features(
 
     The offer says what the order of the head is, else the scaler.
     """
-    needed, whose = head.fields.get("columns"), "the scaler"
+    whose = "the scaler"
     columns = tuple(getattr(scaler, "feature_names_in_", ()))
     if offer is not None:
         from fedran.federation.protocol.messages import Offer
 
         listed = Offer.load(offer).columns
-        if (columns_hash(listed) if listed else None) != needed:
+        if (columns_hash(listed) if listed else None) != head.fields.get("columns"):
             raise Refused(str(offer), "the columns of the head", "others, or no names")
         if listed:
             columns, whose = listed, "the federation"
     order = column_order(table.columns, columns, path.name, whose)
-    names = columns or table.columns
-    if needed is not None and names and columns_hash(names) != needed:
-        got = f"others, or another order, from {printable(names[0], 60)!r}"
-        raise Refused(path.name, "the columns of the head in their order", got, ORDER)
+    require_columns(head, columns or table.columns, path.name, ORDER)
     return table.X if order is None else table.X[:, order], columns
 
 

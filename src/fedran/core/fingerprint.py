@@ -113,6 +113,16 @@ def columns_hash(columns: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(list(columns)).encode()).hexdigest()
 
 
+def require_columns(
+    head: Fingerprint | None, columns: Sequence[str], field: str, hint: str = ""
+) -> None:
+    """Refuse columns that have names, other than those of the head's fingerprint in their order."""
+    needed = head.fields.get("columns") if head is not None else None
+    if columns and needed not in (None, columns_hash(columns)):
+        got = f"others, or another order, from {printable(columns[0], 60)!r}"
+        raise Refused(field, "the columns of the head in their order", got, hint)
+
+
 def _check_field(name: object, value: object) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Refused("fingerprint", "field names of 1 to 64 letters, digits, '_', '.', '-'", name)
