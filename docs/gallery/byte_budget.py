@@ -33,7 +33,7 @@ p = fedran.plan(
     in_features=64,
     n_rows=240,
 )
-print("more accurate within the budget:", p.message)
+print("message:", p.message)
 print(f"a summary: rank {p.rank}, {p.upload} bytes")
 print(
     f"a mixture: groups of {p.group_size} rows, about {p.mixture_upload} bytes"

@@ -23,6 +23,9 @@ def test_plan_says_first_that_the_rows_are_smaller(cli):
     _, out, _ = cli("plan", "--budget", "40KB", *sizes, "60")
     first = "Your rows are smaller than this summary: 7.0 KiB in float32, not 18.6 KiB; "
     assert out.startswith(f"{first}the mixture takes 1.6 KiB.\n")
+    assert "58  all that these rows have" in out
+    assert "summary  the rank is at least a sixteenth of the rows" in out
+    assert "accurate" not in out
     _, out, _ = cli("plan", "--rank", "58", *sizes, "60")
     assert out.startswith(f"{first}--budget 7200 keeps the message below.\n")
     _, out, _ = cli("plan", "--budget", "40KB", *sizes, "600")
@@ -37,6 +40,7 @@ def test_plan_recommends_a_mixture_for_a_small_budget(cli):
     assert found["mixture_upload"] <= 150_000
     code, out, _ = cli("plan", "--budget", "150kB", *sizes)
     assert code == 0
+    assert "mixture  the rank is below a sixteenth of the rows" in out
     assert "group size" in out
     code, out, _ = cli("plan", "--budget", "2MB", *sizes, "--json")
     assert json.loads(out)["message"] == "summary"

@@ -84,8 +84,11 @@ def plan(
             f"{human_bytes(size)}; {remedy}.\n"
         )
     exactness = "estimate" if p.precision == "mixed" else "exact up to the labels"
+    limit = "the largest that fits" if p.budget is not None else "as given"
+    if p.budget is not None and rows is not None and p.rank == rows - classes:
+        limit = "all that these rows have"
     lines = [
-        ("rank", str(p.rank), "the largest that fits" if p.budget is not None else "as given"),
+        ("rank", str(p.rank), limit),
         ("summary", human_bytes(p.upload), f"{p.precision}, {exactness}"),
         ("download", human_bytes(p.download), "the head in float16"),
         ("paper's rank", str(p.paper_rank), "for the same bytes, 8 bytes per value"),
@@ -93,7 +96,8 @@ def plan(
         ("exact Gram", human_bytes(p.gram_upload), "packed, float32"),
     ]
     if p.group_size is not None and p.mixture_upload is not None:
-        lines[:0] = [("message", p.message, "the more accurate one within the budget")]
+        rule = "at least" if p.message == "summary" else "below"
+        lines[:0] = [("message", p.message, f"the rank is {rule} a sixteenth of the rows")]
         lines[3:3] = [
             ("group size", str(p.group_size), "rows per group, the smallest that fits"),
             ("mixture", human_bytes(p.mixture_upload), "for any M, estimate"),

@@ -12,8 +12,8 @@ from fedran.wire.sizes import head_bytes, mixture_bytes, paper_upload_values, up
 from fedran.wire.summary_codec import check_precision
 
 MIXTURE_WORTH = 1 / 16
-"""A mixture of small groups is as accurate as a summary of this rank per row, at the same width M
-(docs/explanation/mathematics.md). A larger rank is better, a smaller one is worse."""
+"""A mixture of small groups was as accurate as a summary of this rank per row, at the same width M,
+with the features of a network (docs/explanation/mathematics.md). Other features may differ."""
 LEAST_GROUP_SIZE = 5
 """Groups below this size take more bytes and are hardly more accurate."""
 
@@ -29,7 +29,7 @@ class Plan:
     budget: int | None
     """The given budget; None if the rank was given."""
     message: Literal["summary", "mixture"]
-    """The message that is more accurate within the budget."""
+    """By rule of thumb: a mixture if one fits and ``rank`` is below a sixteenth of the rows."""
     rank: int
     """The given rank, or the largest that fits. 0: no column fits beside the class sums, or every
     class has one row only."""
@@ -132,14 +132,14 @@ def plan(
     mixture = None
     if budget_bytes is not None and in_features is not None and n_rows is not None:
         mixture = _smallest_groups(budget_bytes, in_features, n_rows, C, min_group, bits)
-    better = mixture is not None and chosen < MIXTURE_WORTH * (n_rows or 0)
+    small_rank = chosen < MIXTURE_WORTH * (n_rows or 0)
     return Plan(
         out_features=M,
         n_classes=C,
         precision=precision,
         bits=bits,
         budget=budget_bytes,
-        message="mixture" if better or (mixture and chosen == 0) else "summary",
+        message="mixture" if mixture and small_rank else "summary",
         rank=chosen,
         upload=upload,
         group_size=None if mixture is None else mixture[0],
