@@ -267,6 +267,11 @@ def test_only_an_open_task_can_be_closed(place, capsys):
 
 def test_a_second_task_at_the_same_time_is_an_error(place, answering):
     link = answering()
-    with locked(place.state, task="may"), pytest.raises(TaskInProgress, match="task may is open"):
+    book(place).set_task("may")
+    close = "task may is open; .*; `fedran federation close` ends"
+    with locked(place.state, task="may"), pytest.raises(TaskInProgress, match=close):
+        run_task(place, "june", say=print)
+    other = "^rebuild is under way; start june when it has ended$"  # `close` does not end it
+    with locked(place.state, task="rebuild"), pytest.raises(TaskInProgress, match=other):
         run_task(place, "june", say=print)
     assert not link.started

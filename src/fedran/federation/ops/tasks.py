@@ -103,9 +103,11 @@ def run_task(
         )
     require_budget(paths, task)
     ValidationSet.load(paths.folder, settings)
-    other = (lock_holder(paths.state) or {}).get("task")
+    other, is_open = _under_way(paths)
     if other:
-        raise TaskInProgress(f"task {other} is open; start {task} when it has ended{HOW_TO_CLOSE}")
+        what = f"task {other} is open" if is_open else f"{other} is under way"
+        hint = HOW_TO_CLOSE if is_open else ""
+        raise TaskInProgress(f"{what}; start {task} when it has ended{hint}")
     if classes:
         open_classes(paths, task, classes)
     for remaining in reversed(range(MAX_RUNS)):
@@ -123,15 +125,25 @@ def run_task(
 
 def close_task(paths: ServerPaths) -> str:
     """Let the open task end with the uploads that have arrived; returns its id."""
-    task = (lock_holder(paths.state) or {}).get("task")
-    if not task:
-        raise NoOpenTask(f"{paths.folder}: no task is open")
+    task, is_open = _under_way(paths)
+    if not is_open:
+        what = f"; {task} is under way" if task else ""
+        raise NoOpenTask(f"{paths.folder}: no task is open{what}")
     with closing(Database(paths.state)) as database:
-        # The lock is also held by other commands, and by a run that has not opened its task yet.
-        if not any(known.task == task and known.state == "open" for known in database.tasks()):
-            raise NoOpenTask(f"{paths.folder}: no task is open; {task} is under way")
         database.set_fact(CLOSED, task)
-    return str(task)
+    return task
+
+
+def _under_way(paths: ServerPaths) -> tuple[str, bool]:
+    """The task or command that uses the server's state ("": none); whether it is an open task.
+
+    The lock is also held by other commands, and by a run that has not opened its task yet.
+    """
+    name = str((lock_holder(paths.state) or {}).get("task", ""))
+    if not name:
+        return "", False
+    with closing(Database(paths.state)) as database:
+        return name, any(t.task == name and t.state == "open" for t in database.tasks())
 
 
 def open_classes(paths: ServerPaths, task: str, classes: Sequence[Label]) -> None:
