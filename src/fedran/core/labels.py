@@ -140,15 +140,16 @@ def require_labels(y: Any) -> None:
 def spelling(label: Label) -> str:
     """What labels have in common that differ in type, case, spaces or punctuation.
 
-    Mathematical signs are no punctuation.
+    Mathematical signs are no punctuation, and what separates two digits counts.
 
-    >>> spelling("Digit 1") == spelling("digit_1"), spelling(1) == spelling("1")
+    >>> spelling("Digit 1") == spelling("digit_1"), spelling(1) == spelling("1.0")
     (True, True)
-    >>> spelling("<=50K") == spelling(">50K")
-    False
+    >>> spelling("<=50K") == spelling(">50K"), spelling("1.0") == spelling("10")
+    (False, False)
     """
-    text = str(label)
-    letters = "".join(c for c in text.casefold() if c.isalnum() or category(c) == "Sm")
+    text = re.sub(r"^(-?[0-9]+)\.0+$", r"\1", str(label).strip())
+    words = "".join(c if c.isalnum() or category(c) == "Sm" else " " for c in text.casefold())
+    letters = re.sub(r"(?<!\d) | (?!\d)", "", " ".join(words.split()))
     return f"-{letters}" if text.startswith("-") else letters or text
 
 
