@@ -15,6 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedran.core.errors import shortened
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
@@ -22,6 +23,7 @@ from fedran.federation.protocol.identity import (
     SUM,
     Statement,
     UploadId,
+    base_task,
 )
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.server.schema import (
@@ -123,6 +125,21 @@ class Database(SqliteFile):
         """
         columns = "client, task, bytes, rows, digest, classes, members"
         return self.query(f"SELECT {columns} FROM uploads ORDER BY number")  # noqa: S608
+
+    def equal_uploads(self) -> list[str]:
+        """One sentence if messages equal earlier ones. They may be copies, and all count."""
+        first, found = dict[str, str](), list[str]()
+        query = "SELECT client, task, digest FROM uploads WHERE rows > 0 ORDER BY number"
+        for client, task, digest in self.query(query):
+            earlier = first.setdefault(digest, f"{client}, {base_task(task)}")
+            if earlier != f"{client}, {base_task(task)}":
+                found.append(f"{client}, {base_task(task)} (as {earlier})")
+        if not found:
+            return []
+        return [
+            "Messages that equal an earlier one, whose rows count twice: "
+            f"{shortened(found, 5)}; `fedran federation forget` removes one."
+        ]
 
     def count(self) -> int:
         """Number of accepted uploads."""

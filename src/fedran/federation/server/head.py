@@ -68,12 +68,12 @@ def _record(
     blob: bytes,
     seconds: float,
 ) -> None:
-    """Log a head that goes into service with warnings about its classes, and note it for good."""
+    """Log a head that goes into service with warnings about uploads, and note it for good."""
     by_site: dict[str, dict[Label, None]] = {}
     for upload in store.database.uploads():
         labels = dict.fromkeys(label for label, _ in upload.classes)
         by_site.setdefault(upload.client, {}).update(labels)
-    for warning in class_warnings(by_site):
+    for warning in (*class_warnings(by_site), *store.database.equal_uploads()):
         log.warning("%s", warning)
     accuracy = validation.accuracy(head) if validation else None
     shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"

@@ -77,6 +77,7 @@ class Reader:
             _site(stored, connections, client, client in members)
             for client in sorted(members | uploaded)
         ]
+        notes += stored.equal
         notes += class_warnings({s.client: [c for c, _ in s.classes] for s in sites if s.classes})
         return Status(
             at=now,

@@ -75,6 +75,8 @@ class Stored:
     problems: list[Event] = field(default_factory=list)
     accepted: set[str] = field(default_factory=set)
     """Digests of accepted uploads."""
+    equal: list[str] = field(default_factory=list)
+    """What the owner is told about messages that equal one another."""
 
     @classmethod
     def read(cls, database: Database) -> Stored:
@@ -99,6 +101,7 @@ class Stored:
             totals = found.by_site[client].classes
             for label, n in json.loads(classes):
                 totals[label] += n
+        found.equal = database.equal_uploads()
         for tombstone in database.tombstones():  # nothing is expected from their sites any more
             if not is_cohort(tombstone.client):  # its members may make another sum
                 of_task = found.by_task[base_task(tombstone.task)]
