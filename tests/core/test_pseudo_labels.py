@@ -78,13 +78,21 @@ def test_the_expected_share_of_wrong_labels_comes_from_labelled_rows_left_out(si
         lead = top[-1] - top[-2] if len(classes) > 1 else scores[0] - 0.3
         sure = sure and abs(lead - margin) > 1e-6
         if lead > margin:
-            wrong.append(classes[int(np.argmax(scores))] != labels[i])
+            found = classes[int(np.argmax(scores))]
+            wrong.append(found != labels[i] or labels.count(labels[i]) == 1)
     for X in (H, torch.as_tensor(H)):
         result = margin_labels(X, y, margin)
         if sure:
             expected = np.mean(wrong) if wrong else np.nan
             np.testing.assert_allclose(result.expected_wrong, expected)
             assert ("expected to be wrong" in result.reason) == bool(wrong)
+
+
+def test_a_row_that_is_alone_in_its_class_is_expected_to_be_wrong():
+    """The other class has a negative score, but nobody knows the class of the row."""
+    H = np.array([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0], [1.0, 0.2]])
+    result = margin_labels(H, ["a", "a", "b", None])
+    np.testing.assert_allclose(result.expected_wrong, 1 / 3)
 
 
 @quick

@@ -137,13 +137,17 @@ def _ridge_margins(
 
 
 def _expected_wrong(rows: _Rows, margin: float) -> float:
-    """The share of wrong labels among the labelled rows that the rule accepts when left out."""
+    """The share of wrong labels among the labelled rows that the rule accepts when left out.
+
+    Without a row that is alone in its class, that class is unknown, so the label is wrong.
+    """
     _, K, targets = _dual_ridge(rows, rows.codes)
     xp = namespace(K)
     inverse = xp.linalg.inv(K)
     left_out = targets - (inverse @ targets) / xp.linalg.diagonal(inverse)[:, None]
     best, lead = _best_and_lead(to_numpy(left_out))
-    wrong = (best != rows.codes[rows.has])[lead > margin]
+    codes = rows.codes[rows.has]
+    wrong = ((best != codes) | (np.bincount(codes)[codes] == 1))[lead > margin]
     return float(np.mean(wrong)) if len(wrong) else math.nan
 
 
