@@ -349,9 +349,9 @@ def main() -> None:
         "",
         "Claims of many rows, of much energy and of energy that was cut are stopped by the checks "
         "of uploads. Flipped labels at up to five times the rows of other sites pass them. The "
-        "gate stops what costs more than its margin of 2 points, also if two of five sites lie. "
-        "Without validation rows nothing stops these. Flips that cost less than the margin "
-        "remain, for example a share that grows slowly over the tasks. "
+        "gate stops a new head that costs more than its margin of 2 points, also if two of five "
+        "sites lie. Without validation rows nothing stops these. Smaller losses pass, and add up "
+        "over the tasks, as the lines of flips with rows x3 and of growing flips show. "
         "`fedran federation influence` names their site if the validation rows show it; 250 rows "
         "resolve about one point.",
     ]

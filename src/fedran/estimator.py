@@ -357,7 +357,10 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self if other == 0 else NotImplemented
 
     def __add__(self, other: object) -> FedRANClassifier:
-        """One model that equals, to rounding, a model fitted on the rows of both."""
+        """One model with the scores, to rounding, of a model fitted on the rows of both.
+
+        Its calibration is that of the two models, until ``calibrate`` is called.
+        """
         if not isinstance(other, FedRANClassifier):
             return NotImplemented
         names = [list(getattr(c, "feature_names_in_", ())) for c in (self, other)]
