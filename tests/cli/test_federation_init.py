@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from fedran.federation.ops import scaffold
 from helpers.one_line_error import refused
 
 
@@ -49,12 +50,18 @@ def test_init_takes_the_kind_from_a_feature_file_or_from_the_option(call, tmp_pa
         assert kind_of(tmp_path / name) == kind
 
 
-def test_init_reads_a_table_with_any_column_of_labels(call, tmp_path):
+def test_init_reads_a_table_once_with_any_column_of_labels(call, tmp_path, monkeypatch):
+    reads, read = [], scaffold.read_feature_file
+    monkeypatch.setattr(
+        scaffold, "read_feature_file", lambda *args, **kw: reads.append(args) or read(*args, **kw)
+    )
     lines = [f"{i},{i % 4},{'ab'[i % 2]}" for i in range(20)]
     (tmp_path / "f.csv").write_text("\n".join(["x,z,kind", *lines]))
     given = ("--sites", 0, "--features", "f.csv", "--privacy", "secure")
     refused(call("init", "t", *given), 'x, z, kind; name the column of labels with --label "kind"')
+    reads.clear()
     code, out, _ = call("init", "t", *given, "--label", "kind")
+    assert len(reads) == 1
     assert (code, "The 2 columns are listed in server.toml." in out) == (0, True)
     settings = tomllib.loads((tmp_path / "t" / "server" / "server.toml").read_text())
     assert (settings["in_features"], settings["classes"]) == (2, ["a", "b"])

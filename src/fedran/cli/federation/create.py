@@ -108,7 +108,6 @@ def init(
     from fedran.federation.ops.scaffold import (
         DeclaredFeatures,
         id_of_folder,
-        labels_of_file,
         make_federation,
         parse_labels,
     )
@@ -127,9 +126,6 @@ def init(
         if declared is None:
             raise ValueError("--kind is for the sites' own features: name them with --in-features")
         declared = replace(declared, kind=kind)
-    labels = parse_labels(classes) if classes else ()
-    if features is not None and not labels and privacy != "none":
-        labels = labels_of_file(features, label)
     federation = id_of_folder(folder) if federation is None else federation
     made = make_federation(
         folder,
@@ -143,7 +139,7 @@ def init(
         message=message,
         offline_ca=offline_ca,
         privacy=privacy,
-        classes=labels,
+        classes=parse_labels(classes) if classes else (),
         epsilon=epsilon,
     )
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]

@@ -72,13 +72,17 @@ class DeclaredFeatures:
     source: FeatureSource = ""
     columns: tuple[str, ...] = ()
     label_column: str = LABEL
+    labels: tuple[Label, ...] = ()
+    """Those of the file, which secure sums need as the list of classes."""
 
     @classmethod
     def of_file(cls, path: Path, label: str = LABEL) -> DeclaredFeatures:
         """As the feature file says, which `fedran features` wrote, or as the table is."""
         data = read_feature_file(path, label=label)
         names = data.columns if len(data.columns) <= MAX_COLUMNS else ()
-        return cls(data.X_train.shape[1], data.feature_kind, dict(data.source) or "", names, label)
+        labels = ordered(np.unique(data.y_train).tolist())
+        source = dict(data.source) or ""
+        return cls(data.X_train.shape[1], data.feature_kind, source, names, label, labels)
 
     @classmethod
     def of_backbone(cls, spec: str) -> DeclaredFeatures:
@@ -87,6 +91,9 @@ class DeclaredFeatures:
 
         network = load_backbone(spec)
         return cls(network.out_features, kind_for(network.nonnegative), network.source)
+
+
+_SAMPLE = DeclaredFeatures(64, "hellinger", "pixels of digits", labels=tuple(range(10)))
 
 
 def make_federation(
@@ -111,13 +118,13 @@ def make_federation(
     different classes, with 1024 random features. Otherwise ``out_features`` is 8192 by default.
     ``hosts`` are names by which sites on other machines reach the server. ``offline_ca`` is a
     folder for the key of the certificate authority; None: beside the server's certificate.
-    ``classes`` are the labels that may occur; empty: any. Secure sums need them, except for sample
-    data. ``epsilon`` is the budget of every row under differential privacy.
+    ``classes`` are the labels that may occur; empty: any, and for secure sums those of
+    ``features``. ``epsilon`` is the budget of every row under differential privacy.
     """
     if not 0 <= n_sites <= MAX_SITES:
         raise ValueError(f"sites: expected from 0 to {MAX_SITES}, got {n_sites}")
     sample = features is None
-    features = features or DeclaredFeatures(64, "hellinger", "pixels of digits")
+    features = features or _SAMPLE
     if sample and not 1 <= tasks <= 10:
         raise ValueError(f"tasks: expected from 1 to 10 (ten digits), got {tasks}")
     if sample and classes:
@@ -126,8 +133,8 @@ def make_federation(
             "leave out --classes, or name your features with --in-features"
         )
     secure = privacy != "none"
-    if secure and sample:
-        classes = range(10)
+    if secure:
+        classes = classes or features.labels
     least = ServerSettings.min_sites if secure else 1
     if secure and 0 < n_sites < least:
         raise ValueError(f"sites: a secure sum needs at least {least}, got {n_sites}")
@@ -275,11 +282,6 @@ def parse_labels(text: str) -> tuple[Label, ...]:
     """
     parts = [part.strip() for part in text.split(",")]
     return ordered([int(part) if part.isascii() and part.isdecimal() else part for part in parts])
-
-
-def labels_of_file(path: Path, label: str = LABEL) -> tuple[Label, ...]:
-    """The labels of a feature file, or in the column ``label`` of a table."""
-    return ordered(np.unique(read_feature_file(path, label=label).y_train).tolist())
 
 
 def _toml(value: object) -> str:
