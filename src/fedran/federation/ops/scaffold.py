@@ -121,10 +121,13 @@ def make_federation(
     ``classes`` are the labels that may occur; empty: any, and for secure sums those of
     ``features``. ``epsilon`` is the budget of every row under differential privacy.
     """
+    sample, secure = features is None, privacy != "none"
+    features = features or _SAMPLE
+    least = ServerSettings.min_sites if secure else 1
     if not 0 <= n_sites <= MAX_SITES:
         raise ValueError(f"sites: expected from 0 to {MAX_SITES}, got {n_sites}")
-    sample = features is None
-    features = features or _SAMPLE
+    if 0 < n_sites < least:
+        raise ValueError(f"sites: a secure sum needs at least {least}, got {n_sites}")
     if sample and not 1 <= tasks <= 10:
         raise ValueError(f"tasks: expected from 1 to 10 (ten digits), got {tasks}")
     if sample and classes:
@@ -132,12 +135,6 @@ def make_federation(
             "classes are for the sites' own features, and the sample rows have the classes 0 to 9; "
             "leave out --classes, or name your features with --in-features"
         )
-    secure = privacy != "none"
-    if secure:
-        classes = classes or features.labels
-    least = ServerSettings.min_sites if secure else 1
-    if secure and 0 < n_sites < least:
-        raise ValueError(f"sites: a secure sum needs at least {least}, got {n_sites}")
     if out_features is None:
         out_features = 1024 if sample else ServerSettings.out_features
         if privacy == "dp":  # noise grows with the width
@@ -157,30 +154,11 @@ def make_federation(
         validation="validation.npz" if sample else None,
         address=address,
         privacy=privacy,
-        classes=list(classes) or None,
+        classes=list(classes or (features.labels if secure else ())) or None,
         epsilon=epsilon,
     )
     server = make_server(folder / "server", settings, hosts=hosts, offline_ca=offline_ca)
-    sites = []
-    for i in range(n_sites):
-        name = f"site-{i + 1:0{len(str(n_sites))}d}"
-        site = SitePaths(folder / "sites" / name)
-        enrolment = make_site(
-            site.folder,
-            federation=federation,
-            client=name,
-            server=address,
-            ca=server.tls / "ca.crt",
-            privacy=privacy,
-            label_column=features.label_column,
-        )
-        add_site(server, enrolment)
-        sites.append(site)
-    if secure:  # on one machine there is nobody to compare the roster with
-        clients = Roster.load(server.roster).clients
-        for site in sites:
-            pinned = PinnedRoster(site.folder / SiteSettings.state)
-            pinned.pin(clients, roster_fingerprint(clients))
+    sites = _make_sites(folder / "sites", n_sites, server, settings)
     if sample:
         _write_sample(server, sites, tasks)
     return sites
@@ -247,6 +225,32 @@ def make_site(
     enrolment = Enrolment(federation, client, key.public, node)
     enrolment.save(folder / ENROLMENT_FILE)
     return enrolment
+
+
+def _make_sites(
+    folder: Path, n_sites: int, server: ServerPaths, settings: ServerSettings
+) -> list[SitePaths]:
+    """Create sites on the server's machine that are in its roster, and have pinned it."""
+    sites = []
+    for i in range(n_sites):
+        name = f"site-{i + 1:0{len(str(n_sites))}d}"
+        enrolment = make_site(
+            folder / name,
+            federation=settings.federation,
+            client=name,
+            server=settings.address,
+            ca=server.tls / "ca.crt",
+            privacy=settings.privacy,
+            label_column=settings.label_column,
+        )
+        add_site(server, enrolment)
+        sites.append(SitePaths(folder / name))
+    if settings.privacy != "none":  # on one machine there is nobody to compare the roster with
+        clients = Roster.load(server.roster).clients
+        for site in sites:
+            pinned = PinnedRoster(site.folder / SiteSettings.state)
+            pinned.pin(clients, roster_fingerprint(clients))
+    return sites
 
 
 def _write_sample(server: ServerPaths, sites: Sequence[SitePaths], tasks: int) -> None:
