@@ -257,6 +257,10 @@ def test_rows_with_an_empty_label_are_left_out_and_counted(missing, tmp_path):
     assert np.array_equal(found.y_train, y[kept])
     assert (len(found.groups), len(found.y_test)) == (51, 9)
     assert found.note == "h.npz: 9 of 69 rows have no label and are left out"
+    X[gone[1]] = np.nan  # a site would refuse the file too
+    np.savez(tmp_path / "f.npz", X=X, y=holes)
+    with pytest.raises(Refused, match="NaN or infinity in row 7, counted from 0"):
+        read_feature_file(tmp_path / "f.npz")
 
 
 def test_columns_that_hide_the_others_are_named_in_the_note(tmp_path):

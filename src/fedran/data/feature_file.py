@@ -52,6 +52,7 @@ def read_feature_file(
     no test rows: three in ten rows of each class, drawn with a fixed seed, become test rows. So it
     is for a table (.csv, .parquet) with a column ``label``. Rows whose label is missing (empty text
     or NaN) are left out, and ``note`` says how many. It also names columns that hide the others.
+    All rows must be finite, as at a site, which may give such a row a label.
 
     Optional: ``train_groups`` (natural clients; ``groups`` beside ``X``), ``backbone``,
     ``weights``, ``preprocessing``, ``seconds_per_row`` and ``nonnegative`` (whether the backbone
