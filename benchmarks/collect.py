@@ -11,6 +11,7 @@ from fedran.bench.report.figures.accuracy_bytes import overview_svg
 from fedran.bench.report.pages import Page, make_pages
 from fedran.bench.report.tables.table import date_range
 from fedran.bench.results.result import Result
+from fedran.methods.registry import method_class
 from targets import minutes, table, vtab_note
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,11 +91,21 @@ def pages() -> dict[str, str]:
     found = {"results.md": _overview(results, first, others)}
     for page in others:
         header = HEADER.format(title=page.title, about=page.about)
+        if page.slug == "runtime":
+            header += _older_maps(results)
         found[f"results/{page.slug}.md"] = f"{header}\n{markdown_page(page)}\n"
     for name, (title, body) in _benchmarks().items():
         about = BENCHMARKS.get(name, "")
         found[f"results/{name}.md"] = HEADER.format(title=title, about=about) + body
     return found
+
+
+def _older_maps(results: Sequence[Result]) -> str:
+    """The methods that were timed with ReLU features, which was the default for them once."""
+    timed = (r for r in results if r.study == "runtime" and "kind" not in r.params)
+    old = [r.label for r in timed if getattr(method_class(r.key), "kind", "") is None]
+    names = "; ".join(dict.fromkeys(old))
+    return f"\nTimed with ReLU features, unlike FedRAN: {names}.\n" if names else ""
 
 
 def _benchmarks() -> dict[str, tuple[str, str]]:
