@@ -22,7 +22,7 @@ from fedran.federation.server.schema import Charge
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site import secure
 from fedran.federation.site.report import read_site
-from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_site, print_status
 from fedran.federation.status.web import render_sections
@@ -260,6 +260,24 @@ def test_settings_without_a_guarantee_are_an_error(changes, message):
     given = {"in_features": 6, "out_features": 6, "classes": CLASSES, "epsilon": 1.0, **changes}
     with pytest.raises(ValueError, match=message):
         ServerSettings("trial", privacy="dp", **given)
+
+
+@pytest.mark.parametrize("privacy", ["none", "secure"])
+@pytest.mark.parametrize("name", ["epsilon", "total_epsilon", "honest_sites"])
+def test_a_budget_of_a_server_without_noise_is_an_error(privacy, name):
+    given = {"in_features": 6, "classes": CLASSES, "privacy": privacy, name: 2}
+    with pytest.raises(ValueError, match=f'^{name} is for privacy = "dp", .*leave {name} out$'):
+        ServerSettings("trial", **given)
+
+
+@pytest.mark.parametrize("privacy", ["none", "secure"])
+@pytest.mark.parametrize(
+    "limit", [{"max_epsilon": 1.0}, {"max_total_epsilon": 4.0}, {"max_delta": 1e-6}]
+)
+def test_a_budget_of_a_site_that_also_sends_without_noise_is_an_error(privacy, limit):
+    SiteSettings("trial", "site-1", folder="data", privacy="dp", **limit)
+    with pytest.raises(ValueError, match=f'^{next(iter(limit))} is for privacy = "dp"'):
+        SiteSettings("trial", "site-1", folder="data", privacy=privacy, **limit)
 
 
 def test_a_site_adds_up_what_its_rows_spend_and_refuses_more_than_its_own_limit(trial):

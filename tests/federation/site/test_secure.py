@@ -237,7 +237,8 @@ def test_a_site_without_rows_says_so_and_takes_part_later(three):
 @pytest.mark.parametrize(("own", "most"), [(2, 5), (5, 5), (6, 4)])
 def test_the_noise_counts_on_no_site_that_may_know_the_own_one_or_tell_it(three, own, most):
     file = three.folder / "sites" / "site-1" / "site.toml"
-    file.write_text(f"{file.read_text()}min_sites = {own}\nmax_epsilon = 1000.0\n")
+    text = file.read_text().replace('privacy = "secure"', 'privacy = "dp"')
+    file.write_text(f"{text}min_sites = {own}\nmax_epsilon = 1000.0\n")
     asked = {"privacy": "dp", "out_features": D, "epsilon": 1000.0, "min_sites": 6, "max_rows": 200}
     advertise(three, 1, honest_sites=most, **asked)
     if most < 5:

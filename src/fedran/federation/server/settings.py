@@ -179,6 +179,12 @@ class ServerSettings(Settings):
 
     def _check_privacy(self) -> None:
         """Secure sums need a list of classes, summaries, and room for a vector of fixed length."""
+        for name in ("epsilon", "total_epsilon", "honest_sites"):
+            if self.privacy != "dp" and getattr(self, name) is not None:
+                raise ValueError(
+                    f'{name} is for privacy = "dp", and privacy = "{self.privacy}" adds no noise; '
+                    f'set privacy = "dp", or leave {name} out'
+                )
         if self.privacy == "none":
             return
         if self.classes is None or len(self.classes) > MAX_CLASSES:

@@ -110,6 +110,12 @@ class SiteSettings(Settings):
             raise ValueError(f"a site needs either folder or entry, got {got}")
         if self.source is not None:
             check_source(self.source)
+        for name in ("max_epsilon", "max_total_epsilon", "max_delta"):
+            if self.privacy != "dp" and getattr(self, name) != getattr(SiteSettings, name):
+                raise ValueError(
+                    f'{name} is for privacy = "dp", and with privacy = "{self.privacy}" this site '
+                    f'also sends without noise; set privacy = "dp", or leave {name} out'
+                )
 
 
 @dataclass(frozen=True)
