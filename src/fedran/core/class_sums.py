@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedran.core._linalg.arrays import (
     Array,
@@ -74,7 +74,7 @@ class ClassSums:
         return cls((), to_device(np.zeros((out_features, 0)), device), ())
 
     @classmethod
-    def from_rows(cls, H: Any, y: Any) -> ClassSums:
+    def from_rows(cls, H: ArrayLike | Array, y: Any) -> ClassSums:
         """The class sums of rows H (n, M) with labels y; rows without a label are left out."""
         H = as_matrix(H, "H")
         return cls.from_codes(H, *encode_labels(y, int(H.shape[0])))

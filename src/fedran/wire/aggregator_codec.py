@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from fedran.core._linalg.blas import pack_lower, unpack_lower
 from fedran.core.aggregator import Aggregator, AggregatorState
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
-from fedran.core.truncated_sum import Order
 from fedran.wire.container import Container, pack
 from fedran.wire.validation import Header, Limits, plain_calibration
 
@@ -51,7 +50,7 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
     """The aggregator in a verified message, on a torch device or (None) in NumPy."""
     header = message.header
     M = header.integer("out_features", 1, limits.out_features)
-    dtype = cast(Dtype, header.one_of("dtype", "float32", "float64"))
+    dtype: Dtype = header.one_of("dtype", "float32", "float64")
     rank = None if header.get("server_rank") is None else header.integer("server_rank", 1)
     need = message.size
     if "gram" in message.tensors:  # the message holds its lower triangle only
@@ -61,7 +60,7 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
     aggregator = Aggregator(
         M,
         rank,
-        order=cast(Order, header.one_of("order", "flat", "paper")),
+        order=header.one_of("order", "flat", "paper"),
         fingerprint=header.fingerprint("fingerprint"),
         dtype=dtype,
         device=device,

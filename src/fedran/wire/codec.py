@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias, TypeVar, cast, overload
+from typing import TypeAlias, TypeVar, overload
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused, positive_integer
@@ -11,7 +11,7 @@ from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.wire.aggregator_codec import decode_aggregator, encode_aggregator
 from fedran.wire.container import Container, unpack
-from fedran.wire.head_codec import HeadPrecision, decode_head, encode_head
+from fedran.wire.head_codec import decode_head, encode_head
 from fedran.wire.mixture_codec import check_mixture_precision, decode_mixture, encode_mixture
 from fedran.wire.summary_codec import Precision, check_precision, decode_summary, encode_summary
 from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
@@ -93,7 +93,7 @@ def encode(
     if max_bytes is not None:
         raise ValueError("max_bytes applies to summaries and mixtures only")
     if isinstance(obj, Head):
-        return encode_head(obj, cast(HeadPrecision, precision or "float16"))
+        return encode_head(obj, precision or "float16")
     if precision is not None:
         raise ValueError(f"an aggregator is stored exactly: leave out precision={precision!r}")
     return encode_aggregator(obj)
@@ -200,3 +200,11 @@ def decode_container(
     else:
         raise Refused("kind", "summary, mixture, head or aggregator", message.kind)
     return found if device is None else found.to(device)
+
+
+def decode_message(upload: Container, limits: Limits) -> Summary | Mixture:
+    """What a site sends, from a verified container."""
+    found = decode_container(upload, None, limits, None)
+    if not isinstance(found, (Summary, Mixture)):
+        raise Refused("upload", "a summary or a mixture", type(found).__name__)
+    return found

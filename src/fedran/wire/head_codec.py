@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from fedran.core.labels import Label
 from fedran.wire.container import Container, pack
 from fedran.wire.validation import Limits, plain_calibration
 
-HeadPrecision = Literal["float64", "float32", "float16"]
 _DTYPE = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}
 _TENSOR = {"float64": "F64", "float32": "F32", "float16": "F16"}
 
@@ -43,7 +42,7 @@ def classes_fit(classes: Sequence[Label], out_features: int, limits: Limits) -> 
     )
 
 
-def encode_head(head: Head, precision: HeadPrecision) -> bytes:
+def encode_head(head: Head, precision: str) -> bytes:
     """A head as a message. The error of rounding to float16 is added to its bound ``eps_W``."""
     if precision not in _DTYPE:
         raise ValueError(

@@ -9,7 +9,7 @@ import json
 import math
 import sys
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, canonical, sort_key
 
 MIB = 2**20
+Choice = TypeVar("Choice", bound=str)
 _INT64_MAX = 2**63 - 1
 MAX_ROWS, MAX_ENERGY = 2**40, 1e100
 """Largest accounts of one message, so that no sum over messages can overflow."""
@@ -111,12 +112,13 @@ class Header:
             raise Refused(self._name(key), f"text of at most {longest} characters", got)
         return value
 
-    def one_of(self, key: str, *choices: str) -> str:
+    def one_of(self, key: str, *choices: Choice) -> Choice:
         """One of the given strings."""
         value = self.text(key, 32)
-        if value not in choices:
-            raise Refused(self._name(key), f"one of {', '.join(choices)}", value)
-        return value
+        for choice in choices:
+            if choice == value:
+                return choice
+        raise Refused(self._name(key), f"one of {', '.join(choices)}", value)
 
     def items(self, key: str, longest: int) -> list[Any]:
         """A list of at most ``longest`` items."""

@@ -41,12 +41,10 @@ from fedran.federation.server.validation import (
     check_not_forgotten,
     check_parts,
     check_sender,
-    decode_unpacked,
-    decode_upload,
 )
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
-from fedran.wire.codec import encode
+from fedran.wire.codec import decode_message, encode
 from fedran.wire.container import unpack
 from fedran.wire.files import refusals_name_file
 from fedran.wire.plan import plan
@@ -144,7 +142,7 @@ class Edge:
                 {k: s for k, s in self.covered.items() if not revised or s != key},
             )
             upload = unpack(envelope.upload, DEFAULT_LIMITS)
-            message = decode_unpacked(upload, DEFAULT_LIMITS)
+            message = decode_message(upload, DEFAULT_LIMITS)
             if message.fingerprint is None or message.fingerprint.hash != statement.fingerprint:
                 expected = "the fingerprint of the message, as signed"
                 raise Refused("fingerprint", expected, statement.fingerprint)
@@ -242,7 +240,7 @@ class Edge:
         self, name: str, chosen: list[Envelope], budget_bytes: int | None, revision: int = 0
     ) -> tuple[Envelope, bytes]:
         """The signed sum of these uploads, and its bytes."""
-        messages = [decode_upload(e, DEFAULT_LIMITS) for e in chosen]
+        messages = [e.message() for e in chosen]
         proofs = (p for e in chosen for p in (Proof(e.statement, e.signature), *e.proofs))
         envelope = seal(
             _encode_sum(messages, budget_bytes),
@@ -260,7 +258,7 @@ class Edge:
                 f"the sum must have at most {LARGEST_UPLOAD} bytes, got {len(blob)}; "
                 "give a smaller budget in bytes"
             )
-        decode_upload(envelope, DEFAULT_LIMITS)  # a sum that the server would refuse stays here
+        envelope.message()  # a sum that the server would refuse stays here
         return envelope, blob
 
     def not_forwarded(self, task: str) -> list[Envelope]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from fedran.core.features import KINDS, Kind, RandomFeatures
 from fedran.core.fingerprint import Fingerprint, columns_hash
 from fedran.core.ids import check_id
 from fedran.core.labels import MAX_LENGTH, Label
+from fedran.core.mixture import Mixture
+from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import Proof, SiteKey, Statement, UploadId
+from fedran.wire.codec import decode_message
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
 
@@ -103,19 +106,19 @@ class Offer:
             check_id(header.text("task", 64), "task"),
             width,
             header.integer("out_features", 1, MAX_WIDTH),
-            cast(Kind, header.one_of("kind", *KINDS)),
+            header.one_of("kind", *KINDS),
             header.integer("seed", 0, 2**32 - 1),
             check_source(header.get("source")),
             header.integer("budget_bytes", 1024, MAX_BUDGET),
             read_tasks(header, "earlier", MAX_EARLIER),
-            cast(MessageKind, header.one_of("message", *get_args(MessageKind))),
+            header.one_of("message", *get_args(MessageKind)),
             header.integer("group_size", 1, MAX_GROUP_SIZE),
             header.text("epoch", 64),
             read_labels(header, "classes"),
             read_labels(header, "known_classes"),
             header.number("row_energy"),
             protocol,
-            cast(Privacy, header.one_of("privacy", *get_args(Privacy))),
+            header.one_of("privacy", *get_args(Privacy)),
             check_columns(header.items("columns", MAX_COLUMNS), width),
         )
 
@@ -283,6 +286,10 @@ class Envelope:
     """The encoded summary or mixture."""
     proofs: tuple[Proof, ...] = ()
     """For a forwarded sum: what each member signed, in the order of ``statement.members``."""
+
+    def message(self, limits: Limits = DEFAULT_LIMITS) -> Summary | Mixture:
+        """The upload, decoded."""
+        return decode_message(unpack(self.upload, limits), limits)
 
     def to_bytes(self) -> bytes:
         """The bytes that travel and are stored: 600 more than the upload, and 170 per member."""

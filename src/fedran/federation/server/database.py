@@ -40,7 +40,6 @@ from fedran.federation.server.schema import (
     describe_upload,
 )
 from fedran.federation.server.sqlite_file import SqliteFile, StoreDamaged
-from fedran.federation.server.validation import decode_upload
 from fedran.wire.validation import FILE_LIMITS
 
 Entry = TypeVar("Entry", Charge, Run, SolvedHead, Task, Tombstone, Upload, Waiting)
@@ -163,7 +162,7 @@ class Database(SqliteFile):
 
     def message(self, upload: Upload) -> Summary | Mixture:
         """The message of an upload."""
-        return decode_upload(self.opened(upload), FILE_LIMITS)
+        return self.opened(upload).message(FILE_LIMITS)
 
     def _add_envelope(self, blob: bytes) -> str:
         sha256 = hashlib.sha256(blob).hexdigest()

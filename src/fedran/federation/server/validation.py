@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.consistency import check_one_site, check_row_energy
-from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, ordered
 from fedran.core.mixture import Mixture
@@ -23,11 +22,11 @@ from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerSettings
-from fedran.wire.codec import decode_container
+from fedran.wire.codec import decode_message
 from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import classes_fit
 from fedran.wire.summary_codec import rounding_of
-from fedran.wire.validation import DEFAULT_LIMITS, Limits
+from fedran.wire.validation import DEFAULT_LIMITS
 
 
 def check_sender(envelope: Envelope, federation: str, roster: Roster) -> None:
@@ -100,19 +99,6 @@ def check_not_forgotten(statement: Statement, forgotten: Collection[UploadId]) -
         )
 
 
-def decode_upload(envelope: Envelope, limits: Limits) -> Summary | Mixture:
-    """The message in an envelope, of either kind."""
-    return decode_unpacked(unpack(envelope.upload, limits), limits)
-
-
-def decode_unpacked(upload: Container, limits: Limits) -> Summary | Mixture:
-    """The message in a verified container, of either kind."""
-    found = decode_container(upload, None, limits, None)
-    if not isinstance(found, (Summary, Mixture)):
-        raise Refused("upload", "a summary or a mixture", type(found).__name__)
-    return found
-
-
 def check_parts(statement: Statement, message: Summary | Mixture) -> None:
     """Refuse an upload that does not describe one site, or a sum of other sites than it lists.
 
@@ -155,7 +141,7 @@ def check_message(
         expected = f"at most {settings.budget_bytes} bytes, the budget of the offer"
         raise UploadRefused(Code.TOO_LARGE, "upload", expected, size)
     upload = unpack(envelope.upload, settings.limits)
-    message = decode_unpacked(upload, settings.limits)
+    message = decode_message(upload, settings.limits)
     if isinstance(message, Mixture) != (settings.message == "mixture"):
         got = type(message).__name__.lower()
         raise UploadRefused(Code.INVALID, "message", f"a {settings.message}", f"a {got}")

@@ -21,7 +21,6 @@ from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import CONNECTION, HEAD, OUTBOX, SitePaths, newest_head
 from fedran.federation.site.sum_files import FOLDER, SumFiles
-from fedran.wire.codec import decode
 from fedran.wire.files import folder_bytes, read_json_object
 from fedran.wire.validation import FILE_LIMITS
 
@@ -180,9 +179,8 @@ def _tasks(folder: Path) -> list[TaskReport]:
     for path in sorted(folder.glob("*.envelope"), key=lambda p: p.stat().st_mtime):
         receipt = outbox.receipt(path.stem)
         try:
-            message = decode(open_envelope(path.read_bytes(), FILE_LIMITS).upload)
-            pairs = zip(message.classes, map(int, message.counts), strict=True)  # type: ignore[union-attr]
-            classes = [(label, n) for label, n in pairs]
+            message = open_envelope(path.read_bytes(), FILE_LIMITS).message()
+            classes = list(zip(message.classes, map(int, message.counts), strict=True))
         except (OSError, ValueError):
             classes = []
         found.append(

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from fedran.core.condense import condense
 from fedran.core.errors import Refused
 from fedran.core.labels import canonical
-from fedran.core.mixture import Mixture
 from fedran.core.scale import unequal_scales
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
@@ -43,7 +42,7 @@ from fedran.federation.site.source import (
     backbone_loader,
     extract,
 )
-from fedran.wire.codec import decode, encode
+from fedran.wire.codec import encode
 from fedran.wire.plan import plan
 from fedran.wire.validation import FILE_LIMITS
 
@@ -148,8 +147,7 @@ class Site:
     def _note_withheld(self, envelope: Envelope, data: Rows) -> None:
         """Keep beside an upload what it does not contain, for this site's own status."""
         counts = Counter(canonical(label) for label in data.y if label is not None)
-        message = decode(envelope.upload)
-        assert isinstance(message, (Summary, Mixture))
+        message = envelope.message()
         withheld = [(label, n) for label, n in counts.items() if label not in message.classes]
         sent = counts.total() - sum(n for _, n in withheld)
         given = None if self.settings.pseudo_labels == "none" else int(sum(message.counts)) - sent
