@@ -74,6 +74,19 @@ def test_large_and_small_rows_do_not_overflow():
         np.testing.assert_allclose(scores, head.scores(phi(Z)), atol=1e-4)
 
 
+@pytest.mark.parametrize(("kind", "bias"), MAPS)
+@pytest.mark.parametrize(
+    ("names", "none"), [((5, -3, 12), -(2**63)), (("a", "é"), ""), ((1, "a"), "")]
+)
+def test_a_row_that_the_map_refuses_gets_no_label(kind, bias, names, none):
+    Z, _, _, head = solved(kind, bias, names)
+    Z[:3, 1] = np.nan, np.inf, -np.inf
+    Z[3, 1] = -1.0 if kind == "hellinger" else np.nan
+    label, scores = run(fedran.to_onnx(head), Z, "label", "scores")
+    assert np.isnan(scores).any(axis=1).nonzero()[0].tolist() == [0, 1, 2, 3]
+    assert (label == none).nonzero()[0].tolist() == [0, 1, 2, 3]
+
+
 def test_heads_that_cannot_be_exported_say_why(monkeypatch):
     _, _, _phi, head = solved()
     bare = fedran.Head(head.weights, head.classes, head.diagnosis)

@@ -41,6 +41,13 @@ def test_resizing_the_shorter_side_and_cropping_the_centre(height, width):
     assert y.min() > 200
 
 
+def test_mean_and_std_of_pixels_in_0_to_255_are_refused():
+    with pytest.raises(ValueError, match=r"got \(0.5, .*\(58, 57, 57\); divide .* by 255"):
+        imagenet(4, std=(58, 57, 57), mean=(0.5, 0.5, 0.5))
+    with pytest.raises(ValueError, match="from 0 to 1 each"):
+        imagenet(4, mean=(127, 127, 127), std=(1, 1, 1))
+
+
 def test_normalisation_and_the_text_form():
     x = np.full((4, 4, 3), 255, np.uint8)
     p = imagenet(4)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 OPSET, IR_VERSION = 18, 9
 MAX_BYTES = 2**31 - 2**20
 """A protocol buffer holds less than 2 GiB."""
+NO_NUMBER = -(2**63)
+"""The label of a row with NaN scores where labels are numbers: what NumPy makes of NaN."""
 
 
 def to_torch(
@@ -157,7 +159,8 @@ def to_onnx(
     Notes
     -----
     The file has 4 M (d + C) bytes. Values that the feature map refuses are not refused by the
-    model: NaN, and negative values under ``kind="hellinger"``, give NaN scores.
+    model: NaN, and negative values under ``kind="hellinger"``, give NaN scores. The label of such
+    a row is "", or -2^63 where labels are numbers.
 
     Examples
     --------
@@ -220,12 +223,16 @@ def to_onnx(
         normal = node("Mul", [plus_one, constant("half", np.float32(0.5))], "normal_cdf")
         H = node("Mul", [H, normal], "random_features")
     node("MatMul", [H, "weights"], "scores")
-    best = node("ArgMax", ["scores"], "best", axis=1, keepdims=0)
-    numbers = all(isinstance(c, int) for c in head.classes)
-    names = np.array(head.classes) if numbers else np.array([str(c) for c in head.classes])
-    constants["classes"] = names.astype(np.int64 if numbers else object)
-    node("Gather", ["classes", best], "label")
     n, C = "n", len(head.classes)
+    best = node("ArgMax", ["scores"], "best", axis=1, keepdims=0)
+    columns = constant("columns", np.array([1], dtype=np.int64))
+    total = node("ReduceSum", ["scores", columns], "total", keepdims=0)
+    refused = node("IsNaN", [total], "refused")
+    best = node("Where", [refused, constant("no_class", np.int64(C)), best], "best_or_none")
+    numbers = all(isinstance(c, int) for c in head.classes)
+    names = [*head.classes, NO_NUMBER] if numbers else [*map(str, head.classes), ""]
+    constants["classes"] = np.array(names, dtype=np.int64 if numbers else object)
+    node("Gather", ["classes", best], "label")
     kind = TensorProto.INT64 if numbers else TensorProto.STRING
     outputs = [
         helper.make_tensor_value_info("label", kind, [n]),

@@ -112,6 +112,11 @@ class Preprocessing:
 
 def imagenet(size: int, mean: Triple = IMAGENET_MEAN, std: Triple = IMAGENET_STD) -> Preprocessing:
     """Bicubic resizing to (size, size). Mean and std are those of pixels in 0 .. 1."""
+    if not all(0 <= v <= 1 for v in (*mean, *std)):
+        raise ValueError(
+            f"mean and std: expected those of pixels in 0 .. 1, from 0 to 1 each, got {mean} and "
+            f"{std}; divide those of pixels in 0 .. 255 by 255"
+        )
     return Preprocessing((size, size), mean=_of_255(mean), std=_of_255(std))
 
 
