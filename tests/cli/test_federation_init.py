@@ -121,6 +121,13 @@ def test_init_does_not_change_a_folder_with_contents(call, trial, tmp_path):
     assert sorted(p.read_bytes() for p in (tmp_path / "t").rglob("*.key")) == before
 
 
+def test_labels_of_the_command_line_are_numbers_where_those_of_tables_are(call, tmp_path):
+    given = ("--sites", 0, "--in-features", 6, "--classes")
+    assert call("init", "t", *given, '-1, 1, "2", 01, other,')[0] == 0
+    settings = tomllib.loads((tmp_path / "t" / "server" / "server.toml").read_text())
+    assert settings["classes"] == [-1, 1, "01", "2", "other"]
+
+
 def test_a_federation_with_differential_privacy_needs_a_budget(call):
     refused(call("init", "x", "--privacy", "dp"), "needs `epsilon`")
     code, _, err = call("init", "s", "--privacy", "dp", "--epsilon", "3")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from fedran.core.labels import Label
 
 if TYPE_CHECKING:
     from fedran.federation.server.settings import ServerPaths
@@ -41,6 +44,19 @@ def require_agreement(yes: bool) -> None:
     if not typer.confirm("Go on?"):
         typer.echo("nothing was changed")
         raise typer.Exit(1)
+
+
+def parse_label(text: str) -> Label:
+    """A label of the command line: an integer, a text in double quotes, or any other text.
+
+    >>> parse_label("-3"), parse_label('"3"'), parse_label("cat")
+    (-3, '3', 'cat')
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return found if type(found) is int or isinstance(found, str) else text
 
 
 def find_server(folder: Path) -> ServerPaths:

@@ -16,8 +16,10 @@ from fedran.cli.federation.arguments import (
     ServerFolder,
     find_server,
     find_site,
+    parse_label,
 )
 from fedran.core.features import Kind
+from fedran.core.labels import ordered
 from fedran.data.rows import LABEL
 
 
@@ -99,8 +101,9 @@ def init(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="Labels that may occur, separated by commas; whole numbers are numbers. "
-            "Needed for --privacy secure or dp, except with sample data or --features."
+            help="Labels that may occur, separated by commas. A number is an integer label, "
+            "'\"1\"' is text. Needed for --privacy secure or dp, except with sample data or "
+            "--features."
         ),
     ] = None,
 ) -> None:
@@ -109,7 +112,6 @@ def init(
         DeclaredFeatures,
         id_of_folder,
         make_federation,
-        parse_labels,
     )
 
     given = [value for value in (in_features, features, backbone) if value is not None]
@@ -126,6 +128,7 @@ def init(
         if declared is None:
             raise ValueError("--kind is for the sites' own features: name them with --in-features")
         declared = replace(declared, kind=kind)
+    parts = [part.strip() for part in (classes or "").split(",")]
     federation = id_of_folder(folder) if federation is None else federation
     made = make_federation(
         folder,
@@ -139,7 +142,7 @@ def init(
         message=message,
         offline_ca=offline_ca,
         privacy=privacy,
-        classes=parse_labels(classes) if classes else (),
+        classes=ordered(parse_label(part) for part in parts if part),
         epsilon=epsilon,
     )
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]

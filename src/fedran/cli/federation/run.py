@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +16,7 @@ from fedran.cli.federation.arguments import (
     Yes,
     find_server,
     find_site,
+    parse_label,
     require_agreement,
 )
 
@@ -123,19 +123,6 @@ def recharge(
     run(find_server(folder), task, agreed=True)
     typer.echo("sites that have revealed the earlier sum agree with `fedran federation repeat")
     typer.echo(f"--another-sum`; then run `fedran federation task {folder} {task}` again")
-
-
-def parse_label(text: str) -> str | int:
-    """A label of the command line: an integer, a text in double quotes, or any other text.
-
-    >>> parse_label("3"), parse_label('"3"'), parse_label("cat")
-    (3, '3', 'cat')
-    """
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return text
-    return found if type(found) is int or isinstance(found, str) else text
 
 
 def simulate(

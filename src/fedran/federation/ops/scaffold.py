@@ -278,16 +278,6 @@ def id_of_folder(folder: Path) -> str:
         return "trial"
 
 
-def parse_labels(text: str) -> tuple[Label, ...]:
-    """Labels from a command line. Whole numbers are numbers.
-
-    >>> parse_labels("0, 1, other")
-    (0, 1, 'other')
-    """
-    parts = [part.strip() for part in text.split(",")]
-    return ordered([int(part) if part.isascii() and part.isdecimal() else part for part in parts])
-
-
 def _toml(value: object) -> str:
     """Text, a number, or a table of texts in TOML."""
     if isinstance(value, dict):
