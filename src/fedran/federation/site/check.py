@@ -128,9 +128,7 @@ def describe_columns(data: Rows, offer: Offer | None) -> Iterator[Finding]:
     if listed and found:
         yield Finding("note", "The columns are put in the order that the server lists.")
     elif found or (listed and not data.is_images):
-        first, last = (
-            printable(repr(name), 60) for name in ((found or listed)[i] for i in (0, -1))
-        )
+        first, last = (printable(repr((found or listed)[i]), 60) for i in (0, -1))
         if found:
             text = f"The columns are features in the file's order, from {first} to {last}. It must "
             text += "be the same at all sites; `columns` in server.toml makes sure of it."
