@@ -187,8 +187,9 @@ def test_a_mixture_is_planned_where_the_rank_that_fits_is_small(budget, M, d, n,
     if p.group_size is None:
         assert p.message == "summary"
         assert p.mixture_upload is None
-        assert n < 5 or mixture_bytes(d, n, 10, n, min_group) > budget or n <= min_group
+        assert n < 10 * min_group or mixture_bytes(d, n, 10, n, min_group) > budget
         return
+    assert n >= 10 * min_group  # a mixture leaves out smaller classes
     assert p.mixture_upload == mixture_bytes(d, n, 10, p.group_size, min_group) <= budget
     assert (p.message == "mixture") == (p.rank < max(1, MIXTURE_WORTH * n))
     if p.group_size > max(5, min_group + 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -50,11 +51,10 @@ def plan(
     """
     if (budget is None) == (rank is None):
         raise ValueError("give either --budget or --rank")
-    p = fedran.plan(
-        None if budget is None else parse_bytes(budget),
+    planned = partial(
+        fedran.plan,
         out_features=out_features,
         n_classes=classes,
-        rank=rank,
         in_features=in_features,
         n_rows=rows,
         min_group=min_group,
@@ -62,13 +62,15 @@ def plan(
         precision=precision,
         bits=bits,
     )
-    if p.rank == 0 and p.message == "summary":
-        least = fedran.plan(
-            out_features=out_features, n_classes=classes, rank=1, precision=precision, bits=bits
-        )
+    p = planned(None if budget is None else parse_bytes(budget), rank=rank)
+    least = planned(rank=1).upload
+    if not _fits(p, least):
+        advice = "a mixture does not fit either, or would leave out most classes"
+        if in_features is None or rows is None:
+            advice = "with --in-features and --rows, a mixture is considered too"
         raise ValueError(
             f"{budget} is too small: the sums of {classes} classes and one column of "
-            f"{out_features} features take {human_bytes(least.upload)}"
+            f"{out_features} features take {human_bytes(least)}; {advice}"
         )
     if as_json:
         typer.echo(json.dumps(asdict(p), indent=2))
@@ -76,7 +78,9 @@ def plan(
     size = p.mixture_upload if p.message == "mixture" else p.upload
     own = 4 * (in_features or 0) * (rows or 0)
     if size is not None and 0 < own < size:
-        remedy = f"--budget {own} keeps the message below"
+        remedy = "no message fits into that"
+        if _fits(planned(own), least):
+            remedy = f"--budget {own} keeps the message below"
         if p.mixture_upload is not None and p.mixture_upload < own:
             remedy = f"the mixture takes {human_bytes(p.mixture_upload)}"
         typer.echo(
@@ -85,7 +89,7 @@ def plan(
         )
     exactness = "estimate" if p.precision == "mixed" else "exact up to the labels"
     limit = "the largest that fits" if p.budget is not None else "as given"
-    if p.budget is not None and rows is not None and p.rank == rows - classes:
+    if p.budget is not None and rows is not None and p.rank == max(0, rows - classes):
         limit = "all that these rows have"
     lines = [
         ("rank", str(p.rank), limit),
@@ -109,3 +113,8 @@ def plan(
             ("8-bit features", more, "are smaller, but reveal every single row"),
         ]
     Console().print(named_values(lines))
+
+
+def _fits(p: fedran.Plan, least: int) -> bool:
+    """Whether a message of the plan is within its budget. ``least``: a summary of one column."""
+    return p.message == "mixture" or p.rank > 0 or p.budget is None or p.budget >= least

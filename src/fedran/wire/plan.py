@@ -36,7 +36,8 @@ class Plan:
     upload: int
     """Bytes of a summary of that rank, with labels of usual length. An estimate for ``mixed``."""
     group_size: int | None
-    """The smallest group size whose mixture fits. None: none fits, or d or the rows are unknown."""
+    """The smallest group size whose mixture fits. None: none fits, d or the rows are unknown, or a
+    class has fewer than ``min_group`` rows on average, so that a mixture would leave most out."""
     mixture_upload: int | None
     """Bytes of that mixture, an estimate."""
     download: int
@@ -164,11 +165,16 @@ def _largest_rank(budget: int, M: int, C: int, precision: str, bits: float) -> i
 def _smallest_groups(
     budget: int, d: int, n_rows: int, C: int, min_group: int, bits: float
 ) -> tuple[int, int] | None:
-    """The smallest group size whose mixture fits, and its bytes; None if none does."""
+    """The smallest group size whose mixture fits, and its bytes; None if none does.
+
+    A mixture leaves out classes with fewer rows than ``min_group``.
+    """
 
     def need(size: int) -> int:
         return mixture_bytes(d, n_rows, C, size, min_group, bits=bits)
 
+    if n_rows < min_group * C:
+        return None
     sizes = range(max(LEAST_GROUP_SIZE, min_group + 1 if min_group > 1 else 0), n_rows + 1)
     # Bisection: larger groups take fewer bytes.
     found = bisect_left(sizes, True, key=lambda size: need(size) <= budget)
