@@ -10,6 +10,7 @@ from sklearn.pipeline import make_pipeline
 
 import fedran
 from fedran import FedRANClassifier
+from fedran.core.exact_sum import ExactSum
 from helpers.small_model import assert_same_model, model, rows_of_blobs
 
 
@@ -127,3 +128,32 @@ def test_an_empty_string_is_a_class_with_a_warning(kind):
         clf = FedRANClassifier(out_features=16).fit(np.eye(15), kind(y))
     assert told[0].filename == __file__, "the warning points to the caller of fit"
     assert clf.classes_.tolist() == ["", "a", "b"]
+
+
+def test_a_batch_that_was_interrupted_is_not_learned_twice(blobs, monkeypatch):
+    """The model answers as before the batch, but learns nothing more until it is fitted again."""
+    X, y = blobs[:2]
+    clf = model().fit(X[:40], y[:40])
+    before = clf.predict_proba(X)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedran.estimator.BLOCK_BYTES", 1)  # one row per block
+        real, rows = ExactSum.add_factor, []
+
+        def add_factor(self, factor):
+            rows.append(factor)
+            if len(rows) == 5:
+                raise KeyboardInterrupt
+            real(self, factor)
+
+        patch.setattr(ExactSum, "add_factor", add_factor)
+        with pytest.raises(KeyboardInterrupt):
+            clf.partial_fit(X[40:], y[40:])
+        new = model()
+        rows.clear()
+        with pytest.raises(KeyboardInterrupt):
+            new.partial_fit(X[:40], y[:40])
+    np.testing.assert_array_equal(clf.predict_proba(X), before)
+    with pytest.raises(RuntimeError, match="was interrupted"):
+        clf.partial_fit(X[40:], y[40:])
+    for again in (clf.fit(X[:40], y[:40]), new.partial_fit(X[:40], y[:40])):
+        np.testing.assert_array_equal(again.predict_proba(X), before)

@@ -147,7 +147,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight: ArrayLike | None = None,
     ) -> FedRANClassifier:
         """Learn from one more batch. ``classes`` is accepted for compatibility and ignored."""
-        self._learn(X, y, sample_weight, fresh=not hasattr(self, "_learned"))
+        self._learn(X, y, sample_weight, fresh=not hasattr(self, "classes_"))
         return self
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, fresh: bool) -> None:

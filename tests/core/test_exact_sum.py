@@ -9,9 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedran.core import exact_sum
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
+from fedran.core.condense import condense
 from fedran.core.exact_sum import ExactSum
+from fedran.core.features import RandomFeatures
 from fedran.core.labels import encode_labels
 from fedran.core.summarize import summarize
 from helpers.reference import features, federations, onehot, quick, ridge
@@ -130,3 +133,46 @@ def test_an_exact_sum_survives_pickling():
     total = add_all(ExactSum(4), np.eye(4, dtype=np.float32), [0, 1, 0, 1])
     again = pickle.loads(pickle.dumps(total))
     np.testing.assert_array_equal(again.solve().weights, total.solve().weights)
+
+
+def interrupted_at(n, monkeypatch):
+    """Ctrl-C in the n-th addition to a Gram from now on, once."""
+    real, calls = ExactSum.add_factor, []
+
+    def add_factor(self, factor):
+        calls.append(factor)
+        if len(calls) == n:
+            raise KeyboardInterrupt
+        real(self, factor)
+
+    monkeypatch.setattr(ExactSum, "add_factor", add_factor)
+
+
+@pytest.mark.parametrize("kind", ["rows", "mixture"])
+def test_rows_whose_addition_was_interrupted_are_never_counted_twice(kind, monkeypatch):
+    """Half of them are in the sum, so it is refused from then on. Nothing added is no harm."""
+    rng = np.random.default_rng(0)
+    phi = RandomFeatures(4, 32)
+    Z, y = rng.standard_normal((60, 4)), rng.integers(0, 3, 60)
+    mixture = condense(Z, y, phi)
+    monkeypatch.setattr(exact_sum, "BLOCK_BYTES", 20 * 4 * 32)  # several blocks
+
+    def add(total):
+        return total.add_mixture(mixture, phi) if kind == "mixture" else add_all(total, phi(Z), y)
+
+    total = ExactSum(32)
+    with monkeypatch.context() as patch:
+        patch.setattr(RandomFeatures, "project", lambda *_: 1 / 0)
+        if kind == "mixture":
+            with pytest.raises(ZeroDivisionError):
+                add(total)
+    add(total)
+    assert total.accounts.n_rows == 60
+    with monkeypatch.context() as patch:
+        interrupted_at(2, patch)
+        with pytest.raises(KeyboardInterrupt):
+            add(total)
+    reads = [total.solve, total.gram, total.packed_gram, total.state, lambda: total.without([])]
+    for use in [lambda: add(total), lambda: ExactSum(32).add_sum(total), *reads]:
+        with pytest.raises(RuntimeError, match="interrupted; load the last saved state"):
+            use()

@@ -7,7 +7,8 @@ server add packed Grams. All of them solve it in the same way.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
@@ -72,6 +73,9 @@ class ExactSum:
     ['cat', 'dog']
     """
 
+    _partial = False
+    """Whether a part of an addition is in the sum: it is under way, or it was interrupted."""
+
     def __init__(
         self,
         out_features: int,
@@ -111,10 +115,13 @@ class ExactSum:
 
     def add_summary(self, summary: Summary, _task: str | None = None) -> None:
         """Add what a summary describes. The sum is the same whatever the task."""
-        with self._lock:
-            self.add_factor(summary.gram_factor())
+        columns = summary.gram_factor()
+        with self._whole():
+            self._partial = True
+            self.add_factor(columns)
             self.class_sums += summary.sums
             self.accounts += summary.accounts
+            self._partial = False
 
     def add_rows(
         self,
@@ -131,22 +138,24 @@ class ExactSum:
         Gram the class sums are computed in float64 too: where the ridge is small, rounding of B
         outside the range of G would be divided by it.
         """
-        for rows, block in blocks:
-            H = cast(block, "float64") if self.dtype == "float64" else block
-            w, excess = None if weights is None else weights[rows], 0.0
-            sums = ClassSums.from_codes(H, classes, codes[rows], weights=w)
-            if w is not None:
-                H, excess = scale_rows(H, np.sqrt(w)), float(np.sum(w - 1.0))
-            if isinstance(H, np.ndarray):
-                energy = float(np.einsum("ij,ij->i", H, H).sum(dtype=np.float64))
-            else:
-                xp = namespace(H)
-                energy = float(xp.sum(cast(xp.sum(H * H, axis=1), "float64")))
-            with self._lock:
+        with self._whole():
+            for rows, block in blocks:
+                H = cast(block, "float64") if self.dtype == "float64" else block
+                w, excess = None if weights is None else weights[rows], 0.0
+                sums = ClassSums.from_codes(H, classes, codes[rows], weights=w)
+                if w is not None:
+                    H, excess = scale_rows(H, np.sqrt(w)), float(np.sum(w - 1.0))
+                if isinstance(H, np.ndarray):
+                    energy = float(np.einsum("ij,ij->i", H, H).sum(dtype=np.float64))
+                else:
+                    xp = namespace(H)
+                    energy = float(xp.sum(cast(xp.sum(H * H, axis=1), "float64")))
+                self._partial = True
                 self.add_factor(H.T)
                 self.class_sums += sums
                 n = int(H.shape[0])
                 self.accounts += Accounts(n_rows=n, energy=energy, weight_excess=excess)
+            self._partial = False
 
     def add_mixture(self, mixture: Mixture, phi: RandomFeatures) -> None:
         """Add rows drawn from a mixture, mapped by ``phi`` and weighted to the real counts.
@@ -154,7 +163,7 @@ class ExactSum:
         M^2 operations per drawn row, and the memory of one block beside the Gram.
         """
         total, energy = ClassSums.empty(self.out_features, self.device), 0.0
-        with self._lock:
+        with self._whole():
             widest = max(self.out_features, mixture.in_features, 1)
             for draw in mixture.draw(max(1, BLOCK_BYTES // (4 * widest)), self.device):
                 H = to_device(phi.project(draw.rows), self.device, self.dtype)
@@ -162,6 +171,7 @@ class ExactSum:
                 root = xp.astype(like(np.sqrt(draw.weights), H), H.dtype)[:, None]
                 H *= root
                 energy += float(xp.sum(cast(xp.sum(H * H, axis=1), "float64")))
+                self._partial = True
                 self.add_factor(H.T)
                 H *= root
                 sums = sum_by_code(H, draw.codes, len(draw.classes))
@@ -169,24 +179,30 @@ class ExactSum:
             self.class_sums += replace(total, counts=mixture.counts)
             n = mixture.n_rows
             self.accounts += Accounts(n_rows=n, energy=energy, mixture_rows=n)
+            self._partial = False
 
     def add_packed(
         self, packed: Float[NDArray[Any], " packed"], sums: ClassSums, accounts: Accounts
     ) -> None:
         """Add another exact sum that arrived as ``packed_gram()``, class sums and accounts."""
         lower = unpack_lower(packed, self.out_features)
-        with self._lock:
+        with self._whole():
+            self._partial = True
             self._add_gram(lower if self.device is None else symmetric(lower))
             self.class_sums += sums
             self.accounts += accounts
+            self._partial = False
 
     def add_sum(self, other: ExactSum) -> None:
         """Add another exact sum of the same width."""
         first, second = sorted((self, other), key=id)  # one order, so that no two threads wait
-        with first._lock, second._lock:
-            self._add_gram(other._as_gram())
+        with first._whole(), second._whole():
+            theirs = other._as_gram()
+            self._partial = True
+            self._add_gram(theirs)
             self.class_sums += other.class_sums
             self.accounts += other.accounts
+            self._partial = False
 
     def without(self, parts: Iterable[ExactSum]) -> ExactSum:
         """The sum without some of the sums that were added to it, to rounding.
@@ -194,7 +210,7 @@ class ExactSum:
         The Gram is copied. M^2 r operations for a part with r columns.
         """
         rest = ExactSum(self.out_features, self.dtype, self.device, stack=False)
-        with self._lock:
+        with self._whole():
             if self._gram is None:
                 rest.add_factor(self._factor())
             else:
@@ -237,7 +253,7 @@ class ExactSum:
                 "complement='drop' needs a rank-bounded state: Aggregator(..., server_rank=r)"
             )
         ridge = Ridge.parse(ridge)
-        with self._lock:
+        with self._whole():
             sums, accounts = self.class_sums, self.accounts
             lam = ridge.value(accounts)
             if self._gram is None:
@@ -254,7 +270,7 @@ class ExactSum:
     ) -> tuple[Head, Float64[NDArray[Any], " n"]]:
         """The head, and h' (G + lambda I)^-1 h of each row of H, by one factorisation."""
         ridge, rows = Ridge.parse(ridge), to_device(H, self.device)
-        with self._lock:
+        with self._whole():
             sums, accounts = self.class_sums, self.accounts
             lam = ridge.value(accounts)
             solution = solve_gram(self._as_gram(), sums.sums, lam, rows)
@@ -286,17 +302,18 @@ class ExactSum:
 
     def gram(self) -> Float[Array, "M M"]:
         """G, a symmetric (M, M) copy."""
-        with self._lock:
+        with self._whole():
             return gram(self._factor().T) if self._gram is None else symmetric(self._gram)
 
     def packed_gram(self) -> Float[NDArray[Any], " packed"]:
         """The lower triangle of G column by column, (M (M + 1) / 2,)."""
-        with self._lock:
+        with self._whole():
             return pack_lower(self._as_gram())
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Plain values and arrays, for ``restore``. The arrays are not copied."""
-        held = self._factor() if self._gram is None else self._gram
+        with self._whole():
+            held = self._factor() if self._gram is None else self._gram
         labelled, sums = self.class_sums.state()
         values = {"form": self.form, "width": self.width, "accounts": asdict(self.accounts)}
         return values | labelled, {self.form: to_numpy(held), "class_sums": sums}
@@ -312,6 +329,20 @@ class ExactSum:
         else:
             full = array if self.device is None else symmetric(to_numpy(array))
             self._gram = to_device(full, self.device, self.dtype)
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Hold the lock. RuntimeError if an addition was interrupted, by Ctrl-C for instance.
+
+        A part of its rows is in the sum then. Added again, they would count twice.
+        """
+        with self._lock:
+            if self._partial:
+                raise RuntimeError(
+                    "the sum holds a part of rows whose addition was interrupted; load the last "
+                    "saved state, or add everything again to a new one"
+                )
+            yield
 
     def _factor(self) -> Float[Array, "M w"]:
         """The stack side by side, (M, w)."""
