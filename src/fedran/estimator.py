@@ -34,7 +34,9 @@ LEFT_OUT_ROWS = 1024
 NOVELTY_RANK = 64
 """Directions of the learned rows with which ``novelty`` compares."""
 FLOAT64_WIDTH = 2048
-"""Up to this M the sums are float64, as scikit-learn's tolerances need. Wider ones are float32."""
+"""Up to this M sums, and projections of learned rows, are float64, as scikit-learn's tolerances
+need: on many processors a float32 product depends on the rows beside a row. Wider ones are
+float32."""
 BLOCK_BYTES = 16 * 2**20
 """Block of random features. Larger blocks were no faster and took more memory (measured)."""
 
@@ -175,7 +177,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if phi.kind == "relu":
             require_energy(batch.X, phi.out_features)
         try:
-            mapped = phi.blocks(batch.X, BLOCK_BYTES)
+            mapped = _learned_blocks(phi, batch.X)
         except Refused as reason:  # in the words that scikit-learn's checks look for
             raise ValueError(f"Negative values in data: {reason.got}; {reason.hint}") from None
         if fresh:
@@ -231,7 +233,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Of a row of weight w, one of w copies is left out.
         """
         chosen = np.unique(np.linspace(0, len(batch.X) - 1, LEFT_OUT_ROWS).astype(int))
-        H = self.phi_(batch.X[chosen])
+        H = np.concatenate([H for _, H in _learned_blocks(self.phi_, batch.X[chosen])])
         head, leverages = self._total().solve_with_leverages(H, self.ridge, self.phi_.fingerprint)
         codes = recode(batch.codes[chosen], batch.labels, head.classes)
         w = np.ones(len(chosen)) if batch.weights is None else batch.weights[chosen]
@@ -385,6 +387,11 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         merged._solved = {}
         merged._forget_head()
         return merged
+
+
+def _learned_blocks(phi: RandomFeatures, X: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Blocks of the random features of rows to learn."""
+    return phi.blocks(X, BLOCK_BYTES, exact=phi.out_features <= FLOAT64_WIDTH)
 
 
 def _common_parameters(clf: FedRANClassifier) -> dict[str, Any]:

@@ -324,3 +324,17 @@ def test_features_that_are_not_projected_keep_their_width():
         RandomFeatures(4, 4, projected=1)
     with pytest.raises(ValueError, match="own fields"):
         RandomFeatures(4, 4, source={"projected": "x"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("array", [np.asarray, torch.as_tensor])
+def test_exact_blocks_do_not_depend_on_the_rows_beside_a_row(kind, array):
+    phi = RandomFeatures(30, 100, kind=kind, bias=True)
+    Z = array(np.random.default_rng(0).random((50, 30)))
+    H = np.concatenate([np.asarray(H) for _, H in phi.blocks(Z, exact=True)])
+    for n in (1, 3, 8):
+        parts = [np.asarray(H) for _, H in phi.blocks(Z, 4 * 100 * n, exact=True)]
+        assert len(parts[0]) == n
+        np.testing.assert_array_equal(np.concatenate(parts), H)
+    np.testing.assert_allclose(H, np.asarray(phi(Z)), rtol=1e-5, atol=1e-5)
+    assert H.dtype == np.float32

@@ -33,6 +33,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 MAP_VERSION = 2
 BLOCK_BYTES = 64 * 2**20
 """Largest block of random features computed at a time: the working memory of ``phi(Z)``."""
+EXACT_BYTES = 4 * 2**20
+"""The same where products are float64, which takes twice as many bytes more."""
 GELU_ENERGY, GELU_VARIANCE = 0.42522, 1.12387
 """Mean and variance of gelu(x)^2 for x from N(0, 1)."""
 UNIT_SLACK = 1e-4
@@ -221,11 +223,16 @@ source={'backbone': 'a backbone'})
         return self._mapped(X, prepared=True)
 
     def blocks(
-        self, Z: ArrayLike | Array, max_bytes: int = BLOCK_BYTES
+        self, Z: ArrayLike | Array, max_bytes: int = BLOCK_BYTES, *, exact: bool = False
     ) -> Iterator[tuple[slice, Float32[Array, "_ M"]]]:
-        """Iterate over (rows, H[rows]) with each block of H at most ``max_bytes`` (or one row)."""
+        """Iterate over (rows, H[rows]) with each block of H at most ``max_bytes`` (or one row).
+
+        The last bits of a float32 product depend on the rows beside a row. With ``exact`` products
+        are computed in float64 and rounded once, so that they do not.
+        """
         Z = self._accepted(Z)
-        return ((rows, self._mapped(Z[rows])) for rows in self._slices(Z.shape[0], max_bytes))
+        slices = self._slices(Z.shape[0], max_bytes)
+        return ((rows, self._mapped(Z[rows], exact=exact)) for rows in slices)
 
     def _accepted(self, Z: ArrayLike | Array) -> Float[Array, "n d"]:
         """Z as a matrix of floats; refuses NaN, infinity and what the kind does not allow."""
@@ -260,16 +267,21 @@ source={'backbone': 'a backbone'})
         with np.errstate(over="ignore", invalid="ignore"):  # checked where H is used
             return cast(Z if self.kind == "relu" else unit_rows(Z), "float32")
 
-    def _mapped(self, Z: Float[Array, "n d"], prepared: bool = False) -> Float32[Array, "n M"]:
+    def _mapped(
+        self, Z: Float[Array, "n d"], prepared: bool = False, exact: bool = False
+    ) -> Float32[Array, "n M"]:
         if not self.projected:
             return Z if prepared else self._prepared(Z)
         xp = namespace(Z)
-        projection = self.projection_like(Z)
+        projection = cast(self.projection_like(Z), "float64" if exact else "float32")
         H = xp.empty((Z.shape[0], self.out_features), dtype=xp.float32, device=device(Z))
-        for rows in self._slices(Z.shape[0], BLOCK_BYTES):
+        for rows in self._slices(Z.shape[0], EXACT_BYTES if exact else BLOCK_BYTES):
             with np.errstate(over="ignore", invalid="ignore"):  # checked where H is used
                 X = Z[rows] if prepared else self._prepared(Z[rows])
-                matmul(X, projection, out=H[rows])
+                if exact:
+                    H[rows] = cast(matmul(cast(X, "float64"), projection), "float32")
+                else:
+                    matmul(X, projection, out=H[rows])
                 if self.kind == "relu":
                     xp.clip(H[rows], min=0, out=H[rows])
                 else:
