@@ -153,10 +153,11 @@ class Aggregator:
         """Add one message under (client, task). True if it was new, False if already known.
 
         Everything is checked before anything changes. A refused message leaves the state as it
-        was. After an interruption while rows were added, the exact sum raises RuntimeError whenever
-        it is used. A mixture is lifted to random features at the width of this aggregator, with draws
-        that follow from its digest. Two warnings are given: of a message that another client
-        has sent too, which counts twice, and of a new label that is like a known one.
+        was. After an interruption while rows were added, the exact sum raises RuntimeError
+        whenever it is used. A mixture is lifted to random features at the width of this
+        aggregator, with draws that follow from its digest. Two warnings are given: of a message
+        that another client has sent too, which counts twice, and of a new label that is like a
+        known one.
         """
         with self.lock:
             if not self.check(message, client=client, task=task):
