@@ -75,12 +75,13 @@ class Preprocessing:
             raise ValueError(
                 f"expected uint8 pixels (height, width, 3), got {pixels.dtype} {pixels.shape}"
             )
-        x, (height, width) = self._resized(pixels), self.shape
-        top, left = (x.shape[0] - height) // 2, (x.shape[1] - width) // 2
-        x = x[top : top + height, left : left + width].astype(np.float32)
-        x -= np.array(self.mean, dtype=np.float32)
-        x /= np.array(self.std, dtype=np.float32)
-        return np.ascontiguousarray(x.transpose(2, 0, 1))
+        planes, (height, width) = self._resized(pixels), self.shape
+        top, left = (planes.shape[1] - height) // 2, (planes.shape[2] - width) // 2
+        x = planes[:, top : top + height, left : left + width].astype(np.float32, order="C")
+        for plane, mean, std in zip(x, self.mean, self.std, strict=True):  # they fit in the cache
+            plane -= np.float32(mean)
+            plane /= np.float32(std)
+        return x
 
     def __str__(self) -> str:
         if isinstance(self.resize, int):
@@ -92,22 +93,24 @@ class Preprocessing:
         return f"{how}{crop}, (x - {_numbers(self.mean)}) / {_numbers(self.std)}"
 
     def _resized(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
+        """The image as planes (3, height, width), before the crop."""
         try:
             from PIL import Image
         except ImportError:
             raise MissingExtra("resizing needs Pillow", "images") from None
         height, width = self.resized_shape(*pixels.shape[:2])
+        planes = pixels.transpose(2, 0, 1)
         if (height, width) == pixels.shape[:2]:
-            return pixels
+            return planes
         how = getattr(Image.Resampling, self.interpolation.upper())
         if self.rounded:
-            return np.asarray(Image.fromarray(pixels).resize((width, height), how))
+            image = Image.fromarray(pixels).resize((width, height), how)
+            return np.asarray(image).transpose(2, 0, 1)
         # Pillow interpolates floats only in single channels, and bicubic values overshoot.
-        channels = [
-            np.asarray(Image.fromarray(channel).resize((width, height), how))
-            for channel in np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
-        ]
-        return np.clip(np.stack(channels, axis=2), 0, 255)
+        resized = np.empty((3, height, width), np.float32)
+        for plane, wide in zip(planes.astype(np.float32, order="C"), resized, strict=True):
+            np.clip(np.asarray(Image.fromarray(plane).resize((width, height), how)), 0, 255, wide)
+        return resized
 
 
 def imagenet(size: int, mean: Triple = IMAGENET_MEAN, std: Triple = IMAGENET_STD) -> Preprocessing:

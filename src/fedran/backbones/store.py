@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import joblib
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -34,9 +35,6 @@ from fedran.wire.files import atomic_writer, write_atomically
 CHUNK = 256
 """Images per chunk, for every batch size. An interruption loses at most one chunk."""
 SUFFIX = ".safetensors"
-WORKERS = 2
-"""Threads that decode and resize images ahead of the network."""
-
 Progress = Callable[[int, int], None]
 """Called with the number of images done and the total."""
 
@@ -208,10 +206,14 @@ class _Table:
 def _compute_chunks(
     table: _Table, backbone: Backbone, batch_size: int, report: Progress
 ) -> Iterator[_Chunk]:
-    """Chunks of the missing images. While the network computes, the next batch is prepared."""
+    """Chunks of the missing images.
+
+    While the network computes, all cores decode and resize the images of the next batch: a GPU
+    would otherwise wait for them.
+    """
     missing = [(image, rows[0]) for image, rows in table.missing.items()]
     done = table.done
-    with ThreadPoolExecutor(WORKERS) as pool:
+    with ThreadPoolExecutor(joblib.cpu_count()) as pool:
 
         def prepare(row: int) -> NDArray[np.float32]:
             return backbone.preprocess(table.pixels(row))
