@@ -12,7 +12,8 @@ within the classes of the row's own task, and among all classes. About a minute 
 
 ``--split`` measures instead what the division of the rows among five clients costs, for three beta.
 The second line of each takes from the scores of every task their mean over the task's classes. That
-changes nothing within a task, so what it gains was lost between tasks.
+changes nothing within a task, so what it gains was lost between tasks. The third line is a head
+whose clients also send the Gram of their features, by which the server merges as in LoRM.
 """
 
 from __future__ import annotations
@@ -29,8 +30,14 @@ from choosing import split, training_rows
 from fedran.data.stream import Stream, make_stream
 from fedran.methods.prompted.base import PromptedMethod
 from fedran.methods.prompted.frozen_vit import Embedded
+from fedran.methods.prompted.lora import pack_symmetric, unpack_symmetric
+from fedran.methods.prompted.lorm import LoRM, damped, merge
+from fedran.methods.prompted.steps import with_rows
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights
+from fedran.methods.trained.training.local_training import ClientRound
+from fedran.methods.trained.training.server_state import ServerState
+from fedran.methods.trained.training.weights import average
 
 BETA, SEED, PER_TASK = 0.5, 101, 10
 """The seed is none of the seeds of the reported streams."""
@@ -55,6 +62,33 @@ class HeadOnly(PromptedMethod):
     def features(self, weights: Weights, X: Embedded, task: Any = None) -> Tensor:  # noqa: ARG002
         """The features themselves."""
         return X.query
+
+
+@dataclass(frozen=True)
+class MergedHead(HeadOnly):
+    """The head whose outputs are nearest to those of the clients' heads, as LoRM merges it."""
+
+    title = "Head only, merged by Grams"
+
+    def train(self, client: ClientRound) -> tuple[Weights, int]:
+        """The trained rows, and the Gram of the features."""
+        sent, n = super().train(client)
+        Z = client.rows.X.query
+        return {**sent, "gram": pack_symmetric(damped(Z.T @ Z, LoRM.damping))}, n
+
+    def expected_upload(self, state: ServerState) -> Weights:
+        """The rows of the new classes, and a packed Gram."""
+        width = state.weights["head.weight"].shape[1]
+        gram = torch.empty(width * (width + 1) // 2)
+        return {**super().expected_upload(state), "gram": gram}
+
+    def combine(self, state: ServerState, sent: list[tuple[Weights, int]]) -> Weights:
+        """Merged rows; the bias is an average."""
+        width = state.weights["head.weight"].shape[1]
+        grams = [unpack_symmetric(w["gram"], width) for w, _ in sent]
+        rows = merge([w["head.weight"] for w, _ in sent], grams)
+        biases = average([({"head.bias": w["head.bias"]}, n) for w, n in sent], self.averaging)
+        return with_rows(state.weights, {"head.weight": rows, **biases})
 
 
 def trained_scores(
@@ -113,6 +147,8 @@ def main() -> None:
                 5,
                 scores - task_means.repeat(PER_TASK, 1),
             )
+            merged = MergedHead(head_lr=0.002, batch=args.batch, **FEDERATED)
+            show("merged by Grams", 5, trained_scores(merged, X, y, stream, X_test))
         return
     for clients, schedule in ((5, FEDERATED), (1, ALONE)):
         for rate in (0.0005, 0.002):
