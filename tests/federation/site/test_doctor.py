@@ -133,6 +133,7 @@ def test_the_status_of_a_site_lists_uploads_receipts_and_alarms(paths):
     state = paths.folder / "state"
     (state / ALARMS).write_text('nonsense\n{"at": 1.0, "reason": "evil [red]"}\n')
     (state / "connection.json").write_text('{"at": 1.5, "state": "connected to x:1"}')
+    (site.outbox.folder / "gone.envelope").symlink_to("nowhere")  # listed, then not found
     report = read_site(paths)
     assert [(t.task, t.code) for t in report.tasks] == [
         ("may", "unknown_client"),

@@ -132,11 +132,10 @@ class Outbox:
 
     def receipt(self, task: str) -> Receipt | None:
         """The server's receipt for a task, if it came."""
-        path = self._path(task, "receipt")
-        if not path.is_file():
-            return None
         try:
-            return Receipt.read(json.loads(path.read_bytes()))
+            return Receipt.read(json.loads(self._path(task, "receipt").read_bytes()))
+        except FileNotFoundError:
+            return None
         except ValueError:
             log.warning("task %s: the receipt is damaged; the upload is sent again", task)
             return None

@@ -176,8 +176,12 @@ def _tasks(folder: Path) -> list[TaskReport]:
     if not folder.is_dir():
         return []
     outbox, found = Outbox(folder), []
-    for path in sorted(folder.glob("*.envelope"), key=lambda p: p.stat().st_mtime):
+    for path in folder.glob("*.envelope"):
         receipt = outbox.receipt(path.stem)
+        try:
+            file = path.stat()
+        except FileNotFoundError:  # withdrawn or put aside meanwhile
+            continue
         try:
             message = open_envelope(path.read_bytes(), FILE_LIMITS).message()
             classes = list(zip(message.classes, map(int, message.counts), strict=True))
@@ -186,15 +190,15 @@ def _tasks(folder: Path) -> list[TaskReport]:
         found.append(
             TaskReport(
                 task=path.stem,
-                bytes=path.stat().st_size,
-                made=path.stat().st_mtime,
+                bytes=file.st_size,
+                made=file.st_mtime,
                 classes=classes,
                 withheld=[(label, n) for label, n in outbox.note(path.stem).get("withheld", [])],
                 code=receipt.code.value if receipt else "pending",
                 reason=receipt.reason if receipt else "",
             )
         )
-    return found
+    return sorted(found, key=lambda task: task.made)
 
 
 def _alarms(path: Path) -> list[dict[str, Any]]:
