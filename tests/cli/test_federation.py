@@ -211,7 +211,8 @@ def test_a_roster_is_compared_at_the_server_and_pinned_at_the_site(call, tmp_pat
     assert new != fingerprint
     code, out, _ = call("roster", "s/sites/site-2", "--file", "s/server/roster.toml")
     assert code == 1
-    assert re.search("^site-4 .* CHANGED$", out, re.M)
+    assert re.search("^site-4 .* NEW$", out, re.M)
+    assert "site-2 --file s/server/roster.toml --trust" in out
     assert "NOT pinned" in out
     file = ("--file", "s/server/roster.toml")
     refused(call("roster", "s/sites/site-2", *file, "--trust", fingerprint), "fingerprint", new)

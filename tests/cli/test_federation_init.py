@@ -1,6 +1,7 @@
 """``fedran federation init``: what it creates, and what it refuses."""
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -25,6 +26,12 @@ def test_init_prints_what_it_created_and_the_next_commands(call, tmp_path):
     assert max(map(len, out.splitlines())) <= 80
     for file in ("server/server.toml", "sites/site-1/site.toml"):
         assert tomllib.loads((tmp_path / "t" / file).read_text())["federation"] == "t"
+
+
+def test_init_quotes_a_folder_whose_name_has_a_space(call):
+    _, out, _ = call("init", "my trial", "--federation", "t")
+    commands = [shlex.split(line, comments=True) for line in out.splitlines() if "  fedran" in line]
+    assert [c[3] for c in commands] == 4 * ["my trial"]
 
 
 def kind_of(folder):

@@ -69,7 +69,7 @@ def test_wrong_shares_are_followed_by_the_same_sum_for_nothing(
     (noted,) = federation.files("site-1").sent()["may"]
     assert (noted.attempt, noted.members) == (2, tuple(federation.names)), "its own record"
     federation.write_settings(epsilon=EPSILON)
-    with pytest.raises(Refused, match="one with a sum that the server does not have"):
+    with pytest.raises(Refused, match="one with a charged sum that the server does not have"):
         recharge(ServerPaths(federation.server), "may", agreed=True)
 
 

@@ -140,8 +140,10 @@ def test_a_sum_in_quarantine_is_not_given_up(tmp_path, monkeypatch):
     federation = made(tmp_path, monkeypatch, tasks=("may",))
     assert run(federation, first_rows=10) == "short"
     assert cohorts(federation) == [], "it waits for a person"
-    with pytest.raises(Refused, match="one with a sum that the server does not have"):
+    with pytest.raises(Refused, match="one with a charged sum that the server does not have"):
         recharge(ServerPaths(federation.server), "may", agreed=True)
+    with pytest.raises(Refused, match="got june, of which no sum was charged"):
+        recharge(ServerPaths(federation.server), "june", agreed=True)
 
 
 def test_a_site_whose_operator_agreed_sends_no_new_noise_for_nothing(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from fedran.bench.report.build import load_results, make_report
 from fedran.bench.report.export import export_tables, overview_tables, text_table
 from fedran.bench.report.leakage import read_leakage
 from fedran.bench.report.pages import experiment_name, overview_page
+from fedran.bench.results.grouping import counted
 from fedran.core.errors import MissingExtra, printable
 
 
@@ -76,6 +77,7 @@ def report(
         return
     page = result.write(folder / "report" if out is None else out)
     typer.echo(f"{page}")
-    typer.echo(f"  {len(result.pages)} pages, {len(result.figures)} figures as SVG and PNG")
+    pages, figures = counted(len(result.pages), "page"), counted(len(result.figures), "figure")
+    typer.echo(f"  {pages}, {figures} as SVG and PNG")
     if open_page:
         webbrowser.open(page.resolve().as_uri())

@@ -80,7 +80,7 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
     assert run(["report", str(tmp_path / "in"), "--out", str(tmp_path / "out")]) == 0
     output = capsys.readouterr().out
     assert str(tmp_path / "out" / "index.html") in output.replace("\n", "")
-    assert "2 pages, 1 figures as SVG and PNG" in output
+    assert "2 pages, 1 figure as SVG and PNG" in output
     page = (tmp_path / "out" / "index.html").read_text()
     assert "<h1>accuracy: accuracy and bytes of 1 method</h1>" in page, (
         "the name of the configuration"

@@ -43,7 +43,7 @@ def test_a_changed_roster_is_pinned_only_with_its_fingerprint(made, tmp_path):
     other = {**before.clients, "site-9": before.clients["site-2"]}
     Roster(other).save(file)
     found = show_roster(site, file)
-    assert (found.pinned, found.changed) == (False, ("site-9",))
+    assert (found.pinned, found.marks) == (False, {"site-9": "NEW"})
     with pytest.raises(Refused, match="fingerprint"):
         trust_roster(site, before.fingerprint, file)
     assert show_roster(site).pinned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -56,7 +57,7 @@ class Outcome:
         if not self.done + self.skipped:
             return numbers
         lines = [f"{numbers}. Results: {self.file}", self.remark]
-        lines.append(f"Look at them: fedran report {self.file.parent}")
+        lines.append(f"Look at them: fedran report {shlex.quote(str(self.file.parent))}")
         return "\n".join(line for line in lines if line)
 
 

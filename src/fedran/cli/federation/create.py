@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -155,17 +156,18 @@ def init(
         lines += ["Set `source` in server.toml to what computes the features. Sites with other"]
         lines += ["features are then refused."]
     lines += ["", "next:"]
+    quoted = shlex.quote(str(folder))
     if made:
         task = "TASK" if given else "task-1"
-        lines += [f"  fedran federation up {folder}          # server and sites in the background"]
-        lines += [f"  fedran federation task {folder} {task} # one task: uploads, then a new head"]
-        lines += [f"  fedran federation status {folder} --web"]
-        lines += [f"  fedran federation down {folder}"]
+        lines += [f"  fedran federation up {quoted}          # server and sites in the background"]
+        lines += [f"  fedran federation task {quoted} {task} # one task: uploads, then a new head"]
+        lines += [f"  fedran federation status {quoted} --web"]
+        lines += [f"  fedran federation down {quoted}"]
     else:
-        lines += [f"  fedran federation server {folder}      # in the foreground, or as a service"]
+        lines += [f"  fedran federation server {quoted}      # in the foreground, or as a service"]
         joining = f"fedran federation join ... --federation {federation}"
         lines += [f"  {joining}  # at each site, with tls/ca.crt"]
-        lines += [f"  fedran federation add {folder} FILE    # with the site's enrolment.toml"]
+        lines += [f"  fedran federation add {quoted} FILE    # with the site's enrolment.toml"]
     typer.echo("\n".join(lines))
 
 
@@ -201,9 +203,10 @@ def join(
     )
     typer.echo(f"{folder}: site.toml, keys, data/ (put TASK.npz, .csv or .parquet there)")
     typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner; it contains no secret")
+    quoted = shlex.quote(str(folder))
     if privacy != "none":
-        typer.echo(f"when all sites are added: fedran federation roster {folder} --file ROSTER")
-    typer.echo(f"then: fedran federation client {folder}")
+        typer.echo(f"when all sites are added: fedran federation roster {quoted} --file ROSTER")
+    typer.echo(f"then: fedran federation client {quoted}")
 
 
 def add(
@@ -269,18 +272,18 @@ def roster(
     from fedran.federation.ops.sums import show_roster, trust_roster
 
     found = trust_roster(folder, trust, file) if trust else show_roster(folder, file)
-    for client, key in sorted(found.clients.items()):
-        mark = "  CHANGED" if found.pinned is False and client in found.changed else ""
-        typer.echo(f"{client:20} {key}{mark}")
-    for client in sorted(set(found.changed) - found.clients.keys()):
-        typer.echo(f"{client:20} REMOVED")
+    for client in sorted({*found.clients, *found.marks}):
+        line = f"{client:20} {found.clients.get(client, '')}"
+        typer.echo(f"{line}  {found.marks.get(client, '')}".rstrip())
     typer.echo(f"fingerprint {found.fingerprint}")
     if found.pinned:
         typer.echo("this site has pinned it")
     elif found.pinned is False:
+        given = ["--file", str(file)] if file else []
+        command = shlex.join(["fedran", "federation", "roster", str(folder), *given])
         typer.echo(
             "this site has NOT pinned it: call the server's owner, compare the fingerprint, then\n"
-            f'  fedran federation roster {folder} --trust "FINGERPRINT"'
+            f'  {command} --trust "FINGERPRINT"'
         )
         raise typer.Exit(1)
 

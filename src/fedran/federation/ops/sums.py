@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedran.core.errors import Refused
@@ -32,8 +32,8 @@ class ShownRoster:
     fingerprint: str
     pinned: bool | None
     """Whether this site trusts it; None at a server."""
-    changed: tuple[str, ...] = ()
-    """Sites that differ from the roster that this site trusts."""
+    marks: dict[str, str] = field(default_factory=dict)
+    """Site -> NEW, CHANGED or REMOVED, where it differs from the roster that this site trusts."""
 
 
 def show_roster(folder: Path, file: Path | None = None) -> ShownRoster:
@@ -48,8 +48,12 @@ def show_roster(folder: Path, file: Path | None = None) -> ShownRoster:
         raise FileNotFoundError(
             f"{folder}: no roster yet; run a task, or name the server's roster.toml with --file"
         )
-    changed = tuple(sorted(c for c in {*known, *clients} if known.get(c) != clients.get(c)))
-    return ShownRoster(clients, roster_fingerprint(clients), not changed, changed)
+    marks = {
+        client: "NEW" if client not in known else "CHANGED" if client in clients else "REMOVED"
+        for client in sorted({*known, *clients})
+        if known.get(client) != clients.get(client)
+    }
+    return ShownRoster(clients, roster_fingerprint(clients), not marks, marks)
 
 
 def trust_roster(folder: Path, fingerprint: str, file: Path | None = None) -> ShownRoster:
@@ -116,7 +120,7 @@ def require_budget(paths: ServerPaths, task: str) -> None:
 def recharge(paths: ServerPaths, task: str, *, agreed: bool) -> CostOfRepeating:
     """What another sum of a task costs; if the owner ``agreed``, the next run may make it.
 
-    Charged sums that the server does not have are given up then. If it has all of them, there is
+    Charged sums that the server does not have are given up then. If there is none, there is
     nothing to repeat, and this is refused.
     """
     settings = paths.settings()
@@ -128,8 +132,9 @@ def recharge(paths: ServerPaths, task: str, *, agreed: bool) -> CostOfRepeating:
         known = {*store.state.covered, *members_in_quarantine(store)}
         charged = [charge for charge in everything if charge.task == task]
         lost = [c for c in charged if not any((site, task) in known for site in c.sites)]
-        if charged and not lost:
-            raise Refused("task", "one with a sum that the server does not have", task)
+        if not lost:
+            got = task if charged else f"{task}, of which no sum was charged"
+            raise Refused("task", "one with a charged sum that the server does not have", got)
         if any(math.isinf(charge.epsilon) for charge in lost):
             raise Refused("task", "one whose sums all had noise", f"{task}, which had none")
         sites = tuple(sorted({site for charge in lost for site in charge.sites}))
