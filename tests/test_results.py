@@ -175,7 +175,7 @@ def test_the_tables_of_prompt_methods_are_measured(results):
 
 def test_figures_of_published_prompt_methods_are_measured(results):
     text = (ROOT / "docs/explanation/vit.md").read_text()
-    text = " ".join(text.partition("**What the published code does**")[2].split())
+    text = " ".join(text.partition("## What the published code does")[2].split())
     shown = re.findall(r"(\S+ / \S+) instead of (\S+ / [\d.]+\d)", text)
     assert len(shown) == 3
     at = {
