@@ -110,6 +110,15 @@ def test_the_noise_is_not_larger_than_it_must_be():
     assert 0.99 * mechanism.budget.mu**2 < moved <= mechanism.budget.mu**2
 
 
+@pytest.mark.parametrize("k", [2, 5])
+def test_k_rows_of_a_person_in_one_release_spend_k_times_its_mu(k):
+    """Not the root of k, which is what k releases with one row each spend."""
+    mechanism = Mechanism(4, Budget(1.0), levels=2000)
+    rows = np.repeat([[0.6, 0.0, 0.8, 0.0]], k, axis=0)
+    moved = np.sum(mechanism.sums(rows, [0] * k, [0]) ** 2 / site_variances(mechanism, 1))
+    assert math.sqrt(moved) == pytest.approx(k * mechanism.budget.mu, rel=0.01)
+
+
 def test_every_entry_gets_noise_of_its_own_variance():
     mechanism = Mechanism(3, Budget(3.0), levels=64, honest=2)
     noise = np.array([mechanism.noise(2, seeded(i)) for i in range(300)])

@@ -52,7 +52,7 @@ def test_two_tasks_give_a_head_of_unit_rows_and_are_in_the_ledger(trial):
     trial.write_settings(epsilon=1000.0, total_epsilon=1000.0)
     status = Reader(trial.server).read()
     assert status.budget.startswith("At delta 1e-05, a row has spent at most epsilon 1e+03.")
-    assert "rows in all 2 sums has spent epsilon 1.9e+03 of at most 1000" in status.budget
+    assert "one row in each of 2 sums has spent epsilon 1.9e+03 of at most 1000" in status.budget
     console = Console(file=io.StringIO(), width=200)
     print_status(status, console)
     assert status.budget in " ".join(console.file.getvalue().split())
@@ -292,7 +292,9 @@ def test_a_site_adds_up_what_its_rows_spend_and_refuses_more_than_its_own_limit(
     assert trial.run("june", epsilon=500.0) == "short"
     with trial.store() as store:
         told = str(list(store.events.read()))
-    assert f"epsilon of a person with rows in all tasks: expected at most {both - 1:.0f}" in told
+    assert (
+        f"epsilon of a person with one row in every task: expected at most {both - 1:.0f}" in told
+    )
     for name in trial.names:
         trial.set_site(name, max_epsilon=1000.0, max_total_epsilon=math.ceil(both))
     assert trial.run("june", epsilon=500.0) == "complete"

@@ -116,7 +116,7 @@ def recharge(
         typer.echo(f"rows of {', '.join(cost.sites)} in task {task} were charged before.")
     typer.echo(
         f"Another sum raises the epsilon of a row from {cost.row:.3g} to {cost.row_after:.3g}, and "
-        f"that of a person with rows in every sum from {cost.person:.3g} to "
+        f"that of a person with one row in every sum from {cost.person:.3g} to "
         f"{cost.person_after:.3g} (at delta {cost.delta:g})."
     )
     require_agreement(yes)

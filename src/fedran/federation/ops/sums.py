@@ -98,7 +98,7 @@ class CostOfRepeating:
     row_after: float
     """The epsilon of their rows after another sum."""
     person: float
-    """The epsilon of a person with rows in every sum so far."""
+    """The epsilon of a person with one row in every sum so far."""
     person_after: float
     delta: float
 

@@ -280,5 +280,5 @@ def task_mu(sent: Iterable[SentNoise]) -> float:
 
 
 def spent_epsilon(tasks: Iterable[Iterable[SentNoise]], delta: float) -> float:
-    """The epsilon of a person with rows in all of these tasks."""
+    """The epsilon of a person with one row in each of these tasks."""
     return gaussian_epsilon(composed([task_mu(sent) for sent in tasks]), delta)

@@ -1,8 +1,8 @@
 """The budget of differential privacy: which sums may be revealed, and what was spent.
 
 A row is in one task, so it spends the epsilon of that task. A person may have rows in several
-tasks, or at several sites. In the worst case they are in every sum, and spend what all sums
-together do, composed exactly.
+tasks. With one row in every sum they spend what all sums together do, composed exactly. Several
+rows of a person in one sum are not counted: k of them have k times its mu.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Spent:
     row: float
     """The largest epsilon of a row that is in one task."""
     person: float
-    """The epsilon of a person with rows in every sum."""
+    """The epsilon of a person with one row in every sum."""
     delta: float
     without_noise: int
     """Sums without noise that were revealed. Nothing limits what they tell about their rows."""
@@ -73,8 +73,8 @@ def over_budget(
 ) -> str:
     """Why a sum over these sites, with fresh noise, would exceed the budget; empty: it does not.
 
-    ``noise.epsilon`` is the budget of a row, and ``total_epsilon`` that of a person; None: every
-    person has rows in one task only. ``accepted`` are attempts at the task whose rows may be in
+    ``noise.epsilon`` is the budget of a row, and ``total_epsilon`` that of a person with one
+    row in every sum; None: no limit. ``accepted`` are attempts at the task whose rows may be in
     another sum, because the owner has agreed to what that costs.
     """
     before = [c for c in ledger if c.task == task and c.attempt not in accepted]

@@ -150,8 +150,8 @@ class ServerSettings(Settings):
     with the server. At most `min_sites` - 1, because a site knows its own noise. Without it, a
     third of `min_sites`, at least one, is not counted on: 2 of 3, 4 of 5, 7 of 10."""
     total_epsilon: Annotated[float | None, between(0.001, 1000)] = None
-    """With privacy = "dp": the budget of a person with rows in every task. A task that would exceed
-    it is refused. Without it, every person has rows in one task only."""
+    """With privacy = "dp": the budget of a person with one row in every task. A task that would
+    exceed it is refused. Without it, nothing limits what a person spends over tasks."""
     exchange_seconds: Annotated[float, between(1, 86400)] = 120.0
     """Seconds that each exchange of a secure sum waits for a site, after the first one, which waits
     for `deadline`."""

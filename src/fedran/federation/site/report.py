@@ -86,7 +86,7 @@ class SiteReport:
     sums: list[SumReport] = field(default_factory=list)
     """Secure sums, sorted by task."""
     epsilon: float | None = None
-    """What a person with rows in every task has spent, at ``max_delta``; None: nothing."""
+    """What a person with one row in every task has spent, at ``max_delta``; None: nothing."""
     roster: str = ""
     """Fingerprint of the pinned roster; empty without one."""
     roster_changed: bool = False

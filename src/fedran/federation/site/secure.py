@@ -277,7 +277,7 @@ class Participant:
         _require_at_most("epsilon of the task's rows", row, limits.max_epsilon)
         if limits.max_total_epsilon is not None:
             person = spent_epsilon(sent.values(), limits.max_delta)
-            what = "epsilon of a person with rows in all tasks"
+            what = "epsilon of a person with one row in every task"
             _require_at_most(what, person, limits.max_total_epsilon)
 
 

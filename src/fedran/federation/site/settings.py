@@ -89,8 +89,8 @@ class SiteSettings(Settings):
     asks for less noise gets nothing. Nor does one whose noise counts on more sites than the
     sum has besides those that may work with the server (a third of `min_sites`, at least one)."""
     max_total_epsilon: Annotated[float | None, between(0.001, 1000)] = None
-    """The largest epsilon of a person with rows in every task, by this site's own record. Without
-    it, there is no limit over tasks."""
+    """The largest epsilon of a person with one row in every task, by this site's own record.
+    Without it, there is no limit over tasks."""
     max_delta: Annotated[float, between(0, 0.01)] = 1e-5
     """The largest delta of a task's rows."""
     pseudo_labels: Literal["margin", "none"] = "margin"

@@ -144,10 +144,10 @@ class Reader:
             return ""
         limit = self.settings.total_epsilon
         most = "" if limit is None else f" of at most {limit:g}"
-        sums = "the only sum" if found.sums == 1 else f"all {found.sums} sums"
+        sums = "the only sum" if found.sums == 1 else f"each of {found.sums} sums"
         told = (
             f"At delta {found.delta:g}, a row has spent at most epsilon {found.row:.3g}. A person "
-            f"with rows in {sums} has spent epsilon {found.person:.3g}{most}."
+            f"with one row in {sums} has spent epsilon {found.person:.3g}{most}."
         )
         if noise is not None and over_budget(ledger, "", (), noise.budget, limit):
             told += " Another task would exceed this and is refused."

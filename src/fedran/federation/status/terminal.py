@@ -282,8 +282,8 @@ def _print_own_sums(report: SiteReport, console: Console) -> None:
         )
     if report.epsilon is not None:
         console.print(
-            f"a person with rows in all these sums has spent epsilon {report.epsilon:.3g}, by this "
-            "site's own record"
+            f"a person with one row in each of these sums has spent epsilon {report.epsilon:.3g}, "
+            "by this site's own record"
         )
 
 
