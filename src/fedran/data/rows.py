@@ -94,8 +94,9 @@ def read_rows(
     """Read a file with rows and labels.
 
     A table has a column ``label``, and all its other columns are features, in their order. In a CSV
-    file, labels are integers if all of them are written as integers. An ``.npz`` file has one of
-    the pairs of ``arrays``. ``hint`` says how to name another column of labels.
+    file, labels are integers if all of them are written as integers, or as 1.0, which is what
+    pandas writes for integers where some are missing. An ``.npz`` file has one of the pairs of
+    ``arrays``. ``hint`` says how to name another column of labels.
     """
     if is_table(path):
         table = read_table(path, [label], hint)
@@ -103,8 +104,8 @@ def read_rows(
         if path.suffix.lower() == ".csv":
             y = [text.strip() for text in y]
             known = [text for text in y if text != UNLABELLED]
-            if all(re.fullmatch("0|-?[1-9][0-9]{0,17}", text) for text in known):
-                y = [int(text) if text != UNLABELLED else None for text in y]
+            if all(re.fullmatch(r"(0|-?[1-9][0-9]{0,17})(\.0+)?", text) for text in known):
+                y = [int(text.partition(".")[0]) if text != UNLABELLED else None for text in y]
         with np.errstate(over="ignore"):  # infinity is refused where the rows are used
             return Rows(table.X.astype(np.float32), none_if_missing(y), table.columns)
     pairs = " or ".join(f"{rows} and {labels}" for rows, labels in arrays.items())

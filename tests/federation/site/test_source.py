@@ -51,7 +51,13 @@ def test_rows_are_read_from_a_csv_file(tmp_path):
     data = FolderSource(tmp_path)("may")
     assert np.array_equal(data.X, [[0.5, 1], [-2, 40], [1, 0]])
     assert (data.X.dtype, data.y) == (np.float32, [3, None, -7])
-    for labels, expected in (("01 2", ["01", "2"]), ("cat 2", ["cat", "2"]), ("0 10", [0, 10])):
+    for labels, expected in (
+        ("01 2", ["01", "2"]),
+        ("cat 2", ["cat", "2"]),
+        ("0 10", [0, 10]),
+        ("0.0 -3.00 10", [0, -3, 10]),  # as pandas writes integers where some are missing
+        ("1.0 2.5", ["1.0", "2.5"]),
+    ):
         rows = [f"1,{label}" for label in labels.split()]
         (tmp_path / "june.csv").write_text("\n".join(["x, label", *rows]))
         assert FolderSource(tmp_path)("june").y == expected

@@ -54,7 +54,9 @@ def test_the_server_shows_cohorts_and_who_waits(late):
     page = " ".join(render_sections(status).decode().split())
     assert "attempt 2: 2 of 3 sites that are needed wait: site-4, site-5" in page
     assert status.roster in page
-    rows = [re.sub("<[^>]*>", " ", row).split() for row in page.split("<tr>") if "newest task" in row]
+    rows = [
+        re.sub("<[^>]*>", " ", row).split() for row in page.split("<tr>") if "newest task" in row
+    ]
     assert rows[1][:4] == ["cohort-1", "cohort", "-", "-"], "no machine that could be connected"
     assert rows[2][0] == "site-1"
     assert rows[2][-3:] == ["-", "-", "-"], "bytes, rows and classes of one site are unknown"
