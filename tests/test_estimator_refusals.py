@@ -157,3 +157,13 @@ def test_a_batch_that_was_interrupted_is_not_learned_twice(blobs, monkeypatch):
         clf.partial_fit(X[40:], y[40:])
     for again in (clf.fit(X[:40], y[:40]), new.partial_fit(X[:40], y[:40])):
         np.testing.assert_array_equal(again.predict_proba(X), before)
+
+
+@pytest.mark.parametrize("other", [str, lambda label: label + 1])
+def test_calibrate_refuses_labels_that_were_not_learned_and_changes_nothing(blobs, other):
+    X, y, _, _ = blobs
+    clf = model().fit(X, y)
+    before = clf.predict_proba(X)
+    with pytest.raises(ValueError, match="expected only labels of classes_, got .*partial_fit"):
+        clf.calibrate(X, [other(label) for label in y.tolist()])
+    np.testing.assert_array_equal(clf.predict_proba(X), before)

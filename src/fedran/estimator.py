@@ -17,14 +17,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedran.core._linalg.arrays import require_dense
 from fedran.core._linalg.truncation import check_rank
 from fedran.core.calibration import Calibration, leave_one_out
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, printable
 from fedran.core.exact_sum import ExactSum
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.fingerprint import columns_hash
 from fedran.core.head import Head
 from fedran.core.labels import encode_labels, label_array, recode, require_labels, warn_of_variants
 from fedran.core.ridge import Ridge, seen_directions
-from fedran.core.scale import require_energy, unequal_scales
+from fedran.core.scale import require_energy, small_rows, unequal_scales
 from fedran.core.summarize import check_weights
 from fedran.core.summary import Summary
 from fedran.scaler import FederatedScaler
@@ -172,7 +172,8 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch = batch.scaled(scaler)
         phi = self._new_map(batch.X.shape[1], scaler) if fresh else self.phi_
         names = getattr(self, "feature_names_in_", ())
-        if fresh and (text := unequal_scales(batch.X, names, phi.kind)):
+        small = small_rows(batch.X, phi.kind) if phi.bias else ""
+        if fresh and (text := small or unequal_scales(batch.X, names, phi.kind)):
             warnings.warn(f"{text}; scale them, as scaler=FederatedScaler() does", stacklevel=3)
         if phi.kind == "relu":
             require_energy(batch.X, phi.out_features)
@@ -310,6 +311,12 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "classes_")
         batch = self._checked(X, y, sample_weight, reset=False).scaled(self.scaler_)
+        known = self.classes_.tolist()
+        if unknown := [label for label in batch.labels if label not in known]:
+            raise ValueError(
+                "calibrate takes learned rows with their labels, expected only labels of classes_, "
+                f"got {printable(repr(unknown[0]))}; learn new classes with partial_fit"
+            )
         if not self._recalibrated:
             self._calibration, self._recalibrated = Calibration.empty(), True
         self._calibrate_left_out(batch)

@@ -1,12 +1,16 @@
 """Columns with nearly all of the energy are named."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.datasets import load_wine
+from sklearn.preprocessing import StandardScaler
 
 import fedran
-from fedran.core.scale import MOST, SHARE, unequal_scales
+from fedran.core.scale import MOST, SHARE, SMALL, small_rows, unequal_scales
 from helpers.reference import quick
 
 
@@ -50,3 +54,21 @@ def test_the_estimator_warns_of_unscaled_columns_and_names_the_remedy():
         fedran.FedRANClassifier(32).fit(X, y)
     assert found[0].filename == __file__
     fedran.FedRANClassifier(32, scaler=fedran.FederatedScaler()).fit(X, y)  # warnings are errors
+
+
+def test_rows_that_the_constant_of_the_bias_hides_are_named_and_hard_to_classify():
+    X, y = load_wine(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    scores = []
+    for scale, kinds in ((1.0, []), (np.sqrt(SMALL / 2), [UserWarning])):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            clf = fedran.FedRANClassifier(out_features=256).fit(scale * X[::2], y[::2])
+            fedran.FedRANClassifier(out_features=256, bias=False).fit(scale * X, y)
+        assert [w.category for w in caught] == kinds
+        scores.append(clf.score(scale * X[1::2], y[1::2]))
+    assert "constant, which hides them; scale them" in str(caught[0].message)
+    assert scores[0] > 0.95
+    assert scores[1] < 0.8
+    assert small_rows(np.zeros((3, 4))) == small_rows(np.full((3, 4), SMALL), "hellinger") == ""
+    assert small_rows(np.full((3, 4), SMALL / 2), "hellinger")
