@@ -239,12 +239,11 @@ def seeds_note(
 
 def seeds_per_group(found: Iterable[Group]) -> list[tuple[str, int]]:
     """Name and number of seeds of each group, with its β where a method has several numbers."""
-    members = list(found)
-    counts: dict[str, set[int]] = {}
-    for g in members:
-        counts.setdefault(g.name, set()).add(len(g.results))
-    rows = []
-    for g in members:
-        beta = "" if len(counts[g.name]) == 1 else f" (β = {beta_text(g.beta)})"
-        rows.append((g.name + beta, len(g.results)))
-    return rows
+    members = [(g.name, len(g.results), g) for g in found]
+    betas: dict[str, dict[int, list[str]]] = {}
+    for name, n, g in members:
+        betas.setdefault(name, {}).setdefault(n, []).append(beta_text(g.beta))
+    return [
+        (name if len(betas[name]) == 1 else f"{name} (β = {', '.join(betas[name][n])})", n)
+        for name, n, _ in members
+    ]
