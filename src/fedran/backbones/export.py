@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -177,77 +178,32 @@ def to_onnx(
         raise MissingExtra("to_onnx needs the package onnx", "onnx") from None
     phi = map_of(head, phi)
     _check_scaler(head, scaler)
-    size = 4 * head.out_features * (phi.in_features + len(head.classes))
+    n, C = "n", len(head.classes)
+    size = 4 * head.out_features * (phi.in_features + C)
     if size > MAX_BYTES:
         raise ValueError(f"the model would have {size} bytes; ONNX files hold less than 2 GiB")
-    constants = {"weights": to_numpy(head.weights)}
-    nodes: list[Any] = []
-
-    def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node(kind, inputs, [output], **attributes))
-        return output
-
-    def constant(name: str, value: Any) -> str:
-        constants[name] = np.asarray(value)
-        return name
-
-    rows = "features"
-    if scaler is not None:
-        mean = constant("mean", scaler.mean_.astype(np.float32))
-        rows = node("Sub", [rows, mean], "minus_mean")
-        rows = node("Div", [rows, constant("scale", scaler.scale_.astype(np.float32))], "standard")
-    if phi.kind == "hellinger":
-        rows = node("Sqrt", [rows], "roots")
-    if phi.bias:
-        pads = constant("pads", np.array([0, 0, 0, 1], dtype=np.int64))
-        root = constant("root_of_d", np.float32(math.sqrt(phi.in_features)))
-        rows = node("Pad", [rows, pads, root], "with_bias")
-    if phi.kind != "relu":  # unit norm, by the largest value first, so that no square overflows
-        axis = constant("axis", np.array([1], dtype=np.int64))
-        zero, one = constant("zero", np.float32(0)), constant("one", np.float32(1))
-        absolute = node("Abs", [rows], "absolute")
-        for step, reduce in (("largest", "ReduceMax"), ("norm", "ReduceL2")):
-            length = node(reduce, [absolute, axis], step, keepdims=1)
-            some = node("Greater", [length, zero], f"{step}_is_positive")
-            divisor = node("Where", [some, length, one], f"{step}_or_one")
-            rows = node("Div", [rows, divisor], f"by_{step}")
-            absolute = rows
-    H = rows
-    if phi.projected:
-        H = node("MatMul", [rows, constant("projection", phi.projection)], "projected")
-    if phi.projected and phi.kind == "relu":
-        H = node("Relu", [H], "random_features")
-    elif phi.projected:  # GELU(x) = x (1 + erf(x / sqrt 2)) / 2
-        scaled = node("Mul", [H, constant("root_of_half", np.float32(math.sqrt(0.5)))], "scaled")
-        plus_one = node("Add", [node("Erf", [scaled], "erf"), "one"], "erf_plus_one")
-        normal = node("Mul", [plus_one, constant("half", np.float32(0.5))], "normal_cdf")
-        H = node("Mul", [H, normal], "random_features")
-    node("MatMul", [H, "weights"], "scores")
-    n, C = "n", len(head.classes)
-    best = node("ArgMax", ["scores"], "best", axis=1, keepdims=0)
-    columns = constant("columns", np.array([1], dtype=np.int64))
-    total = node("ReduceSum", ["scores", columns], "total", keepdims=0)
-    refused = node("IsNaN", [total], "refused")
-    best = node("Where", [refused, constant("no_class", np.int64(C)), best], "best_or_none")
-    numbers = all(isinstance(c, int) for c in head.classes)
-    names = [*head.classes, NO_NUMBER] if numbers else [*map(str, head.classes), ""]
-    constants["classes"] = np.array(names, dtype=np.int64 if numbers else object)
-    node("Gather", ["classes", best], "label")
-    kind = TensorProto.INT64 if numbers else TensorProto.STRING
+    net = _Nodes({"weights": to_numpy(head.weights)})
+    rows = "features" if scaler is None else _add_scaler(net, scaler, "features")
+    H = _add_random_features(net, phi, _add_preparation(net, phi, rows))
+    net.node("MatMul", [H, "weights"], "scores")
+    _add_label(net, head)
+    numbers = net.constants["classes"].dtype == np.int64
     outputs = [
-        helper.make_tensor_value_info("label", kind, [n]),
+        helper.make_tensor_value_info(
+            "label", TensorProto.INT64 if numbers else TensorProto.STRING, [n]
+        ),
         helper.make_tensor_value_info("scores", TensorProto.FLOAT, [n, C]),
     ]
     if head.calibration is not None and head.calibration.total:
-        T = constant("temperature", np.float32(head.calibration.temperature))
-        node("Softmax", [node("Div", ["scores", T], "cooled")], "probabilities", axis=1)
+        T = net.constant("temperature", np.float32(head.calibration.temperature))
+        net.node("Softmax", [net.node("Div", ["scores", T], "cooled")], "probabilities", axis=1)
         outputs.append(helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, [n, C]))
     graph = helper.make_graph(
-        nodes,
+        net.nodes,
         "fedran",
         [helper.make_tensor_value_info("features", TensorProto.FLOAT, [n, phi.in_features])],
         outputs,
-        [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in net.constants.items()],
     )
     opset = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(graph, opset_imports=opset, producer_name="fedran")
@@ -257,3 +213,76 @@ def to_onnx(
     helper.set_model_props(model, meta)
     onnx.checker.check_model(model)
     return model.SerializeToString()
+
+
+@dataclass
+class _Nodes:
+    """Nodes and constants of an ONNX graph. The functions below add nodes after a named value."""
+
+    constants: dict[str, NDArray[Any]]
+    nodes: list[Any] = field(default_factory=list)
+
+    def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        from onnx import helper
+
+        self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
+        return output
+
+    def constant(self, name: str, value: Any) -> str:
+        self.constants[name] = np.asarray(value)
+        return name
+
+
+def _add_scaler(net: _Nodes, scaler: FederatedScaler, rows: str) -> str:
+    mean = net.constant("mean", scaler.mean_.astype(np.float32))
+    scale = net.constant("scale", scaler.scale_.astype(np.float32))
+    return net.node("Div", [net.node("Sub", [rows, mean], "minus_mean"), scale], "standard")
+
+
+def _add_preparation(net: _Nodes, phi: RandomFeatures, rows: str) -> str:
+    if phi.kind == "hellinger":
+        rows = net.node("Sqrt", [rows], "roots")
+    if phi.bias:
+        pads = net.constant("pads", np.array([0, 0, 0, 1], dtype=np.int64))
+        root = net.constant("root_of_d", np.float32(math.sqrt(phi.in_features)))
+        rows = net.node("Pad", [rows, pads, root], "with_bias")
+    if phi.kind == "relu":
+        return rows
+    # Unit norm, by the largest value first, so that no square overflows.
+    axis = net.constant("axis", np.array([1], dtype=np.int64))
+    zero, one = net.constant("zero", np.float32(0)), net.constant("one", np.float32(1))
+    absolute = net.node("Abs", [rows], "absolute")
+    for step, reduce in (("largest", "ReduceMax"), ("norm", "ReduceL2")):
+        length = net.node(reduce, [absolute, axis], step, keepdims=1)
+        some = net.node("Greater", [length, zero], f"{step}_is_positive")
+        divisor = net.node("Where", [some, length, one], f"{step}_or_one")
+        rows = absolute = net.node("Div", [rows, divisor], f"by_{step}")
+    return rows
+
+
+def _add_random_features(net: _Nodes, phi: RandomFeatures, rows: str) -> str:
+    if not phi.projected:
+        return rows
+    H = net.node("MatMul", [rows, net.constant("projection", phi.projection)], "projected")
+    if phi.kind == "relu":
+        return net.node("Relu", [H], "random_features")
+    # GELU(x) = x (1 + erf(x / sqrt 2)) / 2
+    root = net.constant("root_of_half", np.float32(math.sqrt(0.5)))
+    erf = net.node("Erf", [net.node("Mul", [H, root], "scaled")], "erf")
+    plus_one = net.node("Add", [erf, "one"], "erf_plus_one")
+    normal = net.node("Mul", [plus_one, net.constant("half", np.float32(0.5))], "normal_cdf")
+    return net.node("Mul", [H, normal], "random_features")
+
+
+def _add_label(net: _Nodes, head: Head) -> None:
+    """The label with the largest score, or the label of no class where scores are NaN."""
+    best = net.node("ArgMax", ["scores"], "best", axis=1, keepdims=0)
+    columns = net.constant("columns", np.array([1], dtype=np.int64))
+    total = net.node("ReduceSum", ["scores", columns], "total", keepdims=0)
+    refused = net.node("IsNaN", [total], "refused")
+    no_class = net.constant("no_class", np.int64(len(head.classes)))
+    best = net.node("Where", [refused, no_class, best], "best_or_none")
+    numbers = all(isinstance(c, int) for c in head.classes)
+    names = [*head.classes, NO_NUMBER] if numbers else [*map(str, head.classes), ""]
+    classes = np.array(names, dtype=np.int64 if numbers else object)
+    net.node("Gather", [net.constant("classes", classes), best], "label")
