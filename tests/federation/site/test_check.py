@@ -143,6 +143,8 @@ def test_rows_without_a_label_are_counted_with_their_pseudo_labels(paths):
     assert 0 < given <= 45
     assert f"45 of 90 rows have no label; {given} of them get a pseudo-label" in told
     assert 'pseudo_labels = "none" in site.toml' in told
+    lone = np.where(half == half[1], half, "")  # the others may have another class
+    assert "; 0 of them get a pseudo-label" in texts(findings(paths, X, lone), "warning")
     unknown = texts(findings(paths, X, half, None), "warning")
     assert "45 of 90 rows have no label; some may get a pseudo-label" in unknown
     with paths.settings_file.open("a") as file:
