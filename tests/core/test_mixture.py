@@ -58,6 +58,16 @@ def test_directions_are_the_leading_ones_of_the_residuals():
     assert part.tail == pytest.approx(values[:-2].mean() / values.sum(), rel=1e-3)
 
 
+@quick
+@given(st.integers(1, 60), st.integers(1, 6), st.integers(0, 2**32 - 1))
+def test_few_rows_give_few_directions(n, min_group, seed):
+    """With as many as the residuals have, single rows are found in their span."""
+    rng = np.random.default_rng(seed)
+    Z, y = np.abs(rng.standard_normal((n, D))), rng.integers(0, 2, n)
+    for part in condense(Z, y, phi_of("hellinger"), min_group=min_group).parts:
+        assert min_group * len(part.shares) <= part.counts.sum() - len(part.counts)
+
+
 def test_drawn_rows_follow_the_model():
     rng = np.random.default_rng(2)
     Z = rng.standard_normal((250, D)) * np.array([3.0, 1.0, 1.0, 0.3, 0.3, 0.3, 0.3]) + 2.0

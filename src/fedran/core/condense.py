@@ -53,7 +53,8 @@ def condense(
         Least rows of a group. Smaller groups join another group of their class. Classes with
         fewer rows are left out and listed in ``withheld``. 1 keeps everything, also single rows.
     directions:
-        q, the leading directions of the residuals to keep.
+        q, the leading directions of the residuals to keep. Fewer where there are few rows: n rows
+        in g groups give at most (n - g) / ``min_group`` directions.
 
     Notes
     -----
@@ -87,7 +88,9 @@ def condense(
     found = [_group_class(X[codes == c], group_size, min_group) for c in kept]
     counts = np.concatenate([f.counts for f in found])
     residuals = np.concatenate([f.residuals for f in found])
-    lead, shares = _residual_directions(residuals, int(directions))
+    # Rows of few groups would lie in the span of their directions, and could be found there.
+    described = (len(residuals) - len(counts)) // min_group
+    lead, shares = _residual_directions(residuals, min(int(directions), described))
     part = MixturePart(
         classes=tuple(classes[c] for c in kept),
         codes=np.repeat(np.arange(len(kept)), [len(f.counts) for f in found]),
