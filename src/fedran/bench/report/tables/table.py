@@ -225,12 +225,14 @@ def seeds_note(
     'Mean ± sample standard deviation over 3 seeds.'
     >>> seeds_note([("FedRAN", 3), ("AFL", 3), ("TARGET", 1)])
     'Mean ± sample standard deviation over 3 seeds, except 1 seed: TARGET.'
+    >>> seeds_note([("FedRAN", 1), ("AFL", 1), ("TARGET", 3)])
+    'One seed each, except 3 seeds: TARGET.'
     """
     counts = Counter(n for _, n in rows)
     if set(counts) <= {1}:
         return "One seed each, so no spread is shown."
     usual = max(counts, key=lambda n: (counts[n], n))
-    note = f"{what} over {counted(usual, 'seed')}"
+    note = "One seed each" if usual == 1 else f"{what} over {counted(usual, 'seed')}"
     for n in sorted(set(counts) - {usual}):
         names = dict.fromkeys(name for name, other in rows if other == n)
         note += f", except {counted(n, 'seed')}: {'; '.join(names)}"

@@ -128,7 +128,8 @@ def _cost_table(setting: Setting, beta: float | None, found: Sequence[Group]) ->
     if several:
         shown.append((Column("machine", numeric=False), lambda g: Cell(machine_of(g.first))))
     shared = [g.name for g in found if g.first.side_by_side > 1]
-    forward = "with its forward pass" if timed else "without its forward pass, which was not timed"
+    untimed = "without its forward pass, which was not timed in these runs"
+    forward = "with its forward pass" if timed else untimed
     note = [
         seeds_note(seeds_per_group(found)),
         "All rows use the same streams. Time is client plus server of one task, mean over tasks. "
