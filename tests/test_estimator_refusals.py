@@ -164,6 +164,6 @@ def test_calibrate_refuses_labels_that_were_not_learned_and_changes_nothing(blob
     X, y, _, _ = blobs
     clf = model().fit(X, y)
     before = clf.predict_proba(X)
-    with pytest.raises(ValueError, match="expected only labels of classes_, got .*partial_fit"):
+    with pytest.raises(ValueError, match=r"expected only labels of classes_, got .*partial_fit"):
         clf.calibrate(X, [other(label) for label in y.tolist()])
     np.testing.assert_array_equal(clf.predict_proba(X), before)
