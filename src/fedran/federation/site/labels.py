@@ -63,8 +63,8 @@ def with_pseudo_labels(
     """The labels, with pseudo-labels for the rows that the margin rule accepts.
 
     Where all labelled rows have one class, none is accepted: the others may lack a label because
-    they have another one. If there are more than ``capacity`` rows, the rule learns from at most ``capacity / 2``
-    labelled rows, evenly spaced, and decides about the others in groups.
+    they have another one. If there are more than ``capacity`` rows, the rule learns from at most
+    ``capacity / 2`` labelled rows, evenly spaced, and decides about the others in groups.
     """
     has = np.array([label is not None for label in y], dtype=bool)
     if settings.pseudo_labels == "none" or has.all() or len(encode_labels(y, len(y))[0]) < 2:
