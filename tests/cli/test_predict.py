@@ -68,7 +68,7 @@ def test_predict_writes_labels_to_a_file(made, cli):
         ("head.fedran", "empty.csv", "expected a header and rows, got an empty file"),
         ("head.fedran", "header.csv", "expected at least one row, got none"),
         ("head.fedran", "hole.csv", "line 2: expected numbers in column b, got an empty value"),
-        ("head.fedran", "semicolons.csv", "got text; separate values by commas"),
+        ("head.fedran", "semicolons.csv", "separated by commas, got semicolons; write"),
         ("head.fedran", "labels.csv", "at least one column of features"),
         ("head.fedran", "latin.csv", "a CSV file in UTF-8"),
         ("head.fedran", "wide.npy", "wide.npy: expected rows of 6 features, got shape (2, 9)"),

@@ -185,6 +185,10 @@ def _read_csv(path: Path, apart: Collection[str], hint: str, optional: str | Non
             first = [name.strip() for name in next(lines, [])]
             if not first:
                 raise Refused(path.name, "a header and rows", "an empty file")
+            for name, sign in (("semicolons", ";"), ("tabs", "\t")):
+                if len(first) == 1 and sign in first[0]:
+                    advice = "write the table with commas, and decimal points in numbers"
+                    raise Refused(path.name, "columns separated by commas", name, hint=advice)
             numbers = names = [str(i) for i in range(len(first))]
             if (first == names and len(names) > 2) or not all(map(is_number, first)):
                 names, first = first, next(lines, [])
@@ -276,12 +280,7 @@ def _split_columns(
 
 def _no_number(where: str, column: str, got: str) -> Refused:
     hint = "leave the column out if it is no feature; `fedran predict` copies one with --id"
-    return Refused(
-        where,
-        f"numbers in column {printable(column, 60)}",
-        got,
-        "separate values by commas" if ";" in column else hint,
-    )
+    return Refused(where, f"numbers in column {printable(column, 60)}", got, hint)
 
 
 def is_number(value: object) -> bool:

@@ -71,6 +71,8 @@ def test_rows_are_read_from_a_csv_file(tmp_path):
             "a,b\n1,2\n",
             'label, got the columns a, b; set label_column = "COLUMN" in site',
         ),
+        ("a;b;label\n1,5;2;x\n", "may.csv: expected columns separated by commas, got semicolons"),
+        ("a\tlabel\n1\tx\n", "separated by commas, got tabs; write the table with commas"),
         ("a,b\n", "got the columns a, b; set"),
         ("1,2,3\n", "got the columns 0, 1, 2; set"),
         ("a,b,diagnosis,c\n1,,benign,nan\n", 'b, diagnosis, c; set label_column = "diagnosis"'),
