@@ -42,6 +42,7 @@ def test_the_terminal_shows_both(recorded):
         assert f"fedran federation forget {recorded.folder} {command}\n" in out
     assert f"fedran federation release {recorded.folder}\n" in out
     words = " ".join(out.split())
+    assert "sends them again with `fedran federation revise`. `forget` is final" in words
     assert "site-2 all 1,234 97.4 % +97.4 97.3 %" in words
     assert "(nobody) 0.0 %" in words
 

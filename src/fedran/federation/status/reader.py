@@ -192,7 +192,13 @@ class Reader:
         ]
         commands.append([*base, "release", str(self.given)])
         shown = [shlex.join(command) for command in commands]
-        return HeldStatus(found["at"], found["task"], found["reason"], shown)
+        reason = found["reason"]
+        if found["uploads"] and self.settings.privacy == "none":
+            reason += (
+                ". If the rows can be corrected, the site sends them again with `fedran federation "
+                "revise`. `forget` is final: it takes no other rows of the site for the task"
+            )
+        return HeldStatus(found["at"], found["task"], reason, shown)
 
     def _read_database(self, notes: list[str]) -> Stored:
         """The tables that a status needs; empty before the first start of the server."""
