@@ -51,7 +51,10 @@ class LazyCommands(typer.core.TyperGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The name and the first sentence of a command, for the help page."""
         if cmd_name not in COMMANDS:
-            ctx.fail(f"No such command {cmd_name!r}{nearest(cmd_name, COMMANDS)}")
+            close, below = nearest(cmd_name, COMMANDS), load_command("federation")
+            if isinstance(below, click.Group) and cmd_name in below.commands:
+                close = f" (did you mean 'federation {cmd_name}'?)"
+            ctx.fail(f"No such command {cmd_name!r}{close}")
         return click.Command(cmd_name, help=COMMANDS[cmd_name])
 
     def resolve_command(
