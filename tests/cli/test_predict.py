@@ -243,6 +243,21 @@ def test_a_head_of_scaled_rows_needs_its_scaler(tmp_path, cli):
         assert (code, out, words in err, err.count("\n")) == (2, "", True, 1), err
 
 
+def test_rows_that_were_scaled_before_are_told(tmp_path, cli):
+    X = np.random.default_rng(0).normal(50.0, 2.0, (60, 3))
+    clf = fedran.FedRANClassifier(64, scaler=fedran.FederatedScaler()).fit(X, X[:, 0] > 50)
+    fedran.save(clf.head_, tmp_path / "head.fedran")
+    (tmp_path / "scaler.json").write_text(clf.scaler_.to_json())
+    for rows, told in (
+        (X, ""),
+        (clf.scaler_.transform(X), "in 3 of 3 columns, half of the values"),
+    ):
+        np.save(tmp_path / "rows.npy", rows)
+        files = (str(tmp_path / "head.fedran"), str(tmp_path / "rows.npy"))
+        code, out, err = cli("predict", *files, "--scaler", str(tmp_path / "scaler.json"))
+        assert (code, len(out.splitlines()), told in err, bool(told)) == (0, 60, True, bool(err))
+
+
 def test_columns_are_put_in_the_order_of_the_scaler(tmp_path, cli):
     rng = np.random.default_rng(0)
     y = np.repeat(["cat", "dog"], 30)

@@ -25,6 +25,8 @@ ARRAYS = ("features", "test", "X")
 """Names of the array to read from an .npz file, the first that exists."""
 READABLE = "features (.npy, .npz, .csv or .parquet)"
 ORDER = "order them as in training; for a federation's head name its offer.json with --offer"
+FAR = 6
+"""Standard deviations. Of the rows of the scaler, at most one in 36 is farther from the mean."""
 SCALER = "name the file of the scaler's to_json with --scaler"
 
 
@@ -89,8 +91,17 @@ def predict(
     table = read_features(rows, id_column, label)
     Z, columns = ordered_features(rows, table, found.fingerprint, scale, offer)
     require_features(rows, Z, phi.in_features)
+    if scale is not None:
+        Z = in_order(scale, columns).standardize(Z)
+        if far := int(np.sum(np.median(np.abs(Z), axis=0) > FAR)):
+            typer.echo(
+                f"fedran: {printable(str(rows))}: in {far} of {Z.shape[1]} columns, half of the "
+                f"values or more are over {FAR} standard deviations from the scaler's mean; check "
+                "their units, and that they were not scaled before",
+                err=True,
+            )
     with refusals_name_file(rows):
-        mapped = phi.blocks(Z if scale is None else in_order(scale, columns).standardize(Z))
+        mapped = phi.blocks(Z)
     blocks = [(found.predict(H, reject), found.scores(H)) for _, H in mapped]
     labels = [label for part, _ in blocks for label in part.tolist()]
     ids = None if id_column is None else [str(value) for value in table.others[id_column]]
