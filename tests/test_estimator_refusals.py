@@ -1,11 +1,13 @@
 """Parameters, rows and labels that the estimator refuses, and what it knows afterwards."""
 
 import pickle
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.decomposition import TruncatedSVD
+from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 
 import fedran
@@ -157,6 +159,20 @@ def test_a_batch_that_was_interrupted_is_not_learned_twice(blobs, monkeypatch):
         clf.partial_fit(X[40:], y[40:])
     for again in (clf.fit(X[:40], y[:40]), new.partial_fit(X[:40], y[:40])):
         np.testing.assert_array_equal(again.predict_proba(X), before)
+
+
+@pytest.mark.parametrize("step", ["ClassSums.from_codes", "ExactSum.add_factor"])
+def test_a_model_whose_second_fit_was_interrupted_is_not_fitted(blobs, monkeypatch, step):
+    """Neither the old rows nor a part of the new ones: the next batch is the first."""
+    X, y = blobs[:2]
+    clf = model().fit(X, y)
+    with monkeypatch.context() as patch:
+        patch.setattr(f"fedran.core.exact_sum.{step}", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            clf.fit(2 * X[:40], y[:40])
+    with pytest.raises(NotFittedError):
+        clf.predict(X)
+    assert_same_model(clf.partial_fit(X[:40], y[:40]), model().fit(X[:40], y[:40]), X)
 
 
 @pytest.mark.parametrize("other", [str, lambda label: label + 1])

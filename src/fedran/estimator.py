@@ -172,9 +172,10 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch = batch.scaled(scaler)
         phi = self._new_map(batch.X.shape[1], scaler) if fresh else self.phi_
         names = getattr(self, "feature_names_in_", ())
-        small = small_rows(batch.X, phi.kind) if phi.bias else ""
-        if fresh and (text := small or unequal_scales(batch.X, names, phi.kind)):
-            warnings.warn(f"{text}; scale them, as scaler=FederatedScaler() does", stacklevel=3)
+        if fresh:
+            small = small_rows(batch.X, phi.kind) if phi.bias else ""
+            if text := small or unequal_scales(batch.X, names, phi.kind):
+                warnings.warn(f"{text}; scale them, as scaler=FederatedScaler() does", stacklevel=3)
         if phi.kind == "relu":
             require_energy(batch.X, phi.out_features)
         try:
@@ -182,6 +183,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         except Refused as reason:  # in the words that scikit-learn's checks look for
             raise ValueError(f"Negative values in data: {reason.got}; {reason.hint}") from None
         if fresh:
+            vars(self).pop("classes_", None)  # not fitted, should this be interrupted
             self.phi_: RandomFeatures = phi
             self.scaler_: FederatedScaler | None = scaler
             dtype = "float64" if phi.out_features <= FLOAT64_WIDTH else "float32"

@@ -1,5 +1,6 @@
 """Columns with nearly all of the energy are named."""
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -72,3 +73,16 @@ def test_rows_that_the_constant_of_the_bias_hides_are_named_and_hard_to_classify
     assert scores[1] < 0.8
     assert small_rows(np.zeros((3, 4))) == small_rows(np.full((3, 4), SMALL), "hellinger") == ""
     assert small_rows(np.full((3, 4), SMALL / 2), "hellinger")
+
+
+@pytest.mark.parametrize("kind", ["cosine", "hellinger"])
+@pytest.mark.parametrize("look", [small_rows, unequal_scales])
+def test_a_look_at_the_scale_copies_a_sample_of_the_rows_only(look, kind):
+    X = np.zeros((50_000, 40), np.float32)
+    tracemalloc.start()
+    try:
+        look(X, kind=kind)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < X.nbytes / 2

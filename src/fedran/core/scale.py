@@ -43,7 +43,7 @@ def unequal_scales(X: NDArray[Any], names: Sequence[str] = (), kind: Kind = "cos
     few = min(MOST, d // 4)
     if not n or not few or X.dtype.kind not in "fiub":
         return ""
-    rows = X[np.linspace(0, n - 1, min(n, SAMPLE)).astype(int)].astype(np.float64)
+    rows = _sampled(X)
     if not np.isfinite(rows).all():
         return ""
     if kind == "hellinger":
@@ -74,9 +74,9 @@ def small_rows(X: NDArray[Any], kind: Kind = "cosine") -> str:
     >>> small_rows(X), small_rows(X / 1000)
     ('', "the rows have 1e-06 of the energy of bias=True's constant, which hides them")
     """
+    rows = _sampled(X)
     with np.errstate(over="ignore"):
-        energies = np.abs(X) if kind == "hellinger" else np.square(X, dtype=np.float64)
-    share = float(energies.mean())
+        share = float(np.mean(np.abs(rows) if kind == "hellinger" else np.square(rows)))
     if not 0 < share < SMALL:
         return ""
     return f"the rows have {share:.0e} of the energy of bias=True's constant, which hides them"
@@ -90,3 +90,8 @@ def require_energy(X: NDArray[Any], out_features: int) -> None:
     if not low < energy < high and np.any(X):
         expected = f"expected {low:g} to {high:g}: rescale it, for example with StandardScaler"
         raise ValueError(f"X has an energy of about {energy:.3g}; {expected}")
+
+
+def _sampled(X: NDArray[Any]) -> NDArray[np.float64]:
+    n = len(X)
+    return X[np.linspace(0, n - 1, min(n, SAMPLE)).astype(int)].astype(np.float64)
