@@ -1,12 +1,15 @@
 """The feature store: computed once, resumed, and safe from damage."""
 
 import json
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedran.backbones import store
+from fedran.backbones.preprocessing import Preprocessing
 from fedran.backbones.store import extract
 from fedran.core.errors import Refused
 from fedran.data.feature_file import read_feature_file
@@ -163,3 +166,24 @@ def test_features_that_are_not_finite_are_never_stored(tmp_path):
     with pytest.raises(ValueError, match="features of toy holds NaN"):
         extract(Pictures(), backbone, tmp_path)
     assert not chunks(tmp_path)
+
+
+def test_of_large_images_fewer_are_in_memory_than_there_are_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+    real, lock, now, most = Preprocessing.__call__, threading.Lock(), [], []
+
+    def preprocess(self, pixels):
+        with lock:
+            now.append(pixels)
+            most.append(len(now))
+        time.sleep(0.02)
+        with lock:
+            now.pop()
+        return real(self, pixels)
+
+    monkeypatch.setattr(Preprocessing, "__call__", preprocess)
+    for memory, threads in ((2**31, 8), (3 * store.WORKING_BYTES * 4 * 4 * 3, 3), (0, 2)):
+        monkeypatch.setattr(store, "MEMORY", memory)
+        most.clear()
+        extract(Pictures(seed=threads), toy()[0], tmp_path, 16)
+        assert max(most) == threads

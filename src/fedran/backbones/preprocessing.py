@@ -108,8 +108,9 @@ class Preprocessing:
             return np.asarray(image).transpose(2, 0, 1)
         # Pillow interpolates floats only in single channels, and bicubic values overshoot.
         resized = np.empty((3, height, width), np.float32)
-        for plane, wide in zip(planes.astype(np.float32, order="C"), resized, strict=True):
-            np.clip(np.asarray(Image.fromarray(plane).resize((width, height), how)), 0, 255, wide)
+        for plane, wide in zip(planes, resized, strict=True):
+            single = Image.fromarray(plane.astype(np.float32, order="C"))
+            np.clip(np.asarray(single.resize((width, height), how)), 0, 255, wide)
         return resized
 
 

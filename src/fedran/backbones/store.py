@@ -35,6 +35,10 @@ from fedran.wire.files import atomic_writer, write_atomically
 CHUNK = 256
 """Images per chunk, for every batch size. An interruption loses at most one chunk."""
 SUFFIX = ".safetensors"
+MEMORY = 2 * 2**30
+"""Bytes for images that are decoded and resized at the same time, about."""
+WORKING_BYTES = 5
+"""Bytes of memory per byte of pixels while an image is decoded and resized (measured)."""
 Progress = Callable[[int, int], None]
 """Called with the number of images done and the total."""
 
@@ -209,11 +213,14 @@ def _compute_chunks(
     """Chunks of the missing images.
 
     While the network computes, all cores decode and resize the images of the next batch: a GPU
-    would otherwise wait for them.
+    would otherwise wait for them. Of large images fewer are in memory at the same time.
     """
     missing = [(image, rows[0]) for image, rows in table.missing.items()]
     done = table.done
-    with ThreadPoolExecutor(joblib.cpu_count()) as pool:
+    some = missing[:: max(1, len(missing) // 4)]
+    largest = max((table.pixels(row).nbytes for _, row in some), default=1)
+    fit = max(2, MEMORY // (WORKING_BYTES * largest))
+    with ThreadPoolExecutor(min(joblib.cpu_count(), fit)) as pool:
 
         def prepare(row: int) -> NDArray[np.float32]:
             return backbone.preprocess(table.pixels(row))
