@@ -183,7 +183,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         except Refused as reason:  # in the words that scikit-learn's checks look for
             raise ValueError(f"Negative values in data: {reason.got}; {reason.hint}") from None
         if fresh:
-            vars(self).pop("classes_", None)  # not fitted, should this be interrupted
+            self.__dict__.pop("classes_", None)  # not fitted, should this be interrupted
             self.phi_: RandomFeatures = phi
             self.scaler_: FederatedScaler | None = scaler
             dtype = "float64" if phi.out_features <= FLOAT64_WIDTH else "float32"
