@@ -213,3 +213,15 @@ def test_a_budget_without_room_for_the_class_sums_is_an_error(paths):
     X, y = rows()
     found = findings(paths, X, np.array(y), replace(OFFER, budget_bytes=1024))
     assert "budget_bytes: expected room for the sums of 3 classes" in texts(found, "error")
+
+
+def test_no_class_is_withheld_under_differential_privacy(paths):
+    X, _ = rows(6)
+    names = np.array([f"c{i}" for i in range(6)])
+    assert "No class has 5 rows" in texts(findings(paths, X, names, None), "error")
+    listed = {"classes": tuple(names.tolist()), "out_features": OFFER.in_features}
+    private = replace(OFFER, privacy="dp", **listed)
+    assert "No class has" not in texts(findings(paths, X, names, private), "error")
+    text = paths.settings_file.read_text()
+    paths.settings_file.write_text(f'{text}\nprivacy = "dp"\n')
+    assert "No class has" not in texts(findings(paths, X, names, None), "error")

@@ -60,7 +60,10 @@ def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Find
     head = newest_head(state)
     yield _describe(data, task)
     yield from describe_columns(data, offer)
-    yield from check_labels(data.y, settings.min_class_count, offer.classes if offer else (), head)
+    asked = offer.privacy if offer is not None else "none"
+    private = "dp" in (settings.privacy, asked)  # no class is withheld then
+    least = 1 if private else settings.min_class_count
+    yield from check_labels(data.y, least, offer.classes if offer else (), head)
     if data.is_images:
         yield from check_unlabelled(site, data, None)
         yield check_backbone(site, offer)
