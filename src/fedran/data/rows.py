@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import MissingExtra, Refused, nearest, printable, shortened
-from fedran.core.labels import encode_labels
+from fedran.core.labels import Label, encode_labels
 from fedran.data.arrays import open_arrays
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,8 @@ UNLABELLED = ""
 NAME_LABEL = 'name the column of labels with --label "{}"'
 """What a command says to a table without the column of labels. {} is a likely column."""
 NO_HEADER = "write the names of the columns into the first line"
+WHOLE = "(0|-?[1-9][0-9]{0,17})"
+"""How an integer label is written."""
 INDEXES = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas writes for the index. The number of a row is no feature."""
 
@@ -70,6 +72,16 @@ class Rows:
             return self
         return replace(self, X=self.X[:, order], columns=tuple(columns))
 
+    def labelled_as(self, known: Collection[Label]) -> Rows:
+        """The rows with the label "1.0" for 1 where only "1.0" is known.
+
+        Earlier versions read 1.0 in a CSV file as text, and federations have such classes.
+        """
+        texts = [text for text in map(str, known) if re.fullmatch(rf"{WHOLE}\.0", text)]
+        numbers = {int(text.partition(".")[0]): text for text in texts}
+        kept = {number: text for number, text in numbers.items() if number not in known}
+        return replace(self, y=[kept.get(label, label) for label in self.y]) if kept else self
+
 
 @dataclass(frozen=True)
 class Table:
@@ -104,7 +116,7 @@ def read_rows(
         if path.suffix.lower() == ".csv":
             y = [text.strip() for text in y]
             known = [text for text in y if text != UNLABELLED]
-            if all(re.fullmatch(r"(0|-?[1-9][0-9]{0,17})(\.0+)?", text) for text in known):
+            if all(re.fullmatch(rf"{WHOLE}(\.0+)?", text) for text in known):
                 y = [int(text.partition(".")[0]) if text != UNLABELLED else None for text in y]
         with np.errstate(over="ignore"):  # infinity is refused where the rows are used
             return Rows(table.X.astype(np.float32), none_if_missing(y), table.columns)

@@ -92,8 +92,11 @@ class ValidationSet:
 
     def counts(self, heads: Iterable[Head], earlier: Collection[Label]) -> list[Counts]:
         """Rows and correct ones per class, for each head."""
-        y, tested = self.rows.y, set(self.rows.y)
-        return [count_correct(self.scores(h), h.classes, y, earlier, tested) for h in heads]
+        found = []
+        for head in heads:
+            y = self.rows.labelled_as(head.classes).y
+            found.append(count_correct(self.scores(head), head.classes, y, earlier, set(y)))
+        return found
 
     def witnesses(self, *_: object) -> tuple[str, ...]:
         """Nobody: these rows belong to the server."""

@@ -54,6 +54,7 @@ def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Find
         data = site.source(task)
         if offer is not None:
             data = data.in_order(offer.columns, f"rows of {task}")
+            data = data.labelled_as(offer.classes or offer.known_classes)
     except (Refused, FileNotFoundError) as reason:
         yield Finding("error", str(reason))
         return

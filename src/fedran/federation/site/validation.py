@@ -72,9 +72,9 @@ class SiteRows:
         for _, H in phi.blocks(Z):
             for name, head in heads.items():
                 scores[name].append(to_numpy(head.scores(H)))
-        return {
-            name: count_correct(
-                np.concatenate(scores[name]), head.classes, self.rows.y, earlier, tested
-            )
-            for name, head in heads.items()
-        }
+        counts = {}
+        for name, head in heads.items():
+            y = rows.labelled_as(head.classes).y
+            found = np.concatenate(scores[name])
+            counts[name] = count_correct(found, head.classes, y, earlier, tested)
+        return counts
