@@ -161,7 +161,8 @@ def to_onnx(
     -----
     The file has 4 M (d + C) bytes. Values that the feature map refuses are not refused by the
     model: NaN, and negative values under ``kind="hellinger"``, give NaN scores. The label of such
-    a row is "", or -2^63 where labels are numbers.
+    a row is "", or -2^63 where labels are numbers. Rows are float32: a column whose mean is far
+    larger than its spread loses digits before it is scaled, so subtract a constant first.
 
     Examples
     --------

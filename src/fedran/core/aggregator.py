@@ -293,8 +293,8 @@ class Aggregator:
         """The head without some of the absorbed messages; None if no class is left.
 
         Their part is subtracted from a copy of the sum, so that the head equals that of an
-        aggregator that never absorbed them only to rounding. The exact sum is required. A message
-        that was not absorbed is a ValueError.
+        aggregator that never absorbed them only to rounding. It has no calibration. The exact sum
+        is required. A message that was not absorbed is a ValueError.
         """
         if not isinstance(self._sum, ExactSum):
             raise ValueError("solve_without needs the exact sum: Aggregator without server_rank")
