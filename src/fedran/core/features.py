@@ -228,7 +228,7 @@ source={'backbone': 'a backbone'})
         """Iterate over (rows, H[rows]) with each block of H at most ``max_bytes`` (or one row).
 
         The last bits of a float32 product depend on the rows beside a row. With ``exact`` products
-        are computed in float64 and rounded once, so that they do not.
+        are computed in float64 and rounded once, so that they hardly ever do.
         """
         Z = self._accepted(Z)
         slices = self._slices(Z.shape[0], max_bytes)

@@ -21,7 +21,7 @@ from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.site.check import check_task
 from fedran.federation.site.secure import make_contribution
-from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.settings import HEAD, SitePaths
 from fedran.federation.site.source import FunctionSource
 from fedran.federation.site.upload import Site
 from fedran.federation.site.validation import SiteRows
@@ -137,6 +137,9 @@ def test_a_federation_that_took_the_label_1_0_as_text_keeps_its_classes(make, fi
     head = agg.solve()
     offer = replace(LISTED, **{field: head.classes})
     assert [f.text for f in check_task(paths, "may", offer) if "label" in f.text] == []
+    paths.state.mkdir(exist_ok=True)
+    fedran.save(head, paths.state / HEAD)  # came after the last offer, which had no classes yet
+    assert [f.text for f in check_task(paths, "may", LISTED) if "label" in f.text] == []
     summary = fedran.decode(open_envelope(site.prepare(offer)).upload)
     assert summary.classes == head.classes == ("0.0", "1.0", "2.0")
     settings = ServerSettings(

@@ -54,11 +54,12 @@ def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Find
         data = site.source(task)
         if offer is not None:
             data = data.in_order(offer.columns, f"rows of {task}")
-            data = data.labelled_as(offer.classes or offer.known_classes)
     except (Refused, FileNotFoundError) as reason:
         yield Finding("error", str(reason))
         return
     head = newest_head(state)
+    listed = (offer.classes or offer.known_classes) if offer else ()
+    data = data.labelled_as(listed or (head.classes if head else ()))
     yield _describe(data, task)
     yield from describe_columns(data, offer)
     asked = offer.privacy if offer is not None else "none"
