@@ -82,6 +82,12 @@ def labelled_rows(data: ClientData) -> tuple[NDArray[Any], tuple[Label, ...], ND
     return X[codes >= 0], classes, codes[codes >= 0]
 
 
+def only_labelled(data: ClientData) -> ClientData:
+    """The labelled rows of a client: what other rows it has does not matter, to the last bit."""
+    X, classes, codes = labelled_rows(data)
+    return replace(data, X=X, y=[classes[c] for c in codes], images=None)
+
+
 def require_few_rows(data: ClientData, rows: int, most_rows: int) -> None:
     """ValueError if a client has more rows in a task than the setting ``most_rows`` allows."""
     if rows > most_rows:

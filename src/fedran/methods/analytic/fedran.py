@@ -15,7 +15,13 @@ from fedran.core.pseudo_labels import PseudoLabels, margin_labels, prototype_lab
 from fedran.core.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Center, Summary
-from fedran.methods.analytic.base import AnalyticMethod, OptionalKind, OptionalPositive, Width
+from fedran.methods.analytic.base import (
+    AnalyticMethod,
+    OptionalKind,
+    OptionalPositive,
+    Width,
+    only_labelled,
+)
 from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.settings import at_least, between
 from fedran.wire.codec import decode, encode
@@ -109,9 +115,11 @@ class SummaryMethod(AggregatorMethod):
     precision: Precision
     bits: float
     center: ClassVar[Center | None] = "class"
+    labels_rows: ClassVar[bool] = False
+    """Whether rows without a label may get one. Otherwise they are left out."""
 
     def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels | None:
-        """Labels for rows without one; None: such rows are left out."""
+        """Labels for rows without one."""
 
     def formula(self, in_features: int, n_classes: int) -> int:
         """(M r + r + M C) x 8 bytes, as the FedRAN paper counts."""
@@ -123,6 +131,8 @@ class SummaryMethod(AggregatorMethod):
     ) -> tuple[ClientState, bytes]:
         """Map, label, summarize, encode. The client keeps the feature map, nothing of its data."""
         phi = cstate.phi if cstate else self.feature_map(data.X.shape[1], seed)
+        if not self.labels_rows:
+            data = only_labelled(data)
         Z = to_device(data.X, self.device)
         H = phi(Z)
         pseudo = self.pseudo_labels(Z, H, data.y)
@@ -177,6 +187,7 @@ class FedRANPrototype(FedRAN):
     """Least cosine with the class mean."""
 
     name = "FedRAN-SSL (prototypes)"
+    labels_rows = True
     verified = "yes: the rule equals a row-by-row reference"
 
     def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels:
@@ -194,6 +205,7 @@ class FedRANMargin(FedRAN):
     """Fit once more with the accepted rows, and decide again."""
 
     name = "FedRAN-SSL (margin)"
+    labels_rows = True
     verified = "yes: the rule equals a dense ridge"
 
     def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels:

@@ -21,7 +21,7 @@ from fedran.methods.analytic.base import (
     OptionalKind,
     Positive,
     Width,
-    labelled_rows,
+    only_labelled,
     pack_integers,
     read_integers,
     require_few_rows,
@@ -104,13 +104,13 @@ class FedRANDP(AggregatorMethod):
             raise ValueError("FedRAN-dp needs the server's offer, which states the class list")
         offer = unpack(message, FILE_LIMITS).of_kind(OFFER)
         classes = offer.header.labels("classes", FILE_LIMITS)
-        X, found, codes = labelled_rows(data)
-        require_few_rows(data, len(X), self.most_rows)
+        data = only_labelled(data)
+        require_few_rows(data, len(data.X), self.most_rows)
         phi = self.feature_map(data.X.shape[1], seed)
         d = phi.in_features
         center = offer.tensor("center", "F64", (d,)) if "center" in offer.tensors else None
         mechanism = self._mechanism(d, offer.header.integer("n_sites", 1), center)
-        vector = mechanism.sums(phi(X), [found[i] for i in codes], classes)
+        vector = mechanism.sums(phi(data.X), data.y, classes)
         random = _seeded(seed, data.client, data.task, classes)
         vector += mechanism.noise(len(classes), random)
         return None, pack_integers(UPLOAD, {}, vector.astype(np.uint32))

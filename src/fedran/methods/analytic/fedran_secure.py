@@ -31,6 +31,7 @@ from fedran.methods.analytic.base import (
     OptionalKind,
     OptionalPositive,
     Width,
+    only_labelled,
     pack_integers,
     read_integers,
     require_few_rows,
@@ -158,6 +159,7 @@ class FedRANSecure(AggregatorMethod):
         require_same(phi.fingerprint, offer.header.fingerprint("fingerprint"), "client and offer")
         classes = offer.header.labels("classes", FILE_LIMITS)
         n_sites = offer.header.integer("n_sites", 1)
+        data = only_labelled(data)
         H = phi(to_device(data.X, self.device))
         omega = Sketch.read(offer, self.out_features, self.width).omega(
             self.out_features, self.width, self.device
