@@ -46,6 +46,7 @@ HAR_TEST_FROM = 45
 person at a later time."""
 
 CIFAR = "features of CIFAR-100: make them with `fedran features cifar100`"
+CLINC = "sentence embeddings of CLINC150: arrays train, test, train_labels, test_labels"
 VTAB = "features of 50 classes of 5 VTAB domains: make them with `fedran features FOLDER`"
 DSA = (
     "statistics of the UCI 'Daily and Sports Activities' data, archive.ics.uci.edu dataset 256: "
@@ -205,6 +206,9 @@ FEATURE_FILES: dict[str, tuple[str, bool, str | None]] = {
     "vtab50-vit_s14": (VTAB, False, None),
     "cifar100-vit_ti16": (CIFAR, False, "cifar100"),
     "vtab50-vit_ti16": (VTAB, False, "vtab50"),
+    "cifar100-resnet18": (CIFAR, True, "cifar100"),
+    "vtab50-resnet18": (VTAB, True, None),
+    "clinc150-minilm": (CLINC, False, None),
 }
 """How to make each file, whether its features are never negative, and the images behind it."""
 DATASETS: dict[str, Callable[[], Dataset]] = {
@@ -219,7 +223,10 @@ TITLES = {
     "cifar100": "CIFAR-100",
     "cifar100-efficientnet_lite0": "CIFAR-100, EfficientNet-Lite0",
     "cifar100-vit_ti16": "CIFAR-100, ViT-Ti/16",
+    "cifar100-resnet18": "CIFAR-100, ResNet-18 (layer 4 approximate)",
+    "clinc150-minilm": "CLINC150, MiniLM",
     "vtab50-efficientnet_lite0": "VTAB-50, EfficientNet-Lite0",
+    "vtab50-resnet18": "VTAB-50, ResNet-18 (layer 4 approximate)",
     "vtab50-vit_s14": "VTAB-50, ViT-S/14",
     "vtab50-vit_ti16": "VTAB-50, ViT-Ti/16",
     "har-dsa19": "Activity recognition",
