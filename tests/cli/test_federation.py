@@ -108,36 +108,23 @@ def test_accept_refuses_an_upload_that_is_not_in_quarantine(call, trial):
     refused(call("accept", "t", "site-1", "may"), words)
 
 
-def test_init_writes_the_message_and_rebuild_changes_the_width(call, tmp_path):
-    options = ("--in-features", "6", "--out-features", "48", "--message", "mixture")
-    assert call("init", "m", *options)[0] == 0
-    settings = tmp_path / "m" / "server" / "server.toml"
-    assert 'message = "mixture"' in settings.read_text()
-    code, out, err = call("rebuild", "m", "--out-features", "64")
-    assert (code, err) == (0, "")
-    assert "0 mixtures lifted to 64 random features" in out
-    assert "out_features = 64" in settings.read_text()
-    refused(call("rebuild", "m", "--out-features", "0"), "out_features")
-
-
 def test_accept_takes_names_and_no_paths(call, trial):
     refused(call("accept", "t", "../../x", "may"), "client: expected")
 
 
-def test_a_store_is_verified_backed_up_restored_and_repaired(call, trial, tmp_path):
+def test_a_store_is_verified_backed_up_and_restored(call, trial, tmp_path):
     refused(call("verify", "t"), "store.db", "expected the database of a server")
     state = tmp_path / "t" / "server" / "state"
     Database(state).close()
     assert call("verify", "t") == (0, "the database is what was written\n", "")
     assert call("backup", "t", "b")[0] == 0
     assert "sites will send again" in call("restore", "t", "b")[1]
-    assert call("repair", "t") == (0, "nothing is damaged; nothing was changed\n", "")
     refused(call("forget", "t", "site-1", "--task", "may"), "an upload of site-1 for may, got none")
     refused(call("forget", "t", "../x"), "client: expected")
     (state / "store.db").write_bytes(b"nothing" * 100)
     code, out, _ = call("verify", "t")
     assert (code, "the database is damaged" in out) == (1, True)
-    refused(call("repair", "t"), "nothing can be saved")
+    refused(call("server", "t", "--insecure"), "fedran federation verify", "restore")
 
 
 def test_down_reports_that_nothing_is_running(call, trial):
@@ -250,13 +237,11 @@ HELP = {
     "rollback": "Put the classifier after an earlier task back into service",
     "rekey": "Make new keys for a site whose keys were lost or stolen",
     "influence": "Show the accuracy without each site",
-    "rebuild": "Rebuild the classifier at another width from stored mixtures",
     "revise": "Replace the upload of a task by one of its present rows",
     "forget": "Remove a site's uploads from the classifier",
     "backup": "Copy the database, settings, roster and nodes to a folder",
     "restore": "Replace the database by that of a backup",
-    "verify": "Check every byte of the database",
-    "repair": "Save what is intact of a damaged database",
+    "verify": "Check the whole database",
     "forward": "Add up the new uploads of an edge's members",
 }
 

@@ -1,4 +1,4 @@
-"""Charges outlive the database: a restored backup, a repair or reports of sites bring them back."""
+"""Charges outlive the database: a restored backup or reports of sites bring them back."""
 
 from dataclasses import asdict, replace
 
@@ -47,7 +47,6 @@ def test_a_sum_that_was_revealed_before_its_charge_was_lost_is_stored_with_a_cha
 
 
 def test_a_number_in_the_ledger_or_the_store_is_not_used_again(tmp_path, monkeypatch):
-    """``repair`` saves what is intact, and may lose the list of numbers."""
     federation = made(tmp_path, monkeypatch, n=6, tasks=("may",))
     first, late = federation.names[:3], federation.names[3:]
     run(federation, names=first)

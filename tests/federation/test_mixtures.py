@@ -1,4 +1,4 @@
-"""Federations of mixtures: sites, server, edges, and a rebuild at another width."""
+"""Federations of mixtures: sites, server and edges."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -12,18 +12,14 @@ import fedran
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum
 from fedran.federation.edge.edge import Edge
-from fedran.federation.ops import maintenance as module
-from fedran.federation.ops.maintenance import NotRebuildable, rebuild
-from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.cohorts import task_before
 from fedran.federation.server.database import Database
-from fedran.federation.server.settings import ServerPaths, ServerSettings
+from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
-from fedran.wire.files import write_atomically
 from helpers.made_federation import PHI, SETTINGS, D, M, Sites, same_state, upload
 from helpers.made_site import OFFER, rows, site_of, summary_of
 
@@ -167,121 +163,6 @@ def test_an_edge_puts_the_mixtures_of_its_members_side_by_side(sites, tmp_path):
     assert store.aggregator.accounts.n_rows == 40
     store.close()
     edge.close()
-
-
-@pytest.fixture
-def server(tmp_path):
-    """The folder of a server with two uploads, as the given messages, and its settings."""
-    key = SiteKey.generate()
-    paths = ServerPaths(tmp_path)
-    text = f'federation = "trial"\nin_features = {D}\nkind = "{PHI.kind}"\nsource = "test"\n'
-
-    def make(kind, lines="out_features = 48  # small\n"):
-        paths.settings_file.write_text(f'{text}message = "{kind}"\n{lines}')
-        Roster({"site-1": key.public}).save(paths.roster)
-        X, y = rows(90)
-        np.savez(tmp_path / "validation.npz", features=X, labels=y)
-        settings = replace(SETTINGS, message=kind, snapshot_every=1)
-        store = Store(paths.state, settings, Roster.load(paths.roster))
-        for seed, task in enumerate(("may", "june")):
-            site = site_of(tmp_path / task, *rows(90, seed=seed), key=key)
-            offer = paths.settings().offer(task)
-            assert store.receive(site.prepare(offer)).outcome == "accepted"
-        store.close()
-        return paths
-
-    return make
-
-
-def test_a_rebuild_changes_the_width_without_the_sites(server):
-    paths = server("mixture")
-    assert rebuild(paths, 96) == 2
-    assert "out_features = 96  # small" in paths.settings_file.read_text()
-    head = fedran.load(paths.state / "head.fedran", fedran.Head)
-    X, y = rows(90, seed=3)
-    phi = fedran.RandomFeatures(D, 96, PHI.kind, source="test")
-    assert head.out_features == 96
-    assert np.mean(head.predict(phi(X)) == y) > 0.8
-    store = Store.open(paths.folder, paths.settings())
-    assert store.aggregator.out_features == 96
-    assert store.aggregator.accounts.mixture_rows == 180
-    # A site that knows nothing of the new width sends the next task.
-    site = site_of(paths.folder / "late", X, y)
-    roster = Roster({"site-1": site.key.public})
-    store.roster = roster
-    late = site.prepare(replace(OFFER, task="july", message="mixture"))
-    assert store.receive(late).outcome == "accepted"
-    store.close()
-
-
-def test_a_rebuild_equals_a_server_that_had_the_width_from_the_start(server, tmp_path):
-    paths = server("mixture", "")  # the default width is not written in the file
-    paths.settings_file.write_text("out_features = 48\n" + paths.settings_file.read_text())
-    rebuild(paths, 64)
-    fresh = fedran.Aggregator(64, fingerprint=paths.settings().offer("t").features().fingerprint)
-    store = Store.open(paths.folder, paths.settings())
-    for record in store.database.envelopes():
-        found = open_envelope(record)
-        fresh.absorb(fedran.decode(found.upload), client="site-1", task=found.statement.task)
-    assert fedran.encode(store.aggregator) == fedran.encode(fresh)
-    store.close()
-
-
-def test_a_crash_during_a_rebuild_loses_nothing(server, monkeypatch):
-    paths = server("mixture")
-
-    def crash(*_):
-        raise KeyboardInterrupt
-
-    def write_until_settings(path, data):
-        if path == paths.settings_file:
-            raise KeyboardInterrupt
-        write_atomically(path, data)
-
-    crashes = {"write_atomically": write_until_settings, "update_head": crash}
-    for name, change in crashes.items():
-        with closing(Database(paths.state)) as database:
-            database.set_served("old", ["7"])
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, change)
-            with pytest.raises(KeyboardInterrupt):
-                rebuild(paths, 80)
-        store = Store.open(paths.folder, paths.settings())
-        assert len(store.aggregator.absorbed) == 2
-        assert store.aggregator.out_features == (48 if name == "write_atomically" else 80)
-        assert store.database.served() == ("outdated", set())
-        store.close()
-
-
-def test_a_width_that_does_not_fit_into_memory_leaves_the_settings_as_they_were(
-    server, monkeypatch
-):
-    paths = server("mixture")
-    before = paths.settings_file.read_text()
-
-    def too_large(*_):
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fedran.core.exact_sum.ExactSum, "add_mixture", too_large)
-        with pytest.raises(MemoryError):
-            rebuild(paths, 80)
-    assert paths.settings_file.read_text() == before
-    store = Store.open(paths.folder, paths.settings())
-    assert store.aggregator.out_features == 48
-    assert len(store.aggregator.absorbed) == 2
-    store.close()
-
-
-def test_summaries_cannot_be_rebuilt(server):
-    paths = server("summary")
-    before = paths.settings_file.read_text()
-    with pytest.raises(NotRebuildable, match="site-1 for may is a summary"):
-        rebuild(paths, 96)
-    assert paths.settings_file.read_text() == before
-    assert list(paths.state.glob("snapshot-*"))
-    with pytest.raises(ValueError, match="out_features"):
-        rebuild(paths, 0)
 
 
 def test_a_budget_that_no_mixture_meets_is_refused_also_for_a_class_of_several_blocks(

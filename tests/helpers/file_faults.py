@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fedran
-from fedran.federation.server.integrity import verify
+from fedran.federation.ops.maintenance import verify
 from helpers.made_federation import Sites, upload
 
 ACKNOWLEDGED, NOT_ACKNOWLEDGED, NOTHING_FAILED = 10, 11, 12

@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-import sqlite3
 import stat
 import sys
 from contextlib import closing
@@ -19,7 +18,6 @@ from fedran.federation.ops.decisions import forget, record_key
 from fedran.federation.ops.maintenance import (
     ServerRunning,
     back_up,
-    repair,
     restore,
     verify_store,
 )
@@ -289,7 +287,7 @@ def test_a_damaged_backup_is_not_restored(envelopes, paths, tmp_path):
     path = tmp_path / "backup" / "store.db"
     at = path.read_bytes().index(envelopes["site-1", "june"][-50:])
     damage(path, at)
-    with pytest.raises(StoreDamaged, match="the envelope of site-1 for june"):
+    with pytest.raises(StoreDamaged, match="the upload of site-1 for june"):
         restore(paths, tmp_path / "backup")
     assert len(verify_store(paths)) == 0
 
@@ -309,44 +307,16 @@ def test_verify_names_damage_of_database_and_snapshot(envelopes, paths):
     assert snapshot.name in found
     at = (paths.state / "store.db").read_bytes().index(envelopes["site-2", "may"][-50:])
     damage(paths.state / "store.db", at)
-    assert "the envelope of site-2 for may is not what was written" in verify_store(paths)
+    assert "the upload of site-2 for may is not what was written" in verify_store(paths)
     (paths.state / "store.db").write_bytes(b"nothing" * 200)
     assert "the database is damaged" in verify_store(paths)[0]
-
-
-def test_repair_says_what_is_lost_and_keeps_the_rest(sites, envelopes, paths, tmp_path):
-    receive(paths, envelopes.values())
-    assert repair(paths) is None
-    at = (paths.state / "store.db").read_bytes().index(envelopes["site-2", "may"][-50:])
-    damage(paths.state / "store.db", at)
-    assert repair(paths)[0] == "the upload of site-2 for may: its envelope is damaged"
-    assert list(paths.state.glob("damaged-1.db"))
-    assert verify_store(paths) == []
-    other = make_paths(sites, tmp_path / "other")
-    receive(other, [blob for key, blob in envelopes.items() if key != ("site-2", "may")])
-    assert state(paths) == state(other)
-    assert receive(paths, [envelopes["site-2", "may"]]) == [Code.ACCEPTED]
-
-
-@pytest.mark.parametrize("table", ["facts", "events", "tombstones"])
-def test_a_lost_table_is_named_and_the_uploads_are_kept(table, envelopes, paths):
-    receive(paths, envelopes.values())
-    wanted = state(paths)
-    with closing(sqlite3.connect(paths.state / "store.db")) as sql:
-        sql.execute(f"DROP TABLE {table}")
-    assert "the schema of the database is not what was written" in verify_store(paths)
-    assert f"the table {table} cannot be read completely: no such table: {table}" in repair(paths)
-    assert verify_store(paths) == []
-    assert state(paths) == wanted
 
 
 def test_nothing_is_replaced_while_the_server_runs(envelopes, paths, tmp_path):
     receive(paths, [envelopes["site-1", "may"]])
     back_up(paths, tmp_path / "backup")
-    with locked(paths.folder / "log"):
-        for act in (lambda: restore(paths, tmp_path / "backup"), lambda: repair(paths)):
-            with pytest.raises(ServerRunning, match="fedran federation down"):
-                act()
+    with locked(paths.folder / "log"), pytest.raises(ServerRunning, match="fedran federation down"):
+        restore(paths, tmp_path / "backup")
 
 
 def test_old_events_are_deleted_and_uploads_are_not(envelopes, paths):

@@ -271,7 +271,7 @@ def test_a_second_task_at_the_same_time_is_an_error(place, answering):
     close = "task may is open; .*; `fedran federation close` ends"
     with locked(place.state, task="may"), pytest.raises(TaskInProgress, match=close):
         run_task(place, "june", say=print)
-    other = "^rebuild is under way; start june when it has ended$"  # `close` does not end it
-    with locked(place.state, task="rebuild"), pytest.raises(TaskInProgress, match=other):
+    other = "^maintenance is under way; start june when it has ended$"  # `close` does not end it
+    with locked(place.state, task="maintenance"), pytest.raises(TaskInProgress, match=other):
         run_task(place, "june", say=print)
     assert not link.started

@@ -29,7 +29,6 @@ COMMANDS = {
         run.close,
         run.recharge,
         run.simulate,
-        run.rebuild,
     ),
     "Watch it": (
         watch.status,
@@ -40,7 +39,7 @@ COMMANDS = {
         watch.release,
         watch.influence,
     ),
-    "Keep its data": (store.forget, store.backup, store.restore, store.verify, store.repair),
+    "Keep its data": (store.forget, store.backup, store.restore, store.verify),
     "Edges": (edge.offer, edge.prepare, edge.forward),
 }
 """The commands in the groups of the help page."""

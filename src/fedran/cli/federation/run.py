@@ -140,17 +140,3 @@ def simulate(
 
     if not all(result.successful for result in run(folder, tasks, cpus=cpus, say=typer.echo)):
         raise typer.Exit(1)
-
-
-def rebuild(
-    folder: ServerFolder,
-    out_features: Annotated[int, typer.Option(help="The new number of random features.")],
-) -> None:
-    """Rebuild the classifier at another width from stored mixtures, without asking the sites."""
-    from fedran.federation.ops.maintenance import rebuild as run
-
-    count = run(find_server(folder), out_features)
-    typer.echo(
-        f"{count} mixtures lifted to {out_features} random features; "
-        "a running server will send the new classifier"
-    )

@@ -100,7 +100,7 @@ def restore(
 
 
 def verify(folder: ServerFolder) -> None:
-    """Check every byte of the database against its checksums. The exit code is 1 for damage."""
+    """Check the whole database and every upload in it. The exit code is 1 for damage."""
     from fedran.federation.ops.maintenance import verify_store
 
     found = verify_store(find_server(folder))
@@ -109,16 +109,3 @@ def verify(folder: ServerFolder) -> None:
     if found:
         raise typer.Exit(1)
     typer.echo("the database is what was written")
-
-
-def repair(folder: ServerFolder) -> None:
-    """Save what is intact of a damaged database, and say what is lost."""
-    from fedran.federation.ops.maintenance import repair as run
-
-    lost = run(find_server(folder))
-    if lost is None:
-        typer.echo("nothing is damaged; nothing was changed")
-        return
-    for loss in lost:
-        typer.echo(f"lost: {loss}")
-    typer.echo("the rest is saved; sites will send again what they still have")

@@ -1,33 +1,25 @@
-"""Verifies, backs up, restores, repairs and rebuilds the store of a server."""
+"""Verifies, backs up and restores the store of a server."""
 
 from __future__ import annotations
 
-import re
 import shutil
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused, shortened
-from fedran.core.mixture import Mixture
 from fedran.federation.ops.decisions import record_key
 from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.forgetting import check_record
-from fedran.federation.server.gate import ValidationSet
-from fedran.federation.server.head import update_head
-from fedran.federation.server.integrity import salvage, verify
 from fedran.federation.server.ledger import Ledger
-from fedran.federation.server.schema import FILE, SNAPSHOTS, Tombstone
+from fedran.federation.server.schema import FILE, SNAPSHOTS, Tombstone, Upload, Waiting
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.sqlite_file import StoreDamaged, StoreFailed
-from fedran.federation.server.store import Store
-from fedran.wire.files import load, sync_folder, write_atomically
+from fedran.wire.files import load, sync_folder
 
 COMPANIONS = ("", "-wal", "-shm")
 """A database and the files that SQLite has beside it."""
@@ -37,8 +29,37 @@ class ServerRunning(OSError):
     """The store of a running server cannot be replaced."""
 
 
-class NotRebuildable(ValueError):
-    """The database holds summaries, which exist only at the width at which they were made."""
+def verify(database: Database) -> list[str]:
+    """Every damage of a database, one sentence each; empty if it is what was written.
+
+    SQLite checks its pages, indices and references. Every upload is compared with its digest.
+    """
+    with database.lock:
+        database.sql.execute("BEGIN")  # one moment, while other processes write
+        try:
+            return list(_damage(database))
+        finally:
+            database.sql.execute("ROLLBACK")
+
+
+def _damage(database: Database) -> Iterator[str]:
+    try:
+        for (line,) in database.query("PRAGMA integrity_check(20)"):
+            if line != "ok":
+                yield f"pages of the database: {line}"
+        for table, row, *_ in database.query("PRAGMA foreign_key_check"):
+            yield f"row {row} of the table {table} names an upload that does not exist"
+        uploads: list[Upload | Waiting] = [*database.uploads(), *database.quarantine().values()]
+        for upload in uploads:
+            try:
+                statement = database.opened(upload).statement
+            except (StoreDamaged, Refused):
+                yield f"the upload of {upload.client} for {upload.task} is not what was written"
+                continue
+            if (*statement.key, statement.digest) != (upload.client, upload.task, upload.digest):
+                yield f"the upload of {upload.client} for {upload.task} belongs to another row"
+    except (StoreDamaged, StoreFailed) as reason:
+        yield str(reason)
 
 
 def verify_store(paths: ServerPaths) -> list[str]:
@@ -55,6 +76,8 @@ def verify_store(paths: ServerPaths) -> list[str]:
                 check_record(content, record_key(paths))
     except (StoreDamaged, Refused) as reason:
         return [str(reason)]
+    if found and not is_backup:
+        found.append("`fedran federation restore` puts a backup in the place of the database")
     for path in sorted(paths.state.glob(SNAPSHOTS)):
         try:
             load(path, Aggregator)
@@ -108,83 +131,8 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
                 database.new_epoch()
                 database.set_outdated()
                 EventLog(database).write("restore", forgotten=len(again))
-            _replace(paths.state, Path(folder), "replaced")
+            _replace(paths.state, Path(folder))
     return again
-
-
-def repair(paths: ServerPaths) -> list[str] | None:
-    """Make a database of everything that is intact in a damaged one; returns what is lost.
-
-    None: nothing was damaged, and nothing was changed. The damaged database is kept beside the
-    new one.
-    """
-    with _stopped(paths):
-        if not (paths.state / FILE).is_file():
-            raise FileNotFoundError(f"{paths.state / FILE}: no such file; restore a backup")
-        try:
-            with closing(Database(paths.state)) as database:
-                if not verify(database):
-                    return None
-        except (StoreDamaged, StoreFailed):
-            pass
-        with TemporaryDirectory(dir=paths.state, prefix=".repair-") as folder:
-            with closing(Database(folder)) as database:
-                lost = salvage(paths.state / FILE, database)
-                database.set_outdated()
-                EventLog(database).write("repair", lost=lost)
-            _replace(paths.state, Path(folder), "damaged")
-    return lost
-
-
-def rebuild(paths: ServerPaths, out_features: int) -> int:
-    """Change ``out_features`` of a server and lift all stored mixtures again; returns their number.
-
-    The sites are not asked. Later uploads need no change either, because a mixture does not name
-    the width. A running server hands the new classifier to all sites. After a crash at any moment,
-    the uploads are complete and the settings name the old width or the new one.
-    """
-    settings = replace(paths.settings(), out_features=out_features)
-    with locked(paths.state, 60.0, task="rebuild"):
-        changed = _with_out_features(paths.settings_file, out_features)
-        validation = ValidationSet.load(paths.folder, settings)
-        count = _require_mixtures(paths.state)
-        # Snapshots only save time, and those of another width are refused.
-        for snapshot in paths.state.glob(SNAPSHOTS):
-            snapshot.unlink()
-        # The settings change after the lift, because memory may not suffice for the new width.
-        with closing(Store.open(paths.folder, settings)) as store:
-            store.database.set_outdated()
-            write_atomically(paths.settings_file, changed.encode())
-            store.snapshot()
-            update_head(store, validation, "rebuild")
-    return count
-
-
-def _require_mixtures(state: Path) -> int:
-    """The number of accepted uploads, all of which must be mixtures."""
-    with closing(Database(state)) as database:
-        for upload in database.uploads():
-            if not isinstance(database.message(upload), Mixture):
-                raise NotRebuildable(
-                    "the database must hold mixtures only, but the upload of "
-                    f"{upload.client} for {upload.task} is a summary, which cannot be lifted to "
-                    "another width; start a new federation with the new out_features and ask the "
-                    "sites again"
-                )
-        return database.count()
-
-
-def _with_out_features(path: Path, out_features: int) -> str:
-    """The text of a TOML file with one setting replaced. Comments and all other lines stay."""
-    text = path.read_text(encoding="utf-8")
-    line = f"out_features = {out_features}"
-    changed, found = re.subn(r"(?m)^out_features[ \t]*=[ \t]*[0-9_]+", line, text, count=1)
-    if not found:  # before the first table, where a top-level setting must be
-        changed = f"{line}\n{text}"
-    expected = {**tomllib.loads(text), "out_features": out_features}
-    if tomllib.loads(changed) != expected:
-        raise ValueError(f"{path}: write {line} into it by hand, then run rebuild again")
-    return changed
 
 
 def _require_intact(folder: Path) -> None:
@@ -205,15 +153,15 @@ def _stopped(paths: ServerPaths) -> Iterator[None]:
         yield
 
 
-def _replace(state: Path, new: Path, name: str) -> None:
+def _replace(state: Path, new: Path) -> None:
     """Put a closed database in the place of the present one, which is renamed.
 
     The old log of changes must not meet the new database, so it is renamed first.
     """
-    number = 1 + sum(path.name.startswith(f"{name}-") for path in state.iterdir())
+    number = 1 + sum(path.name.startswith("replaced-") for path in state.iterdir())
     for suffix in reversed(COMPANIONS):
         old = state / f"{FILE}{suffix}"
         if old.exists():
-            old.replace(state / f"{name}-{number}.db{suffix}")
+            old.replace(state / f"replaced-{number}.db{suffix}")
     (new / FILE).replace(state / FILE)
     sync_folder(state)

@@ -56,6 +56,8 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
     make_command = partial(flower.superlink, paths, insecure=insecure)
     with _service(paths.folder, say, insecure=insecure, address=settings.address) as stopping:
         make_command()  # an error in the folder ends the program before the first start
+        with closing(Database(paths.state)) as database:
+            database.require_sound()
         where = f"federation {settings.federation} at {settings.address}"
         if insecure:
             log.warning("%s WITHOUT ENCRYPTION", where)

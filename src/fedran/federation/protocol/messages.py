@@ -80,7 +80,7 @@ class Offer:
     group_size: int = 6
     """Rows per group of a mixture, where the budget allows it."""
     epoch: str = ""
-    """Of the server's state. It changes when the state was restored, repaired or corrected."""
+    """Of the server's state. It changes when the state was restored or corrected."""
     classes: tuple[Label, ...] = ()
     """The labels that may occur; empty: any."""
     known_classes: tuple[Label, ...] = ()

@@ -75,7 +75,7 @@ def make_attempt(store: Store, task: str, number: int, content: Content) -> Atte
 def next_number(store: Store, task: str, at_least: int = 1) -> int:
     """A number that no attempt at this sum had. It is on disk before it is used.
 
-    After a repair, the ledger and the sums in the store may know more than the list of numbers.
+    The ledger and the sums in the store may know more than the list of numbers.
     """
     numbers = json.loads(store.database.fact("attempts") or "{}")
     known = {*store.aggregator.absorbed, *store.database.quarantine(), *store.forgotten}

@@ -1,7 +1,7 @@
 """The server's database: one SQLite file with everything that the server must not lose.
 
-Every row has a checksum, every envelope is stored under its SHA-256. Both are verified when they
-are read; nothing is verified when the file is opened.
+Every envelope is stored under its SHA-256, which is verified when it is read. Nothing is verified
+when the file is opened.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from fedran.federation.protocol.identity import (
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.server.schema import (
     FILE,
-    MIGRATIONS,
+    SCHEMA,
     SNAPSHOTS,
+    VERSION,
     Charge,
     Run,
     SolvedHead,
@@ -56,9 +57,17 @@ class Database(SqliteFile):
                 f"{folder / FILE}: the database is missing, but a snapshot of it exists; restore "
                 "it from a backup, or delete the snapshots to begin anew"
             )
-        super().__init__(folder / FILE, MIGRATIONS, read_only=read_only)
+        super().__init__(folder / FILE, SCHEMA, VERSION, read_only=read_only)
         if not read_only and not self.fact("epoch"):
             self.new_epoch()
+
+    def require_sound(self) -> None:
+        """StoreDamaged if SQLite finds damage. Envelopes are left out, which may be gigabytes."""
+        tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'envelopes'"
+        for (table,) in self.query(tables):
+            for (line,) in self.query(f"PRAGMA integrity_check({table})"):
+                if line != "ok":
+                    raise self.damaged(f"the database is damaged ({line})")
 
     def _entries(
         self, kind: type[Entry], table: str, rest: str = "", values: Sequence[Any] = ()
@@ -66,12 +75,18 @@ class Database(SqliteFile):
         """The rows of a table as entries."""
         lists = [i for i, f in enumerate(fields(kind)) if str(f.type).startswith("tuple")]
         found = []
-        for row in self.rows(table, rest, values):
+        for row in map(list, self.rows(table, rest, values)):
             for i in lists:
-                items = json.loads(row[i])
+                items = self._loaded(row[i])
                 row[i] = tuple(tuple(x) if isinstance(x, list) else x for x in items)
             found.append(kind(*row))
         return found
+
+    def _loaded(self, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as reason:
+            raise self.damaged(f"the database is damaged ({reason})") from None
 
     def _put_entry(self, table: str, entry: object, *, replace: bool = False) -> None:
         row = {k: _json(v) if isinstance(v, tuple) else v for k, v in vars(entry).items()}
@@ -95,7 +110,7 @@ class Database(SqliteFile):
 
     def opened_classes(self) -> dict[str, tuple[Label, ...]]:
         """The classes that were opened for each task."""
-        found = json.loads(self.fact("opened_classes") or "{}")
+        found = self._loaded(self.fact("opened_classes") or "{}")
         return {task: tuple(labels) for task, labels in found.items()}
 
     def add_upload(self, statement: Statement, message: Summary | Mixture, blob: bytes) -> Upload:
@@ -118,10 +133,7 @@ class Database(SqliteFile):
         return self._entries(Upload, "uploads", "ORDER BY number")
 
     def upload_lines(self) -> list[tuple[Any, ...]]:
-        """Client, task, bytes, rows, digest, and classes and members as JSON, oldest first.
-
-        Checksums are not verified: this is for a status, which is shown every few seconds.
-        """
+        """Client, task, bytes, rows, digest, and classes and members as JSON, oldest first."""
         columns = "client, task, bytes, rows, digest, classes, members"
         return self.query(f"SELECT {columns} FROM uploads ORDER BY number")  # noqa: S608
 
@@ -154,7 +166,9 @@ class Database(SqliteFile):
         for (content,) in self.query(query, [upload.envelope]):
             if hashlib.sha256(content).hexdigest() == upload.envelope:
                 return bytes(content)
-        raise self.damaged(f"the upload of {upload.client} for {upload.task}")
+        raise self.damaged(
+            f"the upload of {upload.client} for {upload.task} is not what was written"
+        )
 
     def opened(self, upload: Upload | Waiting) -> Envelope:
         """The envelope of an upload."""
@@ -255,7 +269,7 @@ class Database(SqliteFile):
 
     def seen(self) -> dict[str, float]:
         """Clients and when they last answered."""
-        return dict(map(tuple, self.rows("seen")))
+        return dict(self.rows("seen"))
 
     def nodes(self) -> dict[str, tuple[str, str]]:
         """Clients with their node id at the SuperLink and the public key of the node."""

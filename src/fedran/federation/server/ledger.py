@@ -234,7 +234,7 @@ class Ledger:
             Charge(0, 0.0, t, 0, e, d, sites) for t, e, d, sites in (believed - known).elements()
         ]
 
-    def facts(self) -> list[list[str]]:
+    def facts(self) -> list[tuple[str, str]]:
         """Names and values of what was decided about the next sums, and of their numbers."""
         return self.database.rows("facts", "WHERE name = 'attempts' OR name LIKE 'sum %'")
 

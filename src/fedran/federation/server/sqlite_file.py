@@ -1,12 +1,10 @@
-"""A SQLite file with checksummed rows, whose errors are those of a store."""
+"""A SQLite file whose errors are those of a store."""
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +13,6 @@ from typing import Any
 APPLICATION_ID = 0x66656472
 BUSY_SECONDS = 60.0
 """How long a process waits for another one that writes."""
-
-
-_ENCODER = json.JSONEncoder(default=repr)
 
 
 class StoreDamaged(OSError):
@@ -29,19 +24,18 @@ class StoreFailed(OSError):
 
 
 class StoreVersion(OSError):
-    """A newer version of fedran wrote the database."""
+    """Another version of fedran wrote the database."""
 
 
 class SqliteFile:
     """An open file. Several processes may use it at the same time, each with its own object.
 
     After ``transaction`` has ended without an exception, its changes are on disk. With an
-    exception, none of them is there. ``migrations[v]`` changes schema version v into v + 1. The
-    last column of every table with checksums is ``crc``.
+    exception, none of them is there. ``schema`` makes the tables of a new file.
     """
 
-    def __init__(self, path: Path, migrations: Sequence[str], *, read_only: bool = False) -> None:
-        self.path, self.migrations = path, migrations
+    def __init__(self, path: Path, schema: str, version: int, *, read_only: bool = False) -> None:
+        self.path = path
         self.lock = threading.RLock()
         if read_only and not path.is_file():
             raise FileNotFoundError(f"{path}: no such file; expected the database of a server")
@@ -59,44 +53,40 @@ class SqliteFile:
             )
         try:
             with self.named_errors():
-                self._open(read_only)
+                self._open(schema, version, read_only)
         except BaseException:
             self.sql.close()
             raise
 
-    def _open(self, read_only: bool) -> None:
+    def _open(self, schema: str, version: int, read_only: bool) -> None:
         if not read_only:
             self.sql.execute("PRAGMA journal_mode = WAL")
             self.sql.execute("PRAGMA synchronous = FULL")
             self.sql.execute("PRAGMA foreign_keys = ON")
             self.sql.execute("PRAGMA secure_delete = ON")
-        (version,) = self.sql.execute("PRAGMA user_version").fetchone()
-        if version < len(self.migrations) and not read_only:
-            with self.transaction():
-                version = self._migrate()
-        newest = len(self.migrations)
-        if version != newest:
-            raise StoreVersion(
-                f"{self.path}: expected schema version {newest}, got {version}; use the version of "
-                "fedran that wrote it"
-            )
+            if self._version() == 0:
+                with self.transaction():  # another process may make the tables first
+                    self._create(schema, version)
         (application,) = self.sql.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION_ID:
             raise StoreDamaged(f"{self.path}: expected a fedran database, got another one")
+        if self._version() != version:
+            raise StoreVersion(
+                f"{self.path}: expected schema version {version}, got {self._version()}; use the "
+                "version of fedran that wrote it"
+            )
 
-    def _migrate(self) -> int:
-        """Bring the schema to the newest version, inside a transaction; returns the version."""
-        (version,) = self.sql.execute("PRAGMA user_version").fetchone()
+    def _version(self) -> int:
+        return int(self.sql.execute("PRAGMA user_version").fetchone()[0])
+
+    def _create(self, schema: str, version: int) -> None:
+        """Make the tables if the file is empty."""
         (tables,) = self.sql.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if version == 0 and tables:
-            raise StoreDamaged(f"{self.path}: expected a fedran database, got another one")
-        for migration in self.migrations[version:]:
-            for statement in filter(str.strip, migration.split(";")):
+        if not tables:
+            for statement in schema.split(";"):
                 self.sql.execute(statement)
-        if version == 0:
             self.sql.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        self.sql.execute(f"PRAGMA user_version = {len(self.migrations)}")
-        return len(self.migrations)
+            self.sql.execute(f"PRAGMA user_version = {version}")
 
     def close(self) -> None:
         """Close the file. Nothing is lost without it."""
@@ -129,17 +119,13 @@ class SqliteFile:
                 raise
             code = getattr(reason, "sqlite_errorcode", None)  # None: text that is not UTF-8
             if code is None or code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise StoreDamaged(
-                    f"{self.path}: the database is damaged ({reason}); "
-                    "`fedran federation repair` says what can be saved"
-                ) from None
+                raise self.damaged(f"the database is damaged ({reason})") from None
             if not isinstance(reason, sqlite3.OperationalError):
                 raise
             raise StoreFailed(f"{self.path}: {reason}") from None
 
     def put(self, table: str, *, replace: bool = False, **row: Any) -> None:
-        """Write one row with its checksum."""
-        row["crc"] = checksum(row.values())
+        """Write one row."""
         verb = "INSERT OR REPLACE" if replace else "INSERT"
         names, marks = ", ".join(row), ", ".join("?" * len(row))
         with self.transaction():
@@ -149,23 +135,19 @@ class SqliteFile:
             )
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows that a query finds. Checksums are not verified."""
+        """The rows that a query finds."""
         with self.lock, self.named_errors():
             return self.sql.execute(sql, values).fetchall()
 
-    def rows(self, table: str, rest: str = "", values: Sequence[Any] = ()) -> list[list[Any]]:
-        """Rows of a table without their checksums, which are verified."""
-        found = self.query(f"SELECT * FROM {table} {rest}", values)  # noqa: S608
-        for row in found:
-            if checksum(row[:-1]) != row[-1]:
-                raise self.damaged(f"a row of the table {table} ({str(row[0])[:64]!a})")
-        return [list(row[:-1]) for row in found]
+    def rows(self, table: str, rest: str = "", values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Rows of a table."""
+        return self.query(f"SELECT * FROM {table} {rest}", values)  # noqa: S608
 
     def damaged(self, what: str) -> StoreDamaged:
-        """The error for a row or a value that is not what was written."""
+        """The error for something that is not what was written, with the remedy."""
         return StoreDamaged(
-            f"{self.path}: {what} is not what was written; the disk altered it, restore the "
-            "database from a backup, or see what `fedran federation repair` can save"
+            f"{self.path}: {what}; `fedran federation verify` lists all damage, and "
+            "`fedran federation restore` puts a backup in its place"
         )
 
     def next(self, table: str) -> int:
@@ -188,8 +170,3 @@ class SqliteFile:
                 target.execute("PRAGMA journal_mode = DELETE")
             finally:
                 target.close()
-
-
-def checksum(values: Any) -> int:
-    """The checksum of a row: CRC-32 of its other values as a JSON list."""
-    return zlib.crc32(_ENCODER.encode(list(values)).encode())

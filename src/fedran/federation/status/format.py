@@ -7,7 +7,7 @@ from fedran.federation.status.model import TaskStatus
 from fedran.wire.sizes import human_bytes
 
 NOTHING = "-"
-COMMANDS = ("forget", "rebuild", "release")
+COMMANDS = ("forget", "release")
 """Commands that solve a head; they are noted in place of the task."""
 
 

@@ -196,7 +196,7 @@ class Status:
     notes: list[str] = field(default_factory=list)
     """What could not be read, or is inconsistent."""
     epoch: str = ""
-    """Of the state; another one after it was restored, repaired or corrected."""
+    """Of the state; another one after it was restored or corrected."""
     held: HeldStatus | None = None
     influence: InfluenceTable | None = None
     """What `fedran federation influence` last found."""
