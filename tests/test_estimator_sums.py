@@ -45,7 +45,7 @@ def test_a_sum_goes_on_learning(blobs):
 def test_labels_that_may_be_meant_as_one_are_a_warning_in_sums_and_batches(blobs):
     X, y, _, _ = blobs
     a, b = model().fit(X, y), model().fit(X, [str(label) for label in y])
-    words = "0 and '0' may be meant as one class.*"
+    words = "0 and '0'.* may be meant as one class.*"
     with pytest.warns(UserWarning, match=f"{words}second model") as added:
         a + b
     with pytest.warns(UserWarning, match=f"{words}new rows") as learned:

@@ -22,7 +22,7 @@ from fedran.core.exact_sum import ExactSum
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.fingerprint import columns_hash
 from fedran.core.head import Head
-from fedran.core.labels import encode_labels, label_array, recode, require_labels, warn_of_variants
+from fedran.core.labels import encode_labels, label_array, recode, require_labels, warn_of_similar
 from fedran.core.ridge import Ridge, seen_directions
 from fedran.core.scale import require_energy, small_rows, unequal_scales
 from fedran.core.summarize import check_weights
@@ -194,7 +194,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if known:
             mapped = self._calibrated_before(mapped, batch)
         elif not fresh:
-            warn_of_variants(self.classes_.tolist(), batch.labels, "the new rows", stacklevel=4)
+            warn_of_similar(self.classes_.tolist(), batch.labels, "the new rows", stacklevel=4)
         self._learned.add_rows(mapped, batch.labels, batch.codes, batch.weights)
         self._forget_head()
         if not known:
@@ -384,7 +384,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     f"{name} is {value!r} in one classifier and {theirs[name]!r} in the other; "
                     f"models add only with the same {name}"
                 )
-        warn_of_variants(self.classes_.tolist(), other.classes_.tolist(), "the second model")
+        warn_of_similar(self.classes_.tolist(), other.classes_.tolist(), "the second model")
         merged = FedRANClassifier(**self.get_params())
         for name in ("n_features_in_", "feature_names_in_", "phi_", "scaler_"):
             if hasattr(self, name):

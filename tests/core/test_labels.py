@@ -6,7 +6,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran.core.labels import MISSING, canonical, encode_labels, is_missing, label_array, ordered
+from fedran.core.labels import (
+    MISSING,
+    canonical,
+    encode_labels,
+    is_missing,
+    label_array,
+    ordered,
+    similar_labels,
+)
 from helpers.reference import quick
 
 labels = st.one_of(
@@ -154,3 +162,26 @@ def test_a_label_array_holds_the_labels_themselves(values):
 def test_a_label_with_nul_is_refused_because_numpy_would_drop_it():
     with pytest.raises(ValueError, match="NUL"):
         canonical("a\0")
+
+
+@pytest.mark.parametrize(
+    ("labels", "pairs"),
+    [
+        ([1, "1"], ["1 and '1'"]),
+        (["Cat", "cat", " CAT "], ["' CAT ' and 'Cat'", "' CAT ' and 'cat'"]),
+        (["basal cell", "basal  cell"], ["'basal  cell' and 'basal cell'"]),
+        ([1, "1.0", " -2", "-2.00"], ["' -2' and '-2.00'", "1 and '1.0'"]),
+        (["cat", "cats", 1, -1, "1.5", "1.0.0", 10, "digit 1", "?", "<=50K", ">50K", "50K"], []),
+    ],
+)
+def test_labels_that_differ_in_type_case_or_spaces_are_named_together(labels, pairs):
+    found = similar_labels(labels)
+    assert found.removesuffix(" may be meant as one class") == ", ".join(pairs)
+
+
+def test_similar_labels_are_told_only_where_one_is_new_and_bounded():
+    assert similar_labels([1, "1"], known=[1, "1"]) == ""
+    assert "cat" not in similar_labels(["1", "cat"], known=[1, "cat"])
+    many = similar_labels(map(str, range(100)), known=range(100))
+    assert "95 more" in many
+    assert "\x1b" not in similar_labels(["x\x1b[31m", "X\x1b[31m"])

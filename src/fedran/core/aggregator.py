@@ -22,7 +22,7 @@ from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.head import Head
 from fedran.core.ids import check_id
-from fedran.core.labels import Label, warn_of_variants
+from fedran.core.labels import Label, warn_of_similar
 from fedran.core.mixture import Mixture
 from fedran.core.ridge import Complement, Ridge, seen_directions
 from fedran.core.summary import Summary
@@ -170,7 +170,7 @@ class Aggregator:
                     "its rows now count twice, so leave one of them out if this is the same upload",
                     stacklevel=2,
                 )
-            warn_of_variants(self.classes, message.classes, client)
+            warn_of_similar(self.classes, message.classes, client)
             if isinstance(message, Mixture):
                 self._sum.add_mixture(message, self._phi())
             else:

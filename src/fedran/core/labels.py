@@ -6,13 +6,12 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
-from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import Int64, to_numpy
-from fedran.core.errors import printable
+from fedran.core.errors import printable, shortened
 
 Label: TypeAlias = int | str
 
@@ -21,6 +20,9 @@ MISSING = -1
 
 MAX_LENGTH = 256
 """Most characters of a string label; every reader of a message accepts that many."""
+
+MAX_NAMED = 5
+"""Labels or pairs of labels that one sentence names."""
 
 _INT64 = np.iinfo(np.int64)
 
@@ -138,69 +140,44 @@ def require_labels(y: Any) -> None:
 
 
 def spelling(label: Label) -> str:
-    """What labels have in common that differ in type, case, spaces or punctuation.
+    """What labels have in common that differ in type, case or spaces, or as 1 and "1.0" do.
 
-    Mathematical signs are no punctuation, and what separates two digits counts.
-
-    >>> spelling("Digit 1") == spelling("digit_1"), spelling(1) == spelling("1.0")
+    >>> spelling("Basal  cell ") == spelling("basal cell"), spelling(1) == spelling("1.0")
     (True, True)
-    >>> spelling("<=50K") == spelling(">50K"), spelling("1.0") == spelling("10")
-    (False, False)
     """
-    text = re.sub(r"^(-?[0-9]+)\.0+$", r"\1", str(label).strip())
-    words = "".join(c if c.isalnum() or category(c) == "Sm" else " " for c in text.casefold())
-    letters = re.sub(r"(?<!\d) | (?!\d)", "", " ".join(words.split()))
-    return f"-{letters}" if text.startswith("-") else letters or text
+    text = " ".join(str(label).casefold().split())
+    return re.sub(r"^(-?[0-9]+)\.0+$", r"\1", text)
 
 
-def number_in(label: Label) -> str | None:
-    """The number at the end of a word, as in "digit 1"; None for other labels.
+def similar_labels(labels: Iterable[Label], known: Iterable[Label] = ()) -> str:
+    """One sentence about labels that are spelled like known ones, or like each other; or "".
 
-    >>> number_in("digit 01"), number_in(1), number_in("-1")
-    ('1', None, None)
+    >>> similar_labels(["1", "Cat", "dog"], known=[1, "cat"])
+    "1 and '1', 'cat' and 'Cat' may be meant as one class"
     """
-    found = re.fullmatch(r"[^\W\d_]+([0-9]{1,9})", spelling(label))
-    return str(int(found[1])) if found else None
+    held = set(known)
+    new = ordered(set(labels) - held)
+    first = {spelling(label): label for label in ordered(held)} if new else {}
+    pairs = [(first.setdefault(spelling(label), label), label) for label in new]
+    found = [f"{printable(repr(a))} and {printable(repr(b))}" for a, b in pairs if a != b]
+    return f"{shortened(found, MAX_NAMED)} may be meant as one class" if found else ""
 
 
-def variants(labels: Iterable[Label]) -> list[tuple[Label, ...]]:
-    """Groups of different labels that may be meant as one, in the given order.
-
-    >>> variants([1, "1", "Cat", "cat ", "dog", "digit 1"])
-    [(1, '1', 'digit 1'), ('Cat', 'cat ')]
-    """
-    spelled = {label: spelling(label) for label in labels}
-    known, groups = set(spelled.values()), dict[str, list[Label]]()
-    for label, form in spelled.items():
-        number = number_in(label)
-        groups.setdefault(number if number in known else form, []).append(label)
-    return [tuple(group) for group in groups.values() if len(group) > 1]
-
-
-def meant_as_one(group: Sequence[Label], rarest: Label, origin: str) -> str:
-    """What people are told about one group of ``variants``.
-
-    >>> meant_as_one([1, "1"], "1", "site-3")
-    "1 and '1' may be meant as one class; '1' comes from site-3."
-    """
-    *first, last = (printable(repr(label)) for label in group)
-    names, rare = f"{', '.join(first)} and {last}", printable(repr(rarest))
-    return f"{names} may be meant as one class; {rare} comes from {origin}."
-
-
-def warn_of_variants(
+def warn_of_similar(
     known: Iterable[Label], new: Iterable[Label], origin: str, stacklevel: int = 3
 ) -> None:
-    """Warn where new labels may be meant as others, with a sentence for the first five groups."""
-    held = set(known)
-    added = set(new) - held
-    found = []
-    for group in variants(ordered(held | added)) if added else ():
-        rarest = next((label for label in reversed(group) if label in added), None)
-        if rarest is not None:
-            found.append(meant_as_one(group, rarest, origin))
-    if found:
-        warnings.warn(" ".join(found[:5]), stacklevel=stacklevel)
+    """Warn where new labels may be meant as known ones."""
+    if text := similar_labels(new, known):
+        warnings.warn(f"{text} ({origin})", stacklevel=stacklevel)
+
+
+def named(labels: Iterable[Label]) -> str:
+    """The first labels, for a message.
+
+    >>> named(["1", 2])
+    "'1', 2"
+    """
+    return shortened([printable(repr(label)) for label in labels], MAX_NAMED)
 
 
 def recode(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import MissingExtra, Refused, nearest, printable, shortened
-from fedran.core.labels import Label, encode_labels
+from fedran.core.labels import encode_labels
 from fedran.data.arrays import open_arrays
 
 log = logging.getLogger(__name__)
@@ -71,16 +71,6 @@ class Rows:
         if order is None:
             return self
         return replace(self, X=self.X[:, order], columns=tuple(columns))
-
-    def labelled_as(self, known: Collection[Label]) -> Rows:
-        """The rows with the label "1.0" for 1 where only "1.0" is known.
-
-        Earlier versions read 1.0 in a CSV file as text, and federations have such classes.
-        """
-        texts = [text for text in map(str, known) if re.fullmatch(rf"{WHOLE}\.0", text)]
-        numbers = {int(text.partition(".")[0]): text for text in texts}
-        kept = {number: text for number, text in numbers.items() if number not in known}
-        return replace(self, y=[kept.get(label, label) for label in self.y]) if kept else self
 
 
 @dataclass(frozen=True)

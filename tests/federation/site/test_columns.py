@@ -21,7 +21,7 @@ from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.site.check import check_task
 from fedran.federation.site.secure import make_contribution
-from fedran.federation.site.settings import HEAD, SitePaths
+from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.source import FunctionSource
 from fedran.federation.site.upload import Site
 from fedran.federation.site.validation import SiteRows
@@ -122,38 +122,6 @@ def test_validation_rows_are_put_in_the_same_order(make):
     fields = {"earlier": [], "tested": [0, 1, 2]}
     counts = found.test(site, LISTED, {"head": fedran.encode(head)}, fields)["head"]
     assert sum(int(c.correct) for c in counts.values()) == right
-
-
-@pytest.mark.parametrize("field", ["classes", "known_classes"])
-def test_a_federation_that_took_the_label_1_0_as_text_keeps_its_classes(make, field):
-    """As earlier versions read it. The file is the same as ever, so there is nothing to rename."""
-    X, y = rows()
-    texts = [f"{label}.0" for label in y]
-    site, paths = make(table().assign(label=texts))
-    phi = LISTED.features()
-    agg = fedran.Aggregator(48, fingerprint=phi.fingerprint)
-    before = fedran.summarize(phi(X), texts, fingerprint=phi.fingerprint)
-    agg.absorb(before, client="a", task="april")
-    head = agg.solve()
-    offer = replace(LISTED, **{field: head.classes})
-    assert [f.text for f in check_task(paths, "may", offer) if "label" in f.text] == []
-    paths.state.mkdir(exist_ok=True)
-    fedran.save(head, paths.state / HEAD)  # came after the last offer, which had no classes yet
-    assert [f.text for f in check_task(paths, "may", LISTED) if "label" in f.text] == []
-    summary = fedran.decode(open_envelope(site.prepare(offer)).upload)
-    assert summary.classes == head.classes == ("0.0", "1.0", "2.0")
-    settings = ServerSettings(
-        "trial", 6, 48, "relu", source="test", columns=list(NAMES), validation="v.csv"
-    )
-    right = int(np.sum(head.predict(phi(X)) == np.array(texts)))
-    assert ValidationSet.load(paths.folder, settings).accuracy(head) == right / len(y) > 0.8
-    fields = {"earlier": list(head.classes), "tested": list(head.classes)}
-    found = SiteRows.load(paths.folder, site.settings)
-    counts = found.test(site, offer, {"head": fedran.encode(head)}, fields)["head"]
-    assert sum(int(c.correct) for c in counts.values()) == right
-    data = site.source("may")
-    assert data.labelled_as((0, "0.0", "1.0", 2)).y == [{1: "1.0"}.get(label, label) for label in y]
-    assert data.labelled_as(("0", 1, "2.00")) is data
 
 
 def test_check_says_what_the_order_is_compared_with(make):

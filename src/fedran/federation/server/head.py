@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedran.core.head import Head
-from fedran.core.labels import Label
-from fedran.federation.protocol.class_names import class_warnings
 from fedran.federation.server.gate import Validation, check_head
 from fedran.federation.server.store import Store
 from fedran.wire.codec import decode, encode
@@ -69,11 +67,7 @@ def _record(
     seconds: float,
 ) -> None:
     """Log a head that goes into service with warnings about uploads, and note it for good."""
-    by_site: dict[str, dict[Label, None]] = {}
-    for upload in store.database.uploads():
-        labels = dict.fromkeys(label for label, _ in upload.classes)
-        by_site.setdefault(upload.client, {}).update(labels)
-    for warning in (*class_warnings(by_site), *store.database.equal_uploads()):
+    for warning in store.database.equal_uploads():
         log.warning("%s", warning)
     accuracy = validation.accuracy(head) if validation else None
     shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"

@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping
 from fedran.core.aggregator import Aggregator
 from fedran.core.consistency import check_one_site, check_row_energy
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.labels import Label, ordered
+from fedran.core.labels import Label, named, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
 from fedran.federation.protocol.identity import (
     Statement,
     UploadId,
@@ -145,10 +144,9 @@ def check_message(
     if isinstance(message, Mixture) != (settings.message == "mixture"):
         got = type(message).__name__.lower()
         raise UploadRefused(Code.INVALID, "message", f"a {settings.message}", f"a {got}")
-    unknown = {} if classes is None else unknown_labels(message.classes, classes)
+    unknown = () if classes is None else ordered(set(message.classes).difference(classes))
     if unknown:
-        expected = "labels of this federation"
-        raise UploadRefused(Code.INVALID, "classes", expected, describe_unknown(unknown))
+        raise UploadRefused(Code.INVALID, "classes", "labels of this federation", named(unknown))
     if message.accounts.energy <= 0:
         expected = "rows that are not all zero"
         raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)

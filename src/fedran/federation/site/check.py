@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, printable, shortened
 from fedran.core.head import Head
-from fedran.core.labels import Label, canonical, ordered, variants
+from fedran.core.labels import Label, canonical, ordered, similar_labels
 from fedran.core.scale import unequal_scales
 from fedran.data.rows import Rows
-from fedran.federation.protocol.class_names import unknown_labels
 from fedran.federation.protocol.messages import Offer, require_same_source
 from fedran.federation.site.labels import describe_unlabelled, with_pseudo_labels
 from fedran.federation.site.settings import SitePaths, last_offer, newest_head
@@ -58,8 +57,6 @@ def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Find
         yield Finding("error", str(reason))
         return
     head = newest_head(state)
-    listed = (offer.classes or offer.known_classes) if offer else ()
-    data = data.labelled_as(listed or (head.classes if head else ()))
     yield _describe(data, task)
     yield from describe_columns(data, offer)
     asked = offer.privacy if offer is not None else "none"
@@ -240,12 +237,9 @@ def check_labels(
     elif rare:
         yield Finding("note", f"Withheld, with fewer than {least} rows each: {_names(rare)}.")
     known = set(classes) or set(head.classes if head is not None else ())
-    new = unknown_labels(counts, known)
-    for label, like in new.items():
-        if like is not None:
-            text = f"The label {label!r} is not {like!r}, which the federation uses; rename it."
-            yield Finding("error" if classes else "warning", text)
-    strange = [label for label, like in new.items() if like is None]
+    if text := similar_labels(counts, known):
+        yield Finding("warning", f"{text}; use one spelling.")
+    strange = [label for label in counts if label not in known]
     if strange and classes:
         listed = _names(classes)
         text = f"The server does not accept the labels {_names(strange)}; it lists {listed}. "
@@ -253,9 +247,6 @@ def check_labels(
         yield Finding("error", text)
     elif strange and known:
         yield Finding("note", f"New to the federation: {_names(strange)}.")
-    for a, b, *_ in variants(counts):
-        text = f"The labels {a!r} and {b!r} are two classes; use one spelling if they are one."
-        yield Finding("warning", text)
 
 
 def _names(labels: Collection[Label]) -> str:

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.core.labels import encode_labels
+from fedran.core.labels import encode_labels, named, similar_labels
 from fedran.core.pseudo_labels import margin_labels
-from fedran.federation.protocol.class_names import describe_unknown, unknown_labels
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.site.settings import SiteSettings
 
@@ -23,24 +22,20 @@ RandomFeaturesOf = Callable[[NDArray[np.int64] | slice], NDArray[Any]]
 
 
 def check_labels(y: list[Any], offer: Offer, *, local: bool = False) -> None:
-    """Refuse labels that the server does not list, and warn about other spellings of known ones.
+    """Refuse labels that the server does not list, and warn about those that look like known ones.
 
     Unless it is ``local``, the reason goes to the server, so it names no label. The log does.
     """
     classes, _ = encode_labels(y, len(y))
-    unknown = unknown_labels(classes, offer.classes or offer.known_classes)
-    if not offer.classes:  # new classes are allowed: only those that look like known ones are told
-        unknown = {label: meant for label, meant in unknown.items() if meant is not None}
-        if unknown:
-            text = "task %s: new labels that look like known ones: %s"
-            log.warning(text, offer.task, describe_unknown(unknown))
-        return
+    if text := similar_labels(classes, offer.classes or offer.known_classes):
+        log.warning("task %s: %s", offer.task, text)
+    unknown = [label for label in classes if offer.classes and label not in offer.classes]
     if unknown:
-        log.warning("task %s: unknown labels: %s", offer.task, describe_unknown(unknown))
+        log.warning("task %s: unknown labels: %s", offer.task, named(unknown))
         raise Refused(
             "labels",
             f"the {len(offer.classes)} classes that the server lists",
-            describe_unknown(unknown) if local else f"{len(unknown)} others",
+            named(unknown) if local else f"{len(unknown)} others",
             hint="" if local else "the site's log names them",
         )
 

@@ -91,7 +91,6 @@ class Site:
     def rows(self, offer: Offer) -> Rows:
         """The rows of the offered task, with their columns in the order that the server lists."""
         data = self.source(offer.task).in_order(offer.columns, f"rows of {offer.task}")
-        data = data.labelled_as(offer.classes or offer.known_classes)
         if not data.is_images and (text := unequal_scales(data.X, data.columns, offer.kind)):
             log.warning("task %s: %s; %s", offer.task, text, SCALE_ALIKE)
         return data

@@ -74,7 +74,6 @@ class SiteRows:
                 scores[name].append(to_numpy(head.scores(H)))
         counts = {}
         for name, head in heads.items():
-            y = rows.labelled_as(head.classes).y
             found = np.concatenate(scores[name])
-            counts[name] = count_correct(found, head.classes, y, earlier, tested)
+            counts[name] = count_correct(found, head.classes, rows.y, earlier, tested)
         return counts

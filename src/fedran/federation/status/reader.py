@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedran.federation.protocol.class_names import class_warnings
+from fedran.core.labels import similar_labels
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry
 from fedran.federation.protocol.identity import base_task, is_cohort
 from fedran.federation.protocol.lockfile import lock_holder
@@ -78,7 +78,8 @@ class Reader:
             for client in sorted(members | uploaded)
         ]
         notes += stored.equal
-        notes += class_warnings({s.client: [c for c, _ in s.classes] for s in sites if s.classes})
+        if text := similar_labels(label for site in sites for label, _ in site.classes):
+            notes.append(f"{text}.")
         return Status(
             at=now,
             federation=self.settings.federation,
