@@ -28,6 +28,7 @@ from fedran.core.totals import blind_omega, totals
 from fedran.data.catalogue import load_dataset
 from fedran.data.partition import dirichlet
 from fedran.leakage import Leakage, measure
+from fedran.leakage.meter import SEARCHED, SINGLE
 
 ROOT = Path(__file__).resolve().parent.parent
 DATASETS = ("cifar100-efficientnet_lite0", "cifar100-vit_ti16")
@@ -132,7 +133,7 @@ def figures(name: str, w: World, message: Message, size: int, whole: bool) -> di
     phi = w.phi if isinstance(message, Release) else None
     some = np.flatnonzero(np.isin(w.other_y, message.classes))[:REFERENCE]
     found = measure(message, w.Z, w.y, w.other[some], w.other_y[some], partial=whole, phi=phi)
-    line = _fields(found)
+    line = _fields(found, dict(zip(message.classes, message.counts, strict=True)))
     if isinstance(message, fedran.Summary) and whole:  # which site does a row come from?
         elsewhere = [s for i, s in enumerate(w.cohort) if i != w.site]
         Z, y = (np.concatenate(part) for part in zip(*elsewhere, strict=True))
@@ -141,20 +142,24 @@ def figures(name: str, w: World, message: Message, size: int, whole: bool) -> di
     return {"name": name, "bytes": size, "whole": whole, "seconds": seconds, **line}
 
 
-def _fields(found: Leakage) -> dict[str, object]:
-    small = [c.cosine for c in found.classes if 1 < c.rows < 5]
+def _fields(found: Leakage, counts: dict[object, float]) -> dict[str, object]:
+    numbers = {n.attack: n for n in found.numbers}
+    membership = [n for n in found.numbers if n.measure == "auc"]
+    small = [found.cosines[c] for c, n in counts.items() if 1 < round(float(n)) < 5]
+    tries = {
+        field: [int(numbers[attack].value), numbers[attack].tries] if attack in numbers else [0, 0]
+        for field, attack in (("single", SINGLE), ("found", SEARCHED))
+    }
     return {
         "description": found.description,
         "members": found.members,
         "reference": found.reference,
-        "single": list(found.single),
-        "found": list(found.found),
-        "share": found.share,
+        **tries,
         "cosine": float(np.mean(small)) if small else None,
         "auc": found.auc,
         "tpr": found.tpr,
-        "attacks": {a.name: a.auc for a in found.attacks},
-        "error": found.attacks[0].error,
+        "attacks": {n.attack: n.value for n in membership},
+        "error": membership[0].error,
     }
 
 

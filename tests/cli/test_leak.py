@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -46,18 +47,15 @@ def arguments(folder, message="upload.fedran", rows="rows.npz", *more):
 def test_a_leaky_message_has_exit_code_1_and_advice(made, cli):
     code, out, _ = cli(*arguments(made))
     assert code == 1
-    assert "Class-centred summary of 33 rows, 3 classes, rank 6, M = 160" in out
-    assert "OVER  single rows" in out
-    assert "1 of 1 recovered that are alone in a class" in out
-    assert "Withhold classes with few rows" in out
-    assert "needs more than 10,000 other rows" in out
-    assert max(map(len, out.splitlines())) <= 80
+    assert "33 rows, 3 classes" in out
+    assert re.search(r"OVER\s+rows that are alone\s+1 of 1\s+0", out)
+    assert "min_class_count" in out.splitlines()[-1]
+    assert max(map(len, out.splitlines()[:-1])) <= 80
 
 
 def test_generous_limits_give_exit_code_0(made, cli):
     code, out, _ = cli(*arguments(made, "upload.fedran", "rows.npz", *GENEROUS))
     assert code == 0
-    assert "All figures are within their limits." in out
     assert "OVER" not in out
 
 
@@ -67,12 +65,10 @@ def test_generous_limits_give_exit_code_0(made, cli):
 def test_envelopes_and_tables_give_the_same_figures(message, rows, made, cli):
     expected = json.loads(cli(*arguments(made, "upload.fedran", "rows.npz", "--json"))[1])
     found = json.loads(cli(*arguments(made, message, rows, "--json"))[1])
-    assert found["classes"][0]["recovered"] == 1
-    for mine, theirs in zip(found["attacks"], expected["attacks"], strict=True):
-        assert mine["name"] == theirs["name"]
-        assert mine["auc"] == pytest.approx(theirs["auc"], abs=0.02)
-    assert found["limits"]["auc"] == 0.6
-    assert found["findings"][0]["exceeded"] is True
+    for mine, theirs in zip(found["numbers"], expected["numbers"], strict=True):
+        assert mine["attack"] == theirs["attack"]
+        assert mine["value"] == pytest.approx(theirs["value"], abs=0.02)
+    assert found["numbers"][0]["tries"] == 1
 
 
 def test_the_column_of_labels_may_have_another_name(made, cli):
@@ -88,10 +84,8 @@ def test_the_column_of_labels_may_have_another_name(made, cli):
 def test_a_mixture_has_no_factor(made, cli):
     code, out, _ = cli(*arguments(made, "mixture.fedran", "rows.npz", "--max-auc", "1"))
     assert code == 0
-    assert "Mixture of 32 rows" in out
-    assert "no group has one row" in out
     assert "nearest group mean" in out
-    assert "share in factor" not in out
+    assert "share in the factor" not in out
 
 
 @pytest.mark.parametrize(

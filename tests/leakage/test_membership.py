@@ -11,12 +11,10 @@ from fedran.leakage.attacks import (
     MEAN,
     SCATTER,
     Population,
-    Rows,
-    ShadowHead,
     sample_site,
     score,
 )
-from fedran.leakage.evidence import read
+from fedran.leakage.evidence import Rows, ShadowHead, read
 from fedran.leakage.membership import (
     _standardised,
     auc,

@@ -1,6 +1,5 @@
 """The leak meter: attacks on one's own message before it is sent."""
 
-from fedran.leakage.meter import measure
-from fedran.leakage.report import Attack, ClassLeakage, Finding, Leakage, Tolerance
+from fedran.leakage.meter import Leakage, Number, Tolerance, measure
 
-__all__ = ["Attack", "ClassLeakage", "Finding", "Leakage", "Tolerance", "measure"]
+__all__ = ["Leakage", "Number", "Tolerance", "measure"]

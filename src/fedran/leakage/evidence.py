@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from fedran.core._linalg.arrays import Float64
+from fedran.core._linalg.arrays import Float32, Float64, Int64
 from fedran.core.condense import condense
 from fedran.core.exact_sum import ExactSum
 from fedran.core.features import RandomFeatures
@@ -17,13 +19,110 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import MISSING, Label
 from fedran.core.mixture import Mixture
 from fedran.core.release import Release, noisy_ridge
+from fedran.core.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
-from fedran.leakage.attacks import Evidence, Groups, Imitate, Rows, ShadowHead
 
 Message = Summary | Mixture | Release
 LIFTED = 2048
 """Random features to which mixtures are lifted for the attack on the head."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Candidates as a message describes them, their random features, and their class numbers."""
+
+    X: Float32[NDArray[Any], "n m"]
+    """Random features for a summary, prepared features for a mixture."""
+    H: Float32[NDArray[Any], "n M"]
+    """Random features. The head works on them."""
+    codes: Int64[NDArray[Any], " n"]
+
+    def __getitem__(self, rows: NDArray[Any]) -> Rows:
+        H = self.H[rows]
+        return Rows(H if self.X is self.H else self.X[rows], H, self.codes[rows])
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+
+class Groups(NamedTuple):
+    """Group means of a mixture and the class number of each."""
+
+    means: Float32[NDArray[Any], "g m"]
+    codes: Int64[NDArray[Any], " g"]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a message tells about rows X (n, m): means, counts and scatter of its classes."""
+
+    means: Float32[NDArray[Any], "C m"]
+    counts: Float64[NDArray[Any], " C"]
+    factor: Float32[NDArray[Any], "m r"]
+    """Columns whose Gram is the scatter of the rows about their class means."""
+    surplus: Float32[NDArray[Any], "m s"]
+    """Columns whose Gram has to be subtracted from it."""
+    weights: Float32[NDArray[Any], "M C"]
+    """The head that a server would solve from this message alone."""
+    groups: Groups | None = None
+
+    @cached_property
+    def basis(self) -> Float32[NDArray[Any], "m r"]:
+        """Orthonormal columns with the span of the factor."""
+        return np.linalg.qr(self.factor.astype(np.float64))[0].astype(np.float32)
+
+    def residual(self, rows: Rows) -> Float32[NDArray[Any], "n m"]:
+        """Each row minus the mean that the message states for its class."""
+        return rows.X - self.means[rows.codes]
+
+    def outside(self, rows: Rows) -> NDArray[np.float64]:
+        """The squared distance of each row's residual from the span of the factor."""
+        left = self.residual(rows)
+        left -= (left @ self.basis) @ self.basis.T
+        return np.sum(left**2, axis=1, dtype=np.float64)
+
+    def share(self, rows: Rows) -> float:
+        """The share of the squared residuals of all rows that lies in the span of the factor."""
+        total = np.sum(self.residual(rows) ** 2, dtype=np.float64)
+        return float(1 - np.sum(self.outside(rows)) / total) if total > 0 else 1.0
+
+
+Imitate = Callable[[Rows], Evidence]
+"""The evidence of the same kind of message about other rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class ShadowHead:
+    """A head of an imitated site, and the columns F and ridge of its Gram."""
+
+    weights: Float32[NDArray[Any], "M C"]
+    columns: Float32[NDArray[Any], "M w"]
+    ridge: float
+
+    @classmethod
+    def of(cls, summary: Summary, rule: Ridge | None = None) -> ShadowHead:
+        """The head that a server would solve from one summary."""
+        columns = np.asarray(summary.gram_factor(), dtype=np.float32)
+        ridge = (rule or Ridge()).value(summary.accounts)
+        B = np.asarray(summary.class_sums)
+        solved = cho_solve(_cholesky(columns, ridge), columns.T @ B)
+        return cls(((B - columns @ solved) / ridge).astype(np.float32), columns, ridge)
+
+    def leverage(self, rows: Rows) -> NDArray[np.float64]:
+        """h' (FF' + ridge I)^-1 h: how much its own row would count in a score."""
+        triangle, _ = _cholesky(self.columns, self.ridge)
+        inner = (rows.H @ self.columns).T
+        solved = solve_triangular(triangle, inner, lower=True, check_finite=False)
+        squares = np.sum(rows.H**2, axis=1, dtype=np.float64)
+        return np.maximum(squares - np.sum(solved**2, axis=0), 0.0) / self.ridge
+
+
+def _cholesky(columns: Float32[NDArray[Any], "M w"], ridge: float) -> tuple[NDArray[Any], bool]:
+    small = (columns.T @ columns).astype(np.float64)
+    small[np.diag_indices_from(small)] += ridge
+    triangle, lower = cho_factor(small, lower=True)
+    return triangle, lower
 
 
 def feature_map(fingerprint: Fingerprint) -> RandomFeatures:

@@ -8,7 +8,7 @@ rows gives single rows: they are the points where phi(x) minus the class mean li
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,9 @@ from scipy.special import ndtr
 
 from fedran.core._linalg.arrays import Float32, Float64
 from fedran.core.features import RandomFeatures
-from fedran.core.labels import MISSING
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.leakage.evidence import class_means
+from fedran.leakage.evidence import Message, class_means
 
 STEPS, INNER_STEPS = 10, 8
 """Gauss-Newton steps, and steps of conjugate gradients in each."""
@@ -33,81 +32,69 @@ Values: TypeAlias = NDArray[np.float32]
 """Random features of such points, (k, M)."""
 
 
-class Guesses(NamedTuple):
-    """What inversion gives: mean features, and points that may be single rows."""
+def invert_means(message: Message, phi: RandomFeatures) -> NDArray[Any]:
+    """The mean feature of each class (C, prepared d), as far as the message gives it."""
+    means = class_means(message)
+    if not isinstance(message, Summary) or not phi.projected:
+        return means
+    energy = message.accounts.mean_row_energy
+    return recover_means(phi, means.astype(np.float32), message.sums.totals, energy)
 
-    means: NDArray[Any]
-    single: NDArray[Any]
-    searched: NDArray[Any]
-    codes: list[int]
-    """The class number of every point, of ``single`` first."""
+
+def single_rows(message: Message, means: NDArray[Any]) -> NDArray[Any]:
+    """The means of classes, or of the groups of a mixture, with one row: it is the row itself."""
+    if isinstance(message, Summary):
+        return means[message.sums.totals == 1]
+    if isinstance(message, Mixture):
+        return np.concatenate([part.means[part.counts == 1] for part in message.parts])
+    return means[:0]  # noisy sums do not tell which class has one row
 
 
-def invert_summary(
+def rows_in_factor(
     message: Summary,
     phi: RandomFeatures,
+    found: Matrix,
     basis: NDArray[np.float32],
     codes: NDArray[np.int64],
     rng: np.random.Generator,
-) -> Guesses:
-    """Invert the class means; search for rows in the span of the factor, small classes first."""
-    means = class_means(message).astype(np.float32)
+) -> Matrix:
+    """Points in the span of the factor, searched for near the means ``found`` of small classes."""
     counts = message.sums.totals
-    found = means
-    if phi.projected:
-        found = recover_means(phi, means, counts, message.accounts.mean_row_energy)
-    single = np.flatnonzero(counts == 1)
     searched = [
         c for c in np.argsort(counts, kind="stable") if counts[c] > 1 and np.any(codes == c)
     ]
     tries = np.repeat(searched[: MAX_TRIES // TRIES], TRIES).astype(int)
-    if not message.rank or message.rank + found.shape[1] >= message.out_features:
+    if message.rank + found.shape[1] >= message.out_features:
         tries = tries[:0]  # then every point is in the span, or too many are
     noise = rng.standard_normal((len(tries), found.shape[1])).astype(np.float32)
     length = np.linalg.norm(found[tries], axis=1, keepdims=True)
     spread = length if phi.kind == "relu" else np.sqrt(np.maximum(1 - length**2, 0.01))
     start = found[tries] + noise * spread / np.sqrt(np.float32(found.shape[1]))
-    rows = recover_rows(phi, means[tries], basis, start) if len(tries) else start
-    return Guesses(found, found[single], rows, [*single.tolist(), *tries.tolist()])
+    means = class_means(message).astype(np.float32)
+    return recover_rows(phi, means[tries], basis, start) if len(tries) else start
 
 
-def single_groups(message: Mixture) -> Guesses:
-    """The means of groups with one row: such a mean is the row itself."""
-    position = {c: i for i, c in enumerate(message.classes)}
-    rows = [
-        (position[part.classes[part.codes[g]]], part.means[g])
-        for part in message.parts
-        for g in np.flatnonzero(part.counts == 1)
-    ]
-    points = np.array([mean for _, mean in rows]).reshape(len(rows), message.in_features)
-    return Guesses(class_means(message), points, points[:0], [c for c, _ in rows])
+def identified(
+    points: NDArray[Any], members: NDArray[np.float32], others: NDArray[np.float32]
+) -> list[bool]:
+    """Whether each point identifies a member: less than half as far from it as any other row is."""
+    rows = np.concatenate([members, others])
+    squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
 
+    def distances(point: NDArray[Any]) -> NDArray[np.float64]:
+        inner = (rows @ point.astype(np.float32)).astype(np.float64)
+        return np.maximum(squares - 2 * inner + float(np.sum(np.float64(point) ** 2)), 0.0)
 
-class Judge:
-    """Decides which row a recovered point identifies.
-
-    A point identifies a row if it is less than half as far from it as any other row is.
-    """
-
-    def __init__(self, X: NDArray[np.float32], others: NDArray[np.float32]) -> None:
-        self.members = len(X)
-        self.all = np.concatenate([X, others])
-        self.squares: NDArray[np.float64] = np.einsum("ij,ij->i", self.all, self.all, dtype=float)
-
-    def row(self, point: NDArray[Any]) -> int:
-        """The position of the member, or MISSING if the point identifies none."""
-        near = self._distances(point)
-        row = int(np.argmin(near[: self.members]))
-        between = self._distances(self.all[row])
+    found = []
+    for point in points:
+        near = distances(point)
+        row = int(np.argmin(near[: len(members)]))
+        between = distances(rows[row])
         between[row] = np.inf
         # A copy of the row elsewhere does not make the point a worse guess.
-        between[between <= 1e-6 * self.squares[row]] = np.inf
-        return row if 4 * near[row] < between.min() else MISSING
-
-    def _distances(self, point: NDArray[Any]) -> NDArray[np.float64]:
-        """Squared distances of a point from all rows."""
-        inner = (self.all @ point.astype(np.float32)).astype(np.float64)
-        return np.maximum(self.squares - 2 * inner + float(np.sum(np.float64(point) ** 2)), 0.0)
+        between[between <= 1e-6 * squares[row]] = np.inf
+        found.append(bool(4 * near[row] < between.min()))
+    return found
 
 
 def recover_means(

@@ -8,14 +8,15 @@ population would look different from members for that reason alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import Int64
-from fedran.leakage.attacks import Evidence, Imitate, Population, Rows, Scores, sample_site, score
+from fedran.leakage.attacks import Population, Scores, sample_site, score
+from fedran.leakage.evidence import Evidence, Imitate, Rows
 
 FALSE_POSITIVES = 0.001
 LEAST_FOR_TPR = 10_000
@@ -23,6 +24,17 @@ LEAST_FOR_TPR = 10_000
 LEAST_PER_CLASS = 8
 """Fewest reference rows of a class, so that scores of the class can be compared."""
 TOGETHER = "all together"
+
+
+class Separation(NamedTuple):
+    """How well one attack separates members from reference rows of the same class."""
+
+    attack: str
+    auc: float
+    error: float
+    """Standard error of the AUC."""
+    tpr: float | None
+    """Share of members found at 0.1 % false positives; None with too few reference rows."""
 
 
 class Tested(NamedTuple):
@@ -34,13 +46,13 @@ class Tested(NamedTuple):
     other_codes: Int64[NDArray[Any], " b"]
 
 
-def attack(
+def separate(
     evidence: Evidence,
     imitate: Imitate,
     members: Rows,
     reference: Rows,
     rng: np.random.Generator,
-) -> Tested:
+) -> list[Separation]:
     """Run all attacks. Members are tested twice, with what either half of the reference tells."""
     half = halves(reference.codes, rng)
     tested, trained = [], []
@@ -57,13 +69,21 @@ def attack(
         trained.append(_standardised(a, rows.codes[chosen], b, rows.codes[~chosen]))
     combine = _learn(_joined(trained), evidence.counts)
     found = _joined(tested)
-    both = combine(found.members, found.member_codes), combine(found.others, found.other_codes)
-    last = _standardised(
-        {TOGETHER: both[0]}, found.member_codes, {TOGETHER: both[1]}, found.other_codes
+    together = _standardised(
+        {TOGETHER: combine(found.members, found.member_codes)},
+        found.member_codes,
+        {TOGETHER: combine(found.others, found.other_codes)},
+        found.other_codes,
     )
-    return found._replace(
-        members={**found.members, **last.members}, others={**found.others, **last.others}
-    )
+    n, m = len(members), len(reference)
+    separations = []
+    for scores in (found, together):
+        for name, others in scores.others.items():
+            value = auc(scores.members[name], others)
+            enough = m > LEAST_FOR_TPR
+            rate = true_positive_rate(scores.members[name], others) if enough else None
+            separations.append(Separation(name, value, auc_error(value, n, m), rate))
+    return separations
 
 
 def halves(codes: Int64[NDArray[Any], " n"], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -149,10 +169,3 @@ def true_positive_rate(
     """The share of members above the threshold that at most ``rate`` of the others exceed."""
     threshold = np.sort(others)[len(others) - 1 - int(rate * len(others))]
     return float(np.mean(members > threshold))
-
-
-def per_class(tested: Tested, name: str) -> Iterator[tuple[int, float]]:
-    """The AUC of one attack within each class."""
-    for c in np.unique(tested.member_codes):
-        mine = tested.members[name][tested.member_codes == c]
-        yield int(c), auc(mine, tested.others[name][tested.other_codes == c])

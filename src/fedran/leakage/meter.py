@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,25 +16,93 @@ from fedran.core.labels import MISSING, Label, encode_labels, recode
 from fedran.core.mixture import Mixture
 from fedran.core.release import Release
 from fedran.core.summary import Summary
-from fedran.leakage.attacks import Evidence, Rows
-from fedran.leakage.evidence import Message, class_means, feature_map, read
-from fedran.leakage.inversion import Guesses, Judge, invert_summary, single_groups
-from fedran.leakage.membership import (
-    LEAST_FOR_TPR,
-    LEAST_PER_CLASS,
-    Tested,
-    attack,
-    auc,
-    auc_error,
-    per_class,
-    true_positive_rate,
-)
-from fedran.leakage.report import Attack, ClassLeakage, Leakage, Tries
+from fedran.leakage.attacks import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
+from fedran.leakage.evidence import Message, Rows, class_means, feature_map, read
+from fedran.leakage.inversion import identified, invert_means, rows_in_factor, single_rows
+from fedran.leakage.membership import LEAST_PER_CLASS, TOGETHER, Separation, separate
 
 MAX_ROWS = 20_000
 """Most members and most reference rows that are tested; more are sampled."""
 MIXTURE_TOLERANCE = 0.2
 """Relative error of a class mean in a mixture, from rounding, that is still the same class mean."""
+SMALL_CLASS = 5
+"""A class with fewer rows is small."""
+SINGLE, SEARCHED, SHARE = "rows that are alone", "rows in the factor", "share in the factor"
+SMALL, SURE = "mean of a small class", "members at 0.1 % false positives"
+WITHHOLD = "Withhold classes with few rows: min_class_count in site.toml."
+LOWER_RANK = "Lower the rank (max_rank_share in site.toml), or send a mixture."
+LARGER_GROUPS = "Use larger groups: min_group and group_size."
+REMEDIES = {
+    **dict.fromkeys((SPAN, SCATTER, *FLOORS), LOWER_RANK),
+    **dict.fromkeys((NEAREST, GAP), LARGER_GROUPS),
+    MEAN: "Withhold classes with few rows, or send a secure sum of several sites.",
+    HEADS: "The head itself tells members: only differential privacy bounds that.",
+}
+"""What lowers the number of a membership attack."""
+
+
+class Tolerance(NamedTuple):
+    """The largest numbers that a site tolerates. The defaults are strict."""
+
+    rows: int = 0
+    """Single rows that an attacker recovers."""
+    share: float = 0.1
+    """By how much more of a member than of another row lies in the span of the factor."""
+    cosine: float = 0.9
+    """Of the recovered and the true mean feature of a class with fewer than 5 rows."""
+    auc: float = 0.6
+    """Of the strongest membership attack. 0.5 is guessing, 1 is certain."""
+    tpr: float = 0.01
+    """Share of the members that are found at 0.1 % false positives."""
+
+
+class Number(NamedTuple):
+    """What one attack found."""
+
+    attack: str
+    value: float
+    measure: str
+    """``rows``, ``share``, ``cosine``, ``auc`` or ``tpr``: the field of ``Tolerance``."""
+    advice: str
+    """What would lower the number."""
+    tries: int | None = None
+    """Attempts, where the value counts those that succeeded."""
+    error: float | None = None
+    """Standard error of an AUC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leakage:
+    """What ``measure`` found. The attacks give lower bounds of what a message reveals."""
+
+    description: str
+    members: int
+    """Rows that were tested as members."""
+    reference: int
+    """Rows that were tested as non-members."""
+    numbers: tuple[Number, ...]
+    """One per attack. Those on membership stand last, the strongest first."""
+    cosines: dict[Label, float]
+    """Of the recovered mean feature of every class and that of the given rows."""
+
+    def __getitem__(self, attack: str) -> Number:
+        """The number of one attack."""
+        return {n.attack: n for n in self.numbers}[attack]
+
+    @property
+    def auc(self) -> float:
+        """AUC of the strongest membership attack."""
+        return max(n.value for n in self.numbers if n.measure == "auc")
+
+    @property
+    def tpr(self) -> float | None:
+        """The largest share of members that an attack finds; None with too few reference rows."""
+        return next((n.value for n in self.numbers if n.measure == "tpr"), None)
+
+    def over(self, tolerance: Tolerance | None = None) -> tuple[Number, ...]:
+        """The numbers above their limits."""
+        limits = tolerance or Tolerance()
+        return tuple(n for n in self.numbers if n.value > getattr(limits, n.measure))
 
 
 def measure(
@@ -91,8 +160,8 @@ def measure(
     fresh = np.array([row.tobytes() not in same for row in X_other], dtype=bool)
     X_other, other_codes = X_other[fresh], other_codes[fresh]
     known = np.bincount(other_codes, minlength=len(classes))
-    H = _mapped(message, phi, X)
-    _check_match(message, H if isinstance(message, Summary) else X, codes, partial)
+    members = _described(message, phi, X, codes)
+    _check_match(message, members, partial)
     tested = [c for c, n in enumerate(known) if n >= LEAST_PER_CLASS and np.any(codes == c)]
     if not tested:
         raise Refused(
@@ -102,72 +171,54 @@ def measure(
             hint="" if fresh.all() else "rows of the reference that are in Z do not count",
         )
     evidence, imitate = read(message, [classes[c] for c in tested], phi, rng)
-    inside = _candidates(message, X, H, codes, tested)
+    inside = _of_classes(members, tested)
     inside = inside[rng.permutation(len(inside))[:MAX_ROWS]]
     some = rng.permutation(np.flatnonzero(np.isin(other_codes, tested)))[:MAX_ROWS]
-    H_other = _mapped(message, phi, X_other[some])
-    outside = _candidates(message, X_other[some], H_other, other_codes[some], tested)
-    found = attack(evidence, imitate, inside, outside, rng)
-    attacks = _strongest_first(found, len(inside), len(outside))
-    aucs = {tested[c]: value for c, value in per_class(found, attacks[0].name)}
-    share = None
+    outside = _of_classes(_described(message, phi, X_other[some], other_codes[some]), tested)
+    separations = separate(evidence, imitate, inside, outside, rng)
+    means = invert_means(message, phi)
+    lower = LARGER_GROUPS if isinstance(message, Mixture) else WITHHOLD
+    alone = identified(single_rows(message, means), X, X_other)
+    numbers = [Number(SINGLE, alone.count(True), "rows", lower, tries=len(alone))]
     if isinstance(message, Summary) and message.rank:
-        share = evidence.share(inside), evidence.share(outside)
-    guesses = _guesses(message, phi, evidence, codes, rng)
-    judge = Judge(X, X_other)
-    single, searched = ([judge.row(x) for x in g] for g in (guesses.single, guesses.searched))
-    recovered: dict[int, set[int]] = {c: set() for c in range(len(classes))}
-    for c, row in zip(guesses.codes, [*single, *searched], strict=True):
-        recovered[c] |= {row} - {MISSING}
-    lines = [
-        ClassLeakage(
-            label,
-            round(float(message.counts[c])),
-            int(known[c]),
-            _cosine(guesses.means[c], X[codes == c].mean(axis=0)) if np.any(codes == c) else 0.0,
-            len(recovered[c]),
-            aucs.get(c),
-        )
-        for c, label in enumerate(classes)
+        points = rows_in_factor(message, phi, means, evidence.basis, codes, rng)
+        ended = identified(points, X, X_other)
+        more = evidence.share(inside) - evidence.share(outside)
+        numbers += [
+            Number(SEARCHED, ended.count(True), "rows", LOWER_RANK, tries=len(ended)),
+            Number(SHARE, more, "share", LOWER_RANK),
+        ]
+    cosines = [
+        _cosine(mean, X[codes == c].mean(axis=0)) if np.any(codes == c) else 0.0
+        for c, mean in enumerate(means)
     ]
+    sizes = [round(float(n)) for n in message.counts]
+    small = [cosine for cosine, n in zip(cosines, sizes, strict=True) if n < SMALL_CLASS]
+    if small:
+        numbers.append(Number(SMALL, max(small), "cosine", WITHHOLD))
+    numbers += _membership(separations, isinstance(message, Mixture))
     return Leakage(
         _describe(message),
-        isinstance(message, Mixture),
         len(inside),
         len(outside),
-        tuple(lines),
-        attacks,
-        Tries(sum(row != MISSING for row in single), len(single)),
-        Tries(sum(row != MISSING for row in searched), len(searched)),
-        share,
+        tuple(numbers),
+        dict(zip(classes, cosines, strict=True)),
     )
 
 
-def _strongest_first(found: Tested, n_members: int, n_others: int) -> tuple[Attack, ...]:
-    """How well each attack tells members from other rows."""
-    attacks = []
-    for name, others in found.others.items():
-        members = found.members[name]
-        value = auc(members, others)
-        rate = true_positive_rate(members, others) if n_others > LEAST_FOR_TPR else None
-        attacks.append(Attack(name, value, auc_error(value, n_members, n_others), rate))
-    return tuple(sorted(attacks, key=lambda a: -a.auc))
-
-
-def _guesses(
-    message: Message,
-    phi: RandomFeatures,
-    evidence: Evidence,
-    codes: NDArray[np.int64],
-    rng: np.random.Generator,
-) -> Guesses:
-    """What inversion gives for this kind of message; for noisy sums the class means alone."""
-    if isinstance(message, Summary):
-        return invert_summary(message, phi, evidence.basis, codes, rng)
-    if isinstance(message, Mixture):
-        return single_groups(message)
-    none = np.zeros((0, len(message.gram)))
-    return Guesses(class_means(message), none, none, [])
+def _membership(separations: list[Separation], mixture: bool) -> list[Number]:
+    """The numbers of the membership attacks, the strongest first, each with what lowers it."""
+    ordered = sorted(separations, key=lambda s: -s.auc)
+    advice = dict(REMEDIES)
+    if mixture:  # it has no rank
+        advice.update(dict.fromkeys((SCATTER, *FLOORS), LARGER_GROUPS))
+    advice[TOGETHER] = next(advice[s.attack] for s in ordered if s.attack != TOGETHER)
+    found = [Number(s.attack, s.auc, "auc", advice[s.attack], error=s.error) for s in ordered]
+    rates = {s.attack: s.tpr for s in ordered if s.tpr is not None}
+    if rates:
+        best = max(rates, key=lambda attack: rates[attack])
+        found.append(Number(SURE, rates[best], "tpr", advice[best]))
+    return found
 
 
 def _cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
@@ -185,9 +236,21 @@ def _rows(
     return to_numpy(phi.prepare(given[codes != MISSING])), codes[codes != MISSING]
 
 
-def _check_match(
-    message: Message, rows: NDArray[np.float32], codes: NDArray[np.int64], partial: bool
-) -> None:
+def _described(
+    message: Message, phi: RandomFeatures, X: NDArray[np.float32], codes: NDArray[np.int64]
+) -> Rows:
+    """Prepared rows as the message describes them, and as its head takes them."""
+    H = X if isinstance(message, Release) else to_numpy(phi.project(X))
+    return Rows(X if isinstance(message, Mixture) else H, H, codes)
+
+
+def _of_classes(rows: Rows, tested: list[int]) -> Rows:
+    """The rows of the tested classes, whose numbers become positions in ``tested``."""
+    kept = rows[np.flatnonzero(np.isin(rows.codes, tested))]
+    return Rows(kept.X, kept.H, np.searchsorted(tested, kept.codes))
+
+
+def _check_match(message: Message, rows: Rows, partial: bool) -> None:
     """Refuse rows that are not those of the message: the attacks would find nothing in it."""
     if isinstance(message, Release):
         if not partial:
@@ -195,7 +258,7 @@ def _check_match(
         return
     hint = "" if partial else "partial (--partial) allows only some of the rows"
     for c, (label, count) in enumerate(zip(message.classes, message.counts, strict=True)):
-        given = int(np.sum(codes == c))
+        given = int(np.sum(rows.codes == c))
         if given > count or (given < count and not partial):
             expected = f"{'at most ' if partial else ''}{count} rows of class {label!r}"
             if given < count:
@@ -204,7 +267,7 @@ def _check_match(
             raise Refused("Z", f"{expected}, as the message says", given, hint)
     if partial or not message.classes:
         return
-    sums = ClassSums.from_codes(rows, message.classes, codes)
+    sums = ClassSums.from_codes(rows.X, message.classes, rows.codes)
     stated = class_means(message).T * np.asarray(message.counts)
     error, size = (float(np.linalg.norm(x)) for x in (stated - sums.sums, sums.sums))
     allowed = MIXTURE_TOLERANCE * size
@@ -219,36 +282,10 @@ def _check_match(
         )
 
 
-def _mapped(message: Message, phi: RandomFeatures, X: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The rows that the head of the message takes: random features, or X itself for noisy sums."""
-    return X if isinstance(message, Release) else to_numpy(phi.project(X))
-
-
-def _candidates(
-    message: Message,
-    X: NDArray[np.float32],
-    H: NDArray[np.float32],
-    codes: NDArray[np.int64],
-    tested: list[int],
-) -> Rows:
-    """The rows of the tested classes, whose numbers are positions in ``tested``."""
-    kept = np.isin(codes, tested)
-    rows = H[kept]
-    described = X[kept] if isinstance(message, Mixture) else rows
-    return Rows(described, rows, np.searchsorted(tested, codes[kept]))
-
-
 def _describe(message: Message) -> str:
-    if isinstance(message, Release):
-        rows, classes = float(message.counts.sum()), len(message.classes)
-        return f"noisy sums of about {rows:,.0f} rows, {classes} classes, d = {len(message.gram)}"
-    if isinstance(message, Mixture):
-        return (
-            f"mixture of {message.n_rows:,} rows in {message.n_groups:,} groups of at least "
-            f"{message.smallest_group}, {len(message.classes)} classes"
-        )
-    kind = "class-centred summary" if message.center else "summary"
-    return (
-        f"{kind} of {message.accounts.n_rows:,} rows, {len(message.classes)} classes, "
-        f"rank {message.rank}, M = {message.out_features}"
-    )
+    kind = "noisy sums of about"
+    if isinstance(message, Summary):
+        kind = f"summary (rank {message.rank}) of"
+    elif isinstance(message, Mixture):
+        kind = f"mixture ({message.n_groups:,} groups of at least {message.smallest_group}) of"
+    return f"{kind} {float(np.sum(message.counts)):,.0f} rows, {len(message.classes)} classes"
