@@ -30,8 +30,8 @@ def test_no_numerical_library_is_imported(code):
 
 def test_summaries_and_servers_need_no_scikit_learn():
     code = (
-        "import sys, fedran\n"
-        "fedran.Aggregator, fedran.summarize, fedran.encode, fedran.plan, fedran.presets\n"
+        "import sys, fedran, fedran.paper\n"
+        "fedran.Aggregator, fedran.summarize, fedran.encode, fedran.plan\n"
         "print('numpy' in sys.modules, 'sklearn' in sys.modules)"
     )
     assert run(code) == "True False\n"

@@ -7,6 +7,7 @@ import pytest
 from sklearn.pipeline import make_pipeline
 
 import fedran
+from fedran import paper
 from fedran.leakage import measure
 
 Z = np.random.default_rng(0).random((30, 4), dtype=np.float32)
@@ -47,7 +48,7 @@ WRONG = {
     "estimator, labels": (lambda: clf.predict(Z, y), "reject must be a number, got ndarray"),
     "estimator, rows": (lambda: fedran.FedRANClassifier(Z).fit(Z, y), "out_features must be"),
     "margin": (lambda: fedran.margin_labels(H, y, "auto"), "margin must be a number, got str"),
-    "tau": (lambda: fedran.prototype_labels(Z, y, None), "tau must be a number, got NoneType"),
+    "tau": (lambda: paper.prototype_labels(Z, y, None), "tau must be a number, got NoneType"),
     "ridge": (lambda: fedran.Ridge.absolute(None), "the ridge must be a number, got NoneType"),
     "ridge, base": (lambda: fedran.Ridge(base="0.1"), "the ridge's base must be a number, got str"),
     "a fitted estimator": (

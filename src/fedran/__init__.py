@@ -9,7 +9,6 @@ from sys import modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedran import presets
     from fedran.backbones import to_onnx, to_torch
     from fedran.core.accounts import Accounts
     from fedran.core.aggregator import Aggregator
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from fedran.core.fingerprint import Fingerprint
     from fedran.core.head import Diagnosis, Head
     from fedran.core.mixture import Mixture
-    from fedran.core.pseudo_labels import PseudoLabels, margin_labels, prototype_labels
+    from fedran.core.pseudo_labels import PseudoLabels, margin_labels
     from fedran.core.ridge import Ridge
     from fedran.core.summarize import Summarizer, summarize
     from fedran.core.summary import Summary
@@ -56,8 +55,6 @@ __all__ = [
     "load",
     "margin_labels",
     "plan",
-    "presets",
-    "prototype_labels",
     "save",
     "summarize",
     "to_onnx",
@@ -74,7 +71,7 @@ _MODULES = {
     "core.head": ("Diagnosis", "Head"),
     "core.condense": ("condense",),
     "core.mixture": ("Mixture",),
-    "core.pseudo_labels": ("PseudoLabels", "margin_labels", "prototype_labels"),
+    "core.pseudo_labels": ("PseudoLabels", "margin_labels"),
     "core.ridge": ("Ridge",),
     "core.summarize": ("Summarizer", "summarize"),
     "core.summary": ("Summary",),
@@ -92,8 +89,6 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute of a module w
 
     def __getattr__(name: str) -> Any:
         """Import a public name on first use, so that commands and imports start fast."""
-        if name == "presets":
-            return import_module("fedran.presets")
         if name not in _MODULE_OF:
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message, name=name, obj=modules[__name__])  # "Did you mean: ...?"

@@ -92,11 +92,10 @@ def test_order_of_arrival_matters_only_to_rounding_even_when_clients_truncate(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_torch_on_the_cpu_agrees_with_numpy(mode, dtype):
+def test_torch_on_the_cpu_agrees_with_numpy(mode):
     heads = []
     for device in (None, "cpu"):
-        agg = Aggregator(8, dtype=dtype, device=device, **mode)
+        agg = Aggregator(8, device=device, **mode)
         for i, task in enumerate("aabba"):
             agg.absorb(summary(i), client=f"c{i}", task=task)
         heads.append(agg.solve())
@@ -214,8 +213,6 @@ class TestAbsorbing:
         first = agg.solve()
         assert_unchanged(agg, before)
         np.testing.assert_array_equal(agg.solve().weights, first.weights)
-        agg.close_task()
-        np.testing.assert_allclose(agg.solve().weights, first.weights, rtol=1e-5, atol=1e-6)
 
     def test_a_restored_aggregator_continues_bit_for_bit(self, mode):
         one = Aggregator(8, **mode)
@@ -287,17 +284,6 @@ def test_the_dtype_must_be_known():
         Aggregator(8, dtype="float16")
 
 
-def test_a_rank_bounded_state_takes_centred_or_uncentred_summaries_but_not_both():
-    agg = Aggregator(8, 3)
-    agg.absorb(summarize(np.zeros((0, 8)), []), client="empty", task="t")
-    agg.absorb(summary(center=None), client="c", task="t")
-    before = snapshot(agg)
-    with pytest.raises(Refused, match="center: expected None, got 'class'"):
-        agg.absorb(summary(1), client="d", task="t")
-    assert_unchanged(agg, before)
-    agg.absorb(summary(1, center=None), client="d", task="u")
-
-
 def test_an_exact_sum_takes_centred_and_uncentred_summaries():
     H = features(np.random.default_rng(0), 12, 8)
     y = [0, 1, "a"] * 4
@@ -317,13 +303,7 @@ def test_rank_bounds_and_print_follow_the_state():
     agg.absorb(summary(1), client="d", task="t")
     agg.absorb(summary(2), client="e", task="t")
     assert agg.rank == 8
-    agg.close_task()
-    assert repr(agg) == "Aggregator(M=8, exact, uploads=3, rows=18, classes=3)"
-    ranked = Aggregator(8, 3)
-    ranked.absorb(summary(), client="c", task="t")
-    ranked.close_task()
-    assert ranked.rank == 3
-    assert "server_rank=3" in repr(ranked)
+    assert repr(agg) == "Aggregator(M=8, uploads=3, rows=18, classes=3)"
 
 
 def test_an_aggregator_survives_pickling():

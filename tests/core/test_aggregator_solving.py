@@ -50,26 +50,6 @@ def test_float64_extremes_are_solved_or_refused_in_words(scale, M):
 
 
 class TestSolving:
-    def test_dropping_the_complement_needs_a_server_rank(self):
-        agg = Aggregator(8)
-        agg.absorb(summary(), client="c", task="t")
-        with pytest.raises(ValueError, match="server_rank"):
-            agg.solve(complement="drop")
-        with pytest.raises(ValueError, match="'keep' or 'drop'"):
-            agg.solve(complement="half")
-
-    @pytest.mark.parametrize("center", ["class", None])
-    def test_the_dropped_head_lies_in_the_retained_subspace(self, center):
-        agg = Aggregator(8, 3, dtype="float64")
-        agg.absorb(summary(center=center), client="c", task="t")
-        head = agg.solve(Ridge.absolute(1.0), complement="drop")
-        agg.close_task()
-        held = agg.state().arrays
-        columns = [held["past"], held["past_sums"].T] if center else [held["past"]]
-        V = np.linalg.qr(np.concatenate(columns, axis=1))[0]
-        np.testing.assert_allclose(V @ (V.T @ head.weights), head.weights, atol=1e-6)
-        assert head.diagnosis.route == "subspace"
-
     @pytest.mark.parametrize("lam", [2.5, 0.1])
     def test_the_diagnosis_says_how_it_went(self, lam):
         agg = Aggregator(8, dtype="float64")

@@ -38,15 +38,14 @@ def test_a_class_absorbed_right_after_a_solve_is_not_in_its_head(mode):
     assert agg.classes == (0, 1, "a", "new")
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("device", [None, "cpu"])
-def test_threads_may_solve_absorb_new_classes_and_read_at_the_same_time(mode, device):
+def test_threads_may_solve_absorb_new_classes_and_read_at_the_same_time(device):
     M, sites = 48, 12
     rng = np.random.default_rng(0)
     parts = [summarize(features(rng, 9, M), [k, f"{k} only", 99] * 3, 6) for k in range(sites)]
-    agg = Aggregator(M, dtype="float64", device=device, **mode)
+    agg = Aggregator(M, dtype="float64", device=device)
     agg.absorb(parts[0], client="0", task="t")
-    alone = Aggregator(M, dtype="float64", device=device, **mode)
+    alone = Aggregator(M, dtype="float64", device=device)
     done = threading.Event()
 
     def absorb(k):

@@ -123,12 +123,12 @@ def test_a_row_is_rejected_if_another_label_is_close_to_the_best():
 
 
 @quick
-@given(st.integers(1, 12), st.integers(1, 8), st.integers(0, 999), st.sampled_from([None, 3]))
-def test_novelty_of_all_directions_is_the_leverage_and_of_fewer_is_more(n, M, seed, server_rank):
+@given(st.integers(1, 12), st.integers(1, 8), st.integers(0, 999))
+def test_novelty_of_all_directions_is_the_leverage_and_of_fewer_is_more(n, M, seed):
     rng = np.random.default_rng(seed)
     H, new = rng.standard_normal((n, M)), rng.standard_normal((5, M))
     new[0] = 0
-    agg = Aggregator(M, server_rank, dtype="float64")
+    agg = Aggregator(M, dtype="float64")
     agg.absorb(summarize(H, [0] * n, None), client="c", task="t")
     h = agg.solve(novelty=M)
     lam, squares = h.diagnosis.lam, np.sum(new**2, axis=1)

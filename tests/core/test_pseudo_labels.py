@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran.core.pseudo_labels import margin_labels, prototype_labels
+from fedran.core.pseudo_labels import margin_labels
+from fedran.paper import prototype_labels
 from helpers.reference import quick
 
 cases = st.tuples(st.integers(1, 30), st.integers(1, 8), st.integers(0, 2**32 - 1))

@@ -70,10 +70,3 @@ def test_on_torch_it_is_the_same():
     wanted = absorbed(made, phi).solve_without(made[:1])
     found = absorbed(made, phi, device="cpu").solve_without(made[:1]).to(None)
     np.testing.assert_allclose(found.weights, wanted.weights, atol=1e-4)
-
-
-def test_a_rank_bounded_state_cannot_leave_out():
-    phi = fedran.RandomFeatures(D, 16, seed=2)
-    made = messages("summary", phi)
-    with pytest.raises(ValueError, match="exact sum"):
-        absorbed(made, phi, server_rank=8).solve_without(made[:1])

@@ -71,11 +71,9 @@ def test_addition_is_commutative_and_associative(federation, rank, center):
 
 
 @quick
-@given(
-    federations(), st.integers(1, 20), st.integers(1, 20), st.sampled_from(["gram", "qr"]), centers
-)
-def test_theorem_1_holds_through_sums_and_truncations(federation, rank, later, method, center):
-    s = total(federation, rank, center).truncate(later, method)
+@given(federations(), st.integers(1, 20), st.integers(1, 20), centers)
+def test_theorem_1_holds_through_sums_and_truncations(federation, rank, later, center):
+    s = total(federation, rank, center).truncate(later)
     error = federation.gram - s.gram()
     room = ROUNDING * s.accounts.energy
     assert s.rank <= later
@@ -84,15 +82,6 @@ def test_theorem_1_holds_through_sums_and_truncations(federation, rank, later, m
     assert np.trace(error) == pytest.approx(s.accounts.cut, abs=room)
     assert np.linalg.eigvalsh(error)[0] >= -room  # residuals are positive semidefinite
     s.validate()
-
-
-@quick
-@given(federations(max_tasks=1, max_clients=2), st.integers(1, 8))
-def test_both_truncations_agree(federation, rank):
-    s = total(federation)
-    a, b = s.truncate(rank, "gram"), s.truncate(rank, "qr")
-    assert a.accounts.eps_G == pytest.approx(b.accounts.eps_G, abs=ROUNDING * s.accounts.energy)
-    assert a.accounts.cut == pytest.approx(b.accounts.cut, abs=ROUNDING * s.accounts.energy)
 
 
 @quick
@@ -114,10 +103,6 @@ def test_truncate_refuses_wrong_arguments():
     s = summarize(np.eye(3), [0, 1, 2], center=None)
     assert s.truncate(None).rank == 3
     assert s.truncate(0.5).rank == 2
-    with pytest.raises(ValueError, match="integer rank"):
-        s.truncate(0.5, "qr")
-    with pytest.raises(ValueError, match="'gram' or 'qr'"):
-        s.truncate(2, "svd")
     with pytest.raises(ValueError, match="rank must be"):
         s.truncate(0)
 

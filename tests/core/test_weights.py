@@ -86,16 +86,6 @@ def test_weights_travel_and_are_stored(size, center, precision):
     assert back.sums.weights == pytest.approx(s.sums.weights)
     assert back.accounts.weight == pytest.approx(weights.sum())
     np.testing.assert_array_equal(back.calibration.histogram, s.calibration.histogram)
-    for server in ({}, {"server_rank": 2}):
-        agg = aggregated(back, **server)
-        again = fedran.decode(fedran.encode(agg), fedran.Aggregator)
-        np.testing.assert_array_equal(again.solve().weights, agg.solve().weights)
-        assert again.accounts == agg.accounts
-        assert again.solve().calibration.total == pytest.approx(weights[0])
-        third = summarize(H, y, None, center=center)
-        for one in (agg, again):
-            one.absorb(third, client="x", task="t")
-        np.testing.assert_array_equal(again.solve().weights, agg.solve().weights)
 
 
 def test_what_was_weighted_can_be_taken_out_again():

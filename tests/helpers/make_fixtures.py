@@ -70,8 +70,8 @@ def golden_head() -> fedran.Head:
 
 
 def golden_aggregator(form: str) -> fedran.Aggregator:
-    """``stack``: one upload, uncentred; ``gram``: two; ``ranked``: a closed and an open task."""
-    agg = fedran.Aggregator(16, 4 if form == "ranked" else None)
+    """``stack``: one upload, uncentred; ``gram``: two."""
+    agg = fedran.Aggregator(16)
     first = golden_summary("float32", None if form == "stack" else "class")
     agg.absorb(fedran.decode(fedran.encode(first, "float32")), **WHO[0])
     if form != "stack":
@@ -86,7 +86,7 @@ def messages() -> dict[str, bytes]:
     made = {p: fedran.encode(golden_summary(p), p, bits=BITS) for p in PRECISIONS}
     made["uncentred"] = fedran.encode(golden_summary("float32", None), "float32")
     made["head"] = fedran.encode(golden_head())
-    for form in ("stack", "gram", "ranked"):
+    for form in ("stack", "gram"):
         made[f"aggregator_{form}"] = fedran.encode(golden_aggregator(form))
     return made
 

@@ -5,8 +5,8 @@ import numpy as np
 from fedran.core.summarize import summarize
 from helpers.reference import features
 
-MODES = [{}, {"server_rank": 3}, {"server_rank": 3, "order": "paper"}]
-"""Settings of aggregators: an exact sum, and rank-bounded sums of both orders."""
+MODES = [{}, {"dtype": "float64"}]
+"""Settings of aggregators."""
 
 
 def summary(seed=0, n=6, M=8, labels=(0, 1, "a"), **options):

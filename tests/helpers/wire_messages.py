@@ -40,9 +40,7 @@ AGGREGATORS = {
     "stack": {},
     "gram": {},
     "float64": {"dtype": "float64"},
-    "flat": {"server_rank": 4},
-    "paper": {"server_rank": 4, "order": "paper"},
-    "uncentred": {"server_rank": 4},
+    "uncentred": {},
 }
 """Options of ``Aggregator`` for every form of its state."""
 CENTER_OF = {"uncentred": None}

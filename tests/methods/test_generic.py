@@ -52,7 +52,7 @@ RATES = {"pilora": {"head_lr": 0.1, "epochs": 4}, "lorm": {"lr": 0.01, "epochs":
 OWN_RIDGE = ("exact", "fed3r", *(key for key in METHODS if key.startswith("fedran")))
 OFFERED = ("fedran-secure", "fedran-dp")
 """Methods whose clients must know the class list of a task before they compute."""
-LABELLERS = ("fedran-prototype", "fedran-margin")
+LABELLERS = ("fedran-ssl", "fedran-prototype", "fedran-margin")
 
 
 def make(key):

@@ -28,6 +28,7 @@ METHODS = {
         "fedran",
         "fedran-uncentred",
         "fedran-paper",
+        "fedran-ssl",
         "fedran-prototype",
         "fedran-margin",
     ),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedran
-from helpers.wire_messages import AGGREGATORS, CENTER_OF, CENTERS, half_done, summary
+from helpers.wire_messages import AGGREGATORS, CENTER_OF, half_done, summary
 
 
 def upload(seed: int, precision: str = "mixed", **options) -> fedran.Summary:
@@ -19,7 +19,6 @@ def continued(agg: fedran.Aggregator, form: str) -> tuple[bytes, bytes]:
     for seed, (client, task) in enumerate((("c8", "t0"), ("c9", "t1"), ("c9", "t2")), 9):
         s = upload(seed, "float32", labels=("new", 3), center=CENTER_OF.get(form, "class"))
         agg.absorb(s, client=client, task=task)
-    agg.close_task()
     return agg.solve().weights.tobytes(), fedran.encode(agg)
 
 
@@ -46,7 +45,7 @@ def test_a_loaded_aggregator_has_every_attribute_and_knows_its_uploads(form, tmp
     agg = half_done(form)
     fedran.save(agg, tmp_path / "a")
     loaded = fedran.load(tmp_path / "a")
-    for name in ("out_features", "server_rank", "order", "dtype", "fingerprint", "classes"):
+    for name in ("out_features", "dtype", "fingerprint", "classes"):
         assert getattr(loaded, name) == getattr(agg, name)
     for name in ("counts", "accounts", "absorbed", "rank", "bounds"):
         assert getattr(loaded, name) == getattr(agg, name)
@@ -56,22 +55,7 @@ def test_a_loaded_aggregator_has_every_attribute_and_knows_its_uploads(form, tmp
 
 @pytest.mark.parametrize("form", AGGREGATORS)
 def test_the_state_that_is_tested_has_the_named_form(form):
-    agg = half_done(form)
-    values = agg.state().values
-    if agg.server_rank is None:
-        assert values["form"] == ("stack" if form == "stack" else "gram")
-    else:
-        assert values["center"] == CENTER_OF.get(form, "class")
-
-
-@pytest.mark.parametrize("center", CENTERS)
-def test_a_loaded_rank_bounded_state_keeps_refusing_the_other_center(center, tmp_path):
-    agg = fedran.Aggregator(32, 4)
-    agg.absorb(upload(0, center=center), client="a", task="t")
-    fedran.save(agg, tmp_path / "a")
-    loaded = fedran.load(tmp_path / "a")
-    with pytest.raises(fedran.Refused, match="center: expected"):
-        loaded.absorb(upload(1, center=None if center else "class"), client="b", task="t")
+    assert half_done(form).state().values["form"] == ("stack" if form == "stack" else "gram")
 
 
 @pytest.mark.parametrize("form", AGGREGATORS)
@@ -92,11 +76,10 @@ def test_totals_beyond_the_limits_of_one_message_can_be_saved_and_loaded(field, 
     assert fedran.load(tmp_path / "a").accounts == agg.accounts
 
 
-@pytest.mark.parametrize("server_rank", [None, 5])
-def test_a_torch_aggregator_continues_after_a_load(server_rank, tmp_path):
+def test_a_torch_aggregator_continues_after_a_load(tmp_path):
     pytest.importorskip("torch")
     rng = np.random.default_rng(0)
-    agg = fedran.Aggregator(16, server_rank, device="cpu")
+    agg = fedran.Aggregator(16, device="cpu")
     for i in range(3):
         s = fedran.summarize(rng.random((30, 16)), rng.integers(0, 3, 30), 12)
         agg.absorb(s, client=f"c{i}", task="t")

@@ -107,27 +107,19 @@ def test_the_golden_head_decodes_to_the_known_numbers():
     assert head.fingerprint == PRINT
 
 
-@pytest.mark.parametrize("form", ["stack", "gram", "ranked"])
+@pytest.mark.parametrize("form", ["stack", "gram"])
 def test_golden_aggregators_are_read_and_written_bit_for_bit(form, tmp_path):
     path = tmp_path / "state"
     path.write_bytes(fixture(f"aggregator_{form}"))
     agg = fedran.load(path)
     uploads = 1 if form == "stack" else 2
     F, B = float_factor(), class_sums(16)
-    arrays, values = agg.state().arrays, agg.state().values
+    arrays = agg.state().arrays
     if form == "stack":
         np.testing.assert_array_equal(arrays["stack"] @ arrays["stack"].T, F @ F.T)
-    elif form == "gram":
-        np.testing.assert_array_equal(_full(arrays["gram"]), 2 * (F @ F.T + B / COUNTS @ B.T))
     else:
-        assert (values["open_task"], values["closed"]) == ("june.2", ["may"])
-        assert values["center"] == "class"
-        for part in ("past", "open"):
-            np.testing.assert_array_equal(arrays[part] @ arrays[part].T, F @ F.T)
-            np.testing.assert_array_equal(arrays[f"{part}_sums"], B.T)
-            assert tuple(values[part]["counts"]) == COUNTS
-    if form != "ranked":
-        np.testing.assert_array_equal(arrays["class_sums"], uploads * B.T)
+        np.testing.assert_array_equal(_full(arrays["gram"]), 2 * (F @ F.T + B / COUNTS @ B.T))
+    np.testing.assert_array_equal(arrays["class_sums"], uploads * B.T)
     assert agg.counts == {c: uploads * n for c, n in zip(CLASSES, COUNTS, strict=True)}
     assert list(agg.absorbed) == [(w["client"], w["task"]) for w in WHO[:uploads]]
     first = fixture("uncentred" if form == "stack" else "float32")

@@ -24,9 +24,8 @@ from fedran.core.head import Head
 from fedran.core.ids import check_id
 from fedran.core.labels import Label, warn_of_similar
 from fedran.core.mixture import Mixture
-from fedran.core.ridge import Complement, Ridge, seen_directions
+from fedran.core.ridge import Ridge, seen_directions
 from fedran.core.summary import Summary
-from fedran.core.truncated_sum import Order, TruncatedSum
 
 Key: TypeAlias = tuple[str, str]
 """(client, task)."""
@@ -37,21 +36,13 @@ FLOAT32_ENERGY = (1e-20, 1e37)
 class Aggregator:
     """Adds messages of any number of clients and tasks; solves for a head at any time.
 
-    By default the sum is exact (``ExactSum``): the server truncates nothing, so the order of
-    arrival matters only to rounding, and a late client counts as much as an early one. With
-    ``server_rank`` the state is bounded to that rank by the merges of the paper
-    (``TruncatedSum``).
+    The sum is exact (``ExactSum``): the server truncates nothing, so the order of arrival matters
+    only to rounding, and a late client counts as much as an early one.
 
     Parameters
     ----------
     out_features:
         M, the width of the random features.
-    server_rank:
-        None for the exact sum; an int for rank-bounded QR-SVD merges.
-    order:
-        With ``server_rank``: ``"flat"`` merges the summaries of a task in one truncation when
-        the task closes. ``"paper"`` merges them one after the other, then with the earlier
-        tasks.
     fingerprint:
         Binds the aggregator to one feature map from the start. Without it, the first summary
         binds it; in a federation it should come from the server's configuration. Mixtures need
@@ -80,9 +71,7 @@ class Aggregator:
     def __init__(
         self,
         out_features: int,
-        server_rank: int | None = None,
         *,
-        order: Order = "flat",
         fingerprint: Fingerprint | None = None,
         dtype: Literal["float32", "float64"] = "float32",
         device: str | None = None,
@@ -90,22 +79,14 @@ class Aggregator:
         self.out_features = positive_integer(out_features, "out_features")
         if dtype not in ("float32", "float64"):
             raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
-        if order not in ("flat", "paper"):
-            raise ValueError(f"order must be 'flat' or 'paper', got {order!r}")
         check_fingerprint(fingerprint)
         if fingerprint is not None and fingerprint.fields.get("M", out_features) != out_features:
             raise Refused("fingerprint", f"M = {out_features}", fingerprint.fields["M"])
         to_device(np.zeros(1), device)  # a missing torch or device is noticed here, not later
-        self.server_rank = server_rank
-        self.order = order
         self.fingerprint = fingerprint
         self.dtype: Literal["float32", "float64"] = dtype
         self.device = device
-        self._sum: ExactSum | TruncatedSum
-        if server_rank is None:
-            self._sum = ExactSum(self.out_features, dtype, device)
-        else:
-            self._sum = TruncatedSum(self.out_features, server_rank, order, dtype, device)
+        self._sum = ExactSum(self.out_features, dtype, device)
         self._absorbed: dict[Key, str] = {}
         self._digests: set[str] = set()
         self._calibration: Calibration | None = None
@@ -146,7 +127,7 @@ class Aggregator:
 
     @property
     def rank(self) -> int:
-        """Columns of everything absorbed, at most M; with ``server_rank`` those that are held."""
+        """Columns of everything absorbed, at most M."""
         return self._sum.rank
 
     def absorb(self, message: Summary | Mixture, *, client: str, task: str) -> bool:
@@ -174,7 +155,7 @@ class Aggregator:
             if isinstance(message, Mixture):
                 self._sum.add_mixture(message, self._phi())
             else:
-                self._sum.add_summary(message, task)
+                self._sum.add_summary(message)
                 self._calibration = add_calibrations(self._calibration, message.calibration)
             if self.fingerprint is None:
                 self.fingerprint = message.fingerprint
@@ -198,7 +179,6 @@ class Aggregator:
                 hint="a client sends one message per task; use a new task id for more data. "
                 "Encoding rounds a summary, so it and its decoded copy are two messages",
             )
-        self._sum.check(message)
         if isinstance(message, Mixture):
             self._check_mixture(message)
             energy = self._phi().largest_gain ** 2 * message.energy
@@ -249,31 +229,21 @@ class Aggregator:
             raise Refused("fingerprint", expected, self._map.out_features)
         return self._map
 
-    def close_task(self) -> None:
-        """Merge the open task (``server_rank`` only; the exact sum has nothing to close)."""
-        with self.lock:
-            self._sum.close_task()
-
     def solve(
         self,
         ridge: Ridge | float | None = None,
-        complement: Complement = "keep",
         *,
         novelty: int | None = None,
     ) -> Head:
         """The head ``W = (G + lambda I)^-1 B`` of everything absorbed so far.
 
         ``ridge`` is None for the default rule, a number for a multiple of it, or a ``Ridge``, such
-        as ``Ridge.absolute(0.1)``.
-        ``complement="drop"`` (with ``server_rank`` only) is the paper's head, which is zero
-        outside the retained subspace. ``novelty=q`` adds the q leading directions of everything
+        as ``Ridge.absolute(0.1)``. ``novelty=q`` adds the q leading directions of everything
         absorbed, for ``Head.novelty``; they take 2 q M bytes in a saved head, and finding them an
-        (M, M) copy of the Gram. The state does not change; an open task stays open.
+        (M, M) copy of the Gram. The state does not change.
         """
         if novelty is not None:
             positive_integer(novelty, "novelty", or_none=" or None")
-        if complement not in ("keep", "drop"):
-            raise ValueError(f"complement must be 'keep' or 'drop', got {complement!r}")
         with self.lock:
             if not self.classes:
                 what = "no labelled rows" if self._absorbed else "nothing"
@@ -281,7 +251,7 @@ class Aggregator:
                     f"cannot solve: {what} absorbed yet; absorb a summary or a mixture of "
                     "labelled rows first"
                 )
-            head = self._sum.solve(ridge, self.fingerprint, complement)
+            head = self._sum.solve(ridge, self.fingerprint)
             seen = None
             if novelty is not None:
                 seen = seen_directions(self._sum.gram(), novelty, head.diagnosis.lam)
@@ -293,11 +263,9 @@ class Aggregator:
         """The head without some of the absorbed messages; None if no class is left.
 
         Their part is subtracted from a copy of the sum, so that the head equals that of an
-        aggregator that never absorbed them only to rounding. It has no calibration. The exact sum
-        is required. A message that was not absorbed is a ValueError.
+        aggregator that never absorbed them only to rounding. It has no calibration. A message that
+        was not absorbed is a ValueError.
         """
-        if not isinstance(self._sum, ExactSum):
-            raise ValueError("solve_without needs the exact sum: Aggregator without server_rank")
         parts, held = [], Counter(self._absorbed.values())
         for message in messages:
             _require_message(message)
@@ -347,9 +315,8 @@ class Aggregator:
         self.lock = threading.RLock()
 
     def __repr__(self) -> str:
-        kind = "exact" if self.server_rank is None else f"server_rank={self.server_rank}"
         return (
-            f"Aggregator(M={self.out_features}, {kind}, uploads={len(self._absorbed)}, "
+            f"Aggregator(M={self.out_features}, uploads={len(self._absorbed)}, "
             f"rows={self.accounts.n_rows}, classes={len(self.classes)})"
         )
 

@@ -37,7 +37,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head, make_head
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
-from fedran.core.ridge import Complement, Ridge, solve_gram, solve_stack
+from fedran.core.ridge import Ridge, solve_gram, solve_stack
 from fedran.core.summarize import share_of_rest, without_rounding
 from fedran.core.summary import Center, Summary, check_center
 
@@ -107,14 +107,8 @@ class ExactSum:
         """Columns of all factors added, or M where they are more."""
         return min(self.width, self.out_features)
 
-    def check(self, message: Summary | Mixture) -> None:
-        """Accept every message: the exact sum can add them all."""
-
-    def close_task(self) -> None:
-        """Do nothing: the exact sum keeps no task open."""
-
-    def add_summary(self, summary: Summary, _task: str | None = None) -> None:
-        """Add what a summary describes. The sum is the same whatever the task."""
+    def add_summary(self, summary: Summary) -> None:
+        """Add what a summary describes."""
         columns = summary.gram_factor()
         with self._whole():
             self._partial = True
@@ -245,13 +239,8 @@ class ExactSum:
         self,
         ridge: Ridge | float | None = None,
         fingerprint: Fingerprint | None = None,
-        complement: Complement = "keep",
     ) -> Head:
         """The head ``W = (G + lambda I)^-1 B`` with its diagnosis."""
-        if complement == "drop":
-            raise ValueError(
-                "complement='drop' needs a rank-bounded state: Aggregator(..., server_rank=r)"
-            )
         ridge = Ridge.parse(ridge)
         with self._whole():
             sums, accounts = self.class_sums, self.accounts

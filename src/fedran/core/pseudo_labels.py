@@ -61,32 +61,6 @@ class PseudoLabels:
         return float(self.accepted.sum() / self.n_candidates) if self.n_candidates else 0.0
 
 
-def prototype_labels(Z: ArrayLike | Array, y: Any, tau: float = 0.5) -> PseudoLabels:
-    r"""The paper's rule: nearest class mean by cosine, accepted when it is at least ``tau``.
-
-    ``Z`` (n, d) backbone features, ``y`` with None or NaN where a label is missing. Prototypes
-    are the normalised means of the client's own labelled rows. Rows of zero norm have no
-    direction and are never accepted. n d C operations.
-
-    >>> import numpy as np
-    >>> Z = np.array([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [-1.0, -1.0]])
-    >>> prototype_labels(Z, ["a", "b", None, None]).labels
-    ['a', 'b', 'a', None]
-    """
-    if not -1.0 <= real_number(tau, "tau") <= 1.0:
-        raise ValueError(f"tau is a cosine, in -1 .. 1, got {tau!r}")
-    rows = _Rows.split(Z, y, "Z")
-    if rows.cannot_run:
-        return rows.untouched(tau, f"prototype rule, tau {tau:g}: {rows.cannot_run}")
-    prototypes = _unit(_class_means(rows.labelled(), rows.codes[rows.has], len(rows.classes)))
-    candidates = rows.unlabelled()
-    cosine = to_numpy(_unit(candidates) @ prototypes.T)
-    best = cosine.argmax(axis=1)
-    confidence = cosine[np.arange(len(cosine)), best]
-    silent = to_numpy(namespace(candidates).linalg.vector_norm(candidates, axis=1)) == 0
-    return rows.decide(best, confidence, (confidence >= tau) & ~silent, tau, "prototype rule, tau")
-
-
 def margin_labels(
     H: ArrayLike | Array, y: Any, margin: float = 0.1, refit: bool = True
 ) -> PseudoLabels:
@@ -110,7 +84,7 @@ def margin_labels(
     """
     if not 0 <= real_number(margin, "margin") < math.inf:
         raise ValueError(f"margin must be finite and at least 0, got {margin!r}")
-    rows = _Rows.split(H, y, "H")
+    rows = SomeLabelled.split(H, y, "H")
     name = "margin rule" + (" with refit" if refit else "")
     if rows.cannot_run:
         return rows.untouched(margin, f"{name}, margin {margin:g}: {rows.cannot_run}")
@@ -128,7 +102,7 @@ def margin_labels(
 
 
 def _ridge_margins(
-    rows: _Rows, codes: Int64[NDArray[Any], " n"]
+    rows: SomeLabelled, codes: Int64[NDArray[Any], " n"]
 ) -> tuple[Int64[NDArray[Any], " u"], Float64[NDArray[Any], " u"]]:
     """Best class and lead of each unlabelled row, from a ridge on the rows that have codes."""
     X, K, targets = _dual_ridge(rows, codes)
@@ -136,7 +110,7 @@ def _ridge_margins(
     return _best_and_lead(to_numpy(cast(rows.unlabelled() @ X.T, "float64") @ dual))
 
 
-def _expected_wrong(rows: _Rows, margin: float) -> float:
+def _expected_wrong(rows: SomeLabelled, margin: float) -> float:
     """The share of wrong labels among the labelled rows that the rule accepts when left out.
 
     Without a row that is alone in its class, that class is unknown, so the label is wrong.
@@ -152,7 +126,7 @@ def _expected_wrong(rows: _Rows, margin: float) -> float:
 
 
 def _dual_ridge(
-    rows: _Rows, codes: Int64[NDArray[Any], " n"]
+    rows: SomeLabelled, codes: Int64[NDArray[Any], " n"]
 ) -> tuple[Float[Array, "l d"], Float64[Array, "l l"], Float64[Array, "l C"]]:
     """The rows X that have codes, X X' + lambda I, and one-hot targets."""
     known = np.flatnonzero(codes != MISSING)
@@ -175,7 +149,7 @@ def _best_and_lead(
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class SomeLabelled:
     """A client's rows, split into those with and without a label."""
 
     X: Float[Array, "n d"]
@@ -183,7 +157,8 @@ class _Rows:
     codes: Int64[NDArray[Any], " n"]
 
     @classmethod
-    def split(cls, X: ArrayLike | Array, y: Any, name: str) -> _Rows:
+    def split(cls, X: ArrayLike | Array, y: Any, name: str) -> SomeLabelled:
+        """Checked rows, scaled so that the largest entry is 1, and their labels as codes."""
         X = as_matrix(X, name)
         require_finite(X, name)
         xp = namespace(X)
@@ -194,27 +169,34 @@ class _Rows:
 
     @property
     def has(self) -> Bool[NDArray[Any], " n"]:
+        """Which rows have a label."""
         return self.codes != MISSING
 
     @property
     def cannot_run(self) -> str:
+        """Why no rule can run on these rows; empty where one can."""
         if self.has.all():
             return "every row has a label already"
         return "" if self.has.any() else "no labelled row to learn from, so no label was invented"
 
     def take(self, index: Int64[NDArray[Any], " k"]) -> Float[Array, "k d"]:
+        """Rows by number."""
         return self.X[like(index, self.X)]
 
     def labelled(self) -> Float[Array, "l d"]:
+        """The rows with a label."""
         return self.take(np.flatnonzero(self.has))
 
     def unlabelled(self) -> Float[Array, "u d"]:
+        """The rows without a label."""
         return self.take(np.flatnonzero(~self.has))
 
     def given(self) -> list[Label | None]:
+        """The labels as they came, None where there is none."""
         return [None if c == MISSING else self.classes[c] for c in self.codes]
 
     def untouched(self, threshold: float, reason: str) -> PseudoLabels:
+        """The result of a rule that could not run."""
         n = len(self.codes)
         confidence = np.where(self.has, np.nan, -np.inf)
         return PseudoLabels(self.given(), np.zeros(n, dtype=bool), confidence, threshold, reason)
@@ -227,6 +209,7 @@ class _Rows:
         threshold: float,
         rule: str,
     ) -> PseudoLabels:
+        """The result of a rule that gives unlabelled row i the class ``best[i]`` if accepted."""
         where = np.flatnonzero(~self.has)
         labels = self.given()
         for i, c in zip(where[accept], best[accept], strict=True):
@@ -237,17 +220,3 @@ class _Rows:
         shown[where] = confidence
         reason = f"{rule} {threshold:g}: accepted {accept.sum()} of {len(where)} unlabelled rows"
         return PseudoLabels(labels, accepted, shown, threshold, reason)
-
-
-def _class_means(
-    X: Float[Array, "l d"], codes: Int64[NDArray[Any], " l"], n_classes: int
-) -> Float[Array, "{n_classes} d"]:
-    onehot = (codes == np.arange(n_classes)[:, None]).astype(np.float64)
-    weights = onehot / onehot.sum(axis=1, keepdims=True)
-    return namespace(X).astype(like(weights, X), X.dtype) @ X
-
-
-def _unit(X: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    xp = namespace(X)
-    norms = xp.linalg.vector_norm(X, axis=1, keepdims=True)
-    return X / xp.where(norms > 0, norms, xp.ones_like(norms))

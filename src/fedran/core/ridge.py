@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,8 @@ from fedran.core._linalg.arrays import (
     Float,
     Float64,
     cast,
-    eps,
     is_numpy_array,
     like,
-    linalg_errors,
     namespace,
     to_numpy,
 )
@@ -35,8 +33,6 @@ from fedran.core._linalg.truncation import leading_of_gram
 from fedran.core.accounts import Accounts
 from fedran.core.errors import real_number
 
-Complement = Literal["keep", "drop"]
-"""Of the factor's span: "keep" solves the full ridge, "drop" is zero there (``solve_subspace``)."""
 POWER_STEPS = 30
 """Most steps of the power iteration for ||G||_2."""
 
@@ -125,7 +121,7 @@ class Solution(NamedTuple):
     residual: float
     """||B - (G + lambda I) W||_F, computed in float64."""
     outside: float
-    """||(I - VV')B||_F where the complement is dropped, else 0."""
+    """||(I - VV')B||_F where the head is zero outside a subspace, else 0."""
     leverages: Float64[NDArray[Any], " n"] | None = None
     """h' (G + lambda I)^-1 h of the rows that were asked for."""
 
@@ -162,26 +158,6 @@ def solve_gram(
     residual = frobenius(B - lam * W - symmetric_times(G, W))
     spread = effective_rank(G)
     return Solution(W, f"gram, {route}", spectral_norm(G), spread, residual, 0.0, leverages)
-
-
-def solve_subspace(F: Float[Array, "M w"], B: Float64[Array, "M C"], lam: float) -> Solution:
-    r"""The paper's head: W = V (diag(sigma^2) + lambda I)^-1 V'B, zero outside span(V).
-
-    V and sigma come from the eigenvectors of F'F, so F need not have orthogonal columns.
-    """
-    xp = namespace(B)
-    K, FtB = inner(F, B)
-    if F.shape[1] == 0:
-        return Solution(B * 0.0, "no features", 0.0, 0.0, 0.0, frobenius(B))
-    with linalg_errors():
-        values, U = xp.linalg.eigh(K)
-    keep = values > K.shape[0] * eps(K) * values[-1]
-    values, U = values[keep], U[:, keep]
-    projected = (U.T @ FtB) / xp.sqrt(values)[:, None]  # V'B
-    scaled = U / xp.sqrt(values)  # V = F @ scaled
-    W = times(F, scaled @ (projected / (values + lam)[:, None]))
-    outside = B - times(F, scaled @ projected)
-    return Solution(W, "subspace", float(values[-1]), effective_rank(K), 0.0, frobenius(outside))
 
 
 def seen_directions(G: Float[Array, "M M"], rank: int, lam: float) -> Float[Array, "M q"]:

@@ -22,7 +22,7 @@ from fedran.core._linalg.arrays import (
     to_device,
     to_numpy,
 )
-from fedran.core._linalg.truncation import check_rank, leading, leading_qr, square_factor
+from fedran.core._linalg.truncation import check_rank, leading, square_factor
 from fedran.core.accounts import Accounts
 from fedran.core.calibration import Calibration, add_calibrations
 from fedran.core.class_sums import ClassSums
@@ -163,28 +163,15 @@ class Summary:
     def truncate(
         self,
         rank: int | float | None,
-        method: Literal["gram", "qr"] = "gram",
         *,
         local: bool = False,
     ) -> Summary:
         """The best summary of at most this rank; the loss is added to the accounts.
 
         A float in (0, 1] keeps the fewest columns that hold that share of the factor's energy.
-        ``"gram"`` uses eigenvectors of the small Gram F'F. ``"qr"`` is the paper's QR-SVD, which
-        is slower and not more accurate, because the Gram form switches to float64 where needed.
         The accounts record the loss as a merge, or with ``local`` as the client's own truncation.
         """
-        rank = check_rank(rank)
-        if method not in ("gram", "qr"):
-            raise ValueError(f"method must be 'gram' or 'qr', got {method!r}")
-        if method == "qr":
-            if not isinstance(rank, int):
-                raise ValueError(f"method='qr' needs an integer rank, got {rank!r}")
-            if self.rank == 0:
-                return self
-            result = leading_qr(self.factor, rank)
-        else:
-            result = leading(self.factor, rank, "the factor")
+        result = leading(self.factor, check_rank(rank), "the factor")
         acc = self.accounts
         return replace(
             self,

@@ -21,7 +21,7 @@ from fedran.methods.analytic.fedpft import FedPFT
 from fedran.methods.analytic.fedran import FedRAN, FedRANMargin, FedRANPrototype, FedRANUncentred
 from fedran.methods.analytic.fedran_dp import FedRANDP
 from fedran.methods.analytic.fedran_mixture import FedRANMixture
-from fedran.methods.analytic.fedran_paper import FedRANPaper
+from fedran.methods.analytic.fedran_paper import FedRANPaper, FedRANSSL
 from fedran.methods.analytic.fedran_secure import FedRANSecure
 from fedran.methods.analytic.gh_ofl import GHOFLLDA, GHOFLFisherMix
 from fedran.methods.analytic.loranpac import LoRanPAC
@@ -52,6 +52,7 @@ METHODS: dict[str, type[Any]] = {
     "fedran-secure": FedRANSecure,
     "fedran-dp": FedRANDP,
     "fedran-paper": FedRANPaper,
+    "fedran-ssl": FedRANSSL,
     "fedran-prototype": FedRANPrototype,
     "fedran-margin": FedRANMargin,
     "exact": Exact,

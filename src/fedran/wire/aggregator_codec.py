@@ -27,8 +27,6 @@ def encode_aggregator(aggregator: Aggregator) -> bytes:
         fingerprint = aggregator.fingerprint
         header: dict[str, Any] = {
             "out_features": aggregator.out_features,
-            "server_rank": aggregator.server_rank,
-            "order": aggregator.order,
             "dtype": aggregator.dtype,
             "fingerprint": dict(fingerprint.fields) if fingerprint else None,
             "ledger": [[client, task, digest] for (client, task), digest in state.absorbed.items()],
@@ -51,7 +49,6 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
     header = message.header
     M = header.integer("out_features", 1, limits.out_features)
     dtype: Dtype = header.one_of("dtype", "float32", "float64")
-    rank = None if header.get("server_rank") is None else header.integer("server_rank", 1)
     need = message.size
     if "gram" in message.tensors:  # the message holds its lower triangle only
         need += M * M * (4 if dtype == "float32" else 8)
@@ -59,15 +56,12 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
         raise Refused("message", f"at most {limits.decoded} bytes when decoded", need)
     aggregator = Aggregator(
         M,
-        rank,
-        order=header.one_of("order", "flat", "paper"),
         fingerprint=header.fingerprint("fingerprint"),
         dtype=dtype,
         device=device,
     )
     section, stored = header.section("state"), "F32" if dtype == "float32" else "F64"
-    read = _read_exact if rank is None else _read_truncated
-    values, arrays = read(message, section, M, stored, limits)
+    values, arrays = _read_sum(message, section, M, stored, limits)
     message.only(*arrays)
     for name, array in arrays.items():
         if not np.all(np.isfinite(array)):
@@ -84,7 +78,7 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
     return aggregator
 
 
-def _read_exact(
+def _read_sum(
     message: Container, section: Header, M: int, dtype: str, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     form = section.one_of("form", "stack", "gram")
@@ -96,27 +90,8 @@ def _read_exact(
     return {"form": form, "width": width, **totals}, arrays
 
 
-def _read_truncated(
-    message: Container, section: Header, M: int, dtype: str, limits: Limits
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    open_task = section.get("open_task")
-    values: dict[str, Any] = {
-        "open_task": None if open_task is None else check_id(open_task, "open_task"),
-        "closed": [check_id(t, "closed") for t in section.items("closed", limits.classes)],
-        "center": None if section.get("center") is None else section.one_of("center", "class"),
-    }
-    arrays = {}
-    for name in ("past", "open"):
-        values[name] = totals = _read_totals(section.section(name), limits)
-        columns = message.tensors[name].shape[-1:] if name in message.tensors else ()
-        arrays[name] = message.tensor(name, dtype, (M, *columns))
-        shape = (len(totals["classes"]), M)
-        arrays[f"{name}_sums"] = message.tensor(f"{name}_sums", "F64", shape)
-    return values, arrays
-
-
 def _read_totals(section: Header, limits: Limits) -> dict[str, Any]:
-    """Classes, rows per class and accounts of an exact sum or of one part of a truncated one."""
+    """Classes, rows per class and accounts."""
     classes = section.labels("classes", limits)
     return {
         "classes": list(classes),

@@ -144,9 +144,7 @@ def _head(head: Head, message: Container) -> tuple[str, dict[str, Section]]:
 def _aggregator(agg: Aggregator, message: Container) -> tuple[str, dict[str, Section]]:
     clients = sorted({client for client, _ in agg.absorbed})
     tasks = sorted({task for _, task in agg.absorbed})
-    rank = agg.server_rank
     content: Section = {
-        "kind": "exact sum" if rank is None else f"rank {rank}, order {agg.order}",
         "dtype": agg.dtype,
         "out_features M": agg.out_features,
         "columns held": agg.rank,
@@ -156,8 +154,6 @@ def _aggregator(agg: Aggregator, message: Container) -> tuple[str, dict[str, Sec
         "rows": agg.accounts.n_rows,
         "classes": _listed(dict(agg.counts)),
     }
-    if rank is not None:
-        content["center"] = _center(message.header.section("state").get("center"))
     calibration = message.header.optional_calibration("histograms")
     bounds: Section = {k.replace("_", " "): v for k, v in asdict(agg.bounds).items()}
     return "aggregator: a server's state", {

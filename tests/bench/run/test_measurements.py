@@ -7,10 +7,10 @@ import pytest
 
 from fedran.bench.results import metrics
 from fedran.bench.run.runner import PreparedJob, run
-from fedran.core.pseudo_labels import prototype_labels
 from fedran.data.stream import Stream, Task, make_stream
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import make_method
+from fedran.paper import prototype_labels
 from helpers.wanderer import CLIENTS, ROUNDS, Wanderer, labels_of
 
 

@@ -101,28 +101,6 @@ def leading(A: Float[Array, "M w"], rank: int | float | None, name: str = "the m
     raise np.linalg.LinAlgError(f"no factorisation of {name} succeeded: " + "; ".join(tried))
 
 
-def leading_qr(A: Float[Array, "M w"], rank: int) -> Leading:
-    """The paper's merge: A = QR, R = U diag(s) W', keep F = Q U_k diag(s_k).
-
-    This is the algorithm "Server-Side QR-SVD Subspace Merge" as printed. The result equals that
-    of ``leading`` to rounding, for 2 M w^2 + O(w^3) operations with large constants.
-    """
-    xp = namespace(A)
-    if is_numpy_array(A):
-        Q, R = scipy.linalg.qr(A, mode="economic", check_finite=False)
-        U, s, _ = scipy.linalg.svd(R, full_matrices=False, check_finite=False)
-    else:  # GPU drivers for the SVD of a large R may not return; float64 eigenvectors do
-        Q, R = xp.linalg.qr(A, mode="reduced")
-        R64 = cast(R, "float64")
-        values, U = xp.linalg.eigh(R64 @ R64.T)
-        s = xp.astype(xp.sqrt(xp.clip(xp.flip(values, axis=0), min=0)), A.dtype)
-        U = xp.astype(xp.flip(U, axis=1), A.dtype)
-    spectrum = cast(s, "float64") ** 2
-    k = min(int(rank), s.shape[0], _resolved(spectrum, (RESOLVED * eps(A)) ** 2))
-    factor = Q @ (U[:, :k] * s[:k])
-    return Leading(factor, _loss(spectrum, k), float(xp.sum(spectrum)), "qr-svd")
-
-
 def leading_of_gram(G: Float[Array, "M M"], rank: int | float | None) -> Leading:
     """The leading factor of a given symmetric (M, M) matrix: F = V_k sqrt(l_k)."""
     energy = _trace(G)
@@ -205,8 +183,8 @@ def _by_svd(
     with linalg_errors():
         U, s, _ = xp.linalg.svd(cast(A, "float64"), full_matrices=False)
     values = s**2
-    k = min(_wanted(values, rank, energy), _resolved(values, eps(values) ** 2))
-    return xp.astype(U[:, :k] * s[:k], A.dtype), _loss(values, k)
+    k = min(_wanted(values, rank, energy), resolved(values, eps(values) ** 2))
+    return xp.astype(U[:, :k] * s[:k], A.dtype), loss_beyond(values, k)
 
 
 def _from_eigen(
@@ -230,14 +208,14 @@ def _from_eigen(
     k = _wanted(values, rank, energy)
     if untrusted and values[k - 1] < untrusted * values[0]:
         raise _Unresolved("spectrum too steep for its precision")
-    k = min(k, _resolved(values, max(negligible, w * eps(values))))
+    k = min(k, resolved(values, max(negligible, w * eps(values))))
     kept, U = values[:k], U[:, :k]
     if A is None or A.shape[1] > A.shape[0]:
         factor = xp.astype(U * xp.sqrt(kept), K.dtype)
     else:
         factor = matmul(A, xp.astype(U, A.dtype))
     if first == 0:
-        return factor, _loss(values, k)
+        return factor, loss_beyond(values, k)
     return factor, Loss(
         spectral=max(0.0, float(values[k])),
         frobenius=float(xp.linalg.vector_norm(cast(K, "float64") - matmul(U * kept, U.T))),
@@ -267,13 +245,13 @@ def _trace(K: Float[Array, "s s"]) -> float:
     return float(xp.sum(xp.linalg.diagonal(K), dtype=xp.float64))
 
 
-def _resolved(values: Float64[Array, " s"], precision: float) -> int:
+def resolved(values: Float64[Array, " s"], precision: float) -> int:
     """How many of the descending eigenvalues are larger than rounding errors (at least one)."""
     floor = precision * float(values[0])
     return max(1, int(namespace(values).count_nonzero(values > floor)))
 
 
-def _loss(values: Float64[Array, " s"], k: int) -> Loss:
+def loss_beyond(values: Float64[Array, " s"], k: int) -> Loss:
     """Loss when the full descending spectrum is known."""
     rest = np.maximum(np.asarray(values[k:].tolist()), 0.0)
     if rest.size == 0:

@@ -11,7 +11,7 @@ from fedran.core.aggregator import Aggregator
 from fedran.core.features import RandomFeatures
 from fedran.core.head import Head
 from fedran.core.mixture import Mixture
-from fedran.core.pseudo_labels import PseudoLabels, margin_labels, prototype_labels
+from fedran.core.pseudo_labels import PseudoLabels, margin_labels
 from fedran.core.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Center, Summary
@@ -23,6 +23,7 @@ from fedran.methods.analytic.base import (
     only_labelled,
 )
 from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
+from fedran.paper import TAU, prototype_labels, upload_values
 from fedran.settings import at_least, between
 from fedran.wire.codec import decode, encode
 from fedran.wire.quantisation import MAX_BITS, MIN_BITS
@@ -77,7 +78,6 @@ class AggregatorMethod(AnalyticMethod):
             state.aggregator.check(message, client=client, task=str(task))
         for client, message in messages.items():
             state.aggregator.absorb(message, client=client, task=str(task))
-        state.aggregator.close_task()
         return self.solved(state)
 
     def solved(self, state: ServerState) -> ServerState:
@@ -108,7 +108,7 @@ class ClientState:
     pseudo: PseudoLabels | None = None
 
 
-class SummaryMethod(AggregatorMethod):
+class SummaryClient(AnalyticMethod):
     """Clients map, summarize and encode."""
 
     rank: int
@@ -123,14 +123,13 @@ class SummaryMethod(AggregatorMethod):
 
     def formula(self, in_features: int, n_classes: int) -> int:
         """(M r + r + M C) x 8 bytes, as the FedRAN paper counts."""
-        M, r = self.out_features, self.rank
-        return 8 * (M * r + r + M * n_classes)
+        return 8 * upload_values(self.out_features, self.rank, n_classes)
 
     def client(
         self, cstate: ClientState | None, message: bytes, data: ClientData, seed: int
     ) -> tuple[ClientState, bytes]:
         """Map, label, summarize, encode. The client keeps the feature map, nothing of its data."""
-        phi = cstate.phi if cstate else self.feature_map(data.X.shape[1], seed)
+        phi = cstate.phi if cstate else self.random_features(data.X.shape[1], seed)
         if not self.labels_rows:
             data = only_labelled(data)
         Z = to_device(data.X, self.device)
@@ -142,7 +141,7 @@ class SummaryMethod(AggregatorMethod):
 
 
 @dataclass(frozen=True)
-class FedRAN(SummaryMethod):
+class FedRAN(SummaryClient, AggregatorMethod):
     """Truncated summaries in ``mixed`` precision, summed exactly, solved with our ridge rule."""
 
     out_features: Width = 8192
@@ -183,7 +182,7 @@ class FedRANUncentred(FedRAN):
 class FedRANPrototype(FedRAN):
     """Nearest class mean of the client's own labelled rows, by cosine, at least ``tau``."""
 
-    tau: Annotated[float, between(-1, 1)] = 0.5
+    tau: Annotated[float, between(-1, 1)] = TAU
     """Least cosine with the class mean."""
 
     name = "FedRAN-SSL (prototypes)"
