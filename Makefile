@@ -61,7 +61,7 @@ results: .venv/dev  ## docs/results and results/report from results/*.jsonl
 
 .venv/dev: .venv/pip pyproject.toml constraints.txt
 	$(PIP) torch==2.13.0
-	$(PIP) -e '.[dev,docs,torch,onnx,efficientnet,parquet,report,tensorboard,simulation]'
+	$(PIP) -e '.[dev,docs,torch,onnx,efficientnet,parquet,report,simulation]'
 	@touch $@ .venv/docs .venv/bare
 
 clean:

@@ -27,7 +27,6 @@ EXTRAS = {
     "onnx": ("onnxruntime, onnx", "import onnxruntime"),
     "parquet": ("pyarrow", "import pyarrow.parquet"),
     "report": ("matplotlib, Jinja2", "import matplotlib.figure"),
-    "tensorboard": ("tensorboardX", "import tensorboardX"),
     "flower": ("Flower", "import flwr"),
     "simulation": ("Flower, Ray", "import ray"),
 }

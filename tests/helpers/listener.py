@@ -7,12 +7,10 @@ class Listener(Reporter):
     """A reporter that records every call."""
 
     def __init__(self):
-        super().__init__()
         self.planned, self.skipped, self.heard = [], 0, []
 
-    def begin(self, planned, skipped, workers):
-        super().begin(planned, skipped, workers)
-        self.planned, self.skipped, self.workers = list(planned), skipped, workers
+    def begin(self, todo, skipped):
+        self.planned, self.skipped = list(todo), skipped
 
     def hear(self, kind, *what):
         self.heard.append((kind, *what))
@@ -23,13 +21,12 @@ class Listener(Reporter):
 
 def _recorded(kind):
     def call(self, *what):
-        getattr(Reporter, kind)(self, *what)
         self.hear(kind, *what)
 
     return call
 
 
-for _kind in ("learn", "start", "step", "task_done", "finished", "failed", "note"):
+for _kind in ("start", "step", "task_done", "finished", "failed", "note"):
     setattr(Listener, _kind, _recorded(_kind))
 
 

@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 
 import fedran  # noqa: E402
 from fedran.bench.run.checkpoint import Checkpoint  # noqa: E402
-from fedran.bench.run.memory import estimate_needs  # noqa: E402
 from fedran.bench.run.runner import PreparedJob, run  # noqa: E402
 from fedran.core.errors import Refused  # noqa: E402
 from fedran.methods.analytic.base import AnalyticMethod  # noqa: E402
@@ -252,11 +251,3 @@ def test_settings_and_claims():
     assert (method.inner.device, method.stage.device, method.device) == ("cpu", "cpu", "cpu")
     assert method.claims == Claims(order_free=True, one_round=False)
     assert make_method("stsa", {"task0": {}}).inner == make_method("stsa")
-
-
-def test_the_estimate_of_memory_covers_both_parts(dataset, stream):
-    wide = plain("exact", task0={"weights": tiny_vit()}, out_features=4000)
-    methods = (plain("exact"), tuned("exact"), wide)
-    jobs = [PreparedJob("exact", method, dataset, stream) for method in methods]
-    plainly, with_stage, larger = (estimate_needs(job).host for job in jobs)
-    assert plainly < with_stage < larger - 100 * 2**20

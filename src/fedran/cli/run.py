@@ -13,14 +13,20 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 
 from fedran.bench.results.result import Result
 from fedran.bench.run.config import load_or_quick
-from fedran.bench.run.progress import PlainReporter, PlannedJob, Reporter, duration, summary
+from fedran.bench.run.progress import PlainReporter, PlannedJob, Reporter, summary
+from fedran.bench.run.runner import TaskDone
 from fedran.bench.run.sweep import DEFAULT_OUT, HOW_TO_CONTINUE, execute, list_runs
-from fedran.bench.run.tracking import TaskDone
 
 
 def at_least_one(number: int) -> int:
@@ -74,19 +80,12 @@ def run(
             "--jobs",
             metavar="N",
             callback=at_least_one,
-            help="Number of runs at the same time. Fewer run if memory is short.",
+            help="Number of runs at the same time.",
         ),
     ] = 1,
     streams: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Also write the streams of the runs to this folder."),
-    ] = None,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TRACKER",
-            help="Follow the runs with csv, tensorboard or module:Class. May be repeated.",
-        ),
     ] = None,
     dry_run: Annotated[
         bool,
@@ -118,13 +117,7 @@ def run(
             bar = stack.enter_context(BarReporter(console)) if console.is_terminal else None
             reporter = bar or PlainReporter(sys.stdout)
             outcome = execute(
-                experiment,
-                out,
-                reporter,
-                device=device,
-                workers=workers,
-                streams=streams,
-                trackers=track or [],
+                experiment, out, reporter, device=device, workers=workers, streams=streams
             )
     except KeyboardInterrupt:
         console.print(f"Stopped: {HOW_TO_CONTINUE}.", highlight=False)
@@ -138,13 +131,11 @@ class BarReporter(Reporter):
     """A progress bar over all steps with the time left, and one line per finished run."""
 
     def __init__(self, console: Console) -> None:
-        super().__init__()
-        self.console = console
         self.bar = Progress(
             TextColumn("{task.percentage:>3.0f} %", table_column=Column(no_wrap=True)),
             BarColumn(16, table_column=Column(min_width=16)),
             TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
-            TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
             TextColumn(
                 "{task.description}",
                 table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
@@ -153,9 +144,9 @@ class BarReporter(Reporter):
             transient=True,
             expand=True,
         )
-        self.row = self.bar.add_task("starting", total=None, left="")
-        self.steps: dict[str, int] = {}
-        self.completed: dict[str, int] = {}
+        self.row = self.bar.add_task("starting", total=None)
+        self.left: dict[str, int] = {}
+        """Steps of each run that are not done."""
         self.labels: dict[str, str] = {}
 
     def __enter__(self) -> BarReporter:
@@ -170,56 +161,44 @@ class BarReporter(Reporter):
     ) -> None:
         self.bar.stop()
 
-    def begin(self, planned: Sequence[PlannedJob], skipped: int, workers: int) -> None:
+    def begin(self, todo: Sequence[PlannedJob], skipped: int) -> None:
         """Set the length of the bar."""
-        super().begin(planned, skipped, workers)
-        for job in planned:
-            self.labels[job.name] = job.label
-            self.steps[job.name] = self.steps.get(job.name, 0) + job.steps
-        self.bar.update(self.row, total=sum(self.steps.values()))
+        self.left = {job.name: job.steps for job in todo}
+        self.labels = {job.name: job.label for job in todo}
+        self.bar.update(self.row, total=sum(self.left.values()))
         if skipped:
             self.note(f"{skipped} runs are already done and are skipped")
 
     def start(self, run: str) -> None:
         """Show the run beside the bar."""
-        super().start(run)
-        self.bar.update(self.row, description=escape(self.labels.get(run, run)))
+        self._move(run, 0, self.labels.get(run, run))
 
     def step(self, run: str, what: str) -> None:
         """Move the bar."""
-        super().step(run, what)
-        self.completed[run] = min(self.completed.get(run, 0) + 1, self.steps.get(run, 0))
-        self._move(f"{self.labels.get(run, run)}, {what}")
+        self._move(run, 1, f"{self.labels.get(run, run)}, {what}")
 
     def task_done(self, run: str, done: TaskDone) -> None:
         """Show the accuracy beside the bar."""
-        super().task_done(run, done)
-        self._move(f"{self.labels.get(run, run)}, {done}")
+        self._move(run, 0, f"{self.labels.get(run, run)}, {done}")
 
     def finished(self, run: str, result: Result) -> None:
         """Print a line above the bar."""
-        super().finished(run, result)
-        self._report_end(run, f"{escape(run)}: {summary(result)}")
+        self._print(f"{escape(run)}: {summary(result)}")
+        self._move(run, self.left.get(run, 0), "")
 
     def failed(self, run: str, reason: str) -> None:
         """Print a line above the bar."""
-        super().failed(run, reason)
-        self._report_end(run, f"[red]failed[/red] {escape(run)}: {escape(reason)}")
+        self._print(f"[red]failed[/red] {escape(run)}: {escape(reason)}")
+        self._move(run, self.left.get(run, 0), "")
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
-        self.bar.console.print(escape(text), highlight=False, soft_wrap=True)
+        self._print(escape(text))
 
-    def _report_end(self, run: str, line: str) -> None:
-        self.completed[run] = self.steps.get(run, 0)
-        self._move("")
+    def _print(self, line: str) -> None:
         self.bar.console.print(line, highlight=False, soft_wrap=True)
 
-    def _move(self, what: str) -> None:
-        seconds = self.seconds_left()
-        self.bar.update(
-            self.row,
-            completed=sum(self.completed.values()),
-            description=escape(what),
-            left=f"{duration(seconds)} left" if seconds else "",
-        )
+    def _move(self, run: str, steps: int, what: str) -> None:
+        steps = min(steps, self.left.get(run, 0))
+        self.left[run] = self.left.get(run, 0) - steps
+        self.bar.update(self.row, advance=steps, description=escape(what))

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from fedran.bench.results.result import read_results
-from fedran.bench.run import workers
-from fedran.bench.run.sweep import execute
+from fedran.bench.run import processes
+from fedran.bench.run.sweep import execute, list_runs
 from fedran.data.catalogue import digits
 from fedran.data.stream import make_stream
 from fedran.data.stream_file import load_stream, save_stream
 from helpers.listener import Listener
 from helpers.small_sweep import BROKEN, CONFIG, measured
+from helpers.tiny_vit import tiny_vit
 
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(config, tmp_path):
@@ -90,15 +91,69 @@ def test_the_gram_error_is_recorded_where_asked_for(config, tmp_path):
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory")])
 def test_running_out_of_memory_fails_only_that_run(error, config, tmp_path, monkeypatch):
-    real = workers.run
+    real = processes.run
 
     def greedy(prepared, **more):
         if prepared.key == "fedran":
             raise error
         return real(prepared, **more)
 
-    monkeypatch.setattr(workers, "run", greedy)
+    monkeypatch.setattr(processes, "run", greedy)
     outcome = execute(config(), tmp_path / "out", Listener())
     assert outcome.done == 2
     assert len(outcome.failed) == 2
     assert all(f": {type(error).__name__}" in f for f in outcome.failed)
+
+
+def test_a_list_of_runs_names_what_is_already_done_and_writes_nothing(config, tmp_path):
+    file = execute(config(CONFIG, "methods=fedncm"), tmp_path, Listener()).file
+    cut = file.read_text() + '{"half": '
+    file.write_text(cut)
+    lines, possible = list_runs(config(), tmp_path)
+    assert possible
+    assert file.read_text() == cut  # perhaps another process writes this line just now
+    done = [line for line in lines if line.endswith(": already done")]
+    assert done == [line for line in lines if line.startswith("FedNCM")]
+    assert 0 < len(done) < len(lines)
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("dataset=none.npz", "none.npz"),
+        ("stream.partitioner=natural", "needs a group for every row"),
+        ('stream={file="none.json"}', "none.json: no such file"),
+    ],
+)
+def test_a_list_of_runs_finds_data_and_streams_that_are_not_possible(
+    override, reason, config, tmp_path
+):
+    with pytest.raises((ValueError, OSError), match=reason):
+        list_runs(config(CONFIG, override), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_list_of_runs_marks_those_that_are_not_possible(config, tmp_path):
+    lines, possible = list_runs(config(CONFIG, "stream.tasks=[2,99]"), tmp_path)
+    assert not possible
+    assert [("cannot run: " in x) == ("99 tasks" in x) for x in lines] == [True] * 8
+
+
+@pytest.mark.parametrize(
+    ("key", "setting", "words"),
+    [
+        ("fed-dualprompt", "task_blocks = 3", "task_blocks"),
+        ("fed-codaprompt", "blocks = 3", "blocks must be at most 2"),
+        ("fed-dualprompt", 'execution = "recorded"', "needs a CUDA device, got cpu"),
+        ("finetune", 'execution = "recorded"', "needs a CUDA device, got cpu"),
+    ],
+)
+def test_a_list_of_runs_finds_settings_that_do_not_suit_network_or_device(
+    key, setting, words, config, tmp_path
+):
+    pytest.importorskip("torch")
+    weights = "" if key == "finetune" else f'weights = "{tiny_vit()}"'
+    stream = "[stream]\ntasks = 2\nclients = 2\nbeta = 0.5\n"
+    text = f'dataset = "digits"\n[[method]]\nkey = "{key}"\n{weights}\n{setting}\n{stream}'
+    with pytest.raises(ValueError, match=words):
+        list_runs(config(text), tmp_path)

@@ -45,20 +45,6 @@ class Job:
         """The name of the dataset in results and tables."""
         return dataset_name(self.dataset)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Method, dataset and stream as plain values, for trackers."""
-        return {
-            "method": self.choice.key,
-            "label": self.choice.label,
-            "dataset": self.dataset_name,
-            "params": dict(self.choice.params),
-            "stream": dict(self.stream),
-            "projection_seed": self.projection_seed,
-            "study": self.experiment.study,
-            "config": self.experiment.source,
-        }
-
     def prepare(self) -> PreparedJob:
         """Load the dataset and make stream and method."""
         return PreparedJob(

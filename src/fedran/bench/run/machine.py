@@ -85,24 +85,3 @@ def reset_peak_memory() -> None:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return
-
-
-def available_memory() -> int | None:
-    """Bytes that can be taken without swapping, or None where psutil is not installed."""
-    try:
-        import psutil
-    except ImportError:
-        return None
-    return int(psutil.virtual_memory().available)
-
-
-def free_accelerator_memory(device: str | None) -> int | None:
-    """Bytes that are free on an accelerator, where known."""
-    if device is None or not device.startswith("cuda"):
-        return None
-    try:
-        import torch
-
-        return int(torch.cuda.mem_get_info(device)[0])
-    except (ImportError, RuntimeError, AssertionError):
-        return None

@@ -25,7 +25,6 @@ from fedran.bench.results.result import (
 )
 from fedran.bench.run.checkpoint import Checkpoint, OpenTask, RunState
 from fedran.bench.run.machine import describe_machine, peak_memory, reset_peak_memory
-from fedran.bench.run.tracking import TaskDone
 from fedran.core._linalg.arrays import namespace, to_device
 from fedran.core.errors import shortened
 from fedran.core.exact_sum import ExactSum
@@ -34,11 +33,33 @@ from fedran.data.images import EncodedImages, cached_backbone
 from fedran.data.stream import Stream
 from fedran.methods.base import BaseMethod, require_method
 from fedran.methods.protocol import ClientData, Spec
+from fedran.wire.sizes import human_bytes
 
 _with_pixels = lru_cache(maxsize=2)(as_images)
 """A dataset with its images decoded, once per process."""
 Progress = Callable[[str], None]
 """Called after each step with a description of the step."""
+
+
+@dataclass(frozen=True)
+class TaskDone:
+    """The figures of a task right after it was tested."""
+
+    task: int
+    """From 1 to ``tasks``."""
+    tasks: int
+    accuracy: float
+    """A_t: accuracy over all classes seen so far, in percent."""
+    upload: int
+    """The largest upload of a client in this task, bytes."""
+    seconds: float
+    """Mean client plus server."""
+
+    def __str__(self) -> str:
+        return (
+            f"task {self.task} of {self.tasks}: accuracy {self.accuracy:.2f}, "
+            f"upload {human_bytes(self.upload)}, {self.seconds:.3g} s"
+        )
 
 
 @dataclass(frozen=True)

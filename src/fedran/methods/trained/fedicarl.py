@@ -103,12 +103,6 @@ class FediCaRL(TrainedMethod):
         scores = unit_features(self.global_network(state), rows) @ means.T
         return scores.masked_fill(~means.any(1), -torch.inf)
 
-    def replay_rows(self, n_rows: int, n_clients: int) -> int:
-        """The exemplars of all clients, or all rows as published."""
-        if self.flavour == "as_published":
-            return n_rows
-        return min(n_rows, self.memory_size * n_clients)
-
 
 def read_exemplars(client: ClientRound) -> Rows | None:
     """The exemplars in a client's memory."""

@@ -134,10 +134,6 @@ class TARGET(TrainedMethod):
             return None
         return -(-len(client.memory["synthetic"]) // self.replay_batch)
 
-    def synthetic_rows(self) -> int:
-        """The images of all synthesis rounds of a task."""
-        return self.planned_rounds * self.synthetic_batch
-
     def loss(self, client: ClientRound, X: Tensor, codes: Tensor) -> Tensor:
         """Cross-entropy over the new logits of real rows + strength x distillation on synthetic."""
         value = self.classification_loss(client, client.student(network_input(X)), codes)

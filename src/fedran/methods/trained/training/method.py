@@ -62,8 +62,8 @@ class TrainedMethod(FedAvg, Schedule, ABC):
     """Images are resized to squares of this side, in pixels."""
     weights: str = ""
     """A safetensors file with the initial weights of the body. Without it they are random."""
-    execution: Literal["eager", "recorded", "compiled"] = "eager"
-    """``recorded`` replays the steps as CUDA graphs; ``compiled`` also uses ``torch.compile``."""
+    execution: Literal["eager", "recorded"] = "eager"
+    """``recorded`` replays the steps as CUDA graphs, which is faster. Not in the results."""
 
     sends: ClassVar[str] = "all weights and BatchNorm statistics, float32, every round"
 
@@ -173,14 +173,6 @@ class TrainedMethod(FedAvg, Schedule, ABC):
     def global_network(self, state: ServerState) -> Network:
         """The global model, ready for evaluation."""
         return teacher_network(self.network, state.weights, self.torch_device)
-
-    def replay_rows(self, n_rows: int, n_clients: int) -> int:
-        """Old rows that all clients keep together, at most, for the estimate of memory."""
-        return 0
-
-    def synthetic_rows(self) -> int:
-        """Synthetic images that the server makes per task, for the estimate of memory."""
-        return 0
 
     def require_possible(self, n_tasks: int) -> None:
         """ValueError where the settings do not suit the device. ``fedran run`` asks first."""

@@ -8,10 +8,9 @@ writes fixed addresses, so a batch is copied into fixed tensors before each repl
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedran.methods.trained.training.lazy_torch import Tensor, torch
@@ -111,8 +110,7 @@ class RecordedStep:
     """``Step`` on a GPU, recorded and replayed.
 
     The weights stay in the tensors of ``network``, and what the loss reads of a client's memory in
-    those of ``memory``. ``restart`` begins a client's training. Batches of full size go through
-    ``torch.compile`` where ``compiled`` lists networks.
+    those of ``memory``. ``restart`` begins a client's training.
     """
 
     def __init__(
@@ -121,17 +119,18 @@ class RecordedStep:
         loss: Loss,
         schedule: Schedule,
         device: str,
-        compiled: Sequence[Network] = (),
         memory: Memory | None = None,
     ) -> None:
         self.step = Step(network, loss, schedule, device)
-        self.compiled, self.memory = compiled, memory or {}
+        self.memory = memory or {}
         self.momentum = [torch.zeros_like(p) for p in network.parameters()]
         if schedule.momentum:
             for p, buffer in zip(network.parameters(), self.momentum, strict=True):
                 self.step.optimiser.state[p]["momentum_buffer"] = buffer
         self.replays = Replays(
-            self._compute, lambda: [*network.state_dict().values(), *self.momentum], device
+            lambda batch: self.step(*batch.values()),
+            lambda: [*network.state_dict().values(), *self.momentum],
+            device,
         )
 
     def restart(self, memory: Memory) -> None:
@@ -143,11 +142,6 @@ class RecordedStep:
     def __call__(self, *batch: Tensor) -> None:
         """One step on this batch."""
         self.replays({str(i): t for i, t in enumerate(batch)})
-
-    def _compute(self, batch: Mapping[str, Tensor]) -> None:
-        full = len(batch["0"]) == self.step.schedule.batch
-        with compiled_bodies(self.compiled if full else ()):
-            self.step(*batch.values())
 
 
 def recorded_step(
@@ -169,7 +163,6 @@ def recorded_step(
             lambda *batch: loss(fixed, *batch),
             method,
             method.torch_device,
-            networks if method.execution == "compiled" else (),
             fixed.memory,
         )
 
@@ -177,20 +170,3 @@ def recorded_step(
     step = kept_step(key, MOST_STEPS, make)
     step.restart(read)
     return step
-
-
-@lru_cache(maxsize=4)
-def _compiled(body: Any) -> Any:
-    return torch.compile(body.forward, dynamic=False)
-
-
-@contextmanager
-def compiled_bodies(networks: Sequence[Network]) -> Iterator[None]:
-    """In the block, ``torch.compile`` computes the bodies of these networks."""
-    for network in networks:
-        network.body.forward = _compiled(network.body)
-    try:
-        yield
-    finally:
-        for network in networks:
-            del network.body.forward

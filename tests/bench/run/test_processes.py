@@ -15,10 +15,10 @@ import pytest
 import threadpoolctl
 
 from fedran.bench.results.result import read_results
-from fedran.bench.run import machine, workers
+from fedran.bench.run import machine, processes
 from fedran.bench.run.machine import THREAD_VARIABLES, usable_cores
+from fedran.bench.run.processes import one_line
 from fedran.bench.run.sweep import execute
-from fedran.bench.run.workers import _Worker, one_line
 from fedran.core.summarize import summarize
 from helpers.listener import Listener, Stopper
 from helpers.small_sweep import BROKEN, CONFIG, measured
@@ -62,36 +62,21 @@ def test_an_error_in_a_method_of_the_user_has_its_file_and_line():
     text = "import json\njson.loads('{')"
     theirs = failed(lambda: exec(compile(text, "/my.py", "exec")))
     assert theirs.endswith("(my.py, line 2)")
-    ours = failed(lambda: exec(compile(text, workers.__file__, "exec")))
+    ours = failed(lambda: exec(compile(text, processes.__file__, "exec")))
     assert ours.startswith("Expecting property name")
     assert "decoder.py" not in ours
 
 
 WITH_AFL = CONFIG + '[[method]]\nkey = "afl"\n'
 KILL = """
-    import os, pathlib, signal
+    import os, signal
     from fedran.methods.analytic.afl import AFL
-    from fedran.methods.analytic.fedncm import FedNCM
 
-    def kill_in(method, once):
-        client, marker = method.client, pathlib.Path(f"{method.__name__} was killed")
-
-        def killed(self, *given):
-            if not (once and marker.exists()):
-                marker.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            return client(self, *given)
-
-        method.client = killed
-
-    kill_in(AFL, once=False)
-    kill_in(FedNCM, once=True)
+    AFL.client = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_run_that_is_killed_is_tried_once_more_and_the_others_go_on(
-    config, tmp_path, patched_processes
-):
+def test_a_run_that_is_killed_fails_and_the_others_go_on(config, tmp_path, patched_processes):
     """As the kernel does when memory runs out."""
     patched_processes(KILL)
     listener = Listener()
@@ -103,7 +88,6 @@ def test_a_run_that_is_killed_is_tried_once_more_and_the_others_go_on(
     assert "AFL" in failed
     assert "was killed (SIGKILL)" in failed
     assert len(listener.of("failed")) == 1
-    assert len([note for (note,) in listener.of("note") if "tried once more" in note]) == 2
 
 
 def test_linear_algebra_in_a_process_uses_its_share_of_the_cores(
@@ -176,7 +160,8 @@ def test_an_interrupt_ends_a_long_computation_within_two_seconds(
         AFL.client = client
     """)
     config(WITH_AFL)
-    command = ["-m", "fedran.bench.run", "c.toml", "--set", "methods=afl", "--jobs", str(jobs)]
+    main = "from fedran.cli.main import main; main()"
+    command = ["-c", main, "run", "c.toml", "--set", "methods=afl", "--jobs", str(jobs)]
     process = subprocess.Popen(
         [sys.executable, *command], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -190,21 +175,9 @@ def test_an_interrupt_ends_a_long_computation_within_two_seconds(
     busy = max(1.0, os.getloadavg()[0] / usable_cores())  # other programs slow this one down
     assert time.monotonic() - start < 2 * busy
     assert process.returncode == 130
-    assert "fedran: stopped; the same command continues from here" in err
+    assert "fedran: stopped" in err
     for path in tmp_path.glob("pid-*"):
         assert not Path(f"/proc/{path.name[4:]}").exists()
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_an_interrupt_does_not_reach_a_process_that_is_still_starting():
-    worker = _Worker(1)
-    try:
-        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        os.kill(worker.process.pid, signal.SIGINT)
-        worker.process.join(0.5)
-        assert worker.process.is_alive()
-    finally:
-        worker.end()
 
 
 def test_an_interrupt_starts_no_more_runs(config, tmp_path):
@@ -214,14 +187,6 @@ def test_an_interrupt_starts_no_more_runs(config, tmp_path):
         execute(config(text, "methods=fedncm"), tmp_path / "out", listener, workers=2)
     assert len(listener.of("start")) < 10
     assert multiprocessing.active_children() == []
-
-
-def test_available_memory_is_unknown_without_psutil(monkeypatch):
-    monkeypatch.setitem(sys.modules, "psutil", None)
-    assert machine.available_memory() is None
-    monkeypatch.undo()
-    pytest.importorskip("psutil")
-    assert machine.available_memory() > 2**20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the peak")
