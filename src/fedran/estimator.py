@@ -354,14 +354,10 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[best]
 
-    def summary(self, rank: int | float | None = 256, *, calibration: bool = False) -> Summary:
-        """A summary of the given rank of all rows seen, for example to send as an upload.
-
-        With ``calibration``, heads solved from it have probabilities and "don't know" too.
-        """
+    def summary(self, rank: int | float | None = 256) -> Summary:
+        """A summary of the given rank of all rows seen, for example to send as an upload."""
         check_is_fitted(self, "classes_")
-        found = self._learned.summary(rank, self.phi_.fingerprint)
-        return replace(found, calibration=self._calibration) if calibration else found
+        return self._learned.summary(rank, self.phi_.fingerprint)
 
     def __radd__(self, other: object) -> FedRANClassifier:
         """Lets ``sum([a, b, c])`` start from 0."""

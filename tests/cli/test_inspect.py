@@ -44,7 +44,7 @@ def test_inspect_reads_uploads_heads_and_aggregators(cli, summary, tmp_path):
 
 def test_inspect_shows_empty_uploads_and_servers_with_many_classes(cli, tmp_path):
     empty = fedran.summarize(np.zeros((0, 4)), [], rank=2)
-    fedran.save(empty, tmp_path / "empty.fedran", "int8")
+    fedran.save(empty, tmp_path / "empty.fedran")
     code, out, _ = cli("inspect", str(tmp_path / "empty.fedran"))
     assert code == 0
     assert "none: the features are not identified" in out

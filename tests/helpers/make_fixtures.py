@@ -48,7 +48,7 @@ def between(M: int) -> float:
 
 
 def golden_summary(precision: str, center: str | None = "class") -> fedran.Summary:
-    F = coded_factor() if precision in ("int8", "mixed") else float_factor()
+    F = coded_factor() if precision == "mixed" else float_factor()
     energy = float(np.sum(F**2)) + 64.0 + (between(len(F)) if center else 0.0)
     accounts = fedran.Accounts(
         n_rows=11,

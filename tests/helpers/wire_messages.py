@@ -27,7 +27,7 @@ import fedran
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "i1", "U8": "u1"}
 NAN, INF = float("nan"), float("inf")
 NOT_NUMBERS = [None, True, "1", [], {}, [1.0]]
-PRECISIONS = ("float64", "float32", "float16", "int8", "mixed")
+PRECISIONS = ("float64", "float32", "mixed")
 CENTERS = ("class", None)
 SMALL = fedran.Limits(
     message=2**20, header=16 * 1024, decoded=2**20, out_features=4096, classes=50, label_length=20

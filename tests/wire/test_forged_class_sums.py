@@ -79,47 +79,43 @@ NORMS = {
 
 
 @pytest.mark.parametrize("center", CENTERS)
-@pytest.mark.parametrize("precision", ["float16", "int8", "mixed"])
 @pytest.mark.parametrize("case", NORMS)
-def test_forged_norms_of_class_sums_are_refused(case, precision, center):
-    blob = encoded(precision, center)
+def test_forged_norms_of_class_sums_are_refused(case, center):
+    blob = encoded(center=center)
     assert_refused(tampered(blob, put("sums_norm", NORMS[case])), "sums")
     assert_refused(tampered(blob, lambda m: m.tensors.pop("sums_norm")), "sums_norm")
     assert_refused(tampered(blob, put("sums_norm", [1.0, 1.0, 1.0], "F32")), "sums_norm")
 
 
 @pytest.mark.parametrize("center", CENTERS)
-@pytest.mark.parametrize("precision", ["float16", "int8", "mixed"])
 @pytest.mark.parametrize("norm", [-1.0, 1.0, 1e-300, NAN, INF])
-def test_a_class_sum_of_zeros_has_the_norm_zero(norm, precision, center):
+def test_a_class_sum_of_zeros_has_the_norm_zero(norm, center):
     H = np.array([[1.0, 2.0], [-1.0, -2.0], [3.0, 1.0]])
-    blob = fedran.encode(fedran.summarize(H, list("aab"), center=center), precision)
+    blob = fedran.encode(fedran.summarize(H, list("aab"), center=center))
     norms = Message.of(blob).array("sums_norm")
     assert norms[0] == 0.0
     assert_refused(tampered(blob, put("sums_norm", [norm, norms[1]])), "sums")
 
 
-@pytest.mark.parametrize("precision", ["float16", "int8", "mixed"])
 @pytest.mark.parametrize("factor", [0.99, 1.01])
-def test_the_norms_of_centred_class_sums_must_make_up_the_energy(precision, factor):
+def test_the_norms_of_centred_class_sums_must_make_up_the_energy(factor):
     def change(message):
         message.put("sums_norm", message.array("sums_norm") * factor)
 
-    assert_refused(tampered(encoded(precision), change), "accounts.energy")
+    assert_refused(tampered(encoded(), change), "accounts.energy")
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32", "float16", "int8"])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("center", CENTERS)
 @pytest.mark.parametrize("value", [NAN, INF, -INF, 0.0])
-def test_class_sums_must_be_finite_and_zero_only_without_a_norm(precision, center, value):
+def test_class_sums_must_be_finite(precision, center, value):
     sums = Message.of(encoded(precision, center)).array("sums").copy()
     sums[1] = value
     blob = tampered(encoded(precision, center), put("sums", sums))
-    stated = value == 0.0 and precision in ("float64", "float32")  # no norm contradicts it
-    if stated and center is None:
+    if value == 0.0 and center is None:  # no norm contradicts it
         assert not fedran.decode(blob).class_sums[:, 1].any()
     else:
-        assert_refused(blob, "accounts.energy" if stated else "sums")
+        assert_refused(blob, "sums" if value else "accounts.energy")
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
@@ -129,18 +125,6 @@ def test_class_sums_must_be_possible_for_the_energy(precision, center, value):
     sums = Message.of(encoded(precision, center)).array("sums").copy()
     sums[1] = np.finfo(sums.dtype).max if value == "max" else value
     assert_refused(tampered(encoded(precision, center), put("sums", sums)), "sums")
-
-
-@pytest.mark.parametrize("precision", ["float16", "int8"])
-@pytest.mark.parametrize("value", ["max", 1e4])
-def test_stored_directions_of_class_sums_have_no_length(precision, value):
-    """A decoder takes the norm from sums_norm, so larger entries of a row mean nothing."""
-    message = Message.of(encoded(precision))
-    sums = message.array("sums").copy()
-    sums[1] = np.finfo(sums.dtype).max if value == "max" else value
-    decoded = fedran.decode(tampered(encoded(precision), put("sums", sums)))
-    norms = np.linalg.norm(decoded.class_sums, axis=0)
-    np.testing.assert_allclose(norms, message.array("sums_norm"), rtol=1e-12)
 
 
 @pytest.mark.parametrize("center", CENTERS)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.core.calibration import Calibration
 from helpers.wire_messages import (
     CENTERS,
     INF,
@@ -24,9 +23,13 @@ from helpers.wire_messages import (
     tampered,
 )
 
-ACCOUNTS = [f"accounts.{name}" for name in fedran.Accounts.__dataclass_fields__]
+ACCOUNTS = [
+    f"accounts.{name}"
+    for name in fedran.Accounts.__dataclass_fields__
+    if name != "weight_excess"  # of no message
+]
 REQUIRED = ["version", "format", "kind", "precision", "out_features", "rank", "classes", "counts"]
-NULLABLE = ["center", "fingerprint", "weights", "scaler", "histograms"]
+NULLABLE = ["center", "fingerprint"]
 
 
 @pytest.mark.parametrize("path", ACCOUNTS)
@@ -45,10 +48,7 @@ def test_accounts_that_overflow_to_infinity_are_refused(path):
     assert_refused(message.bytes(), path)
 
 
-ALWAYS = [path for path in ACCOUNTS if path != "accounts.weight_excess"]
-
-
-@pytest.mark.parametrize("path", [*ALWAYS, *REQUIRED, "accounts", *NULLABLE])
+@pytest.mark.parametrize("path", [*ACCOUNTS, *REQUIRED, "accounts", *NULLABLE])
 def test_a_missing_field_is_refused(path):
     assert_refused(tampered(encoded(), drop_field(path)), path)
 
@@ -65,6 +65,7 @@ def test_integers_must_be_integers(path):
 FIELDS = {
     "sections are objects": ("accounts", [], "accounts"),
     "unknown account": ("accounts.karma", 1.0, "karma"),
+    "weighted rows": ("accounts.weight_excess", 1.0, "weight_excess"),
     "M of 2**31": ("out_features", 2**31, "out_features"),
     "M of 0": ("out_features", 0, "out_features"),
     "M beyond the tensors": ("out_features", 17, "directions"),
@@ -150,41 +151,10 @@ def test_a_message_that_states_the_other_center_is_refused(center, precision):
     assert_refused(blob, "accounts.energy")
 
 
-@pytest.mark.parametrize("value", [0, False, "", [], {}, [1.0, 2.0, 3.0], {"a": 1}])
-def test_fields_reserved_for_later_versions_must_be_null(value):
-    assert_refused(tampered(encoded(), set_field("scaler", value)), "scaler: expected null")
-    assert_refused(tampered(encoded(), set_field("scaler", value)), "update fedran")
-
-
-@pytest.mark.parametrize("value", [0, False, "", {}, [1.0], [1.0] * 99, ["a"] * 3, [0.0] * 3])
-def test_weights_are_one_positive_number_per_class(value):
-    assert_refused(tampered(encoded(), set_field("weights", value)), "weights")
-
-
-def test_weights_beyond_the_rows_are_refused():
-    blob = encoded()
-    many = [10.0**6] * len(fedran.decode(blob).classes)
-    assert_refused(tampered(blob, set_field("weights", many)), "weights: expected at most")
-
-
-def test_histograms_are_sums_over_the_rows_of_the_summary():
-    empty = Calibration.empty()
-    good = {"losses": empty.losses.tolist(), "gaps": empty.histogram.tolist(), "compared": 0}
-    assert fedran.decode(tampered(encoded(), set_field("histograms", good))).calibration.total == 0
-    bad = [
-        (0, "an object"),
-        ({}, "losses"),
-        ({"losses": good["losses"]}, "gaps"),
-        ({**good, "losses": good["losses"][1:]}, "37 numbers"),
-        ({**good, "gaps": [-1.0, *good["gaps"][1:]]}, "at least 0"),
-        ({**good, "gaps": ["1", *good["gaps"][1:]]}, "a number"),
-        ({**good, "gaps": [10**9, *good["gaps"][1:]]}, "at most the rows described"),
-        ({**good, "losses": [1.0, *good["losses"][1:]]}, "larger ones"),
-        ({**good, "compared": 1}, "compared per row"),
-        ({**good, "compared": None}, "a number"),
-    ]
-    for value, words in bad:
-        assert_refused(tampered(encoded(), set_field("histograms", value)), words)
+@pytest.mark.parametrize("name", ["weights", "scaler", "histograms"])
+def test_fields_without_a_use_must_be_null(name):
+    for value in (0, False, "", [], {}, [1.0, 2.0, 3.0], {"a": 1}):
+        assert_refused(tampered(encoded(), set_field(name, value)), f"{name}: expected null")
 
 
 SIGMAS = [
@@ -207,7 +177,7 @@ def test_singular_values_must_be_finite_positive_descending_and_in_range(precisi
         assert_refused(tampered(encoded(precision), put("sigma", sigma)), named)
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32", "float16", "int8"])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -223,7 +193,7 @@ def test_directions_must_be_orthogonal(precision, damage):
     assert_refused(tampered(encoded(precision), put("directions", damage(rows))), "directions")
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("value", [NAN, INF, -INF, "max", "tiny"])
 def test_directions_must_be_finite(precision, value):
     rows = Message.of(encoded(precision)).array("directions").copy()

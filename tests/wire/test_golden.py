@@ -29,7 +29,7 @@ def test_the_same_input_gives_the_same_bytes_in_another_process():
     assert fedran.encode(golden_head()) == fixture("head")
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_golden_float_summaries_decode_to_the_known_numbers(precision):
     blob = fixture(precision)
     s = fedran.decode(blob)
@@ -60,14 +60,12 @@ def check_exact_accounts(accounts):
     assert (accounts.eps_G, accounts.eps_G_fro, accounts.eps_B) == (48.0, 56.0, 0.0)
 
 
-@pytest.mark.parametrize("precision", ["int8", "mixed"])
-def test_golden_int8_and_mixed_summaries_decode_to_the_known_numbers(precision):
-    blob = fixture(precision)
+def test_the_golden_mixed_summary_decodes_to_the_known_numbers():
+    blob = fixture("mixed")
     s = fedran.decode(blob)
     np.testing.assert_allclose(s.sigma, [112.0, 28.0, 7.0], rtol=1e-6)
     np.testing.assert_allclose(s.factor, coded_factor(), atol=1.0)
-    rounding = 4 / 255 if precision == "mixed" else 4 * 2**-11
-    np.testing.assert_allclose(s.class_sums, class_sums(6), atol=rounding)
+    np.testing.assert_allclose(s.class_sums, class_sums(6), atol=4 / 255)
     norms = np.linalg.norm(class_sums(6), axis=0)
     np.testing.assert_allclose(np.linalg.norm(s.class_sums, axis=0), norms, rtol=1e-15)
     assert s.accounts.energy == 112.0**2 + 28.0**2 + 7.0**2 + 64.0 + 16.5625
@@ -89,7 +87,7 @@ def check_names(s, blob):
     assert s.digest == hashlib.sha256(blob).hexdigest()
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_encoding_reproduces_the_golden_float_summaries(precision):
     assert fedran.encode(golden_summary(precision), precision) == fixture(precision)
 

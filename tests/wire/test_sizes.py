@@ -17,7 +17,7 @@ from fedran.wire.sizes import (
     parse_bytes,
     upload_bytes,
 )
-from helpers.wire_messages import CENTERS, PRECISIONS
+from helpers.wire_messages import CENTERS
 
 
 @pytest.fixture(scope="module", params=["pooled", "gaussian"])
@@ -43,17 +43,14 @@ def summary_of(features):
     )
 
 
-@pytest.mark.parametrize(
-    ("precision", "bits"), [(p, 5.0) for p in PRECISIONS] + [("mixed", 4.0), ("mixed", 8.0)]
-)
+@pytest.mark.parametrize("bits", [4.0, 5.0, 8.0])
 @pytest.mark.parametrize("center", CENTERS)
-def test_predicted_upload_sizes_are_close_to_real_uploads(summary_of, precision, bits, center):
+def test_predicted_upload_sizes_are_close_to_real_uploads(summary_of, bits, center):
     for rank in (32, 128, 256):
         s = summary_of(rank, center)
-        sent = len(fedran.encode(s, precision, bits=bits))
-        stated = upload_bytes(s.out_features, rank, 10, precision, bits, rows_per_class=80)
-        low, high = (0.85, 1.3) if precision == "mixed" else (0.92, 1.08)
-        assert low * sent < stated < high * sent, f"rank {rank}"
+        sent = len(fedran.encode(s, bits=bits))
+        stated = upload_bytes(s.out_features, rank, 10, bits, rows_per_class=80)
+        assert 0.85 * sent < stated < 1.3 * sent, f"rank {rank}"
 
 
 @pytest.mark.parametrize("rows", [3, 12, 40, 80])
@@ -78,9 +75,8 @@ def test_predicted_head_sizes_are_close_to_real_heads(features):
     phi, H, y = features
     agg = fedran.Aggregator(phi.out_features)
     agg.absorb(fedran.summarize(H, y, fingerprint=phi.fingerprint), client="a", task="t")
-    for precision in ("float16", "float32", "float64"):
-        sent = len(fedran.encode(agg.solve(), precision))
-        assert abs(head_bytes(phi.out_features, 10, precision) - sent) < 0.08 * sent
+    sent = len(fedran.encode(agg.solve()))
+    assert abs(head_bytes(phi.out_features, 10) - sent) < 0.08 * sent
 
 
 @pytest.mark.parametrize(
@@ -104,15 +100,14 @@ def test_the_formula_gives_the_figures_printed_in_the_paper(M, r, C, mebibytes):
     budget=st.integers(1, 10**8),
     M=st.integers(1, 10**4),
     C=st.integers(1, 300),
-    precision=st.sampled_from(PRECISIONS),
     bits=st.floats(2, 14),
 )
-def test_the_largest_rank_fits_and_the_next_does_not(budget, M, C, precision, bits):
-    p = fedran.plan(budget, out_features=M, n_classes=C, precision=precision, bits=bits)
+def test_the_largest_rank_fits_and_the_next_does_not(budget, M, C, bits):
+    p = fedran.plan(budget, out_features=M, n_classes=C, bits=bits)
     assert 0 <= p.rank <= M
-    assert p.upload == upload_bytes(M, p.rank, C, precision, bits)
+    assert p.upload == upload_bytes(M, p.rank, C, bits)
     assert p.upload <= budget or p.rank == 0
-    assert p.rank == M or upload_bytes(M, p.rank + 1, C, precision, bits) > budget
+    assert p.rank == M or upload_bytes(M, p.rank + 1, C, bits) > budget
     assert p.paper_rank == min(M, max(0, int((budget / 8 - M * C) // (M + 1))))
     assert p.paper_rank in (0, M) or 8 * paper_upload_values(M, p.paper_rank, C) <= budget
 
@@ -147,11 +142,9 @@ def test_a_budget_equal_to_the_upload_gives_that_rank():
 
 
 def test_a_plan_states_the_costs_of_the_alternatives():
-    p = fedran.plan(
-        out_features=1000, n_classes=5, rank=100, in_features=50, classes_seen=20, precision="int8"
-    )
-    assert (p.rank, p.budget, p.precision) == (100, None, "int8")
-    assert p.upload == upload_bytes(1000, 100, 5, "int8")
+    p = fedran.plan(out_features=1000, n_classes=5, rank=100, in_features=50, classes_seen=20)
+    assert (p.rank, p.budget) == (100, None)
+    assert p.upload == upload_bytes(1000, 100, 5)
     assert p.download == head_bytes(1000, 20)
     assert p.paper_download == 8 * 1000 * 20
     assert p.gram_upload == 4 * (500_500 + 5000)
@@ -223,7 +216,6 @@ def test_without_rows_or_with_a_given_rank_a_plan_knows_summaries_only():
         ({"rank": 9, "n_rows": 0}, "n_rows"),
         ({"rank": 9, "min_group": 0}, "min_group"),
         ({"rank": 9, "classes_seen": -1}, "classes_seen"),
-        ({"rank": 9, "precision": "float8"}, "precision"),
         ({"rank": 9, "bits": 15}, "bits"),
     ],
 )

@@ -38,10 +38,7 @@ def plan(
     classes_seen: Annotated[
         int | None, typer.Option(help="Number of classes of the head (default: --classes).")
     ] = None,
-    precision: Annotated[
-        str, typer.Option(help="mixed, int8, float16, float32 or float64.")
-    ] = "mixed",
-    bits: Annotated[float, typer.Option(help="Average bits per value for mixed.")] = DEFAULT_BITS,
+    bits: Annotated[float, typer.Option(help="Average bits per value.")] = DEFAULT_BITS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find the message for a byte budget, or the costs of a rank.
@@ -59,7 +56,6 @@ def plan(
         n_rows=rows,
         min_group=min_group,
         classes_seen=classes_seen,
-        precision=precision,
         bits=bits,
     )
     p = planned(None if budget is None else parse_bytes(budget), rank=rank)
@@ -87,13 +83,12 @@ def plan(
             f"Your rows are smaller than this {p.message}: {human_bytes(own)} in float32, not "
             f"{human_bytes(size)}; {remedy}.\n"
         )
-    exactness = "estimate" if p.precision == "mixed" else "exact up to the labels"
     limit = "the largest that fits" if p.budget is not None else "as given"
     if p.budget is not None and rows is not None and p.rank == max(0, rows - classes):
         limit = "all that these rows have"
     lines = [
         ("rank", str(p.rank), limit),
-        ("summary", human_bytes(p.upload), f"{p.precision}, {exactness}"),
+        ("summary", human_bytes(p.upload), "estimate"),
         ("download", human_bytes(p.download), "the head in float16"),
         ("paper's rank", str(p.paper_rank), "for the same bytes, 8 bytes per value"),
         ("paper's upload", human_bytes(p.paper_upload), "(M r + r + M C) x 8 at this rank"),

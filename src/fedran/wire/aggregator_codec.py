@@ -73,7 +73,7 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
         if not (isinstance(row, list) and len(row) == 3 and isinstance(row[2], str)):
             raise Refused("ledger", "rows of client, task, digest", row)
         ledger[check_id(row[0], "ledger"), check_id(row[1], "ledger")] = row[2]
-    calibration = header.optional_calibration("histograms")
+    calibration = header.calibration("histograms")
     aggregator.restore(AggregatorState(values, arrays, ledger, calibration))
     return aggregator
 
@@ -96,8 +96,6 @@ def _read_totals(section: Header, limits: Limits) -> dict[str, Any]:
     return {
         "classes": list(classes),
         "counts": section.integers("counts", len(classes), 1),
-        "weights": section.weights("weights", len(classes))
-        if "weights" in section.fields
-        else None,
+        "weights": section.weights("weights", len(classes)),
         "accounts": asdict(section.accounts("accounts", totals=True)),
     }

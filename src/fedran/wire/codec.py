@@ -45,11 +45,10 @@ def encode(
     obj:
         A ``Summary``, a ``Mixture``, a ``Head`` or an ``Aggregator``.
     precision:
-        For a summary ``"mixed"`` (default), ``"int8"``, ``"float16"``, ``"float32"`` or
-        ``"float64"``. ``"mixed"`` gives larger singular values more bits and compresses the
-        result. For a mixture ``"mixed"`` (default) or ``"float32"``. For a head ``"float16"`` with
-        one scale per class (default), ``"float32"`` or ``"float64"``. An aggregator is always
-        stored exactly.
+        For a summary ``"mixed"`` (default), ``"float32"`` or ``"float64"``. ``"mixed"`` gives
+        larger singular values more bits and compresses the result. For a mixture ``"mixed"``
+        (default) or ``"float32"``. A head is stored in float16 with one scale per class, an
+        aggregator exactly.
     bits:
         Average bits per value for ``"mixed"``.
     max_bytes:
@@ -92,11 +91,10 @@ def encode(
         )
     if max_bytes is not None:
         raise ValueError("max_bytes applies to summaries and mixtures only")
-    if isinstance(obj, Head):
-        return encode_head(obj, precision or "float16")
     if precision is not None:
-        raise ValueError(f"an aggregator is stored exactly: leave out precision={precision!r}")
-    return encode_aggregator(obj)
+        what = "a head has" if isinstance(obj, Head) else "an aggregator has"
+        raise ValueError(f"{what} one form only: leave out precision={precision!r}")
+    return encode_head(obj) if isinstance(obj, Head) else encode_aggregator(obj)
 
 
 def _shrink(s: Summary, blob: bytes, max_bytes: int, precision: Precision, bits: float) -> bytes:

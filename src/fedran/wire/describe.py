@@ -99,7 +99,6 @@ def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
     return "upload: one client's summary of one task", {
         "content": content,
         "accounts": _accounts(s.accounts),
-        **_calibration(s.calibration, len(s.classes)),
     }
 
 
@@ -154,7 +153,7 @@ def _aggregator(agg: Aggregator, message: Container) -> tuple[str, dict[str, Sec
         "rows": agg.accounts.n_rows,
         "classes": _listed(dict(agg.counts)),
     }
-    calibration = message.header.optional_calibration("histograms")
+    calibration = message.header.calibration("histograms")
     bounds: Section = {k.replace("_", " "): v for k, v in asdict(agg.bounds).items()}
     return "aggregator: a server's state", {
         "content": content,

@@ -16,10 +16,6 @@ from fedran.core.labels import Label
 from fedran.wire.container import Container, pack
 from fedran.wire.validation import Limits, plain_calibration
 
-_DTYPE = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}
-_TENSOR = {"float64": "F64", "float32": "F32", "float16": "F16"}
-
-
 WEIGHT_BYTES = 20
 """Bytes per weight that decoding a head allocates."""
 HEADER_ROOM = 2**16
@@ -42,12 +38,8 @@ def classes_fit(classes: Sequence[Label], out_features: int, limits: Limits) -> 
     )
 
 
-def encode_head(head: Head, precision: str) -> bytes:
+def encode_head(head: Head) -> bytes:
     """A head as a message. The error of rounding to float16 is added to its bound ``eps_W``."""
-    if precision not in _DTYPE:
-        raise ValueError(
-            f"precision of a head must be one of {', '.join(_DTYPE)}, got {precision!r}"
-        )
     head = head.to(None)
     rows = np.ascontiguousarray(head.weights.T)
     if not np.all(np.isfinite(rows)):
@@ -55,15 +47,13 @@ def encode_head(head: Head, precision: str) -> bytes:
     for name, value in asdict(head.diagnosis).items():
         if not isinstance(value, str) and not np.isfinite(value):
             raise ValueError(f"diagnosis.{name} is {value}; rescale the features and solve again")
-    scale = np.ones(len(rows))
-    if precision == "float16":
-        peaks = np.max(np.abs(rows), axis=1).astype(np.float64)
-        scale = np.where(peaks > 0, peaks, 1.0)
-    stored = (rows / scale[:, None]).astype(_DTYPE[precision])
+    peaks = np.max(np.abs(rows), axis=1).astype(np.float64)
+    scale = np.where(peaks > 0, peaks, 1.0)
+    stored = (rows / scale[:, None]).astype("<f2")
     lost = float(np.linalg.norm(_weights(stored, scale) - rows))
     diagnosis = replace(head.diagnosis, eps_W=head.diagnosis.eps_W + lost)
     header: dict[str, Any] = {
-        "precision": precision,
+        "precision": "float16",
         "out_features": head.out_features,
         "classes": list(head.classes),
         "diagnosis": asdict(diagnosis),
@@ -80,7 +70,7 @@ def encode_head(head: Head, precision: str) -> bytes:
 def decode_head(message: Container, limits: Limits) -> Head:
     """The head in a verified message."""
     header = message.header
-    precision = header.one_of("precision", *_DTYPE)
+    header.one_of("precision", "float16")
     M = header.integer("out_features", 1, limits.out_features)
     classes = header.labels("classes", limits)
     if not classes:
@@ -89,7 +79,7 @@ def decode_head(message: Container, limits: Limits) -> Head:
     need = (len(classes) + seen_shape[0]) * M * WEIGHT_BYTES
     if need > limits.decoded:
         raise Refused("message", f"at most {limits.decoded} bytes when decoded", need)
-    stored = message.tensor("weights", _TENSOR[precision], (len(classes), M))
+    stored = message.tensor("weights", "F16", (len(classes), M))
     scale = message.tensor("weights_scale", "F64", (len(classes),))
     seen = None
     if "seen" in message.tensors:
@@ -112,7 +102,7 @@ def decode_head(message: Container, limits: Limits) -> Head:
     }
     route = printable(section.text("route", 1000), 1000)
     diagnosis = Diagnosis(route=route, n_rows=section.integer("n_rows"), **numbers)
-    calibration = header.optional_calibration("histograms")
+    calibration = header.calibration("histograms")
     fingerprint = header.fingerprint("fingerprint")
     return Head(weights.T, classes, diagnosis, fingerprint, message.digest, calibration, seen)
 

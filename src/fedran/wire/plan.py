@@ -8,8 +8,8 @@ from typing import Literal
 
 from fedran.core.errors import positive_integer
 from fedran.wire.codec import DEFAULT_BITS
+from fedran.wire.quantisation import check_bits
 from fedran.wire.sizes import head_bytes, mixture_bytes, paper_upload_values, upload_bytes
-from fedran.wire.summary_codec import check_precision
 
 MIXTURE_WORTH = 1 / 16
 """A mixture of small groups was as accurate as a summary of this rank per row, at the same width M,
@@ -24,7 +24,6 @@ class Plan:
 
     out_features: int
     n_classes: int
-    precision: str
     bits: float
     budget: int | None
     """The given budget; None if the rank was given."""
@@ -34,7 +33,7 @@ class Plan:
     """The given rank, or the largest that fits. 0: no column fits beside the class sums, or every
     class has one row only."""
     upload: int
-    """Bytes of a summary of that rank, with labels of usual length. An estimate for ``mixed``."""
+    """Bytes of a summary of that rank, with labels of usual length, an estimate."""
     group_size: int | None
     """The smallest group size whose mixture fits. None: none fits, d or the rows are unknown, or a
     class has fewer than ``min_group`` rows on average, so that a mixture would leave most out."""
@@ -66,7 +65,6 @@ def plan(
     n_rows: int | None = None,
     min_group: int = 5,
     classes_seen: int | None = None,
-    precision: str = "mixed",
     bits: float = DEFAULT_BITS,
 ) -> Plan:
     """Find the message, and its rank or group size, for a byte budget; or the costs of a rank.
@@ -88,7 +86,7 @@ def plan(
         As for ``condense``.
     classes_seen:
         All classes that the head knows (default: ``n_classes``).
-    precision, bits:
+    bits:
         As for ``encode``.
 
     Examples
@@ -101,7 +99,7 @@ def plan(
     >>> p.message, p.group_size
     ('mixture', 6)
     """
-    precision = check_precision(precision, bits)
+    check_bits(bits)
     sizes = {
         "out_features": out_features,
         "n_classes": n_classes,
@@ -121,13 +119,13 @@ def plan(
     if rank is not None:
         if rank > M:
             raise ValueError(f"rank must be at most out_features = {M}, got {rank}")
-        chosen, budget = rank, upload_bytes(M, rank, C, precision, bits)
+        chosen, budget = rank, upload_bytes(M, rank, C, bits)
     else:
         assert budget_bytes is not None
-        chosen, budget = _largest_rank(budget_bytes, M, C, precision, bits), budget_bytes
+        chosen, budget = _largest_rank(budget_bytes, M, C, bits), budget_bytes
         if n_rows is not None:  # rows minus their class means span no more directions
             chosen = min(chosen, max(0, n_rows - C))
-    upload = upload_bytes(M, chosen, C, precision, bits)
+    upload = upload_bytes(M, chosen, C, bits)
     seen = classes_seen or C  # the paper's C_t counts all classes so far
     per_row = None if in_features is None else 4 * in_features
     mixture = None
@@ -137,7 +135,6 @@ def plan(
     return Plan(
         out_features=M,
         n_classes=C,
-        precision=precision,
         bits=bits,
         budget=budget_bytes,
         message="mixture" if mixture and small_rank else "summary",
@@ -155,10 +152,10 @@ def plan(
     )
 
 
-def _largest_rank(budget: int, M: int, C: int, precision: str, bits: float) -> int:
+def _largest_rank(budget: int, M: int, C: int, bits: float) -> int:
     """The largest rank whose summary fits; 0 if none does. Bisection: sizes grow with the rank."""
     sizes = range(M + 1)
-    fitting = bisect_right(sizes, budget, key=lambda r: upload_bytes(M, r, C, precision, bits))
+    fitting = bisect_right(sizes, budget, key=lambda r: upload_bytes(M, r, C, bits))
     return max(0, fitting - 1)
 
 

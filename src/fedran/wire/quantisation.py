@@ -20,7 +20,7 @@ SLOPE = 1.5
 
 A slope of 2 minimises the Frobenius error of the Gram, in which a column counts with sigma^2.
 A slope of 1 minimises the error of the factor. 1.5 needs the fewest bytes for the same accuracy
-(docs/explanation/wire.md).
+(docs/reference/wire-format.md).
 """
 SUM_EXTRA_BITS = 1.0
 """Bits per value of the sum of a class with one row, beyond the average of the factor."""

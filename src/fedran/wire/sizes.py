@@ -33,33 +33,25 @@ _UNITS = {
     "mib": 2**20,
     "gib": 2**30,
 }
-PLAIN_BYTES = {"float64": 8.0, "float32": 4.0, "float16": 2.0, "int8": 1.0}
 
 
 def upload_bytes(
     out_features: int,
     rank: int,
     n_classes: int,
-    precision: str = "mixed",
     bits: float = 5.0,
     rows_per_class: int = ROWS_PER_CLASS,
 ) -> int:
-    """Bytes of an upload. Exact up to the header, except for ``mixed``.
+    """About how many bytes the message of a summary takes.
 
-    For ``mixed`` it is an estimate that assumes normal entries. Features of real backbones give
-    smaller messages (CIFAR-100: by a sixth). Heavy-tailed features may give messages that are some
-    percent larger. Sums of more rows get more bits, so ``mixed`` also depends on
-    ``rows_per_class``. Long labels add to the size. ``encode(..., max_bytes=...)`` guarantees a
-    limit.
+    The estimate assumes normal entries. Features of real backbones give smaller messages
+    (CIFAR-100: by a sixth), heavy-tailed features some percent larger ones. Sums of more rows get
+    more bits. Long labels add to the size. ``encode(..., max_bytes=...)`` guarantees a limit.
     """
     M, r, C = out_features, rank, n_classes
-    if precision == "mixed":
-        values = M * r * max(bits - _coding_gain(M), 1.0) / 8 + r
-        width = int(allocate_sum_bits((rows_per_class,), bits)[0])
-        sums = M * C * max(width - SAVED_SUM_BITS, 1.0) / 8
-    else:
-        values = M * r * PLAIN_BYTES[precision]
-        sums = M * C * max(PLAIN_BYTES[precision], 2.0)
+    values = M * r * max(bits - _coding_gain(M), 1.0) / 8 + r
+    width = int(allocate_sum_bits((rows_per_class,), bits)[0])
+    sums = M * C * max(width - SAVED_SUM_BITS, 1.0) / 8
     return int(values + sums) + 8 * r + PER_CLASS * C + HEADER
 
 
@@ -103,9 +95,9 @@ def _coding_gain(out_features: int) -> float:
     return 1.0 - math.log2(4.13 / max(largest, 1.0))
 
 
-def head_bytes(out_features: int, n_classes: int, precision: str = "float16") -> int:
+def head_bytes(out_features: int, n_classes: int) -> int:
     """Bytes of a head."""
-    return int(out_features * n_classes * PLAIN_BYTES[precision]) + PER_CLASS * n_classes + HEADER
+    return 2 * out_features * n_classes + PER_CLASS * n_classes + HEADER
 
 
 def paper_upload_values(out_features: int, rank: int, n_classes: int) -> int:

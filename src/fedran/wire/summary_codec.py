@@ -31,28 +31,25 @@ from fedran.wire.quantisation import (
     quantise,
     unpack_codes,
 )
-from fedran.wire.validation import MAX_ENERGY, Limits, plain_accounts, plain_calibration
+from fedran.wire.validation import MAX_ENERGY, Limits, plain_accounts
 
-Precision = Literal["float64", "float32", "float16", "int8", "mixed"]
+Precision = Literal["float64", "float32", "mixed"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 EXACT_ERROR_COLUMNS = 640
 """Up to this number of columns (rank and classes) the rounding error of the Gram is computed
 exactly. Above it, it is bounded by norms."""
 FLOAT32_SIGMA = (1e-18, 1.8e19)
 """Range of the largest column of the Gram's factor, so that float32 can hold its squares."""
-TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-3, "int8": 0.25, "mixed": 0.5}
+TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "mixed": 0.5}
 """Largest accepted ||V'V - I||_F / sqrt(r) per precision."""
-FLOAT_LEVELS = {"float64": 2.0**22, "float32": 2.0**22, "float16": 2.0**10, "int8": 127.0}
-"""Steps between 0 and the largest entry of a row, fewer than each precision has. A factor in
-float32 has no more in a float64 message."""
+FLOAT_LEVELS = 2.0**22
+"""Steps between 0 and the largest entry of a row, fewer than float32 has. A factor in float32 has
+no more in a float64 message."""
+UNUSED = ("weights", "scaler", "histograms")
+"""Fields that are always null: the first readers of version 2 require them."""
 
-_DTYPE = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}
-_TENSOR = {"float64": "F64", "float32": "F32", "float16": "F16", "int8": "I8"}
-_EXTRA_TENSORS = {
-    "float16": ("sums_norm",),
-    "int8": ("sums_norm",),
-    "mixed": ("directions_bits", "sums_bits", "sums_norm"),
-}
+_DTYPE = {"float64": "<f8", "float32": "<f4"}
+_TENSOR = {"float64": "F64", "float32": "F32"}
 
 
 def check_precision(precision: str, bits: float) -> Precision:
@@ -65,6 +62,10 @@ def check_precision(precision: str, bits: float) -> Precision:
 
 def encode_summary(summary: Summary, precision: Precision, bits: float) -> bytes:
     """A summary as a message. The error of rounding is added to its accounts."""
+    if summary.sums.weights is not None:
+        raise ValueError("summaries of weighted rows cannot be sent: repeat rows instead")
+    if summary.calibration is not None:
+        raise ValueError("calibrations cannot be sent: calibrate the head with head.calibrate")
     summary = summary.to(None).validate()
     sigma, rows = _sorted_directions(summary)
     if _deviation(rows) > TOLERANCE["float32"] / 2:
@@ -95,9 +96,7 @@ def encode_summary(summary: Summary, precision: Precision, bits: float) -> bytes
         "counts": list(summary.counts),
         "accounts": plain_accounts(accounts),
         "fingerprint": dict(summary.fingerprint.fields) if summary.fingerprint else None,
-        "weights": summary.sums.weights,
-        "scaler": None,  # reserved
-        "histograms": plain_calibration(summary.calibration),
+        **dict.fromkeys(UNUSED),
     }
     return pack("summary", header, {"sigma": sigma, **direction_tensors, **sum_tensors})
 
@@ -112,12 +111,11 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
     if header.get("center") is not None:
         header.one_of("center", "class")
         center = "class"
-    if header.get("scaler") is not None:
-        raise Refused("scaler", "null", "a value", hint="update fedran to read this message")
+    for name in UNUSED:
+        if header.fields.get(name) is not None:
+            raise Refused(name, "null", "a value")
     classes = header.labels("classes", limits)
     counts = tuple(header.integers("counts", len(classes), 1))
-    weights = header.weights("weights", len(classes))
-    calibration = header.calibration("histograms")
     accounts = header.accounts("accounts")
     fingerprint = header.fingerprint("fingerprint")
     # The factor, its codes and its Gram, then the class sums with their codes and squares.
@@ -130,20 +128,19 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
         raise Refused("sigma", "finite, positive, descending values", sigma[:8].tolist())
     if precision == "mixed":
         widths = message.tensor("directions_bits", "U8", (r,))
-        codes = unpack_codes(message.stream("directions"), widths, M, "directions")
-        unit = _unit_rows(codes)
+        unit = _unit_rows(unpack_codes(message.stream("directions"), widths, M, "directions"))
+        message.only("sigma", "directions", "sums", "directions_bits", "sums_bits", "sums_norm")
     else:
         unit = _unit_rows(message.tensor("directions", _TENSOR[precision], (r, M)))
+        message.only("sigma", "directions", "sums")
     sums = _decode_sums(message, precision, len(classes), M)
-    message.only("sigma", "directions", "sums", *_EXTRA_TENSORS.get(precision, ()))
-    class_sums = ClassSums(classes, sums.T, counts, weights)
-    _check_range(sigma, sums, class_sums.totals, precision)
+    _check_range(sigma, sums, np.asarray(counts, dtype=np.float64), precision)
     _check_orthogonal(unit, precision)
     unit *= sigma[:, None].astype(unit.dtype)
-    summary = Summary(
-        unit.T, class_sums, accounts, fingerprint, center, "decoded", message.digest, calibration
-    )
-    return summary.validate()
+    class_sums = ClassSums(classes, sums.T, counts)
+    return Summary(
+        unit.T, class_sums, accounts, fingerprint, center, "decoded", message.digest
+    ).validate()
 
 
 def rounding_of(message: Container, summary: Summary) -> Rounding:
@@ -164,9 +161,7 @@ def rounding_of(message: Container, summary: Summary) -> Rounding:
         sum_levels = largest_code(message.tensor("sums_bits", "U8", (len(norms),)))
     else:
         # The spacing of floats is relative to each value; these levels bound it for any value.
-        levels = sum_levels = np.asarray(FLOAT_LEVELS[precision])
-        if precision == "int8":  # its class sums are in float16
-            sum_levels = np.asarray(FLOAT_LEVELS["float16"])
+        levels = sum_levels = np.asarray(FLOAT_LEVELS)
     M = summary.out_features
     errors = sigma * _direction_error(peaks / levels, M)
     sum_errors = norms * _direction_error(sum_peaks / sum_levels, M)
@@ -242,14 +237,9 @@ def _encode_directions(
     rows: NDArray[Any], sigma: NDArray[np.float64], precision: Precision, bits: float
 ) -> tuple[dict[str, Tensor], NDArray[Any]]:
     """The tensors of the directions, and the unit rows that a decoder makes from them."""
-    if precision in _DTYPE:
-        peaks = np.max(np.abs(rows), axis=1, keepdims=True) if len(rows) else 1.0
-        # float16 has few exponents: with the largest entry at 1, none underflows.
-        stored = (rows / peaks if precision == "float16" else rows).astype(_DTYPE[precision])
+    if precision != "mixed":
+        stored = rows.astype(_DTYPE[precision])
         return {"directions": stored}, _unit_rows(stored)
-    if precision == "int8":
-        codes = quantise(rows, np.full(len(rows), 8, dtype=np.uint8))
-        return {"directions": codes.astype(np.int8)}, _unit_rows(codes)
     average = bits
     while True:
         widths = allocate_bits(sigma, average)
@@ -277,39 +267,30 @@ def _encode_sums(
     sums: NDArray[np.float64], counts: tuple[int, ...], precision: Precision, bits: float
 ) -> tuple[dict[str, Tensor], NDArray[np.float64]]:
     """The tensors of the class sums (C, M), and the float64 rows that a decoder makes from them."""
-    if precision in ("float64", "float32"):
+    if precision != "mixed":
         with np.errstate(over="ignore"):
-            stored: NDArray[Any] = sums.astype(_DTYPE[precision])
+            stored = sums.astype(_DTYPE[precision])
         if not np.all(np.isfinite(stored)):
             raise ValueError("class sums exceed the range of float32; use precision='float64'")
         return {"sums": stored}, stored.astype(np.float64)
     norms = np.linalg.norm(sums, axis=1)
     sums = np.where(norms[:, None] > 0, sums, 0.0)  # also where the squares underflow
-    if precision == "mixed":
-        widths = allocate_sum_bits(counts, bits)
-        stored = quantise(sums, widths)
-        tensors: dict[str, Tensor] = {"sums": pack_codes(stored, widths), "sums_bits": widths}
-    else:
-        peaks = np.max(np.abs(sums), axis=1, initial=0.0)
-        stored = (sums / np.where(peaks > 0, peaks, 1.0)[:, None]).astype("<f2")
-        tensors = {"sums": stored}
-    return {**tensors, "sums_norm": norms}, _rows_of_norm(stored, norms)
+    widths = allocate_sum_bits(counts, bits)
+    codes = quantise(sums, widths)
+    tensors = {"sums": pack_codes(codes, widths), "sums_bits": widths, "sums_norm": norms}
+    return tensors, _rows_of_norm(codes, norms)
 
 
 def _decode_sums(message: Container, precision: str, C: int, M: int) -> NDArray[np.float64]:
     """The class sums (C, M) of a message."""
-    if precision in ("float64", "float32"):
+    if precision != "mixed":
         sums = message.tensor("sums", _TENSOR[precision], (C, M)).astype(np.float64)
     else:
         norms = message.tensor("sums_norm", "F64", (C,))
         if not np.all(np.isfinite(norms)) or np.any(norms < 0):
             raise Refused("sums_norm", "finite values, at least 0", norms[:8].tolist())
-        if precision == "mixed":
-            widths = message.tensor("sums_bits", "U8", (C,))
-            stored: NDArray[Any] = unpack_codes(message.stream("sums"), widths, M, "sums")
-        else:
-            stored = message.tensor("sums", "F16", (C, M))
-        sums = _rows_of_norm(stored, norms)
+        widths = message.tensor("sums_bits", "U8", (C,))
+        sums = _rows_of_norm(unpack_codes(message.stream("sums"), widths, M, "sums"), norms)
     if not np.all(np.isfinite(sums)):
         raise Refused("sums", "finite values", "NaN or infinity")
     return sums

@@ -176,13 +176,14 @@ class Header:
     def accounts(self, key: str, totals: bool = False) -> Accounts:
         """Accounts: all fields present, no others, finite and at least 0.
 
-        Only ``weight_excess`` may be missing, and negative. The accounts of one message have
-        ceilings. ``totals`` over many messages may exceed them.
+        The accounts of one message have ceilings. ``totals`` over many messages may exceed them,
+        and have ``weight_excess`` where rows have weights, which may be negative.
         """
         section = self.section(key)
         rows, energy = (10**30, sys.float_info.max) if totals else (MAX_ROWS, MAX_ENERGY)
         known = {f.name for f in fields(Accounts)} - {"weight_excess"}
-        extra = sorted(section.fields.keys() - known - {"weight_excess"})
+        weighted = totals and "weight_excess" in section.fields
+        extra = sorted(section.fields.keys() - known - ({"weight_excess"} if weighted else set()))
         if extra:
             raise Refused(section.path, "only known accounts", ", ".join(extra))
         values: dict[str, Any] = {
@@ -191,13 +192,13 @@ class Header:
             else section.number(name, energy)
             for name in known
         }
-        if "weight_excess" in section.fields:  # only where rows have weights
+        if weighted:
             values["weight_excess"] = section.number("weight_excess", rows, low=-rows)
         return Accounts(**values)
 
     def weights(self, key: str, length: int) -> tuple[float, ...] | None:
-        """A list of ``length`` positive numbers, or null."""
-        if self.get(key) is None:
+        """A list of ``length`` positive numbers; None if the field is missing."""
+        if key not in self.fields:
             return None
         found = tuple(self.numbers(key, length, MAX_ROWS))
         if not all(w > 0 for w in found):
@@ -205,19 +206,14 @@ class Header:
         return found
 
     def calibration(self, key: str) -> Calibration | None:
-        """Losses and histogram of scores, or null."""
-        if self.get(key) is None:
+        """Losses and histogram of scores; None if the field is missing."""
+        if key not in self.fields:
             return None
         section = self.section(key)
         losses = section.numbers("losses", len(TEMPERATURES), MAX_ENERGY)
         gaps = section.numbers("gaps", BINS, MAX_ROWS)
         compared = section.number("compared", MAX_ENERGY)
-        return Calibration(np.array(losses), np.array(gaps), compared)
-
-    def optional_calibration(self, key: str) -> Calibration | None:
-        """A calibration of any number of rows; None if the field is missing."""
-        found = self.calibration(key) if key in self.fields else None
-        return None if found is None else found.validate(math.inf)
+        return Calibration(np.array(losses), np.array(gaps), compared).validate(math.inf)
 
 
 def plain_accounts(accounts: Accounts) -> dict[str, Any]:
@@ -228,10 +224,8 @@ def plain_accounts(accounts: Accounts) -> dict[str, Any]:
     return values
 
 
-def plain_calibration(calibration: Calibration | None) -> dict[str, Any] | None:
+def plain_calibration(calibration: Calibration) -> dict[str, Any]:
     """A calibration for a header, with whole numbers as integers, which are shorter."""
-    if calibration is None:
-        return None
     *gaps, compared = (
         int(v) if v.is_integer() else v
         for v in [*calibration.histogram.tolist(), calibration.compared]
