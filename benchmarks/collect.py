@@ -20,7 +20,6 @@ BENCHMARKS = {
     "federation": "Time, disk and memory of a federation server.",
     "secure": "Seconds and bytes of a secure sum, per stage, for sites and server.",
     "leakage": "What attacks find in every kind of message: inversion and membership.",
-    "edge": "Accuracy and bytes when edge servers add uploads before they forward them.",
     "attacks": "What one lying site can do to the classifier, and what stops it.",
     "tabular": "The scikit-learn estimator on small tabular sets, beside other classifiers.",
     "calibration": 'Probabilities, "don\'t know" and novelty on held-out rows, beside MAPIE.',

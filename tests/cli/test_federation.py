@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from fedran.cli.federation import COMMANDS
 from fedran.federation.ops import services
 from fedran.federation.ops.enrolment import Enrolment
 from fedran.federation.protocol.identity import SiteKey
@@ -43,12 +44,24 @@ def test_a_site_joins_is_added_and_is_removed(call, trial, tmp_path):
     refused(call("remove", "t", "site-9"), "client: expected a site of the roster", "did you mean")
 
 
+def test_a_site_gets_new_keys_which_the_server_takes_as_a_replacement(call, trial, tmp_path):
+    assert call("join", "s", *JOIN, *CA)[0] == 0
+    assert call("add", "t", "s/enrolment.toml")[0] == 0
+    old = (tmp_path / "s" / "enrolment.toml").read_text()
+    refused(call("join", "s", "--new-keys", "--client", "site-9"), "--new-keys")
+    assert call("join", "s", "--new-keys")[0] == 0
+    assert (tmp_path / "s" / "enrolment.toml").read_text() != old
+    refused(call("add", "t", "s/enrolment.toml"), "another key")
+    assert call("add", "t", "s/enrolment.toml", "--replace")[0] == 0
+
+
 def test_join_with_wrong_arguments_creates_nothing(call, trial, tmp_path):
     refused(call("join", "s", *JOIN, "--ca", "none.crt"), "none.crt: no such file; expected the")
     refused(call("join", "s", *JOIN), "--ca")
     refused(call("join", "s", *JOIN[:4], "--server", "x", *CA), "address: expected host:port")
     refused(call("join", "s", *JOIN[:2], "--client", "../x", *JOIN[4:], *CA), "client: expected")
     refused(call("join", "s", "--federation", "é", *JOIN[2:], *CA), "federation: expected")
+    refused(call("join", "s", "--new-keys"), "no site.toml here")
     assert not (tmp_path / "s").exists()
     refused(call("join", "t", *JOIN, *CA), "t: is not empty; name a new folder")
 
@@ -63,7 +76,7 @@ def test_add_refuses_files_that_are_not_an_enrolment_for_this_federation(call, t
     call("join", "s", "--federation", "other", *JOIN[2:], *CA)
     refused(call("add", "t", "s/enrolment.toml"), "federation: expected t, got other")
     call("join", "s2", *JOIN, *CA)
-    refused(call("add", "s2", "s2/enrolment.toml"), "client: expected another site, got site-9")
+    refused(call("add", "s2", "s2/enrolment.toml"), "this is a site's folder")
     call("add", "t", "s2/enrolment.toml")
     text = (tmp_path / "s2" / "enrolment.toml").read_text()
     key = Enrolment.load(tmp_path / "s2" / "enrolment.toml").key
@@ -209,48 +222,11 @@ def test_a_roster_is_compared_at_the_server_and_pinned_at_the_site(call, tmp_pat
     refused(call("init", "x", "--privacy", "secure", "--in-features", "6"), "`classes`")
 
 
-HELP = {
-    "init": "Create a server, and sites to try it",
-    "join": "Create a site: configuration, keys",
-    "add": "Admit a site to the server, or a member to an edge",
-    "roster": "Show the roster of a federation with secure sums",
-    "repeat": "agree to another secure sum of a task",
-    "remove": "End a site's membership",
-    "server": "Run a server in the foreground until Ctrl-C",
-    "client": "Run a site in the foreground until Ctrl-C",
-    "up": "Start a server and its sites on this machine in the background",
-    "down": "Stop the server and the sites that run in a folder",
-    "task": "Run a task: collect uploads",
-    "recharge": "Say what another private sum of a task costs",
-    "close": "End the open task now, without the sites that are missing",
-    "simulate": "Run tasks over all sites",
-    "renew": "Renew the server's certificate",
-    "offer": "Print the server's request for a task as JSON",
-    "prepare": "Make a site's upload without a connection",
-    "status": "Show tasks, sites, bytes, accuracy",
-    "metrics": "Print the metrics of a server",
-    "check": "Check a task's rows before they are sent",
-    "doctor": "Examine a site: keys, data, disk, DNS, TLS, clock",
-    "accept": "Accept an upload that is in quarantine",
-    "reject": "Reject an upload that is in quarantine",
-    "release": "Put a classifier that was held back into service",
-    "rollback": "Put the classifier after an earlier task back into service",
-    "rekey": "Make new keys for a site whose keys were lost or stolen",
-    "influence": "Show the accuracy without each site",
-    "revise": "Replace the upload of a task by one of its present rows",
-    "forget": "Remove a site's uploads from the classifier",
-    "backup": "Copy the database, settings, roster and nodes to a folder",
-    "restore": "Replace the database by that of a backup",
-    "verify": "Check the whole database",
-    "forward": "Add up the new uploads of an edge's members",
-}
-
-
-@pytest.mark.parametrize("command", HELP)
+@pytest.mark.parametrize("command", [c for group in COMMANDS.values() for c in group])
 def test_the_help_of_every_command_says_what_it_does(command, call):
-    code, out, err = call(command, "--help")
+    code, out, err = call(command.__name__, "--help")
     assert (code, err) == (0, "")
-    assert HELP[command] in " ".join(out.split())
+    assert command.__doc__.splitlines()[0].rstrip(".") in " ".join(out.split())
 
 
 def test_the_help_of_the_group_lists_every_command(call):
@@ -259,8 +235,8 @@ def test_the_help_of_the_group_lists_every_command(call):
     code, out, err = call("--help")
     assert (code, err) == (0, "")
     names = {c.name or c.callback.__name__ for c in app.registered_commands}
-    assert names == set(HELP)
-    for name in HELP:
+    assert names == {c.__name__ for group in COMMANDS.values() for c in group}
+    for name in names:
         assert re.search(rf"^\W*{name} ", out, re.M)
     assert call()[0] == 2
 

@@ -1,4 +1,4 @@
-"""``fedran federation influence`` and ``release``."""
+"""``fedran federation influence``, ``rollback --release`` and ``accept --reject``."""
 
 import numpy as np
 import pytest
@@ -49,10 +49,10 @@ def test_influence_needs_validation_rows(server, cli):
 
 def test_release_puts_the_held_head_into_service(server, cli):
     held = (server / "state" / "held.fedran").read_bytes()
-    code, out, _ = cli("federation", "release", str(server))
+    code, out, _ = cli("federation", "rollback", str(server), "--release")
     assert (code, "is in service" in out) == (0, True)
     assert (server / "state" / "head.fedran").read_bytes() == held
-    code, out, err = cli("federation", "release", str(server))
+    code, out, err = cli("federation", "rollback", str(server), "--release")
     assert (code, "expected a head that is held back, got none" in err) == (2, True)
 
 
@@ -62,7 +62,10 @@ def test_reject_ends_a_quarantine(server, cli):
     store = store_of(sites, server / "state")
     assert not send(store, sites, "site-3", "july", rows(3, (0, 1)), times=50)
     store.close()
-    code, out, _ = cli("federation", "reject", str(server), "site-3", "july", "--reason", "no")
-    assert (code, out) == (0, "site-3, july: rejected; a running server tells the site\n")
-    code, _, err = cli("federation", "reject", str(server), "site-3", "july")
+    who = str(server), "site-3", "july"
+    code, _, err = cli("federation", "accept", *who, "--reason", "no")
+    assert (code, "--reject" in err) == (2, True)
+    code, out, _ = cli("federation", "accept", *who, "--reject", "--reason", "no")
+    assert (code, "site-3, july: rejected" in out) == (0, True)
+    code, _, err = cli("federation", "accept", *who, "--reject")
     assert (code, "expected an upload in quarantine" in err) == (2, True)

@@ -65,7 +65,7 @@ def test_wrong_shares_are_followed_by_the_same_sum_for_nothing(
     assert len(wrong_shares) == 2
     assert wrong_shares[0] == wrong_shares[1], "the same sites, rows and noise"
     assert charges(federation) == [("may", 1, federation.names)]
-    assert cohorts(federation) == [(("cohort-2", "may.sum-2"), federation.names)]
+    assert cohorts(federation) == [(("cohort-2", "may"), federation.names)]
     (noted,) = federation.files("site-1").sent()["may"]
     assert (noted.attempt, noted.members) == (2, tuple(federation.names)), "its own record"
     federation.write_settings(epsilon=EPSILON)
@@ -96,7 +96,7 @@ def test_a_charged_sum_is_finished_after(tmp_path, monkeypatch, fault):
     if fault == "other task":
         run(federation, "june", first)
     run(federation, names=None if fault == "roster" else first)
-    assert (("cohort-2", "may.sum-2"), first) in cohorts(federation), "without the new sites"
+    assert (("cohort-2", "may"), first) in cohorts(federation), "without the new sites"
     assert [t for t, _, members in charges(federation) if members == first] == (
         ["may", "june"] if fault == "other task" else ["may"]
     )
@@ -147,7 +147,7 @@ def test_a_repetition_in_which_a_member_is_late_is_attempted_again(
     assert run(federation, nodes=nodes) == "complete"
     assert "repeats a sum, and site-4 did not answer stage mask" in caplog.text
     assert wrong_shares[0] == wrong_shares[1]
-    assert cohorts(federation) == [(("cohort-3", "may.sum-3"), federation.names)]
+    assert cohorts(federation) == [(("cohort-3", "may"), federation.names)]
 
 
 def test_a_site_that_dropped_out_before_the_charge_is_not_asked_for_its_vector_again(
@@ -159,7 +159,7 @@ def test_a_site_that_dropped_out_before_the_charge_is_not_asked_for_its_vector_a
     nodes[3] = federation.node("site-4", deaf(Stage.MASK))
     assert run(federation, nodes=nodes) == "quorum"
     assert wrong_shares[0] == wrong_shares[1]
-    assert cohorts(federation) == [(("cohort-2", "may.sum-2"), federation.names[:3])]
+    assert cohorts(federation) == [(("cohort-2", "may"), federation.names[:3])]
     assert federation.files("site-4").state("may").stage is Stage.MASK
 
 
@@ -225,7 +225,7 @@ def test_one_site_cannot_end_a_sum_that_the_others_can_reveal(tmp_path, monkeypa
     federation = made(tmp_path, monkeypatch, n=5, tasks=("may",))
     nodes = {i: federation.node(name) for i, name in enumerate(federation.names)}
     run(federation, nodes={**nodes, 0: federation.node("site-1", says_it_is_ahead)})
-    assert cohorts(federation) == [(("cohort-1", "may.sum-1"), federation.names)]
+    assert cohorts(federation) == [(("cohort-1", "may"), federation.names)]
 
 
 def test_a_charged_sum_of_fewer_sites_than_are_needed_now_says_so(tmp_path, monkeypatch, caplog):

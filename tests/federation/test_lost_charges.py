@@ -43,7 +43,7 @@ def test_a_sum_that_was_revealed_before_its_charge_was_lost_is_stored_with_a_cha
         assert charges(federation) == []
     assert run(federation, names=["site-1"], total_epsilon=EPSILON - 1) == "complete"
     assert charges(federation) == [("may", 1, federation.names)]
-    assert cohorts(federation) == [(("cohort-1", "may.sum-1"), federation.names)]
+    assert cohorts(federation) == [(("cohort-1", "may"), federation.names)]
 
 
 def test_a_number_in_the_ledger_or_the_store_is_not_used_again(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Federations of mixtures: sites, server and edges."""
+"""Federations of mixtures: sites and server."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -11,21 +11,17 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.core.errors import Refused
 from fedran.core.exact_sum import ExactSum
-from fedran.federation.edge.edge import Edge
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.cohorts import task_before
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
-from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.settings import SiteSettings
 from helpers.made_federation import PHI, SETTINGS, D, M, Sites, same_state, upload
 from helpers.made_site import OFFER, rows, site_of, summary_of
 
 MIXTURES = replace(SETTINGS, message="mixture", snapshot_every=3)
 INPUT = PHI.input_fingerprint
-EDGE = SiteSettings("trial", "edge", folder="data")
 
 
 def mixture(seed, classes=(0, 1), n=20):
@@ -36,7 +32,7 @@ def mixture(seed, classes=(0, 1), n=20):
 
 @pytest.fixture(scope="module")
 def sites():
-    return Sites("site-1", "site-2", "edge")
+    return Sites("site-1", "site-2")
 
 
 def envelope(sites, client, task="may", data=None):
@@ -142,29 +138,6 @@ def test_nobody_waits_for_a_slow_lift(sites, tmp_path, monkeypatch):
     store.close()
 
 
-def test_an_edge_puts_the_mixtures_of_its_members_side_by_side(sites, tmp_path):
-    outbox = Outbox(tmp_path / "outbox")
-    members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
-    edge = Edge(tmp_path / "edge", EDGE, sites.keys["edge"], members, outbox)
-    blobs = [envelope(sites, m) for m in ("site-1", "site-2")]
-    assert [edge.receive(b).outcome for b in blobs] == ["accepted"] * 2
-    late = edge.receive(sites.envelope("site-1", "june", upload(0)))
-    assert "expected a mixture, as the other members sent" in late.reason
-    with pytest.raises(ValueError, match="larger group_size"):
-        edge.forward("may", 1000)
-    made = edge.forward("may")
-    both = fedran.decode(made.upload, fedran.Mixture)
-    for part, blob in zip(both.parts, blobs, strict=True):
-        (own,) = summary_of(blob).parts
-        np.testing.assert_allclose(part.means, own.means, rtol=1e-6)  # rounded once, not twice
-        assert np.array_equal(part.counts, own.counts)
-    store = Store(tmp_path / "server", MIXTURES, sites.roster)
-    assert store.receive(made.to_bytes()).outcome == "accepted"
-    assert store.aggregator.accounts.n_rows == 40
-    store.close()
-    edge.close()
-
-
 def test_a_budget_that_no_mixture_meets_is_refused_also_for_a_class_of_several_blocks(
     tmp_path, monkeypatch
 ):
@@ -189,58 +162,7 @@ def test_a_site_cannot_say_that_it_is_several_sites(kind, sites, tmp_path):
     lie = sites.envelope("site-1", "may", forged_parts(make(0), 2), fingerprint=said.hash)
     store = Store(tmp_path / "server", replace(SETTINGS, message=kind), sites.roster)
     assert "parts: expected 1" in store.receive(lie).reason
-    members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
-    outbox = Outbox(tmp_path / "outbox")
-    edge = Edge(tmp_path / "edge", EDGE, sites.keys["edge"], members, outbox)
-    assert "parts: expected 1" in edge.receive(lie).reason
-    for m in ("site-1", "site-2"):
-        honest = sites.envelope(m, "may", make(len(m)), fingerprint=said.hash)
-        assert edge.receive(honest).outcome == "accepted"
-    made = edge.forward("may")
-    listed = {"members": made.statement.members, "fingerprint": said.hash}
-    lie = sites.envelope("edge", "may.sum-1", forged_parts(made.upload, 3), **listed)
-    assert "parts: expected 2" in store.receive(lie).reason
-    assert store.receive(made.to_bytes()).outcome == "accepted"
     store.close()
-    edge.close()
-
-
-def test_an_edge_that_knows_the_offer_takes_only_the_kind_in_it(sites, tmp_path):
-    offer = replace(OFFER, message="mixture")
-    members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
-    outbox = Outbox(tmp_path / "outbox")
-    edge = Edge(tmp_path / "edge", EDGE, sites.keys["edge"], members, outbox, offer)
-    # A summary that claims the fingerprint of mixtures would otherwise set the kind for all.
-    wrong = replace(fedran.decode(upload(0)), fingerprint=INPUT, digest=None)
-    receipt = edge.receive(envelope(sites, "site-1", data=fedran.encode(wrong)))
-    assert "expected a mixture, got a summary" in receipt.reason
-    assert edge.receive(envelope(sites, "site-2")).outcome == "accepted"
-    edge.close()
-
-
-@pytest.mark.parametrize("kind", ["summary", "mixture"])
-def test_an_edge_does_not_send_a_sum_that_no_server_accepts(kind, sites, tmp_path):
-    """One member states as many rows as a message may have, so that no sum with it is valid."""
-    large = fedran.decode(upload(0) if kind == "summary" else mixture(0))
-    said = PHI.fingerprint if kind == "summary" else INPUT
-    if kind == "summary":
-        large = replace(large, accounts=replace(large.accounts, n_rows=2**40), digest=None)
-    else:
-        (part,) = large.parts
-        counts = np.full(len(part.counts), 2**40 // len(part.counts))
-        large = replace(large, parts=(replace(part, counts=counts),), digest=None)
-    honest = upload(1) if kind == "summary" else mixture(1)
-    members = Roster({m: sites.keys[m].public for m in ("site-1", "site-2")})
-    outbox = Outbox(tmp_path / "outbox")
-    edge = Edge(tmp_path / "edge", EDGE, sites.keys["edge"], members, outbox)
-    for m, data in (("site-1", fedran.encode(large)), ("site-2", honest)):
-        blob = sites.envelope(m, "may", data, fingerprint=said.hash)
-        assert edge.receive(blob).outcome == "accepted"
-    with pytest.raises(Refused, match=r"n_rows|counts"):
-        edge.forward("may")
-    assert not outbox.pending()
-    assert edge.forward("may", without=["site-1"]).statement.members == (("site-2", "may"),)
-    edge.close()
 
 
 def test_a_server_of_mixtures_that_changes_to_secure_sums_begins_without_directions(tmp_path):

@@ -17,7 +17,6 @@ pytest.importorskip("flwr")
 
 import fedran
 from fedran.federation.ops.flower import server_executor
-from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.attempt import Stage, unpack_parts
 from fedran.federation.secure.contribution import sum_to_summary
@@ -157,7 +156,7 @@ def check_sums(fed, vectors):
     settings, tasks = fed.server.settings(), []
     with closing(Store.open(fed.server.folder, settings)) as store:
         for upload in store.database.uploads():
-            tasks.append(base_task(upload.task))
+            tasks.append(upload.task)
             assert [site for site, _ in upload.members] == list(SITES)
             plain = [vectors[tasks[-1], site] for site in SITES]
             content = make_content(store, tasks[-1], "", 1)

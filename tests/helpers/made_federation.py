@@ -1,14 +1,14 @@
 """A small federation in memory: settings, sites with keys, uploads of random rows."""
 
+import hashlib
 from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 
 import fedran
-from fedran.core.summary import combine
-from fedran.federation.protocol.identity import SUM, Proof, SiteKey
-from fedran.federation.protocol.messages import seal
+from fedran.federation.protocol.identity import SiteKey, Statement
+from fedran.federation.protocol.messages import Envelope, seal
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
@@ -18,42 +18,38 @@ PHI = fedran.RandomFeatures(D, M, "relu", seed=0, source="test")
 SETTINGS = ServerSettings("trial", D, M, "relu", source="test")
 
 
-def upload(seed, classes=(0, 1), scale=1.0, phi=PHI, n=20, sites=1):
-    """An encoded summary; of several sites with the same rows where ``sites`` is not 1."""
+def upload(seed, classes=(0, 1), scale=1.0, phi=PHI, n=20):
+    """An encoded summary."""
     rng = np.random.default_rng(seed)
     Z = scale * rng.random((n, D))
     y = rng.choice(classes, n)
     y[: len(classes)] = classes
-    summary = fedran.summarize(phi(Z), y, rank=8, fingerprint=phi.fingerprint)
-    return fedran.encode(combine([summary] * sites, 8) if sites > 1 else summary)
+    return fedran.encode(fedran.summarize(phi(Z), y, rank=8, fingerprint=phi.fingerprint))
 
 
 class Sites:
-    """Sites with their keys, and the server's roster: "edge" and "inner" may sum all others'."""
+    """Sites with their keys, and the server's key and roster."""
 
     def __init__(self, *names):
         self.keys = {name: SiteKey.generate() for name in names}
-        edges = {e: tuple(n for n in names if n != e) for e in ("edge", "inner") if e in names}
-        self.roster = Roster({name: key.public for name, key in self.keys.items()}, edges)
+        self.server = SiteKey.generate()
+        clients = {name: key.public for name, key in self.keys.items()}
+        self.roster = Roster(clients, server_key=self.server.public)
 
-    def envelope(self, client, task, data=None, *, key=None, members=(), **changes):
-        """A signed upload; ``members`` are those of a sum, for whom an upload each is signed."""
+    def envelope(self, client, task, data=None, *, key=None, **changes):
+        """A signed upload."""
         said = {"federation": "trial", "fingerprint": PHI.fingerprint.hash, **changes}
-        if data is None:
-            sites = sum(SUM not in name for _, name in members) or 1
-            data = upload(sum(map(ord, client + task)), sites=sites)
-        said["proofs"] = tuple(
-            self.proof(*member, fingerprint=said["fingerprint"]) for member in members
-        )
+        data = upload(sum(map(ord, client + task))) if data is None else data
         signer = self.keys[client] if key is None else key
         return seal(data, signer, client=client, task=task, **said).to_bytes()
 
-    def proof(self, client, task, key=None, fingerprint=PHI.fingerprint.hash):
-        """What a site signs about an upload of its own."""
-        signer = key or self.keys.get(client) or SiteKey.generate()
-        said = {"federation": "trial", "fingerprint": fingerprint}
-        envelope = seal(f"rows of {client}".encode(), signer, client=client, task=task, **said)
-        return Proof(envelope.statement, envelope.signature)
+    def secure_sum(self, number, task, members, data=None, key=None):
+        """A secure sum over these sites, signed by the server."""
+        cohort, features = f"cohort-{number}", PHI.fingerprint.hash
+        data = upload(sum(map(ord, cohort + task))) if data is None else data
+        digest, listed = hashlib.sha256(data).hexdigest(), tuple((m, task) for m in members)
+        said = Statement("trial", cohort, task, features, digest, listed)
+        return Envelope(said, (key or self.server).sign(said), data).to_bytes()
 
     def store(self, folder, snapshot_every=3, **changes):
         settings = replace(SETTINGS, snapshot_every=snapshot_every, **changes)

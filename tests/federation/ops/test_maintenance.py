@@ -32,7 +32,7 @@ from fedran.federation.server.store import Store
 from fedran.federation.status.reader import Reader
 from helpers.made_federation import Sites, same_state, upload
 
-SITES = ("site-1", "site-2", "site-3", "edge")
+SITES = ("site-1", "site-2", "site-3")
 TASKS = ("may", "june", "july")
 
 
@@ -171,49 +171,6 @@ def test_a_quarantined_upload_can_be_forgotten(sites, envelopes, paths):
     assert receive(paths, [envelopes["site-1", "may"], loud])[1] == Code.QUARANTINED
     forget(paths, "site-2", "may")
     assert receive(paths, [loud]) == [Code.FORGOTTEN]
-
-
-def test_forgetting_a_member_removes_the_sum_and_asks_for_another(sites, paths):
-    both = (("site-1", "may"), ("site-2", "may"))
-    receive(paths, [sites.envelope("edge", "may.sum-1", members=both)])
-    found, _ = forget(paths, "site-2", "may")
-    keys = {(t.client, t.task): t.digest for t in found.tombstones}
-    assert keys == {("site-2", "may"): ""}
-    assert [(s.client, s.task) for s in found.sums] == [("edge", "may.sum-1")]
-    assert json.loads(found.record)["record"]["sums"][0]["digest"] == found.sums[0].digest
-    same = sites.envelope("edge", "may.sum-1", members=both)
-    again = sites.envelope("edge", "may.sum-1", members=both[:1], revision=1)
-    assert receive(paths, [same, again]) == [Code.REVISE, Code.ACCEPTED]
-
-
-def test_a_sum_with_a_forgotten_member_is_deleted_from_quarantine_and_from_restored_backups(
-    sites, paths, tmp_path
-):
-    both = (("site-1", "may"), ("site-2", "may"))
-    receive(paths, [sites.envelope("site-1", "june")])
-    loud = sites.envelope("edge", "may.sum-2", upload(2, scale=30.0), members=(("site-3", "may"),))
-    receive(paths, [sites.envelope("edge", "may.sum-1", members=both)])
-    assert receive(paths, [loud]) == [Code.QUARANTINED]
-    back_up(paths, tmp_path / "backup")
-    for again in (False, True):
-        if again:
-            restore(paths, tmp_path / "backup")
-        else:
-            forget(paths, "site-2", "may")
-            forget(paths, "site-3", "may")
-        with opened(paths) as store:
-            assert [u.key for u in store.database.uploads()] == [("site-1", "june")]
-            assert store.database.quarantine() == {}
-            (left,) = store.database.sql.execute("SELECT count(*) FROM envelopes").fetchone()
-            assert left == 1
-
-
-def test_an_edge_that_was_forgotten_cannot_send_another_sum_for_the_task(sites, paths):
-    receive(paths, [sites.envelope("edge", "may.sum-1", members=(("site-1", "may"),))])
-    forget(paths, "edge", "may")
-    late = sites.envelope("edge", "may.sum-2", members=(("site-2", "may"),))
-    june = sites.envelope("edge", "june.sum-1", members=(("site-2", "june"),))
-    assert receive(paths, [late, june]) == [Code.FORGOTTEN, Code.ACCEPTED]
 
 
 def test_a_record_that_was_altered_is_refused(envelopes, paths, tmp_path):

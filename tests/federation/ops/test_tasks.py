@@ -200,15 +200,6 @@ def test_a_run_that_never_ends_is_an_error(place, answering, monkeypatch):
         run_task(place, "may", say=lambda _: None)
 
 
-def test_bytes_of_forwarded_sums_count_for_their_task(place, answering):
-    answering("finished:completed")
-    ended(place, "complete")
-    add_row(book(place), "edge", "may.sum-1", bytes=5_000_000)
-    said = []
-    run_task(place, "may", say=said.append)
-    assert "uploads 4.77 MiB" in said[-1]
-
-
 def test_settings_that_would_fail_in_every_run_are_checked_before_the_first(place, answering):
     link = answering()
     settings = place.settings_file.read_text()

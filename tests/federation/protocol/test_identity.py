@@ -13,12 +13,9 @@ from hypothesis import strategies as st
 
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import (
-    SUM,
     SiteKey,
     Statement,
-    base_task,
     check_public,
-    check_task,
     verify,
 )
 
@@ -58,36 +55,6 @@ def test_moving_a_letter_between_fields_changes_the_signed_text():
 def test_an_id_with_special_characters_is_refused(bad):
     with pytest.raises(ValueError, match="expected text of 1 to 64"):
         replace(SAID, client=bad)
-
-
-@pytest.mark.parametrize("task", ["may", "may.2", "may.sum", "may-sum-1", "sum-1", "m" * 64])
-def test_the_base_task_of_a_sum_is_the_task(task):
-    assert check_task(task) == task
-    assert base_task(task) == task
-    for n in (1, 2, 10):
-        assert base_task(f"{task}{SUM}{n}") == task
-
-
-@given(st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True), st.integers(1, 10**6))
-def test_a_task_cannot_have_the_name_of_a_sum(task, n):
-    if SUM in task:
-        with pytest.raises(Refused, match="which marks forwarded sums"):
-            check_task(task)
-    else:
-        assert base_task(f"{check_task(task)}{SUM}{n}") == base_task(task) == task
-
-
-@pytest.mark.parametrize("bad", ["may.sum-1", "may.sum-", ".sum-1", "a.sum-1.sum-2"])
-def test_the_name_of_a_sum_is_no_task(bad):
-    with pytest.raises(Refused, match="marks forwarded sums"):
-        check_task(bad)
-    assert SUM not in base_task(bad)
-
-
-@pytest.mark.parametrize("bad", ["", "a b", "../x", "x" * 65, "a\n", 3, None, b"may"])
-def test_the_name_of_a_task_is_a_valid_id(bad):
-    with pytest.raises(Refused, match="task: expected text of 1 to 64"):
-        check_task(bad)
 
 
 def test_a_statement_lists_each_member_once():

@@ -17,7 +17,7 @@ from fedran.federation.protocol.receipts import (
 
 @pytest.mark.parametrize("code", Code)
 def test_a_receipt_of_every_code_is_read_as_it_was_written(code):
-    receipt = Receipt(code, "site-1", "may", "d", "a reason", ("ward-1",))
+    receipt = Receipt(code, "site-1", "may", "d", "a reason")
     fields = json.loads(json.dumps(receipt.fields()))
     assert fields["code"] == code.value
     assert read_receipts([fields]) == [receipt]
@@ -28,7 +28,7 @@ def test_the_outcome_follows_from_the_code(code):
     receipt = Receipt(code, "site-1", "may", "d")
     assert receipt.outcome == (code.value if code in SETTLED else "refused")
     assert receipt.settled == (receipt.outcome != "refused")
-    last = (Code.CONFLICT, Code.REJECTED, Code.FORGOTTEN, Code.REVISE)
+    last = (Code.CONFLICT, Code.REJECTED, Code.FORGOTTEN)
     assert receipt.final == (receipt.settled or code in last)
 
 

@@ -1,7 +1,6 @@
 """After a restored backup, sites send again what the server lost, and nothing else."""
 
 import shutil
-from dataclasses import replace
 
 import pytest
 
@@ -73,27 +72,6 @@ def test_a_forgotten_upload_is_not_asked_for_again(server, nodes):
     assert nodes[12].outbox.pending() == []
     assert served(server.folder)["nodes"] == ["11", "12", "13"]
     assert ("site-2", "may") not in server.store.aggregator.absorbed
-
-
-def test_an_edge_is_asked_again_until_it_has_sent_its_sum_without_a_forgotten_member(
-    server, sites, nodes
-):
-    both = (("site-2", "may"), ("site-3", "may"))
-    edge = {11: KeepingSite("site-1", nodes[11].outbox.folder.parent / "edge")}
-    server("may", {})
-    server.store.roster = replace(sites.roster, edges={"site-1": ("site-2", "site-3")})
-    edge[11].outbox.put(open_envelope(sites.envelope("site-1", "may.sum-1", members=both)))
-    server("", edge)
-    assert served(server.folder)["nodes"] == ["11"]
-    server.store.forget("site-3", "may", "me", SiteKey.generate())
-    server("", edge)
-    assert edge[11].outbox.receipt("may.sum-1").without == ("site-3",)
-    assert served(server.folder)["nodes"] == []
-    again = sites.envelope("site-1", "may.sum-1", members=both[:1], revision=1)
-    edge[11].outbox.replace(open_envelope(again), "")
-    server("", edge)
-    assert served(server.folder)["nodes"] == ["11"]
-    assert server.store.database.uploads()[0].members == both[:1]
 
 
 def test_a_site_can_only_ask_about_its_own_uploads(server, nodes):

@@ -21,10 +21,9 @@ TESTS = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def blobs():
-    sites = Sites("site-1", "edge")
-    members = (("site-1", "june"),)
-    sums = sites.envelope("edge", "june.sum-1", members=members)
-    return [*(sites.envelope("site-1", f"task-{n}") for n in range(3)), sums]
+    sites = Sites("site-1")
+    uploads = (sites.envelope("site-1", f"task-{n}") for n in range(3))
+    return [*uploads, sites.secure_sum(1, "june", ["site-1"])]
 
 
 def names(database):
@@ -51,13 +50,13 @@ def test_uploads_are_read_in_order_of_acceptance(database, blobs, tmp_path):
         assert list(found.envelopes()) == blobs
         assert found.count() == 4
         assert [u.number for u in found.uploads()] == [1, 2, 3, 4]
-        assert [u.task for u in found.uploads()] == ["task-0", "task-1", "task-2", "june.sum-1"]
+        assert [u.task for u in found.uploads()] == ["task-0", "task-1", "task-2", "june"]
     first, *_, last = again.uploads()
     message = fedran.decode(open_envelope(blobs[0]).upload)
     assert first.digest == open_envelope(blobs[0]).statement.digest
     assert (first.rows, first.energy) == (20, message.accounts.energy)
     assert dict(first.classes) == dict(zip(message.classes, message.counts, strict=True))
-    assert (last.key, last.members) == (("edge", "june.sum-1"), (("site-1", "june"),))
+    assert (last.key, last.members) == (("cohort-1", "june"), (("site-1", "june"),))
     again.close()
 
 

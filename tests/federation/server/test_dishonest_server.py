@@ -193,7 +193,7 @@ def test_rows_that_changed_after_a_vector_was_sent_are_not_in_a_second_sum(four,
 
     def keep(store, opened, total):
         totals.append((opened.state.survivors, total.tolist()))
-        return Receipt(Code.INVALID, "cohort-1", "may.sum-1", "?", "lost")
+        return Receipt(Code.INVALID, "cohort-1", "may", "?", "lost")
 
     monkeypatch.setattr(secure_round, "receive_sum", keep)
     nodes = {10 + i: four.node(name) for i, name in enumerate(four.names)}

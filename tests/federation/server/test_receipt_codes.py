@@ -12,7 +12,7 @@ from helpers.made_federation import D, M, Sites, upload
 
 @pytest.fixture(scope="module")
 def sites():
-    return Sites("site-1", "site-2", "edge")
+    return Sites("site-1", "site-2")
 
 
 @pytest.fixture
@@ -32,7 +32,6 @@ CASES = {
     Code.CONFLICT: ("site-2", "may", {"data": upload(2)}),
     Code.WRONG_FEDERATION: ("site-1", "may", {"federation": "other"}),
     Code.BAD_SIGNATURE: ("site-1", "may", {"key": SiteKey.generate()}),
-    Code.FOREIGN_MEMBERS: ("site-1", "may.sum-1", {"members": (("site-2", "may"),)}),
     Code.UNKNOWN_TASK: ("site-1", "june", {}),
     Code.WRONG_FINGERPRINT: ("site-1", "may", {"fingerprint": OTHER.fingerprint.hash}),
     Code.TOO_MANY_CLASSES: ("site-1", "may", {"data": upload(1, classes=(2, 3))}),
@@ -55,8 +54,7 @@ def test_a_client_that_is_not_in_the_roster_is_refused_as_unknown(store):
 
 
 def test_rows_that_are_in_through_a_sum_are_a_conflict(sites, store):
-    members = (("site-1", "may"),)
-    assert store.receive(sites.envelope("edge", "may.sum-1", members=members)).settled
+    assert store.receive(sites.secure_sum(1, "may", ["site-1"])).settled
     assert store.receive(sites.envelope("site-1", "may")).code == Code.CONFLICT
 
 

@@ -19,7 +19,7 @@ from helpers.made_site import OFFER, rows, site_of
 
 @pytest.fixture(scope="module")
 def sites():
-    return Sites("site-1", "site-2", "site-3", "edge")
+    return Sites("site-1", "site-2", "site-3")
 
 
 def fill(store, sites, tasks=("may", "june")):
@@ -105,15 +105,6 @@ def test_a_revision_that_a_backup_does_not_contain_is_asked_for_again(sites, sto
     digest = "ab" * 32
     (receipt,) = not_here(store, "site-1", [("may", digest)])
     assert receipt.code == Code.LOST
-
-
-def test_an_edge_revises_its_sum(sites, store):
-    both = (("site-1", "may"), ("site-2", "may"))
-    assert store.receive(sites.envelope("edge", "may.sum-1", members=both)).settled
-    one = sites.envelope("edge", "may.sum-1", upload(4), members=both[:1], revision=1)
-    assert store.receive(one).code == Code.ACCEPTED
-    assert store.state.covered == {both[0]: ("edge", "may.sum-1")}
-    assert store.receive(sites.envelope("site-2", "may")).code == Code.ACCEPTED
 
 
 def test_a_site_revises_its_upload_after_its_rows_changed(tmp_path, sites):

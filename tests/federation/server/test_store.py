@@ -9,15 +9,16 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server import store as module
 from fedran.federation.server.schema import Upload
-from helpers.made_federation import PHI, SETTINGS, M, Sites, same_state, upload
+from helpers.made_federation import PHI, M, Sites, same_state, upload
 
 
 @pytest.fixture(scope="module")
 def sites():
-    return Sites("site-1", "site-2", "site-3", "edge")
+    return Sites("site-1", "site-2", "site-3")
 
 
 def outcomes(store, *blobs):
@@ -65,8 +66,6 @@ def test_a_refused_upload_leaves_no_trace(_, changes, words, sites, store):
 
 def test_an_envelope_cannot_be_replayed_elsewhere(sites, store, tmp_path):
     """The signature covers the task and the federation."""
-    from fedran.federation.protocol.messages import open_envelope
-
     first = open_envelope(sites.envelope("site-1", "may"))
     moved = replace(first, statement=replace(first.statement, task="june")).to_bytes()
     assert "signature" in store.receive(moved).reason
@@ -128,54 +127,42 @@ def test_an_upload_of_unusual_energy_waits_in_quarantine_for_a_person(sites, sto
     again.close()
 
 
-def test_no_member_counts_twice_directly_and_in_sums(sites, store):
-    both = (("site-1", "may"), ("site-2", "may"))
-    assert store.receive(sites.envelope("edge", "may.sum-1", members=both)).outcome == "accepted"
-    direct = store.receive(sites.envelope("site-1", "may"))
-    assert (direct.outcome, "in a sum of edge" in direct.reason) == ("refused", True)
-    late = sites.envelope("edge", "may.sum-2", upload(9), members=(("site-3", "may"),))
-    assert store.receive(late).outcome == "accepted"
-    overlap = sites.envelope("edge", "may.sum-3", upload(8), members=(("site-3", "may"),))
-    assert "in a sum of edge" in store.receive(overlap).reason
-    store.receive(sites.envelope("site-1", "june"))
-    overlap = sites.envelope("edge", "june.sum-1", upload(7), members=(("site-1", "june"),))
-    assert "directly" in store.receive(overlap).reason
+def test_no_rows_count_twice_directly_and_in_secure_sums(sites, store):
+    store.receive(sites.envelope("site-3", "may"))
+    both = ["site-1", "site-2"]
+    assert store.receive(sites.secure_sum(1, "may", both)).outcome == "accepted"
+    assert "in a sum of cohort-1" in store.receive(sites.envelope("site-1", "may")).reason
+    assert "in a sum of cohort-1" in store.receive(sites.secure_sum(2, "may", both[:1])).reason
+    assert "directly" in store.receive(sites.secure_sum(3, "may", ["site-3"])).reason
+    assert store.receive(sites.secure_sum(1, "june", both)).outcome == "accepted"
 
 
-@pytest.mark.parametrize("own", [(), (("site-1", "may"),)], ids=["alone", "beside its own"])
-def test_a_site_cannot_send_a_sum_for_sites_that_are_not_its_members(own, sites, store):
-    before = store.database.count()
-    claim = sites.envelope("site-1", "may.sum-1", members=(*own, ("site-2", "may")))
-    receipt = store.receive(claim)
-    assert receipt.outcome == "refused"
-    foreign = sorted({client for client, _ in (*own, ("site-2", "may"))})
-    assert f"members that the roster lists for site-1, got {foreign}" in receipt.reason
-    assert (store.database.count(), store.state.covered) == (before, {})
+def test_only_the_server_can_sign_a_sum_of_other_sites(sites, store):
+    forged = sites.secure_sum(1, "may", ["site-2"], key=sites.keys["site-1"])
+    assert store.receive(forged).code == Code.BAD_SIGNATURE
+    honest = open_envelope(sites.envelope("site-1", "may"))
+    claim = replace(honest.statement, members=(("site-2", "may"),))
+    signed = replace(honest, statement=claim, signature=sites.keys["site-1"].sign(claim))
+    assert store.receive(signed.to_bytes()).code == Code.FOREIGN_MEMBERS
+    assert (store.database.count(), store.state.covered) == (0, {})
     assert store.receive(sites.envelope("site-2", "may")).outcome == "accepted"
-    assert store.receive(sites.envelope("site-1", "may")).outcome == "accepted"
 
 
-def test_an_edge_speaks_for_its_own_members_only(sites, tmp_path):
-    listed = replace(sites.roster, edges={"edge": ("site-1",), "site-3": ("site-2",)})
-    store = module.Store(tmp_path / "s", SETTINGS, listed)
-    both = (("site-1", "may"), ("site-2", "may"))
-    refused = store.receive(sites.envelope("edge", "may.sum-1", members=both))
-    assert "lists for edge, got ['site-2']" in refused.reason
-    for sender, member in (("edge", "site-1"), ("site-3", "site-2")):
-        blob = sites.envelope(sender, "may.sum-1", members=((member, "may"),))
-        assert store.receive(blob).outcome == "accepted"
-    store.close()
-
-
-def test_a_sum_is_for_a_task_that_was_opened(sites, store):
-    store.tasks = frozenset({"may"})
-    june, may = ({"members": (("site-1", task),)} for task in ("june", "may"))
-    assert "task that this server opened" in store.receive(sites.envelope("edge", "june")).reason
-    foreign = store.receive(sites.envelope("edge", "june.sum-1", **june))
-    assert (foreign.outcome, "task that this server opened" in foreign.reason) == ("refused", True)
-    for task, members in (("may.sum-1", june), ("may", may), ("may.sum-x", may), ("may.sum-1", {})):
-        assert store.receive(sites.envelope("edge", task, **members)).outcome == "refused"
-    assert store.receive(sites.envelope("edge", "may.sum-1", **may)).outcome == "accepted"
+def test_a_secure_sum_ends_when_a_member_is_forgotten(sites, store):
+    store.receive(sites.envelope("site-1", "june"))
+    kept = store.receive(sites.secure_sum(1, "june", ["site-2"]))
+    for number, sum_of in ((1, ["site-1", "site-2"]), (2, ["site-3"])):
+        store.receive(sites.secure_sum(number, "may", sum_of))
+    loud = sites.secure_sum(3, "july", ["site-3", "site-1"], upload(2, scale=30.0))
+    assert store.receive(loud).code == Code.QUARANTINED
+    found = store.forget("site-1", None, "me", SiteKey.generate())
+    assert [u.key for u in found.sums] == [("cohort-1", "may")]
+    assert {(t.client, t.task) for t in found.tombstones} == {("site-1", "may"), ("site-1", "june")}
+    assert {u.key for u in store.database.uploads()} == {("cohort-1", "june"), ("cohort-2", "may")}
+    assert kept.settled
+    again = store.receive(sites.secure_sum(4, "may", ["site-1", "site-2"]))
+    assert again.code == Code.FORGOTTEN
+    assert store.receive(sites.secure_sum(5, "may", ["site-2"])).code == Code.ACCEPTED
 
 
 def test_rows_that_are_all_zero_are_refused_and_do_not_affect_others(sites, store):

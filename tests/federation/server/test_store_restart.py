@@ -22,7 +22,7 @@ TESTS = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def sites():
-    return Sites("site-1", "site-2", "site-3", "edge")
+    return Sites("site-1", "site-2", "site-3")
 
 
 def test_a_restart_ends_in_the_same_state(sites, tmp_path):

@@ -147,7 +147,7 @@ def test_unscaled_columns_are_named_with_and_without_an_offer(make, caplog):
     site.prepare(OFFER)
     assert words in caplog.text
     text = " ".join(f.text for f in check_task(paths, "may", None))
-    assert "`fedran federation offer` at the server prints one" in text
+    assert "no offer of a server yet" in text
 
 
 def test_the_list_travels_with_the_offer_and_is_part_of_the_fingerprint():

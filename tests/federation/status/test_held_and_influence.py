@@ -22,7 +22,7 @@ HOSTILE = "<b>worse</b>"
 def recorded(tmp_path):
     found = RecordedFederation(tmp_path)
     held = {"at": time.time(), "task": "june", "digest": "d" * 64, "reason": f"{HOSTILE} [red]x"}
-    uploads = [["site-2", "june", 12.3], ["edge", "june.sum-1", 3.0]]
+    uploads = [["site-2", "june", 12.3], ["site-3", "june", 3.0]]
     found.database.set_fact("held", json.dumps({**held, "uploads": uploads}))
     line = {"client": "site-2", "task": "", "rows": 1234, "without": 0.974, "gain": 97.37}
     other = {**line, "client": "site-1", "without": 0.0, "gain": -0.04, "replayed": None}
@@ -38,9 +38,9 @@ def test_the_terminal_shows_both(recorded):
     out = console.file.getvalue()
     assert "The newest classifier is held back" in out
     assert f"{HOSTILE} [red]x" in out
-    for command in ("site-2 --task june", "edge --task june"):
+    for command in ("site-2 --task june", "site-3 --task june"):
         assert f"fedran federation forget {recorded.folder} {command}\n" in out
-    assert f"fedran federation release {recorded.folder}\n" in out
+    assert f"fedran federation rollback {recorded.folder} --release\n" in out
     words = " ".join(out.split())
     assert "sends them again with `fedran federation revise`. `forget` is final" in words
     assert "site-2 all 1,234 97.4 % +97.4 97.3 %" in words

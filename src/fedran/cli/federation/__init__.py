@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import typer
 
-from fedran.cli.federation import create, edge, run, site, store, watch
+from fedran.cli.federation import create, run, site, store, watch
 from fedran.core.errors import MissingExtra
 
 SUMMARY = "Create, run and watch a federation of sites on Flower."
@@ -19,7 +19,7 @@ COMMANDS = {
         create.remove,
         create.renew,
     ),
-    "At a site": (site.check, site.revise, site.doctor, site.rekey, site.repeat),
+    "At a site": (site.check, site.revise, site.doctor, site.repeat),
     "Run it": (
         run.server,
         run.client,
@@ -34,13 +34,10 @@ COMMANDS = {
         watch.status,
         watch.metrics,
         watch.accept,
-        watch.reject,
         watch.rollback,
-        watch.release,
         watch.influence,
     ),
     "Keep its data": (store.forget, store.backup, store.restore, store.verify),
-    "Edges": (edge.offer, edge.prepare, edge.forward),
 }
 """The commands in the groups of the help page."""
 

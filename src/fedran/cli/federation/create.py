@@ -172,11 +172,16 @@ def init(
 
 
 def join(
-    folder: NewFolder,
-    federation: Annotated[str, typer.Option(help="Id of the federation.")],
-    client: Annotated[str, typer.Option(help="Id of this site.")],
-    server: Annotated[str, typer.Option(help="Address of the server, as host:port.")],
-    ca: Annotated[Path, typer.Option(help="The server's ca.crt, from a source you trust.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="A new folder, or with --new-keys a site's.", show_default=False),
+    ],
+    federation: Annotated[str | None, typer.Option(help="Id of the federation.")] = None,
+    client: Annotated[str | None, typer.Option(help="Id of this site.")] = None,
+    server: Annotated[str | None, typer.Option(help="Address of the server, as host:port.")] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="The server's ca.crt, from a source you trust.")
+    ] = None,
     privacy: Annotated[
         Privacy,
         typer.Option(
@@ -187,11 +192,33 @@ def join(
     label: Annotated[
         str, typer.Option(metavar="COLUMN", help="The column of labels in the site's tables.")
     ] = LABEL,
+    new_keys: Annotated[
+        bool,
+        typer.Option(
+            "--new-keys",
+            help="Make new keys for a site whose keys were lost or stolen. It must "
+            "not run, and needs no other option.",
+        ),
+    ] = False,
 ) -> None:
-    """Create a site: configuration, keys, and an enrolment file for the server's owner."""
-    from fedran.federation.ops.enrolment import ENROLMENT_FILE
+    """Create a site: configuration, keys, and an enrolment file for the server's owner.
+
+    --federation, --client, --server and --ca are needed, except with --new-keys.
+    """
+    from fedran.federation.ops.enrolment import ENROLMENT_FILE, make_new_keys
     from fedran.federation.ops.scaffold import make_site
 
+    given = {"--federation": federation, "--client": client, "--server": server, "--ca": ca}
+    if new_keys:
+        if any(given.values()):
+            raise typer.BadParameter("--new-keys is for a site that exists, and takes no other")
+        make_new_keys(find_site(folder))
+        typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner, who runs:")
+        typer.echo("  fedran federation add SERVER enrolment.toml --replace")
+        return
+    if federation is None or client is None or server is None or ca is None:
+        missing = ", ".join(name for name, value in given.items() if value is None)
+        raise typer.BadParameter(f"a new site also needs {missing}")
     make_site(
         folder,
         federation=federation,
@@ -210,35 +237,19 @@ def join(
 
 
 def add(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder of the server, or of an edge.", show_default=False)
-    ],
+    folder: ServerFolder,
     enrolment: Annotated[
         Path, typer.Argument(help="enrolment.toml of the site.", show_default=False)
     ],
     replace_keys: Annotated[
         bool, typer.Option("--replace", help="Replace the keys of a known site.")
     ] = False,
-    edge: Annotated[
-        str | None,
-        typer.Option(help="At the server: the edge of which the site is a member."),
-    ] = None,
 ) -> None:
-    """Admit a site to the server, or a member to an edge. No restart is needed."""
-    from fedran.federation.edge.folder import add_member
-    from fedran.federation.ops.enrolment import Enrolment, add_edge_member, add_site
+    """Admit a site to the server. No restart is needed."""
+    from fedran.federation.ops.enrolment import Enrolment, add_site
     from fedran.federation.ops.sums import show_roster
 
     site = Enrolment.load(enrolment)
-    if (folder / "site.toml").is_file():
-        place = find_site(folder)
-        add_member(place, site.federation, site.client, site.key, replace_key=replace_keys)
-        typer.echo(f"{site.client} is in members.toml; copy its uploads to {folder / 'inbox'}")
-        return
-    if edge is not None:
-        add_edge_member(find_server(folder), site, edge, replace_key=replace_keys)
-        typer.echo(f"{site.client} is a member of {edge}, which may forward its uploads")
-        return
     paths = find_server(folder)
     add_site(paths, site, replace_keys=replace_keys)
     typer.echo(f"{site.client} is in the roster; its node may connect within a minute")

@@ -44,18 +44,6 @@ def repeat(
         typer.echo("whoever sees both sums the numbers of the sites that are in one of them only")
 
 
-def rekey(folder: SiteFolder) -> None:
-    """Make new keys for a site whose keys were lost or stolen.
-
-    The site must not run. The server's owner then runs `add --replace`.
-    """
-    from fedran.federation.ops.enrolment import ENROLMENT_FILE, make_new_keys
-
-    make_new_keys(find_site(folder))
-    typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner, who runs:")
-    typer.echo("  fedran federation add SERVER enrolment.toml --replace")
-
-
 def check(
     folder: SiteFolder,
     task: Task,

@@ -31,12 +31,12 @@ def forget(
     """
     from fedran.federation.ops.decisions import forget as run
     from fedran.federation.ops.decisions import preview_forget
-    from fedran.federation.protocol.identity import base_task, is_cohort
+    from fedran.federation.protocol.identity import is_cohort
     from fedran.federation.server.head import HEAD
 
     paths = find_server(folder)
     (meant, ended), least = preview_forget(paths, client, task), paths.settings().min_sites
-    tasks = shortened(list(dict.fromkeys(base_task(t.task) for t in meant.tombstones)), 12)
+    tasks = shortened(list(dict.fromkeys(t.task for t in meant.tombstones)), 12)
     again = "" if is_cohort(client) else ", and it cannot send them again"
     typer.echo(f"the rows of {client} in {tasks} leave the classifier{again}")
     if ended:
@@ -54,8 +54,7 @@ def forget(
     for gone in found.tombstones:
         typer.echo(f"removed: {gone.client}, {gone.task} {gone.digest[:12]}".rstrip())
     for total in found.sums:
-        asked = "" if is_cohort(total.client) else "; the edge is asked for the sum without it"
-        typer.echo(f"removed: {total.task} of {total.client}, which contained it{asked}")
+        typer.echo(f"removed: {total.task} of {total.client}, which contained it")
     were = "classifier was" if len(found.heads) == 1 else "classifiers were"
     typer.echo(f"{len(found.heads)} earlier {were} made with them; record: {record}")
     if (paths.state / HEAD).is_file():

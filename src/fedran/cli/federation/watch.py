@@ -78,43 +78,58 @@ def metrics(
         out.chmod(0o644)  # the collector runs as another user
 
 
-def accept(folder: ServerFolder, client: Client, task: Task) -> None:
-    """Accept an upload that is in quarantine because it is unusual."""
-    from fedran.federation.ops.decisions import accept_upload
-
-    receipt = accept_upload(find_server(folder), client, task)
-    typer.echo(f"{client}, {task}: {receipt.outcome}; a running server will send a new classifier")
-
-
-def reject(
+def accept(
     folder: ServerFolder,
     client: Client,
     task: Task,
-    reason: Annotated[str, typer.Option(help="A sentence for the site.")] = "",
+    reject: Annotated[
+        bool, typer.Option("--reject", help="Reject it. The site may correct its rows.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="With --reject: a sentence for the site.")] = "",
 ) -> None:
-    """Reject an upload that is in quarantine. The site may correct its rows and send another."""
-    from fedran.federation.ops.decisions import reject_upload
+    """Accept an upload that is in quarantine because it is unusual, or reject it."""
+    from fedran.federation.ops.decisions import accept_upload, reject_upload
 
-    reject_upload(find_server(folder), client, task, reason)
-    typer.echo(f"{client}, {task}: rejected; a running server tells the site")
+    paths = find_server(folder)
+    if reject:
+        reject_upload(paths, client, task, reason)
+        typer.echo(f"{client}, {task}: rejected; a running server tells the site")
+    elif reason:
+        raise ValueError("--reason tells a site why its upload is rejected: give --reject too")
+    else:
+        told = f"{accept_upload(paths, client, task).outcome}; a running server"
+        typer.echo(f"{client}, {task}: {told} will send a new classifier")
 
 
-def rollback(folder: ServerFolder, task: Task) -> None:
-    """Put the classifier after an earlier task back into service; `release` ends this."""
-    from fedran.federation.ops.decisions import roll_back
+def rollback(
+    folder: ServerFolder,
+    task: Annotated[
+        str | None,
+        typer.Argument(help="The task after which it was solved.", show_default=False),
+    ] = None,
+    release: Annotated[
+        bool,
+        typer.Option(
+            "--release", help="Put the newest classifier, which is held back, into service instead."
+        ),
+    ] = False,
+) -> None:
+    """Put the classifier after an earlier task back into service; --release ends this."""
+    from fedran.federation.ops.decisions import release_head, roll_back
 
-    digest, identical = roll_back(find_server(folder), task)
+    paths = find_server(folder)
+    if release == (task is not None):
+        raise ValueError("expected either the task to go back to, or --release")
+    if task is None:
+        digest = release_head(paths)
+        typer.echo(f"classifier {digest[:12]} is in service; a running server will send it")
+        return
+    digest, identical = roll_back(paths, task)
     same = "the same bytes as then" if identical else "without what was forgotten or revised"
     typer.echo(f"classifier {digest[:12]} after {task} is in service again ({same})")
-    typer.echo("a running server sends it; newer ones wait for `fedran federation release`")
-
-
-def release(folder: ServerFolder) -> None:
-    """Put a classifier that was held back into service."""
-    from fedran.federation.ops.decisions import release_head
-
-    digest = release_head(find_server(folder))
-    typer.echo(f"classifier {digest[:12]} is in service; a running server will send it")
+    typer.echo(
+        "a running server sends it; newer ones wait for `fedran federation rollback --release`"
+    )
 
 
 def influence(

@@ -1,4 +1,4 @@
-"""What the owner decides about uploads and heads: accept, reject, forget, release, roll back."""
+"""What the owner decides about uploads and heads: accept, reject, forget, roll back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
-from fedran.federation.protocol.identity import SiteKey, base_task, check_task, is_cohort
+from fedran.federation.protocol.identity import SiteKey, is_cohort
 from fedran.federation.protocol.receipts import Receipt
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
@@ -68,8 +68,8 @@ def preview_forget(
     except FileNotFoundError:
         raise Refused("upload", f"an upload of {client}", "none yet") from None
     with closing(database):
-        forgotten = {(t.client, base_task(t.task)) for t in database.tombstones()}
-        found = to_forget(database, roster, forgotten, client, task, "")
+        forgotten = {(t.client, t.task) for t in database.tombstones()}
+        found = to_forget(database, client, task, "")
         removed = {(t.client, t.task) for t in found.tombstones} | {u.key for u in found.sums}
         uploads = [u for u in database.uploads() if is_cohort(u.client)]
     ended = [u for u in uploads if u.key in removed]
@@ -77,10 +77,10 @@ def preview_forget(
     gone = forgotten | removed | kept
     return found, [
         EndedSum(
-            base_task(u.task),
+            u.task,
             u.client,
             [site for site, _ in u.members],
-            sorted(s for s in roster.clients if s != client and (s, base_task(u.task)) not in gone),
+            sorted(s for s in roster.clients if s != client and (s, u.task) not in gone),
         )
         for u in ended
     ]
@@ -94,7 +94,7 @@ def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Fo
     """
     check_id(client, "client")
     if task is not None:
-        check_task(task)
+        check_id(task, "task")
     try:
         who = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in some containers
@@ -163,7 +163,7 @@ def roll_back(paths: ServerPaths, task: str) -> tuple[str, bool]:
     were forgotten or revised since.
 
     Uploads stay in the store, and new ones are accepted. What was forgotten since is not in the
-    classifier. `fedran federation release` ends the rollback.
+    classifier. `fedran federation rollback --release` ends the rollback.
     """
     with locked_store(paths.folder, paths.settings(), "rollback") as store:
         heads = [head for head in store.database.heads() if head.task == task]

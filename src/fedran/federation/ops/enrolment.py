@@ -62,7 +62,10 @@ def add_site(paths: ServerPaths, enrolment: Enrolment, *, replace_keys: bool = F
     ``replace_keys``: the site is known and gets other keys. Uploads with the old ones are refused
     from now on; those that were accepted remain.
     """
-    roster = _roster_for(paths, enrolment)
+    federation = paths.settings().federation
+    if enrolment.federation != federation:
+        raise Refused("federation", federation, enrolment.federation)
+    roster = Roster.load(paths.roster)
     if replace_keys:
         roster = roster.with_other_key(enrolment.client, enrolment.key)
     else:
@@ -76,25 +79,6 @@ def add_site(paths: ServerPaths, enrolment: Enrolment, *, replace_keys: bool = F
             raise Refused("node", "a key of its own", f"the key of {path.stem}", hint=hint)
     roster.save(paths.roster)
     write_atomically(paths.nodes / f"{enrolment.client}.pub", enrolment.node.encode())
-
-
-def add_edge_member(
-    paths: ServerPaths, enrolment: Enrolment, edge: str, *, replace_key: bool = False
-) -> None:
-    """Let an edge forward the uploads of a site, which need not connect itself."""
-    paths.settings().offer("any").require_plain()
-    roster = _roster_for(paths, enrolment)
-    if replace_key:
-        roster = roster.with_other_key(enrolment.client, enrolment.key)
-    roster.with_member(edge, enrolment.client, enrolment.key).save(paths.roster)
-
-
-def _roster_for(paths: ServerPaths, enrolment: Enrolment) -> Roster:
-    """The roster of a server. An enrolment for another federation is refused."""
-    federation = paths.settings().federation
-    if enrolment.federation != federation:
-        raise Refused("federation", federation, enrolment.federation)
-    return Roster.load(paths.roster)
 
 
 def make_new_keys(paths: SitePaths) -> Enrolment:

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedran.federation.edge.folder import answer_requests
 from fedran.federation.ops import flower, owner
 from fedran.federation.ops.nodes import NodeRegistry
 from fedran.federation.ops.supervisor import Command, SupervisedProcess
@@ -34,8 +33,6 @@ from fedran.wire.files import write_atomically
 log = logging.getLogger(__name__)
 EXPIRY_SECONDS = 86400.0
 """Time between two checks for certificates that expire soon."""
-EDGE_SECONDS = 10.0
-"""Time between two looks for requests of the server to an edge."""
 SETTLE_SECONDS = 5.0
 """A SuperNode that the server does not admit ends within this time."""
 START_SECONDS, START_SECONDS_PER_SITE = 120.0, 8.0
@@ -120,13 +117,8 @@ def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) ->
         node.end_leftover()
         app.end_leftover()
         connection = Connection(paths, insecure=insecure)
-        next_requests, requests = 0.0, threading.Thread()
         try:
             while not stopping.wait(0.5):
-                if time.monotonic() >= next_requests and not requests.is_alive():
-                    next_requests = time.monotonic() + EDGE_SECONDS
-                    requests = threading.Thread(target=_revise_sums, args=(paths,), daemon=True)
-                    requests.start()
                 before = node.started
                 node.check()
                 settled = node.running and time.monotonic() - node.started > SETTLE_SECONDS
@@ -138,14 +130,6 @@ def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) ->
         finally:
             node.stop()
             app.stop()
-
-
-def _revise_sums(paths: SitePaths) -> None:
-    """Make the sums of an edge again that the server asked for."""
-    try:
-        answer_requests(paths, log.info)
-    except (OSError, ValueError) as reason:
-        log.error("no revised sum was made: %s", reason)
 
 
 class Connection:

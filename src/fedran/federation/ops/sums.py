@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.identity import check_task
+from fedran.core.ids import check_id
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.coordinator import FOLDER, Coordinator
@@ -77,9 +77,9 @@ def repeat_sum(paths: SitePaths, task: str, *, another: bool) -> list[tuple[str,
     """
     with locked(paths.state / OUTBOX, paths.settings().seconds):
         files = SumFiles(paths.state)
-        sent = () if another else files.retry(check_task(task))
+        sent = () if another else files.retry(check_id(task, "task"))
         if another:
-            files.allow_repeat(check_task(task))
+            files.allow_repeat(check_id(task, "task"))
     return [found.survivors or found.participants for found in sent]
 
 
@@ -126,7 +126,7 @@ def recharge(paths: ServerPaths, task: str, *, agreed: bool) -> CostOfRepeating:
     settings = paths.settings()
     if settings.noise is None:
         raise Refused("privacy", 'a federation with privacy = "dp"', settings.privacy)
-    with locked_store(paths.folder, settings, check_task(task)) as store:
+    with locked_store(paths.folder, settings, check_id(task, "task")) as store:
         ledger = Ledger(store.database)
         everything, noise = ledger.charges, settings.noise
         known = {*store.state.covered, *members_in_quarantine(store)}

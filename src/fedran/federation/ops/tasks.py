@@ -15,12 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedran.core.errors import MissingExtra
+from fedran.core.ids import check_id
 from fedran.core.labels import Label, canonical
 from fedran.federation.ops import flower, owner
 from fedran.federation.ops.owner import FlowerRun
 from fedran.federation.ops.sums import require_budget
 from fedran.federation.ops.supervisor import SupervisedProcess
-from fedran.federation.protocol.identity import base_task, check_task
 from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.roster import Roster
@@ -85,7 +85,7 @@ def run_task(
     ``classes`` are opened for the task, where the settings say that classes are opened per task.
     ``deadline`` counts instead of that of the settings.
     """
-    check_task(task)
+    check_id(task, "task")
     if lock_holder(paths.folder / "log") is None:
         raise ServerNotRunning(
             f"{paths.folder}: the server is not running; start it with `fedran federation up` or "
@@ -159,7 +159,7 @@ def open_classes(paths: ServerPaths, task: str, classes: Sequence[Label]) -> Non
     if unlisted:
         raise ValueError(f"classes must be among those of server.toml, got {unlisted}")
     with closing(Database(paths.state)) as database:
-        database.open_classes(check_task(task), labels)
+        database.open_classes(check_id(task, "task"), labels)
 
 
 def simulate(
@@ -249,9 +249,9 @@ def _finish(
     with closing(Database(paths.state)) as database:
         database.set_run(run.run_id, task, run.status, run.received, run.sent)
         states = [known.state for known in database.tasks() if known.task == task]
-        waiting = sorted(c for c, t in database.quarantine() if base_task(t) == task)
+        waiting = sorted(c for c, t in database.quarantine() if t == task)
         uploads = database.upload_lines()
-    payload = sum(size for _, name, size, *_ in uploads if base_task(name) == task)
+    payload = sum(size for _, name, size, *_ in uploads if name == task)
     transport = "transport not measured"
     if run.received + run.sent:
         transport = f"transport {human_bytes(run.received)} in, {human_bytes(run.sent)} out"

@@ -7,7 +7,6 @@ import binascii
 import json
 import os
 import stat
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -27,21 +26,10 @@ from fedran.federation.protocol.receipts import Code, UploadRefused
 PURPOSE = "fedran upload 1"
 """Part of every signed text, so that no signature can be used for another purpose."""
 SCHEME = "ed25519:"
-SUM = ".sum-"
-"""Separates task and number in the name of a forwarded sum. No other task contains it."""
 COHORT = "cohort-"
 """Begins the name under which the sum of a cohort of sites is stored. No site has such a name."""
 UploadId = tuple[str, str]
 """(client, task) identifies an upload."""
-
-
-def base_task(task: str) -> str:
-    """The task that an upload is for: without the number of a forwarded sum.
-
-    >>> base_task("may"), base_task("may.sum-2")
-    ('may', 'may')
-    """
-    return task.partition(SUM)[0]
 
 
 def is_cohort(client: str) -> bool:
@@ -51,18 +39,6 @@ def is_cohort(client: str) -> bool:
     (True, False)
     """
     return client.startswith(COHORT) and client.removeprefix(COHORT).isdecimal()
-
-
-def represented_sites(members: Sequence[UploadId]) -> int:
-    """The number of sites whose rows an upload describes: one, or those of a forwarded sum."""
-    return sum(SUM not in task for _, task in members) if members else 1
-
-
-def check_task(task: object) -> str:
-    """A task id that a user may choose. Names of forwarded sums are refused."""
-    if SUM in check_id(task, "task"):
-        raise Refused("task", f"an id without {SUM!r}, which marks forwarded sums", task)
-    return str(task)
 
 
 @dataclass(frozen=True)
@@ -77,7 +53,7 @@ class Statement:
     digest: str
     """SHA-256 of the encoded summary."""
     members: tuple[UploadId, ...] = field(default=())
-    """For a forwarded sum: the uploads that it adds up."""
+    """For a secure sum: the sites whose rows it adds up, each with the task."""
     revision: int = 0
     """How often the client has replaced its upload for this task."""
 
@@ -98,23 +74,6 @@ class Statement:
         """The signed text, the same bytes on every machine."""
         fields = {"purpose": PURPOSE, **asdict(self)}
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
-
-    def check_sum_name(self) -> None:
-        """Refuse a sum without members, members without a sum, and members of another task."""
-        task, mark, number = self.task.partition(SUM)
-        if bool(mark) != bool(self.members) or (mark and not number.isdecimal()):
-            expected = f"TASK{SUM}NUMBER for a sum with members, TASK otherwise"
-            raise Refused("task", expected, self.task)
-        if any(base_task(member) != task for _, member in self.members):
-            raise Refused("members", f"uploads for {task}", list(self.members)[:5])
-
-
-@dataclass(frozen=True)
-class Proof:
-    """What a member of a sum signed about its own upload, without the upload."""
-
-    statement: Statement
-    signature: bytes
 
 
 class SiteKey:

@@ -19,9 +19,9 @@ from fedran.core.ids import check_id
 from fedran.core.labels import MAX_LENGTH, Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import Proof, SiteKey, Statement, UploadId
+from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.wire.codec import decode_message
-from fedran.wire.container import Container, pack, unpack
+from fedran.wire.container import pack, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
 
 MAX_BUDGET = 2**29
@@ -47,7 +47,6 @@ OPTIONAL: dict[str, Any] = {
 MAX_SETTLED = 5000
 MAX_REVISION = 1000
 MAX_MEMBERS = 10_000
-SIGNATURE_BYTES = 64
 MAX_GROUP_SIZE = 10**6
 ENVELOPE = "envelope"
 MessageKind = Literal["summary", "mixture"]
@@ -124,14 +123,13 @@ class Offer:
 
     @classmethod
     def load(cls, path: Path) -> Offer:
-        """The offer in a file, as `fedran federation offer` prints it."""
+        """The offer in a file, as a site keeps it in its folder ``state``."""
         if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such file; expected the server's offer as JSON")
+            raise FileNotFoundError(f"{path}: no such file; expected a site's state/offer.json")
         try:
             return cls.read(json.loads(path.read_bytes()))
         except (ValueError, RecursionError) as reason:
-            expected = "what `fedran federation offer` prints"
-            raise Refused(str(path), expected, str(reason)) from None
+            raise Refused(str(path), "a site's state/offer.json", str(reason)) from None
 
     def fields(self) -> dict[str, Any]:
         """The offer as plain values, for a message."""
@@ -158,7 +156,7 @@ class Offer:
         return phi.input_fingerprint if self.message == "mixture" else phi.fingerprint
 
     def require_plain(self) -> None:
-        """Refuse to make an upload of one site, or a sum of an edge, where sums are masked."""
+        """Refuse to make an upload of one site where sums are masked."""
         if self.privacy != "none":
             raise Refused(
                 "privacy",
@@ -284,23 +282,16 @@ class Envelope:
     signature: bytes
     upload: bytes
     """The encoded summary or mixture."""
-    proofs: tuple[Proof, ...] = ()
-    """For a forwarded sum: what each member signed, in the order of ``statement.members``."""
 
     def message(self, limits: Limits = DEFAULT_LIMITS) -> Summary | Mixture:
         """The upload, decoded."""
         return decode_message(unpack(self.upload, limits), limits)
 
     def to_bytes(self) -> bytes:
-        """The bytes that travel and are stored: 600 more than the upload, and 170 per member."""
+        """The bytes that travel and are stored: 600 more than the upload."""
         parts = {"signature": self.signature, "upload": self.upload}
-        fields = asdict(self.statement)
-        if self.proofs:
-            said = [proof.statement for proof in self.proofs]
-            fields["proofs"] = [[s.digest, s.revision, s.members] for s in said]
-            parts["proofs"] = b"".join(proof.signature for proof in self.proofs)
         arrays = {name: np.frombuffer(part, dtype=np.uint8) for name, part in parts.items()}
-        return pack(ENVELOPE, fields, arrays)
+        return pack(ENVELOPE, asdict(self.statement), arrays)
 
 
 def seal(
@@ -311,35 +302,32 @@ def seal(
     client: str,
     task: str,
     fingerprint: str,
-    proofs: tuple[Proof, ...] = (),
     revision: int = 0,
 ) -> Envelope:
-    """Sign an upload; ``proofs`` are those of the members of a sum."""
+    """Sign an upload of a site."""
     digest = hashlib.sha256(upload).hexdigest()
-    members = tuple(proof.statement.key for proof in proofs)
-    statement = Statement(federation, client, task, fingerprint, digest, members, revision)
-    return Envelope(statement, key.sign(statement), upload, proofs)
+    statement = Statement(federation, client, task, fingerprint, digest, revision=revision)
+    return Envelope(statement, key.sign(statement), upload)
 
 
 def open_envelope(blob: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
     """Parse an envelope and check that its parts agree. ``Roster.check`` verifies the sender."""
     message = unpack(blob, limits).of_kind(ENVELOPE, hint="send what the client's outbox holds")
     header = message.header
-    message.only("signature", "upload", *(("proofs",) if "proofs" in header.fields else ()))
+    message.only("signature", "upload")
     statement = Statement(
         header.text("federation", 64),
         header.text("client", 64),
         header.text("task", 64),
         header.text("fingerprint", 64),
         header.text("digest", 64),
-        _read_members(header),
+        tuple(_read_pairs(header.items("members", MAX_MEMBERS), "members", "client and task")),
         header.integer("revision", 0, MAX_REVISION),
     )
     upload = message.stream("upload")
     if hashlib.sha256(upload).hexdigest() != statement.digest:
         raise Refused("digest", "the SHA-256 of the upload in the envelope", statement.digest)
-    proofs = _read_proofs(message, statement) if "proofs" in header.fields else ()
-    return Envelope(statement, message.stream("signature"), upload, proofs)
+    return Envelope(statement, message.stream("signature"), upload)
 
 
 def _read_pairs(given: list[Any], name: str, what: str) -> list[tuple[str, str]]:
@@ -347,33 +335,3 @@ def _read_pairs(given: list[Any], name: str, what: str) -> list[tuple[str, str]]
         if not isinstance(pair, list) or [type(p) for p in pair] != [str, str]:
             raise Refused(name, f"pairs of {what}", pair)
     return [(first, second) for first, second in given]
-
-
-def _read_members(header: Header) -> tuple[UploadId, ...]:
-    found = header.items("members", MAX_MEMBERS)
-    return tuple(_read_pairs(found, "members", "client and task"))
-
-
-def _read_proofs(message: Container, total: Statement) -> tuple[Proof, ...]:
-    """The statements of a sum's members. What they have in common with the sum is not repeated."""
-    lines, signatures = message.header.items("proofs", MAX_MEMBERS), message.stream("proofs")
-    if len(lines) != len(total.members) or len(signatures) != SIGNATURE_BYTES * len(lines):
-        expected = f"one statement and signature for each of {len(total.members)} members"
-        raise Refused("proofs", expected, f"{len(lines)}, and {len(signatures)} bytes")
-    found = []
-    for number, (line, (client, task)) in enumerate(zip(lines, total.members, strict=True)):
-        if not isinstance(line, list) or len(line) != 3:
-            raise Refused("proofs", "digest, revision and members", line)
-        fields = Header(dict(zip(("digest", "revision", "members"), line, strict=True)), "proofs")
-        statement = Statement(
-            total.federation,
-            client,
-            task,
-            total.fingerprint,
-            fields.text("digest", 64),
-            _read_members(fields),
-            fields.integer("revision", 0, MAX_REVISION),
-        )
-        start = SIGNATURE_BYTES * number
-        found.append(Proof(statement, signatures[start : start + SIGNATURE_BYTES]))
-    return tuple(found)

@@ -1,4 +1,4 @@
-"""Receipts: what the server, or an edge, decided about an upload, with a machine-readable code."""
+"""Receipts: what the server decided about an upload, with a machine-readable code."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from fedran.core.errors import Refused
-from fedran.core.ids import check_id
 
-MAX_WITHOUT = 10_000
 Outcome = Literal["accepted", "duplicate", "quarantined", "refused"]
 
 
@@ -28,8 +26,6 @@ class Code(StrEnum):
     the same task is welcome."""
     FORGOTTEN = "forgotten"
     """The server's owner removed the upload, and accepts none for this client and task."""
-    REVISE = "revise"
-    """The server's owner removed a member's rows. The edge is asked for its sum without them."""
     LOST = "lost"
     """The server no longer has an upload that it accepted, and asks for it again."""
     WRONG_FEDERATION = "wrong_federation"
@@ -37,7 +33,7 @@ class Code(StrEnum):
     """The roster does not list the client."""
     BAD_SIGNATURE = "bad_signature"
     FOREIGN_MEMBERS = "foreign_members"
-    """A sum lists members that the roster does not assign to its sender."""
+    """Only the server's own secure sums have members, and only sites of the roster."""
     UNKNOWN_TASK = "unknown_task"
     """The server never opened the task."""
     WRONG_FINGERPRINT = "wrong_fingerprint"
@@ -78,17 +74,9 @@ CORRECTABLE = frozenset(
 class UploadRefused(Refused):
     """An upload that is not accepted, with the code for its receipt."""
 
-    def __init__(
-        self,
-        code: Code,
-        field: str,
-        expected: str,
-        got: object,
-        hint: str = "",
-        without: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, code: Code, field: str, expected: str, got: object, hint: str = "") -> None:
         super().__init__(field, expected, got, hint)
-        self.code, self.without = code, without
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -102,15 +90,12 @@ class Receipt:
     """SHA-256 of the encoded summary."""
     reason: str = ""
     """A sentence for people."""
-    without: tuple[str, ...] = ()
-    """For ``REVISE``: members whose rows the next revision of the sum must not contain."""
 
     @classmethod
     def refusal(cls, reason: Refused, client: str, task: str, digest: str) -> Receipt:
         """The receipt for an upload that was refused for this reason."""
-        if isinstance(reason, UploadRefused):
-            return cls(reason.code, client, task, digest, str(reason), reason.without)
-        return cls(Code.INVALID, client, task, digest, str(reason))
+        code = reason.code if isinstance(reason, UploadRefused) else Code.INVALID
+        return cls(code, client, task, digest, str(reason))
 
     @classmethod
     def read(cls, given: object) -> Receipt:
@@ -126,17 +111,11 @@ class Receipt:
             code = Code(str(given.get("code")))
         except ValueError:
             code = Code.UNKNOWN
-        without = given.get("without", [])
-        if not isinstance(without, list) or len(without) > MAX_WITHOUT:
-            raise Refused("receipts", f"at most {MAX_WITHOUT} members to leave out", without)
-        members = tuple(check_id(member, "member") for member in without)
-        client, task, digest, reason = (given[name] for name in names)
-        return cls(code, client, task, digest, reason, members)
+        return cls(code, *(given[name] for name in names))
 
     def fields(self) -> dict[str, Any]:
         """The receipt as plain values for a message or a file."""
-        code, without = self.code.value, list(self.without)
-        return {**vars(self), "code": code, "outcome": self.outcome, "without": without}
+        return {**vars(self), "code": self.code.value, "outcome": self.outcome}
 
     @property
     def outcome(self) -> Outcome:
@@ -155,8 +134,7 @@ class Receipt:
     @property
     def final(self) -> bool:
         """Whether sending the upload again cannot change the outcome."""
-        ended = (Code.CONFLICT, Code.REJECTED, Code.FORGOTTEN, Code.REVISE)
-        return self.settled or self.code in ended
+        return self.settled or self.code in (Code.CONFLICT, Code.REJECTED, Code.FORGOTTEN)
 
     @property
     def correctable(self) -> bool:

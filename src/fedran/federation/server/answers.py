@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedran.federation.protocol.identity import SUM, base_task
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.server.store import Store
 
@@ -105,35 +104,28 @@ def known_answers(store: Store, task: str) -> list[Receipt]:
         for key, waiting in store.database.quarantine().items()
     ]
     found += [Receipt(Code.DUPLICATE, *k, d) for k, d in store.aggregator.absorbed.items()]
-    return [receipt for receipt in found if base_task(receipt.task) == task]
+    return [receipt for receipt in found if receipt.task == task]
 
 
 def not_here(store: Store, client: str, settled: Sequence[tuple[str, str]]) -> list[Receipt]:
     """Receipts for uploads that a site believes to be settled, and that are not here.
 
     ``settled`` are tasks and digests. Uploads that are lost, for example because an older backup
-    was restored, are asked for again. Forgotten ones are not, and an edge is asked for its sum
-    without forgotten members.
+    was restored, are asked for again. Forgotten ones are not.
     """
     accepted, waiting = store.aggregator.absorbed, store.database.quarantine()
     found = []
     for task, digest in settled:
-        key, base = (client, task), base_task(task)
+        key = client, task
         if key in store.state.covered or accepted.get(key) == digest:
             continue
         if key in waiting and waiting[key].digest == digest:
             continue
         code, reason = Code.LOST, "the server no longer has this upload and asks for it again"
-        members = store.roster.edges.get(client, ()) if SUM in task else ()
-        removed = tuple(sorted(m for m in members if (m, base) in store.forgotten))
         if (*key, digest) in store.rejected:
             code, reason = Code.REJECTED, store.rejected[*key, digest]
-        elif (client, base) in store.forgotten:
+        elif key in store.forgotten:
             code, reason = Code.FORGOTTEN, "the server's owner removed this upload"
-        elif removed:
-            reason = f"the server asks for this sum without {', '.join(removed[:5])}"
-            found.append(Receipt(Code.REVISE, *key, digest, reason, removed))
-            continue
         found.append(Receipt(code, *key, digest, reason))
     for receipt in found:
         log.info("%s, %s: %s", client, receipt.task, receipt.reason)

@@ -16,7 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.identity import check_task
+from fedran.core.ids import check_id
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.server.gate import ValidationSet
@@ -43,7 +43,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         task = str(context.run_config.get("task", ""))
         if task:
-            check_task(task)
+            check_id(task, "task")
         if deadline := context.run_config.get("deadline"):
             settings = replace(settings, deadline=float(deadline))
         with locked_store(folder, settings, task, LOCK_TIMEOUT) as store:

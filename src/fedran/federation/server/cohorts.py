@@ -20,10 +20,8 @@ from fedran.core.release import mean_row
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import (
     COHORT,
-    SUM,
     Statement,
     UploadId,
-    base_task,
     is_cohort,
 )
 from fedran.federation.protocol.messages import Envelope
@@ -79,7 +77,7 @@ def next_number(store: Store, task: str, at_least: int = 1) -> int:
     """
     numbers = json.loads(store.database.fact("attempts") or "{}")
     known = {*store.aggregator.absorbed, *store.database.quarantine(), *store.forgotten}
-    names = [client for client, of in known if is_cohort(client) and base_task(of) == task]
+    names = [client for client, of in known if is_cohort(client) and of == task]
     used = [int(name.removeprefix(COHORT)) for name in names]
     used += [charge.attempt for charge in store.database.ledger() if charge.task == task]
     numbers[task] = max([numbers.get(task, 0) + 1, at_least, *(number + 1 for number in used)])
@@ -96,7 +94,7 @@ def task_before(store: Store, task: str) -> bytes:
     if store.settings.noise is not None:
         held = store.aggregator.class_sums
         return encode_center(mean_row(held)) if held else b""
-    earlier = [u for u in store.database.uploads() if base_task(u.task) != task]
+    earlier = [u for u in store.database.uploads() if u.task != task]
     summary = store.database.message(earlier[-1]) if columns and earlier else None
     if not isinstance(summary, Summary):
         return b""
@@ -113,7 +111,7 @@ def receive_sum(store: Store, opened: OpenSum, total: NDArray[np.uint32]) -> Rec
     """The store's decision about the total of a sum. One that describes no rows is refused."""
     attempt, fingerprint = opened.attempt, store.fingerprint
     survivors = opened.state.survivors
-    client, task = f"{COHORT}{attempt.number}", f"{attempt.task}{SUM}{attempt.number}"
+    client, task = f"{COHORT}{attempt.number}", attempt.task
     known = store.aggregator.absorbed.get((client, task))
     if known is not None:  # the server was killed after the store had it
         return Receipt(Code.DUPLICATE, client, task, known)
@@ -134,7 +132,7 @@ def receive_sum(store: Store, opened: OpenSum, total: NDArray[np.uint32]) -> Rec
         receipt = Receipt(Code.INVALID, client, task, "?", told)
     else:
         upload = encode(summary, "float32")
-        members = tuple((member, attempt.task) for member in survivors)
+        members = tuple((member, task) for member in survivors)
         digest = hashlib.sha256(upload).hexdigest()
         said = Statement(attempt.federation, client, task, fingerprint.hash, digest, members)
         receipt = store.receive(Envelope(said, store.key.sign(said), upload).to_bytes())

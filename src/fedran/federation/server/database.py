@@ -19,12 +19,7 @@ from fedran.core.errors import shortened
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import (
-    SUM,
-    Statement,
-    UploadId,
-    base_task,
-)
+from fedran.federation.protocol.identity import Statement, UploadId, is_cohort
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.server.schema import (
     FILE,
@@ -142,9 +137,9 @@ class Database(SqliteFile):
         first, found = dict[str, str](), list[str]()
         query = "SELECT client, task, digest FROM uploads WHERE rows > 0 ORDER BY number"
         for client, task, digest in self.query(query):
-            earlier = first.setdefault(digest, f"{client}, {base_task(task)}")
-            if earlier != f"{client}, {base_task(task)}":
-                found.append(f"{client}, {base_task(task)} (as {earlier})")
+            earlier = first.setdefault(digest, f"{client}, {task}")
+            if earlier != f"{client}, {task}":
+                found.append(f"{client}, {task} (as {earlier})")
         if not found:
             return []
         return [
@@ -338,7 +333,7 @@ class Database(SqliteFile):
                     self.sql.execute(which, upload.key)
             for key, waiting in self.quarantine().items():
                 members: tuple[UploadId, ...] = ()
-                if SUM in waiting.task:
+                if is_cohort(waiting.client):
                     members = self.opened(waiting).statement.members
                 if gone.intersection((key, *members)):
                     self.sql.execute("DELETE FROM quarantine WHERE client = ? AND task = ?", key)

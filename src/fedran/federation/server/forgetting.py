@@ -1,4 +1,4 @@
-"""What it means to forget a site: which uploads, sums and heads contain its rows.
+"""What it means to forget a site: which uploads, secure sums and heads contain its rows.
 
 A signed record says what was removed. It outlives backups that still hold the uploads.
 """
@@ -8,19 +8,11 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.identity import (
-    SiteKey,
-    UploadId,
-    base_task,
-    check_public,
-    is_signed,
-)
-from fedran.federation.protocol.roster import Roster
+from fedran.federation.protocol.identity import SiteKey, UploadId, check_public, is_signed
 from fedran.federation.server.database import Database
 from fedran.federation.server.schema import SolvedHead, Tombstone, Upload
 
@@ -34,36 +26,22 @@ class Forgotten:
 
     tombstones: list[Tombstone]
     sums: list[Upload]
-    """Sums that contained one of the removed uploads. Their edges are asked for revised ones."""
+    """Secure sums that contained rows of the site."""
     heads: list[SolvedHead]
     """Heads that were solved with one of the removed uploads."""
     record: str = ""
     """Both as signed JSON."""
 
 
-def to_forget(
-    database: Database,
-    roster: Roster,
-    forgotten: Collection[UploadId],
-    client: str,
-    task: str | None,
-    who: str,
-) -> Forgotten:
-    """What must be removed so that a site's uploads for a task, or for all (None), are forgotten.
-
-    ``forgotten`` lists clients and tasks whose uploads were removed before.
-    """
+def to_forget(database: Database, client: str, task: str | None, who: str) -> Forgotten:
+    """What must be removed to forget a site's uploads for a task, or for all tasks (None)."""
 
     def meant(key: UploadId) -> bool:
-        return key[0] == client and task in (None, base_task(key[1]))
+        return key[0] == client and task in (None, key[1])
 
     gone = [u for u in database.uploads() if meant(u.key) or any(map(meant, u.members))]
     waiting = [w for key, w in database.quarantine().items() if meant(key)]
     digests = dict.fromkeys((m for u in gone for m in u.members if meant(m)), "")
-    if any(client in members for members in roster.edges.values()):
-        # Its rows may be in a sum that waits, or that an edge has not revised yet.
-        tasks = [t.task for t in database.tasks()] if task is None else [task]
-        digests |= {(client, name): "" for name in tasks if (client, name) not in forgotten}
     digests |= {u.key: u.digest for u in gone if meant(u.key)}
     digests |= {(w.client, w.task): w.digest for w in waiting}
     if not digests:

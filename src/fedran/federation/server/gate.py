@@ -25,7 +25,6 @@ from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.data.rows import Rows, read_rows
 from fedran.federation.protocol.class_counts import Counts, accuracy, count_correct
-from fedran.federation.protocol.identity import base_task
 from fedran.federation.server.schema import Upload
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
@@ -265,7 +264,7 @@ def _groups(uploads: Iterable[Upload], earlier: Collection[Label]) -> dict[str, 
     first: dict[Label, str] = {}
     for upload in uploads:
         for label, _ in upload.classes:
-            first.setdefault(label, base_task(upload.task))
+            first.setdefault(label, upload.task)
     groups: dict[str, list[Label]] = {}
     for label in earlier:
         groups.setdefault(first.get(label, ""), []).append(label)

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedran.core.dp import Budget, composed, gaussian_epsilon
 from fedran.core.errors import Refused
-from fedran.federation.protocol.identity import check_task
+from fedran.core.ids import check_id
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.secure.contribution import Content, SentNoise
 from fedran.federation.secure.coordinator import OpenSum
@@ -293,4 +293,4 @@ def read_revealed(entry: object) -> RevealedSum:
     if not isinstance(entry, list) or len(entry) != 2:
         raise Refused("revealed sum", "a task and what was sent", entry)
     found = SentNoise.read(entry[1])
-    return check_task(entry[0]), found.content, found.epsilon, found.delta, found.members
+    return check_id(entry[0], "task"), found.content, found.epsilon, found.delta, found.members

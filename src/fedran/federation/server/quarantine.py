@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from fedran.core.errors import shortened
 from fedran.core.features import row_energy_range
-from fedran.federation.protocol.identity import SUM
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.schema import Upload
@@ -30,13 +29,10 @@ cut."""
 def check_row_cap(upload: Upload, roster: Roster) -> int | None:
     """Refuse more rows than the roster allows the sender per task; returns the cap, if any.
 
-    A forwarded sum may hold as many rows as its members together. A cap for the edge itself
-    takes precedence.
+    A secure sum may hold as many rows as its members together.
     """
-    cap = roster.rows.get(upload.client)
-    if cap is None and upload.members:
-        caps = [roster.rows.get(c) for c, task in upload.members if SUM not in task]
-        cap = sum(c for c in caps if c is not None) if None not in caps else None
+    caps = [roster.rows.get(site) for site, _ in upload.members or (upload.key,)]
+    cap = sum(c for c in caps if c is not None) if None not in caps else None
     if cap is not None and upload.rows > cap:
         raise UploadRefused(
             Code.TOO_MANY_ROWS,

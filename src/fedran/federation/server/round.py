@@ -19,7 +19,6 @@ from flwr.serverapp import Grid
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
-from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.messages import (
     MAX_CLASSES,
     MAX_EARLIER,
@@ -223,7 +222,7 @@ class Round:
         for receipt in receipts:
             shown = f": {receipt.reason}" if receipt.reason else ""
             log.info("%s, %s: %s%s", receipt.client, receipt.task, receipt.outcome, shown)
-            if base_task(receipt.task) == task and receipt.client == client:
+            if receipt.task == task and receipt.client == client:
                 quorum.answer(receipt)
         with self.store.tolerating_a_full_disk(f"time of the answer of {client}"):
             self.store.database.set_seen(client)
@@ -290,8 +289,7 @@ class Round:
                 log.info("waiting for %d nodes to take them", len(self.messenger.unanswered))
             time.sleep(POLL_SECONDS / 2)
         last = {n: {r.task: r.code for r in told} for n, told in self.receipts.items()}
-        asked = {Code.LOST, Code.REVISE}
-        owing = {node for node, codes in last.items() if asked.intersection(codes.values())}
+        owing = {node for node, codes in last.items() if Code.LOST in codes.values()}
         served -= {str(node) for node in owing}  # the server waits for uploads of theirs
         with self.store.tolerating_a_full_disk("list of nodes that have the head"):
             self.store.database.set_served(digest, sorted(served))

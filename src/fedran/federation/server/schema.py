@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import Statement, UploadId, represented_sites
+from fedran.federation.protocol.identity import Statement, UploadId
 
 FILE = "store.db"
 SNAPSHOTS = "snapshot-*.fedran"
@@ -92,7 +92,7 @@ class Upload:
     classes: tuple[tuple[str | int, int], ...]
     """Labels and their numbers of rows."""
     members: tuple[UploadId, ...]
-    """For a forwarded sum: the uploads that it adds up."""
+    """For a secure sum: the sites whose rows it adds up, each with the task."""
     envelope: str
     """SHA-256 of the envelope."""
 
@@ -104,7 +104,7 @@ class Upload:
     @property
     def sites(self) -> int:
         """The number of sites whose rows it describes."""
-        return represented_sites(self.members)
+        return len(self.members) or 1
 
 
 def describe_upload(

@@ -88,7 +88,7 @@ class ServerSettings(Settings):
     event_days: Annotated[float, between(1, 36500)] = 365.0
     """Days after which events are deleted. Uploads and heads are kept."""
     largest_upload: Annotated[int, between(1, MAX_BUDGET)] = 64 * 2**20
-    """Limit on the bytes of one envelope, also of a forwarded sum. A larger one is refused before
+    """Limit on the bytes of one envelope. A larger one is refused before
     it is parsed. At least `budget_bytes` + 1,024."""
     validation: str | None = None
     """A file with features and labels, as of a site's task, on which every new head is tested."""

@@ -89,7 +89,7 @@ class State:
     history: History
     """Figures of the uploads, with which later ones are compared."""
     covered: dict[UploadId, UploadId] = field(default_factory=dict)
-    """Members of forwarded sums -> the sum that contains them."""
+    """Members of secure sums -> the sum that contains them."""
     revisions: dict[UploadId, int] = field(default_factory=dict)
     """How often a site has replaced each upload."""
 

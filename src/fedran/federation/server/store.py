@@ -20,7 +20,7 @@ from fedran.core.nystrom import sketch_ridge
 from fedran.core.release import noisy_ridge
 from fedran.core.ridge import Ridge
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import SiteKey, UploadId, base_task
+from fedran.federation.protocol.identity import SiteKey, UploadId
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
@@ -87,7 +87,7 @@ class Store:
         self.database = Database(self.folder)
         self.events = EventLog(self.database)
         try:
-            self.forgotten = {(t.client, base_task(t.task)) for t in self.database.tombstones()}
+            self.forgotten = {(t.client, t.task) for t in self.database.tombstones()}
             """Clients and tasks whose uploads were removed."""
             self.rejected = self.database.rejected()
             """Client, task and digest of uploads that a person rejected, with the reasons."""
@@ -231,11 +231,11 @@ class Store:
     def forget(self, client: str, task: str | None, who: str, key: SiteKey) -> Forgotten:
         """Delete the uploads of a site, for one task or all, and rebuild the state without them.
 
-        The state is then bit for bit that of a store that never saw them. A sum that contains one
-        of them is deleted too; its edge is asked for another one. No upload for these tasks is
-        accepted from the site again. ``key`` signs the record that is stored with the tombstones.
+        The state is then bit for bit that of a store that never saw them. A secure sum that
+        contains rows of the site is deleted too. No upload for these tasks is accepted from the
+        site again. ``key`` signs the record that is stored with the tombstones.
         """
-        found = to_forget(self.database, self.roster, self.forgotten, client, task, who)
+        found = to_forget(self.database, client, task, who)
         found = replace(found, record=sign_record(self.settings.federation, found, key))
         with self.database.transaction():
             self.database.forget(found.tombstones)
@@ -245,7 +245,7 @@ class Store:
             count = len(found.tombstones)
             self.events.write_or_raise("forget", client=client, task=task, uploads=count)
         self.database.checkpoint()
-        self.forgotten.update((t.client, base_task(t.task)) for t in found.tombstones)
+        self.forgotten.update((t.client, t.task) for t in found.tombstones)
         self.state = self._rebuild()
         self.snapshot()
         return found
@@ -255,7 +255,7 @@ class Store:
         envelope = arrival.envelope = open_envelope(arrival.blob, self.settings.limits)
         check_sender(envelope, self.settings.federation, self.roster)
         task = envelope.statement.task
-        if self.tasks is not None and base_task(task) not in self.tasks:
+        if self.tasks is not None and task not in self.tasks:
             raise UploadRefused(Code.UNKNOWN_TASK, "task", "a task that this server opened", task)
         arrival.verified = True
         check_fingerprint(envelope.statement, self.settings.upload_fingerprint)
@@ -269,7 +269,7 @@ class Store:
         assert arrival.envelope is not None
         statement, state = arrival.envelope.statement, self.state
         check_not_forgotten(statement, self.forgotten)
-        allowed = self.allowed_classes(base_task(statement.task))
+        allowed = self.allowed_classes(statement.task)
         given = arrival.envelope, self.settings, allowed
         if statement.revision > state.revisions.get(statement.key, statement.revision):
             check_message(*given, State.empty(self.settings).aggregator)

@@ -1,4 +1,4 @@
-"""The checks of an upload before it is accepted. Edges use them too."""
+"""The checks of an upload before it is accepted."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, named, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import (
-    Statement,
-    UploadId,
-    base_task,
-    is_cohort,
-    represented_sites,
-)
+from fedran.federation.protocol.identity import Statement, UploadId
 from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.protocol.roster import Roster
@@ -33,8 +27,7 @@ def check_sender(envelope: Envelope, federation: str, roster: Roster) -> None:
     statement = envelope.statement
     if statement.federation != federation:
         raise UploadRefused(Code.WRONG_FEDERATION, "federation", federation, statement.federation)
-    roster.check(statement, envelope.signature, envelope.proofs)
-    statement.check_sum_name()
+    roster.check(statement, envelope.signature)
 
 
 def check_fingerprint(statement: Statement, fingerprint: Fingerprint) -> None:
@@ -52,7 +45,7 @@ def check_fingerprint(statement: Statement, fingerprint: Fingerprint) -> None:
 def check_not_covered(
     statement: Statement, accepted: Mapping[UploadId, str], covered: Mapping[UploadId, UploadId]
 ) -> None:
-    """Refuse an upload with rows that were accepted before, directly or as part of a sum.
+    """Refuse an upload with rows that were accepted before, in a secure sum or in another upload.
 
     ``accepted`` maps uploads to their digests. ``covered`` maps members of sums to these sums.
     """
@@ -74,49 +67,27 @@ def check_not_covered(
 
 
 def check_not_forgotten(statement: Statement, forgotten: Collection[UploadId]) -> None:
-    """Refuse an upload that the owner removed, and a sum with a member whose upload is removed.
-
-    ``forgotten`` holds clients and tasks, without the numbers of sums.
-    """
-    if (statement.client, base_task(statement.task)) in forgotten:
+    """Refuse an upload that the owner removed, and a secure sum with a member that was removed."""
+    removed = [key for key in (statement.key, *statement.members) if key in forgotten]
+    if removed:
         raise UploadRefused(
             Code.FORGOTTEN,
             "upload",
             "uploads that the owner has not removed",
-            ", ".join(statement.key),
+            "; ".join(map(", ".join, removed[:5])),
             hint="use a new task id for new data",
-        )
-    removed = sorted({c for c, task in statement.members if (c, base_task(task)) in forgotten})
-    if removed:
-        raise UploadRefused(
-            Code.REVISE,
-            "members",
-            "members whose uploads the owner has not removed",
-            removed[:5],
-            hint="the edge sends its sum without them",
-            without=tuple(removed),
-        )
-
-
-def check_parts(statement: Statement, message: Summary | Mixture) -> None:
-    """Refuse an upload that does not describe one site, or a sum of other sites than it lists.
-
-    The ridge depends on the number of rows per site, so nobody may choose the number of sites. A
-    secure sum was truncated once, after all rows were added up, so it is one part.
-    """
-    sites = 1 if is_cohort(statement.client) else represented_sites(statement.members)
-    found = len(message.parts) if isinstance(message, Mixture) else message.accounts.parts
-    if found != sites:
-        raise UploadRefused(
-            Code.INVALID, "parts", f"{sites}, one per site whose rows the upload describes", found
         )
 
 
 def check_accounts(statement: Statement, message: Summary | Mixture, upload: Container) -> None:
-    """Refuse a summary whose accounts the rows of one site cannot have.
+    """Refuse a message of several sites, and accounts that the rows of one site cannot have.
 
-    The accounts of a forwarded sum add up those of its members. The edge checked them.
+    The ridge depends on the number of rows per site, so nobody may choose the number of sites. A
+    secure sum was truncated once, after all rows were added up, so it is one part too.
     """
+    parts = len(message.parts) if isinstance(message, Mixture) else message.accounts.parts
+    if parts != 1:
+        raise UploadRefused(Code.INVALID, "parts", "1: the upload describes one site", parts)
     if isinstance(message, Mixture):
         return
     if statement.members:
@@ -150,7 +121,6 @@ def check_message(
     if message.accounts.energy <= 0:
         expected = "rows that are not all zero"
         raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
-    check_parts(statement, message)
     check_accounts(statement, message, upload)
     total = ordered({*aggregator.classes, *message.classes})
     if len(total) > settings.max_classes:

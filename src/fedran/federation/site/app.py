@@ -24,7 +24,6 @@ from fedran.core.fingerprint import require_same
 from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.federation.protocol.class_counts import counts_to_json
-from fedran.federation.protocol.identity import base_task
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import (
@@ -220,8 +219,8 @@ class LocalSite:
         if offer is None:
             return sorted(pending)
         order = {task: n for n, task in enumerate((offer.task, *offer.earlier))}
-        due = {t for t in pending if base_task(t) == offer.task or self.outbox.due(t)}
-        return sorted(due, key=lambda task: (order.get(base_task(task), len(order)), task))
+        due = {t for t in pending if t == offer.task or self.outbox.due(t)}
+        return sorted(due, key=lambda task: (order.get(task, len(order)), task))
 
     def keep_head(self, head: bytes) -> None:
         """Replace the head. One for other features than the offered ones is refused."""

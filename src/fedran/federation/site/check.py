@@ -83,8 +83,7 @@ def _findings(paths: SitePaths, task: str, offer: Offer | None) -> Iterator[Find
         yield Finding(
             "note",
             "This site has no offer of a server yet, so width, sign, columns and the scale of "
-            "other sites were not compared. `fedran federation offer` at the server prints one; "
-            "--offer takes it as a file.",
+            "other sites were not compared. It comes when the site has connected.",
         )
     elif sound:
         yield from check_scale(data, offer, head)

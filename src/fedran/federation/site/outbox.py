@@ -6,7 +6,6 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +89,6 @@ class Outbox:
         write_atomically(self._path(task, "made_from"), made_from.encode())
         return blob
 
-    def withdraw(self, task: str) -> None:
-        """Delete an upload that the server's owner removed. Its receipt says so."""
-        reason = "the server's owner removed every row of this upload"
-        receipt = self.receipt(task) or Receipt(Code.FORGOTTEN, "?", task, "?")
-        self.settle(replace(receipt, code=Code.FORGOTTEN, reason=reason, without=()))
-        self._path(task, "envelope").unlink(missing_ok=True)
-
     def set_note(self, task: str, note: Mapping[str, Any]) -> None:
         """Keep facts about an upload beside it, for the site's own eyes."""
         write_atomically(self._path(task, "note"), json.dumps(dict(note)).encode())
@@ -148,10 +140,6 @@ class Outbox:
     def waiting(self) -> list[str]:
         """Tasks whose upload is in quarantine, as far as this site knows."""
         return [r.task for r in self._receipts() if r.code == Code.QUARANTINED]
-
-    def to_revise(self) -> list[Receipt]:
-        """Requests of the server for a sum without some of its members."""
-        return [r for r in self._receipts() if r.code == Code.REVISE]
 
     def pending(self, *, refused: bool = True) -> list[str]:
         """Tasks whose upload is to be sent, sorted; without refused ones if ``refused=False``."""

@@ -113,7 +113,7 @@ class TaskStatus:
 
     @property
     def accepted(self) -> int:
-        """Number of sites of which an upload was accepted. An edge may send several sums."""
+        """Number of sites of which an upload was accepted."""
         return sum(outcome in ("accepted", "duplicate") for outcome in self.answered.values())
 
     @property
@@ -133,8 +133,6 @@ class SiteStatus:
     connected: bool | None
     """None: unknown, because Flower's state is missing or old."""
     uploads: int
-    members: int
-    """Uploads of other sites that it forwarded as sums."""
     bytes: int | None
     """None: the server knows bytes and rows of its secure sums only."""
     rows: int | None

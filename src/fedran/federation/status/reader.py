@@ -17,7 +17,7 @@ from typing import Any
 
 from fedran.core.labels import similar_labels
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry
-from fedran.federation.protocol.identity import base_task, is_cohort
+from fedran.federation.protocol.identity import is_cohort
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.coordinator import FOLDER as SUMS
@@ -188,10 +188,10 @@ class Reader:
         found = json.loads(content)
         base = ["fedran", "federation"]
         commands = [
-            [*base, "forget", str(self.given), client, "--task", base_task(task)]
+            [*base, "forget", str(self.given), client, "--task", task]
             for client, task, _ in found["uploads"][:3]
         ]
-        commands.append([*base, "release", str(self.given)])
+        commands.append([*base, "rollback", str(self.given), "--release"])
         shown = [shlex.join(command) for command in commands]
         reason = found["reason"]
         if found["uploads"] and self.settings.privacy == "none":
@@ -217,12 +217,9 @@ class Reader:
         found = []
         for upload in waiting:
             who = upload.client, upload.task
-            accept, reject = (
-                shlex.join(["fedran", "federation", verb, str(self.given), *who])
-                for verb in ("accept", "reject")
-            )
+            accept = shlex.join(["fedran", "federation", "accept", str(self.given), *who])
             problem = Problem(upload.at, *who, "quarantined", upload.reason, verified=True)
-            found.append(replace(problem, command=accept, other_command=reject))
+            found.append(replace(problem, command=accept, other_command=f"{accept} --reject"))
         return found
 
 
@@ -267,7 +264,7 @@ def _task(
         failed=sorted(stored.failed.get(name, set()) & declined.keys()),
         uploads=counted.uploads,
         refused=counted.refused,
-        quarantined=sum(base_task(upload.task) == name for upload in stored.quarantine),
+        quarantined=sum(upload.task == name for upload in stored.quarantine),
         rows=counted.rows,
         payload=counted.payload,
         transport=_sum_of_bytes(runs, "received", "sent"),
@@ -298,7 +295,6 @@ def _site(stored: Stored, connections: Connections, client: str, in_roster: bool
         last_seen=max((t for t in times if t is not None), default=None),
         connected=connections.connected(client),
         uploads=counted.uploads,
-        members=counted.members,
         bytes=None if in_sums else counted.bytes,
         rows=None if in_sums else counted.rows,
         classes=counted.classes.most_common(),

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from fedran.federation.protocol.identity import base_task, is_cohort
+from fedran.federation.protocol.identity import is_cohort
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.ledger import Ledger
@@ -42,7 +42,6 @@ class SiteCounts:
     uploads: int = 0
     rows: int = 0
     bytes: int = 0
-    members: int = 0
     classes: Counter[str | int] = field(default_factory=Counter)
     tasks: dict[str, None] = field(default_factory=dict)
     """Those of its accepted uploads, in order of acceptance."""
@@ -97,14 +96,14 @@ class Stored:
         )
         for client, task, size, rows, digest, classes, members in database.upload_lines():
             found.accepted.add(digest)
-            found._add_upload(client, base_task(task), size, rows, json.loads(members))
+            found._add_upload(client, task, size, rows, json.loads(members))
             totals = found.by_site[client].classes
             for label, n in json.loads(classes):
                 totals[label] += n
         found.equal = database.equal_uploads()
         for tombstone in database.tombstones():  # nothing is expected from their sites any more
             if not is_cohort(tombstone.client):  # its members may make another sum
-                of_task = found.by_task[base_task(tombstone.task)]
+                of_task = found.by_task[tombstone.task]
                 of_task.answered.setdefault(tombstone.client, "forgotten")
         for event in EventLog(database).read(without="accepted"):
             found._add_event(event)
@@ -123,7 +122,6 @@ class Stored:
         of_site.uploads += 1
         of_site.rows += rows
         of_site.bytes += size
-        of_site.members += len(members)
         of_site.tasks[task] = None
         of_task.uploads += len(cohort) or 1
         for member in cohort or [client]:
@@ -134,7 +132,7 @@ class Stored:
 
     def _add_event(self, event: Event) -> None:
         """Count an upload that was not accepted, or a site that had nothing to send."""
-        client, task = str(event.get("client")), base_task(str(event.get("task")))
+        client, task = str(event.get("client")), str(event.get("task"))
         if event["event"] == "declined":
             self.problems.append(event)
             reason = event["at"], str(event.get("reason"))

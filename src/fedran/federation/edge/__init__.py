@@ -1,1 +1,0 @@
-"""Edges: sites that sum the uploads of their members and forward one upload."""
