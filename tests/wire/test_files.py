@@ -25,7 +25,7 @@ def test_save_writes_the_bytes_of_encode_and_load_reads_them(kind, tmp_path):
         assert fedran.save(obj, path, **option) == path.stat().st_size
         assert path.read_bytes() == fedran.encode(obj, **option)
         loaded = fedran.load(str(path))
-        assert type(loaded) is kind
+        assert type(loaded) is type(fedran.decode(path.read_bytes())) is kind
         assert loaded.classes == obj.classes
 
 
@@ -37,13 +37,6 @@ def test_a_half_written_or_altered_file_is_refused_by_name(kind, tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(fedran.Refused, match=r"upload\.bin"):
             fedran.load(path)
-
-
-@pytest.mark.parametrize("kind", THINGS)
-def test_decode_finds_the_kind_itself(kind):
-    found = fedran.decode(fedran.encode(THINGS[kind]))
-    assert type(found) is kind
-    assert found.classes == THINGS[kind].classes
 
 
 @pytest.mark.parametrize("kind", THINGS)
@@ -95,14 +88,11 @@ def test_large_files_are_refused_before_they_are_read(tmp_path, monkeypatch):
         fedran.load(tmp_path / "a", limits=fedran.Limits(message=10))
 
 
-def test_a_missing_file_or_folder_is_a_file_not_found_error(tmp_path):
+def test_missing_files_and_folders_in_their_place_are_named(tmp_path):
     with pytest.raises(FileNotFoundError):
         fedran.load(tmp_path / "absent")
     with pytest.raises(FileNotFoundError):
         fedran.save(summary(), tmp_path / "absent" / "a")
-
-
-def test_a_folder_in_the_place_of_a_file_is_named_in_the_error(tmp_path):
     with pytest.raises(IsADirectoryError) as error:
         fedran.save(summary(), tmp_path)
     assert error.value.filename == str(tmp_path)

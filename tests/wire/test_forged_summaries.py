@@ -14,7 +14,6 @@ from helpers.wire_messages import (
     PRECISIONS,
     Message,
     assert_refused,
-    codes,
     drop_field,
     encoded,
     put,
@@ -200,39 +199,6 @@ def test_directions_must_be_finite(precision, value):
     limits = np.finfo(rows.dtype)
     rows[1] = {"max": limits.max, "tiny": limits.smallest_subnormal}.get(value, value)
     assert_refused(tampered(encoded(precision), put("directions", rows)), "directions")
-
-
-STREAMS = {
-    "equal rows": put_stream("directions", codes(1)),
-    "zero rows": put_stream("directions", codes(0)),
-    "codes beyond their bits": put_stream("directions", codes(127)),
-    "bits understated": lambda m: m.put("directions_bits", m.array("directions_bits") - 1),
-    "code -128": put_stream("directions", codes(-128)),
-    "too short": put_stream("directions", codes(1, rows=2)),
-    "too long": put_stream("directions", codes(1, rows=4)),
-    "bomb": put_stream("directions", bytes(50 * 2**20)),
-    "empty": put("directions", [], "U8"),
-    "no zlib": put("directions", [1, 2, 3], "U8"),
-    "two-dimensional": put("directions", np.zeros((3, 16)), "U8"),
-    "other dtype": put("directions", np.zeros(48), "I8"),
-    "cut stream": lambda m: m.put("directions", m.array("directions")[:-1]),
-    "trailing garbage": lambda m: m.put("directions", [*m.array("directions"), 0]),
-    "second stream": lambda m: m.put("directions", [*m.array("directions")] * 2),
-    "bits of 0": put("directions_bits", [0, 5, 5]),
-    "bits of 1": put("directions_bits", [1, 5, 5]),
-    "bits of 15": put("directions_bits", [15, 5, 5]),
-    "bits of 255": put("directions_bits", [255, 5, 5]),
-    "too few bits": put("directions_bits", [5, 5]),
-    "bits of two dimensions": put("directions_bits", [[5, 5, 5]]),
-    "wide rows announced": put("directions_bits", [14, 14, 14]),
-    "no directions": lambda m: m.tensors.pop("directions"),
-    "no bits": lambda m: m.tensors.pop("directions_bits"),
-}
-
-
-@pytest.mark.parametrize("case", STREAMS)
-def test_a_forged_stream_of_directions_is_refused(case):
-    assert_refused(tampered(encoded(), STREAMS[case]), "directions")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

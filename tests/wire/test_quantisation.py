@@ -69,11 +69,8 @@ def test_codes_are_the_nearest_and_reach_their_largest(rows, bits):
     assert np.all(np.abs(codes).max(axis=1)[some] == largest_code(bits)[some])
 
 
-def test_the_largest_code_of_b_bits():
+def test_codes_of_b_bits_end_at_the_largest_and_zeros_stay_zeros():
     assert largest_code(np.array([2, 8, 14], np.uint8)).tolist() == [1, 127, 8191]
-
-
-def test_rows_of_zeros_get_zero_codes():
     assert not quantise(np.zeros((2, 3)), np.array([2, 12], np.uint8)).any()
 
 

@@ -45,8 +45,6 @@ class Plan:
     """The largest rank for the same budget by the paper's formula (8 bytes per value)."""
     paper_upload: int
     """The paper's formula (M r + r + M C) x 8 at ``rank``."""
-    paper_download: int
-    """The paper's downlink, M C x 8."""
     gram_upload: int
     """Bytes of the exact Gram (packed, float32) with float32 class sums."""
     feature_rows_float32: int | None
@@ -145,7 +143,6 @@ def plan(
         download=head_bytes(M, seen),
         paper_rank=min(M, max(0, (budget // 8 - M * seen) // (M + 1))),
         paper_upload=8 * paper_upload_values(M, chosen, seen),
-        paper_download=8 * M * seen,
         gram_upload=4 * (M * (M + 1) // 2 + M * C),
         feature_rows_float32=None if per_row is None else upload // per_row,
         feature_rows_8bit=None if per_row is None else upload // (per_row // 4),

@@ -1,4 +1,4 @@
-"""Class sums forged by someone who knows the format, with a valid checksum, are refused."""
+"""Streams of codes and class sums that were forged, with a valid checksum, are refused."""
 
 import numpy as np
 import pytest
@@ -31,36 +31,50 @@ def wide(value, bits=14):
     return change
 
 
-SUMS = {
-    "codes beyond 7 bits": put_stream("sums", codes(64)),
-    "code -128": put_stream("sums", codes(-128)),
-    "most negative code of 9 bits": wide(-256, bits=9),
-    "most negative code of 14 bits": wide(-8192),
-    "too short": put_stream("sums", codes(1)[:-1]),
-    "too long": put_stream("sums", codes(1, rows=4)),
-    "bomb": put_stream("sums", bytes(50 * 2**20)),
-    "no zlib": put("sums", [1, 2, 3], "U8"),
-    "trailing garbage": lambda m: m.put("sums", [*m.array("sums"), 0]),
-    "bits of 0": put("sums_bits", [0, 7, 7]),
-    "bits of 1": put("sums_bits", [1, 7, 7]),
-    "bits of 15": put("sums_bits", [15, 7, 7]),
-    "bits of 255": put("sums_bits", [255, 7, 7]),
-    "bits understated": lambda m: m.put("sums_bits", m.array("sums_bits") - 1),
-    "wide rows announced": put("sums_bits", [9, 9, 9]),
-    "too few bits": put("sums_bits", [7, 7]),
-    "bits of two dimensions": put("sums_bits", [[7, 7, 7]]),
-    "no bits": lambda m: m.tensors.pop("sums_bits"),
-    "zero codes with a norm": put_stream("sums", codes(0)),
-    "no sums": lambda m: m.tensors.pop("sums"),
+STREAMS = {
+    "zero rows": lambda name: put_stream(name, codes(0)),
+    "codes beyond their bits": lambda name: put_stream(name, codes(127)),
+    "code -128": lambda name: put_stream(name, codes(-128)),
+    "bits understated": lambda name: lambda m: m.put(f"{name}_bits", m.array(f"{name}_bits") - 1),
+    "too short": lambda name: put_stream(name, codes(1, rows=2)),
+    "too long": lambda name: put_stream(name, codes(1, rows=4)),
+    "bomb": lambda name: put_stream(name, bytes(50 * 2**20)),
+    "empty": lambda name: put(name, [], "U8"),
+    "no zlib": lambda name: put(name, [1, 2, 3], "U8"),
+    "two-dimensional": lambda name: put(name, np.zeros((3, 16)), "U8"),
+    "other dtype": lambda name: put(name, np.zeros(48), "I8"),
+    "cut stream": lambda name: lambda m: m.put(name, m.array(name)[:-1]),
+    "trailing garbage": lambda name: lambda m: m.put(name, [*m.array(name), 0]),
+    "second stream": lambda name: lambda m: m.put(name, [*m.array(name)] * 2),
+    "bits of 0": lambda name: put(f"{name}_bits", [0, 5, 5]),
+    "bits of 1": lambda name: put(f"{name}_bits", [1, 5, 5]),
+    "bits of 15": lambda name: put(f"{name}_bits", [15, 5, 5]),
+    "bits of 255": lambda name: put(f"{name}_bits", [255, 5, 5]),
+    "too few bits": lambda name: put(f"{name}_bits", [5, 5]),
+    "bits of two dimensions": lambda name: put(f"{name}_bits", [[5, 5, 5]]),
+    "wide rows announced": lambda name: put(f"{name}_bits", [14, 14, 14]),
+    "no stream": lambda name: lambda m: m.tensors.pop(name),
+    "no bits": lambda name: lambda m: m.tensors.pop(f"{name}_bits"),
 }
 
 
-@pytest.mark.parametrize("center", CENTERS)
-@pytest.mark.parametrize("case", SUMS)
-def test_forged_codes_of_class_sums_are_refused(case, center):
-    blob = encoded(center=center)
-    assert Message.of(blob).array("sums_bits").tolist() == [7, 7, 7]
-    assert_refused(tampered(blob, SUMS[case]), "sums")
+@pytest.mark.parametrize("name", ["directions", "sums"])
+@pytest.mark.parametrize("case", STREAMS)
+def test_a_forged_stream_is_refused(case, name):
+    assert_refused(tampered(encoded(), STREAMS[case](name)), name)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (put_stream("directions", codes(1)), "directions"),
+        (wide(-256, bits=9), "sums"),
+        (wide(-8192), "sums"),
+    ],
+    ids=["equal directions", "-256 in 9 bits", "-8192 in 14 bits"],
+)
+def test_equal_directions_and_codes_below_the_smallest_are_refused(change, named):
+    assert_refused(tampered(encoded(), change), named)
 
 
 NORMS = {
