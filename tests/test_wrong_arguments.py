@@ -37,7 +37,7 @@ WRONG = {
     "batches": (lambda: fedran.Summarizer(H, 4), "out_features must be a positive integer"),
     "batches of a map": (lambda: fedran.Summarizer(16, fingerprint=phi), "got RandomFeatures"),
     "weights": (
-        lambda: fedran.summarize(H, y, sample_weight="balanced"),
+        lambda: clf.fit(Z, y, sample_weight="balanced"),
         "sample_weight must hold 30 numbers, got str",
     ),
     "a message in bytes": (

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedran.core._linalg.arrays import require_dense
+from fedran.core._linalg.arrays import check_weights, require_dense
 from fedran.core._linalg.truncation import check_rank
 from fedran.core.calibration import Calibration, leave_one_out
 from fedran.core.errors import Refused, printable
@@ -25,7 +25,6 @@ from fedran.core.head import Head
 from fedran.core.labels import encode_labels, label_array, recode, require_labels, warn_of_similar
 from fedran.core.ridge import Ridge, seen_directions
 from fedran.core.scale import require_energy, small_rows, unequal_scales
-from fedran.core.summarize import check_weights
 from fedran.core.summary import Summary
 from fedran.scaler import FederatedScaler
 
@@ -282,7 +281,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.rank is None:
             return self._learned
         total = ExactSum(self.phi_.out_features, self._learned.dtype, stack=False)
-        total.add_summary(self.summary(self.rank))
+        total.add_summary(self._learned.summary(self.rank, self.phi_.fingerprint))
         return total
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.floating]:
@@ -357,6 +356,11 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def summary(self, rank: int | float | None = 256) -> Summary:
         """A summary of the given rank of all rows seen, for example to send as an upload."""
         check_is_fitted(self, "classes_")
+        if self._learned.class_sums.weights is not None:
+            raise ValueError(
+                "in a summary every row counts once, and this model learned weighted rows: fit it "
+                "without sample_weight, or with repeated rows"
+            )
         return self._learned.summary(rank, self.phi_.fingerprint)
 
     def __radd__(self, other: object) -> FedRANClassifier:

@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fedran.core._linalg.arrays import check_weights
 from fedran.core.errors import Refused
-from fedran.core.summarize import check_weights
 
 FLOATS = [np.float64, np.float32]
 FORMAT = "fedran scaler 1"

@@ -234,7 +234,7 @@ class TestAbsorbing:
         other = Aggregator(8, **mode)
         other.restore(agg.state())
         assert other.classes == ()
-        unlabelled = summarize(np.eye(8), [None] * 8, unlabelled="factor")
+        unlabelled = summarize(np.eye(8), [None] * 8)
         agg.absorb(unlabelled, client="c", task="t")
         with pytest.raises(ValueError, match="no labelled rows"):
             agg.solve()

@@ -85,12 +85,3 @@ class TestSolving:
         head = agg.solve()
         assert head.diagnosis.lam == 1.0
         assert not head.weights.any()
-
-    def test_unlabelled_rows_shape_the_gram_only(self):
-        H = features(np.random.default_rng(0), 10, 6)
-        y = [0, 1] * 3 + [None] * 4
-        agg = Aggregator(6, dtype="float64")
-        agg.absorb(summarize(H, y, None, unlabelled="factor"), client="c", task="t")
-        Y = np.array([[v == 0, v == 1] for v in y], dtype=float)
-        W = np.linalg.solve(H.T @ H + np.eye(6), H.T @ Y)
-        np.testing.assert_allclose(agg.solve(Ridge.absolute(1.0)).weights, W, rtol=1e-5, atol=1e-6)

@@ -64,18 +64,9 @@ def test_weights_are_float32_and_the_head_moves_between_devices(M):
     assert h.predict(np.eye(3, M)).tolist() == ["a", "b", "c"]
 
 
-def test_rows_are_certified_by_margin_and_norm():
-    sure = Diagnosis("test", 1.0, 0.0, 1, 1.0, 1.0, 0.0, eps_W=0.25, eps_W_paper=1.0)
-    h = head([[1.0, 0.0], [0.0, 1.0]], (0, 1), sure)
-    rows = np.array([[1.0, 0.0], [1.0, 0.9], [0.0, 0.0]])
-    assert h.certify(rows).tolist() == [True, False, False]
-    assert h.certify(torch.as_tensor(rows)).tolist() == [True, False, False]
-    assert head([[1.0]], ("only",)).certify(np.ones((2, 1))).all()
-
-
 def test_rows_of_the_wrong_width_are_refused():
     h = head(np.eye(2), (0, 1))
-    for call in (h.scores, h.predict, h.certify):
+    for call in (h.scores, h.predict):
         with pytest.raises(ValueError, match=r"H must have 2 columns, .*; pass phi\(Z\), not Z"):
             call(np.ones((1, 3)))
 

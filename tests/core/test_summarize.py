@@ -144,33 +144,19 @@ def test_the_row_number_counts_unlabelled_rows_too(streaming):
         run(H, [None, 0, 0, 0])
 
 
-def test_unlabelled_rows_are_dropped_or_kept_in_the_factor_alone():
+def test_rows_without_a_label_are_left_out():
     H, y = rows(9, 6)
     y = [None if i % 3 == 0 else label for i, label in enumerate(y)]
     keep = [label is not None for label in y]
     labelled = summarize(H[keep], [label for label in y if label is not None], None)
-    dropped = summarize(H, y, None)
-    factor = summarize(H, y, None, unlabelled="factor")
-    np.testing.assert_allclose(dropped.gram(), labelled.gram())
-    np.testing.assert_allclose(factor.gram(), H.T @ H, atol=1e-12)
-    for s in (dropped, factor):
-        np.testing.assert_allclose(s.class_sums, labelled.class_sums)
-        assert s.counts == labelled.counts
-    assert (dropped.accounts.n_rows, factor.accounts.n_rows) == (6, 9)
-    tensor = summarize(torch.as_tensor(H), y, None).to(None)
-    np.testing.assert_allclose(tensor.gram(), dropped.gram())
-    factor.validate()
-
-
-def test_rows_without_any_label_make_a_summary_without_classes():
-    s = summarize(np.eye(3), [None] * 3, unlabelled="factor").validate()
-    assert (s.classes, s.rank, s.accounts.n_rows) == ((), 3, 3)
+    for found in (summarize(H, y, None), summarize(torch.as_tensor(H), y, None).to(None)):
+        np.testing.assert_allclose(found.gram(), labelled.gram())
+        np.testing.assert_allclose(found.class_sums, labelled.class_sums)
+        assert (found.counts, found.accounts.n_rows) == (labelled.counts, 6)
     assert summarize(np.eye(3), [None] * 3).accounts.n_rows == 0
 
 
 def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="'drop' or 'factor'"):
-        summarize(np.eye(3), [0, 1, 2], unlabelled="keep")
     with pytest.raises(ValueError, match="rank must be"):
         summarize(np.eye(3), [0, 1, 2], rank=0)
     with pytest.raises(ValueError, match="center must be 'class' or None, got 'mean'"):
@@ -313,10 +299,10 @@ class TestSummarizer:
         assert streaming.finish().accounts.n_rows == 0
 
     def test_unlabelled_rows_follow_the_same_rule(self):
-        streaming = Summarizer(3, 3, unlabelled="factor")
+        streaming = Summarizer(3, 3)
         streaming.update(np.eye(3), [None] * 3)
         s = streaming.finish()
-        assert (s.classes, s.accounts.n_rows, s.class_sums.shape) == ((), 3, (3, 0))
+        assert (s.classes, s.accounts.n_rows, s.class_sums.shape) == ((), 0, (3, 0))
 
     @pytest.mark.parametrize("rank", [100, np.int64(100)])
     def test_a_ceiling_below_the_rank_is_refused(self, rank):

@@ -14,7 +14,6 @@ import numpy as np
 from fedran.core._linalg.arrays import Array, Float, to_device
 from fedran.core.accounts import Accounts
 from fedran.core.bounds import GramBounds, gram_bounds
-from fedran.core.calibration import Calibration, add_calibrations
 from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.exact_sum import ExactSum
@@ -89,7 +88,6 @@ class Aggregator:
         self._sum = ExactSum(self.out_features, dtype, device)
         self._absorbed: dict[Key, str] = {}
         self._digests: set[str] = set()
-        self._calibration: Calibration | None = None
         self._map: RandomFeatures | None = None
         self.lock = threading.RLock()
         """Held by every method that changes or solves the state."""
@@ -156,7 +154,6 @@ class Aggregator:
                 self._sum.add_mixture(message, self._phi())
             else:
                 self._sum.add_summary(message)
-                self._calibration = add_calibrations(self._calibration, message.calibration)
             if self.fingerprint is None:
                 self.fingerprint = message.fingerprint
             self._absorbed[client, task] = digest
@@ -255,7 +252,7 @@ class Aggregator:
             seen = None
             if novelty is not None:
                 seen = seen_directions(self._sum.gram(), novelty, head.diagnosis.lam)
-            return replace(head, calibration=self._calibration, seen=seen)
+            return replace(head, seen=seen)
 
     def solve_without(
         self, messages: Iterable[Summary | Mixture], ridge: Ridge | float | None = None
@@ -263,8 +260,8 @@ class Aggregator:
         """The head without some of the absorbed messages; None if no class is left.
 
         Their part is subtracted from a copy of the sum, so that the head equals that of an
-        aggregator that never absorbed them only to rounding. It has no calibration. A message that
-        was not absorbed is a ValueError.
+        aggregator that never absorbed them only to rounding. A message that was not absorbed is a
+        ValueError.
         """
         parts, held = [], Counter(self._absorbed.values())
         for message in messages:
@@ -298,14 +295,13 @@ class Aggregator:
         copy them before absorbing more, and hold ``lock`` where other threads are active.
         """
         values, arrays = self._sum.state()
-        return AggregatorState(values, arrays, self.absorbed, self._calibration)
+        return AggregatorState(values, arrays, self.absorbed)
 
     def restore(self, state: AggregatorState) -> None:
         """Replace the state. The aggregator must be new and have the same parameters."""
         self._sum.restore(state.values, state.arrays)
         self._absorbed = dict(state.absorbed)
         self._digests = set(self._absorbed.values())
-        self._calibration = state.calibration
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "lock"}
@@ -331,9 +327,8 @@ def _require_message(value: object) -> None:
 
 @dataclass(frozen=True)
 class AggregatorState:
-    """The content of an aggregator: its sum, digests of uploads, scores that were reported."""
+    """The content of an aggregator: its sum and the digests of uploads."""
 
     values: dict[str, Any]
     arrays: dict[str, Any]
     absorbed: dict[Key, str]
-    calibration: Calibration | None = None

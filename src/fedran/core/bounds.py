@@ -3,7 +3,7 @@ r"""The paper's error bounds, computed from the accounts of a state.
 They bound the error due to truncation, quantisation and the solver's residual, against the full
 ridge at the same lambda. Rounding in the accumulated Gram is not included. They are diagnoses: with
 the paper's lambda of 1e-3 the bound on W is astronomically large, at the default rank and precision
-it certifies no row, and without truncation in float32 or float64 it is tight.
+it says nothing of any row, and without truncation in float32 or float64 it is tight.
 """
 
 from __future__ import annotations
@@ -11,12 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedran.core._linalg.arrays import Bool, Float
 from fedran.core.accounts import Accounts
 
 
@@ -73,18 +68,3 @@ def paper_weight_bound(
         return sys.float_info.max
     bound = accounts.eps_G / lam * norm_B / lam + outside / lam
     return min(bound, sys.float_info.max)
-
-
-def certified_rows(
-    scores: Float[NDArray[Any], "n C"], row_norms: Float[NDArray[Any], " n"], eps_W: float
-) -> Bool[NDArray[Any], " n"]:
-    """Rows whose predicted class cannot differ from the full ridge: margin > 2 ||h|| eps_W.
-
-    The paper's corollary uses the margin of the full classifier. Its proof is symmetric, so the
-    margin of ours works too. With a single class every row is certified.
-    """
-    if scores.shape[1] < 2:
-        return np.ones(len(scores), dtype=bool)
-    top = np.partition(scores, -2, axis=1)
-    margin = top[:, -1] - top[:, -2]
-    return np.asarray(margin > 2.0 * row_norms * eps_W)

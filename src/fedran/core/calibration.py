@@ -155,11 +155,6 @@ class Calibration:
         return Calibration(losses, histogram, self.compared + other.compared)
 
 
-def add_calibrations(a: Calibration | None, b: Calibration | None) -> Calibration | None:
-    """The sum of both, or the one that is not None."""
-    return a + b if a is not None and b is not None else a or b
-
-
 def log_softmax(X: Float64[NDArray[Any], "n C"]) -> Float64[NDArray[Any], "n C"]:
     """Logarithms of the softmax of each row."""
     X = X - np.max(X, axis=1, keepdims=True)

@@ -98,19 +98,15 @@ class ClassSums:
         return cls(classes, sums, counts, tuple(totals.tolist()))
 
     def state(self) -> tuple[dict[str, Any], NDArray[Any]]:
-        """Plain values, and the sums as rows (C, M), for ``from_state``."""
-        values = {
-            "classes": list(self.classes),
-            "counts": list(self.counts),
-            "weights": self.weights,
-        }
+        """Plain values, and the sums as rows (C, M), for ``from_state``. Every row counts once."""
+        values = {"classes": list(self.classes), "counts": list(self.counts)}
         return values, np.ascontiguousarray(to_numpy(self.sums).T)
 
     @classmethod
     def from_state(cls, values: dict[str, Any], rows: Any, device: str | None) -> ClassSums:
         """Inverse of ``state``. Other values are ignored."""
         classes, counts = tuple(values["classes"]), tuple(values["counts"])
-        return cls(classes, to_device(rows, device).T, counts, values["weights"])
+        return cls(classes, to_device(rows, device).T, counts)
 
     @property
     def out_features(self) -> int:

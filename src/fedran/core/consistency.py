@@ -36,17 +36,18 @@ def check_summary(summary: Summary) -> None:
     factor has at most ``n_rows`` minus the number of classes columns, cut <= M eps_G, and
     ||F||^2 + cut = energy, where a centred summary adds sum_c ||b_c||^2 / n_c on the left.
     Without centring that sum is at most the energy (Cauchy-Schwarz). Where the feature map
-    bounds the norm of a row by R, energy <= n_rows R^2 and ||b_c|| <= n_c R. In these sums and
-    bounds n_rows and n_c are the total weights, where rows have weights.
+    bounds the norm of a row by R, energy <= n_rows R^2 and ||b_c|| <= n_c R. Limits are per row, so
+    every row counts once.
     """
     acc, counts = summary.accounts, summary.counts
     for field in fields(acc):
         value = getattr(acc, field.name)
-        if not math.isfinite(value) or (value < 0 and field.name != "weight_excess"):
+        if not (math.isfinite(value) and value >= 0):
             raise Refused(f"accounts.{field.name}", "a finite number, at least 0", value)
-    _check_weights(summary)
-    if summary.calibration is not None:
-        summary.calibration.validate(acc.weight)
+    if summary.sums.weights is not None or acc.weight_excess:
+        raise Refused(
+            "weights", "rows that count once", "weighted rows", hint="repeat rows instead"
+        )
     if acc.n_rows == 0 and acc.energy > 0:
         raise Refused("accounts.energy", "0 where n_rows is 0", acc.energy)
     if not min(acc.n_rows, 1) <= acc.parts <= acc.n_rows:
@@ -72,21 +73,6 @@ def check_summary(summary: Summary) -> None:
         raise Refused("accounts.eps_G", f"at least cut / M = {least:.6g}", acc.eps_G)
 
 
-def _check_weights(summary: Summary) -> None:
-    """Weights are finite and positive, and those of the classes add up to at most all."""
-    acc, weights = summary.accounts, summary.sums.weights
-    if weights is None:
-        if acc.weight_excess:
-            raise Refused("accounts.weight_excess", "0 without weights", acc.weight_excess)
-        return
-    if acc.n_rows and acc.weight <= 0:
-        raise Refused("accounts.weight_excess", "a positive total weight", acc.weight)
-    if not all(math.isfinite(w) and w > 0 for w in weights):
-        raise Refused("weights", "finite, positive numbers", weights)
-    if sum(weights) > acc.weight * (1 + 1e-9):
-        raise Refused("weights", f"at most {acc.weight:.6g} in all", sum(weights))
-
-
 def _free_directions(summary: Summary) -> int:
     """Directions that the rows can span, minus their class means if the summary is centred."""
     return summary.accounts.n_rows - (len(summary.classes) if summary.center else 0)
@@ -98,7 +84,7 @@ def _check_energy(summary: Summary) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         held = float(np.sum(summary.sigma**2))
         norms = np.linalg.norm(to_numpy(summary.class_sums), axis=0)
-        between = float(np.sum(norms**2 / summary.sums.totals))
+        between = float(np.sum(norms**2 / np.asarray(summary.counts)))
     if not math.isfinite(held):
         raise Refused("factor", "finite values", "NaN or infinity")
     if not np.all(np.isfinite(norms)):
@@ -120,10 +106,10 @@ def _check_energy(summary: Summary) -> None:
 def _check_row_norms(summary: Summary, largest: float) -> None:
     """Energy and class sums are at most those of rows of this norm."""
     acc = summary.accounts
-    if acc.energy > acc.weight * largest**2 * (1 + ENERGY_SLACK):
+    if acc.energy > acc.n_rows * largest**2 * (1 + ENERGY_SLACK):
         expected = f"at most {largest**2:.6g} per row, as rows of this feature map have"
         raise Refused("accounts.energy", expected, f"{acc.mean_row_energy:.6g}")
-    norms = np.linalg.norm(to_numpy(summary.class_sums), axis=0) / summary.sums.totals
+    norms = np.linalg.norm(to_numpy(summary.class_sums), axis=0) / np.asarray(summary.counts)
     if np.any(norms > largest * (1 + ENERGY_SLACK)):
         c = int(np.argmax(norms))
         raise Refused(
@@ -232,26 +218,7 @@ def _check_uncentred_sums(summary: Summary) -> None:
 
 
 def check_row_energy(summary: Summary) -> None:
-    """Refuse weights, histograms, and more energy or sums than rows of the feature map have.
-
-    Limits of a federation are per row, so a row must not count as a thousand. Its sites send no
-    histograms, so one that does would decide alone how all heads are calibrated.
-    """
-    if summary.calibration is not None:
-        raise Refused(
-            "histograms",
-            "none in the upload of a site",
-            "histograms",
-            hint="send the summary without its calibration, and calibrate the head with "
-            "head.calibrate(H, y) on rows that no site has learned",
-        )
-    if summary.sums.weights is not None:
-        raise Refused(
-            "weights",
-            "none in the upload of a site, because limits are per row and each row counts once",
-            "weights",
-            hint="repeat rows instead, or add weighted summaries with fedran.Aggregator",
-        )
+    """Refuse more energy or larger class sums than rows of the feature map can have."""
     energies = None if summary.fingerprint is None else row_energy_range(summary.fingerprint)
     if energies is not None:
         _check_row_norms(summary, math.sqrt(energies[1]))

@@ -25,7 +25,7 @@ from fedran.core._linalg.arrays import (
     to_numpy,
 )
 from fedran.core.accounts import Accounts
-from fedran.core.bounds import certified_rows, paper_weight_bound, weight_bound
+from fedran.core.bounds import paper_weight_bound, weight_bound
 from fedran.core.calibration import SCORE_RANGE, Calibration, log_softmax
 from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused, printable, real_number
@@ -206,16 +206,6 @@ class Head:
         squares = np.sum(X**2, axis=1)
         known = np.sum((X @ to_numpy(cast(self.seen, "float64"))) ** 2, axis=1)
         return np.clip(1 - known / np.where(squares > 0, squares, 1.0), 0.0, 1.0)
-
-    def certify(self, H: ArrayLike | Array) -> Bool[NDArray[Any], " n"]:
-        """Rows whose prediction provably equals that of the full, exact ridge.
-
-        The proof does not cover rounding in the accumulated Gram and in the scores; see
-        ``fedran.core.bounds``.
-        """
-        H = self._rows(H)
-        norms = np.sqrt(np.sum(to_numpy(H).astype(np.float64) ** 2, axis=1))
-        return certified_rows(to_numpy(self.scores(H)), norms, self.diagnosis.eps_W)
 
     def to(self, device: str | None) -> Head:
         """The same head on a torch device, or in NumPy when ``device`` is None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from fedran.core._linalg.arrays import (
     Array,
     Float,
-    Float64,
     Int64,
     as_matrix,
     cast,
@@ -19,7 +18,6 @@ from fedran.core._linalg.arrays import (
     like,
     namespace,
     require_finite,
-    scale_rows,
     to_numpy,
 )
 from fedran.core._linalg.truncation import check_rank, leading
@@ -27,10 +25,8 @@ from fedran.core.accounts import Accounts
 from fedran.core.class_sums import SUM_BLOCK, ClassSums
 from fedran.core.errors import positive_integer
 from fedran.core.fingerprint import Fingerprint, check_fingerprint
-from fedran.core.labels import MISSING, Label, encode_labels, recode
+from fedran.core.labels import MISSING, Label, encode_labels
 from fedran.core.summary import Center, Summary, check_center
-
-Unlabelled = Literal["drop", "factor"]
 
 
 def summarize(
@@ -40,8 +36,6 @@ def summarize(
     *,
     center: Center | None = "class",
     fingerprint: Fingerprint | None = None,
-    unlabelled: Unlabelled = "drop",
-    sample_weight: ArrayLike | None = None,
 ) -> Summary:
     r"""Summarize random features H (n, M) and their labels as one ``Summary``.
 
@@ -55,19 +49,13 @@ def summarize(
     H:
         (n, M) random features, NumPy or torch, float32 or float64; n may be 0.
     y:
-        n labels, int or str; None or NaN where there is none.
+        n labels, int or str. Rows without a label (None or NaN) are left out.
     rank:
         Columns to keep (int), share of the energy to keep (float in (0, 1]), or None for all.
     center:
         ``"class"``, or None to factorise H itself as the paper does.
     fingerprint:
         Of the features, normally ``phi.fingerprint``.
-    unlabelled:
-        Rows without a label are left out (``"drop"``), or they count in the factor (nothing is
-        subtracted from them), the energy and ``n_rows`` but in no class (``"factor"``).
-    sample_weight:
-        n weights, at least 0. A row of weight w counts as w equal rows, and one of weight 0 is
-        left out. Servers of a federation do not accept weighted rows.
 
     Notes
     -----
@@ -92,9 +80,9 @@ def summarize(
             f"H has {width} columns, and its fingerprint says M = {fingerprint.fields['M']}; "
             "pass phi(Z), not Z"
         )
-    H, classes, codes, weights = _rows_in_use(given, y, unlabelled, sample_weight)
-    sums = ClassSums.from_codes(H, classes, codes, weights=weights)
-    rows = _weighted(H if center is None else sums.residuals(H, codes), weights)
+    H, classes, codes = _labelled(given, y)
+    sums = ClassSums.from_codes(H, classes, codes)
+    rows = H if center is None else sums.residuals(H, codes)
     between = 0.0 if center is None else sums.energy
     if isinstance(rank, float):
         rank = share_of_rest(rank, _energy(rows, SUM_BLOCK), between)
@@ -105,9 +93,7 @@ def summarize(
     except ValueError:
         require_finite(given, "H")  # names the row by its number in the input
         raise
-    start = Accounts(
-        n_rows=int(H.shape[0]), energy=result.energy + between, weight_excess=_excess(weights)
-    )
+    start = Accounts(n_rows=int(H.shape[0]), energy=result.energy + between)
     accounts = start.after_local_cut(result.loss)
     factor = without_rounding(result.factor, sums, accounts, center)
     return Summary(factor, sums, accounts, fingerprint, center, route=result.route)
@@ -142,7 +128,6 @@ class Summarizer:
         *,
         center: Center | None = "class",
         fingerprint: Fingerprint | None = None,
-        unlabelled: Unlabelled = "drop",
         max_bytes: int = 512 * 2**20,
     ) -> None:
         self.out_features = positive_integer(out_features, "out_features")
@@ -150,7 +135,6 @@ class Summarizer:
         self.center = check_center(center)
         check_fingerprint(fingerprint)
         self.fingerprint = fingerprint
-        self.unlabelled: Unlabelled = unlabelled
         # Compressing w rows takes 3 row buffers of 8 w M bytes and 6 square ones of 8 w^2 bytes.
         linear, quadratic = 3 * 8 * out_features, 6 * 8
         root = np.sqrt(linear**2 + 4.0 * quadratic * max_bytes)
@@ -168,12 +152,12 @@ class Summarizer:
         self._sums = ClassSums.empty(out_features)
         self._compressions = 0
 
-    def update(self, H: ArrayLike | Array, y: Any, sample_weight: ArrayLike | None = None) -> None:
-        """Add a batch (n, M) with its labels and weights. A refused batch changes nothing."""
+    def update(self, H: ArrayLike | Array, y: Any) -> None:
+        """Add a batch (n, M) with its labels. A refused batch changes nothing."""
         given = as_matrix(H, "H", self.out_features)
         if self._pieces:
             given = like(given, self._pieces[0])
-        H, classes, codes, weights = _rows_in_use(given, y, self.unlabelled, sample_weight)
+        H, classes, codes = _labelled(given, y)
         if self.center and 2 * len(classes) >= self.capacity:
             raise ValueError(
                 f"a batch of {len(classes)} classes needs room for {2 * len(classes) + 1} rows, "
@@ -181,28 +165,25 @@ class Summarizer:
             )
         xp = namespace(H)
         block = max(1, min(SUM_BLOCK, self.capacity // 8))
-        energy = _energy(H, block, weights)
+        energy = _energy(H, block)
         if not np.isfinite(energy) or (energy == 0.0 and bool(xp.any(H != 0))):
             require_finite(given, "H")
             raise ValueError("H has squares out of the range of float64; rescale the features")
         if not self._pieces:
             self._sums = ClassSums((), like(np.zeros((self.out_features, 0)), H), ())
-        self._accounts += Accounts(
-            n_rows=int(H.shape[0]), energy=energy, weight_excess=_excess(weights)
-        )
+        self._accounts += Accounts(n_rows=int(H.shape[0]), energy=energy)
         start, corrections = 0, len(classes) if self.center else 0
         while start < H.shape[0]:
             if self._held + corrections >= self.capacity:
                 self._compress()
             rows = slice(start, start + self.capacity - self._held - corrections)
             part, of_part = H[rows], codes[rows]
-            w = None if weights is None else weights[rows]
-            sums = ClassSums.from_codes(part, classes, of_part, block, w)
+            sums = ClassSums.from_codes(part, classes, of_part, block)
             if self.center:
                 self._keep(xp.astype(self._sums.differences(sums).T, H.dtype))
-                self._keep(_weighted(sums.residuals(part, of_part), w))
+                self._keep(sums.residuals(part, of_part))
             else:  # a copy: the caller may reuse its buffer for the next batch
-                self._keep(_weighted(xp.asarray(part, copy=True), w))
+                self._keep(xp.asarray(part, copy=True))
             self._sums = self._sums + sums
             start += int(part.shape[0])
 
@@ -251,28 +232,13 @@ class Summarizer:
         return Summary(factor, self._sums, accounts, self.fingerprint, self.center, route=route)
 
 
-def _energy(
-    H: Float[Array, "n M"], block: int, weights: Float64[NDArray[Any], " n"] | None = None
-) -> float:
-    """||H||_F^2 in float64, ``block`` rows at a time; with weights that of the weighted rows."""
+def _energy(H: Float[Array, "n M"], block: int) -> float:
+    """||H||_F^2 in float64, ``block`` rows at a time."""
     total = 0.0
     for i in range(0, H.shape[0], block):
         part = cast(H[i : i + block], "float64")
-        squares = to_numpy(namespace(part).sum(part**2, axis=1))
-        total += float(squares.sum() if weights is None else squares @ weights[i : i + block])
+        total += float(to_numpy(namespace(part).sum(part**2, axis=1)).sum())
     return total
-
-
-def _weighted(
-    rows: Float[Array, "n M"], weights: Float64[NDArray[Any], " n"] | None
-) -> Float[Array, "n M"]:
-    """Rows times the square roots of their weights: their Gram is the weighted one."""
-    return rows if weights is None else scale_rows(rows, np.sqrt(weights))
-
-
-def _excess(weights: Float64[NDArray[Any], " n"] | None) -> float:
-    """The sum of the weights minus their number."""
-    return 0.0 if weights is None else float(np.sum(weights - 1.0))
 
 
 def _within_span(rank: int | None, n_rows: int, sums: ClassSums) -> int:
@@ -311,48 +277,12 @@ def without_rounding(
     return factor[:, : min(most, int(np.count_nonzero(squares > floor)))]
 
 
-def _rows_in_use(
-    H: Float[Array, "n M"], y: Any, unlabelled: Unlabelled, sample_weight: ArrayLike | None
-) -> tuple[
-    Float[Array, "used M"],
-    tuple[Label, ...],
-    Int64[NDArray[Any], " used"],
-    Float64[NDArray[Any], " used"] | None,
-]:
-    """The rows that count, their classes, codes and weights.
-
-    Rows of weight 0 are left out, and unlabelled ones if they are dropped.
-    """
-    if unlabelled not in ("drop", "factor"):
-        raise ValueError(f"unlabelled must be 'drop' or 'factor', got {unlabelled!r}")
-    n = int(H.shape[0])
-    classes, codes = encode_labels(y, n)
-    keep, weights = np.ones(n, dtype=bool), None
-    if unlabelled == "drop":
-        keep &= codes != MISSING
-    if sample_weight is not None:
-        weights = check_weights(sample_weight, n)
-        keep &= weights > 0
+def _labelled(
+    H: Float[Array, "n M"], y: Any
+) -> tuple[Float[Array, "used M"], tuple[Label, ...], Int64[NDArray[Any], " used"]]:
+    """The rows that have a label, the classes, and the codes of these rows."""
+    classes, codes = encode_labels(y, int(H.shape[0]))
+    keep = codes != MISSING
     if not keep.all():
-        H = H[like(np.flatnonzero(keep), H)]
-        codes, weights = codes[keep], None if weights is None else weights[keep]
-        present = tuple(classes[i] for i in np.unique(codes[codes != MISSING]))
-        classes, codes = present, recode(codes, classes, present)
-    return H, classes, codes, weights
-
-
-def check_weights(sample_weight: ArrayLike, n: int) -> Float64[NDArray[Any], " {n}"]:
-    """``sample_weight`` as n float64 weights; ValueError unless they are finite and at least 0."""
-    try:
-        weights = to_numpy(sample_weight).astype(np.float64)
-    except (TypeError, ValueError):
-        got = type(sample_weight).__name__
-        raise ValueError(f"sample_weight must hold {n} numbers, got {got}") from None
-    if weights.shape != (n,):
-        raise ValueError(f"sample_weight must hold {n} numbers, got shape {weights.shape}")
-    if not np.all(np.isfinite(weights)) or np.any(weights < 0):
-        row = int(np.argmin(np.isfinite(weights) & (weights >= 0)))
-        raise ValueError(
-            f"sample_weight must be finite and at least 0, got {weights[row]} in row {row}"
-        )
-    return weights
+        H, codes = H[like(np.flatnonzero(keep), H)], codes[keep]
+    return H, classes, codes

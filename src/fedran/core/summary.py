@@ -24,7 +24,6 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core._linalg.truncation import check_rank, leading, square_factor
 from fedran.core.accounts import Accounts
-from fedran.core.calibration import Calibration, add_calibrations
 from fedran.core.class_sums import ClassSums
 from fedran.core.consistency import check_summary
 from fedran.core.errors import Refused
@@ -68,8 +67,6 @@ class Summary:
     """How the factor was computed, fallbacks included."""
     digest: str | None = field(default=None, repr=False)
     """SHA-256 of the upload this was decoded from; None when it was not decoded."""
-    calibration: Calibration | None = field(default=None, repr=False)
-    """Scores of some rows by a head that had not learned them. Under ``+`` added."""
 
     def __post_init__(self) -> None:
         check_fingerprint(self.fingerprint)
@@ -148,7 +145,6 @@ class Summary:
             self.fingerprint,
             self.center,
             route="sum",
-            calibration=add_calibrations(self.calibration, other.calibration),
         )
 
     def __radd__(self, other: object) -> Summary:
@@ -212,11 +208,7 @@ class Summary:
             # Row-major first, so that equal values have equal hashes whatever their layout.
             sha.update(np.ascontiguousarray(to_numpy(array)).data)
         fields = (self.classes, self.counts, self.accounts, self.fingerprint, self.center)
-        sha.update(repr((*fields, self.sums.weights)).encode())
-        if self.calibration is not None:
-            for array in (self.calibration.losses, self.calibration.histogram):
-                sha.update(np.ascontiguousarray(array).data)
-            sha.update(repr(self.calibration.compared).encode())
+        sha.update(repr(fields).encode())
         return sha.hexdigest()
 
 

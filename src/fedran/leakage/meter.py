@@ -271,7 +271,7 @@ def _check_match(message: Message, rows: Rows, partial: bool) -> None:
     stated = class_means(message).T * np.asarray(message.counts)
     error, size = (float(np.linalg.norm(x)) for x in (stated - sums.sums, sums.sums))
     allowed = MIXTURE_TOLERANCE * size
-    if isinstance(message, Summary) and message.sums.weights is None:
+    if isinstance(message, Summary):
         allowed = message.accounts.eps_B + 1e-3 * size
     if error > allowed:
         raise Refused(

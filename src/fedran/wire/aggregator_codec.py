@@ -12,7 +12,7 @@ from fedran.core.aggregator import Aggregator, AggregatorState
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
 from fedran.wire.container import Container, pack
-from fedran.wire.validation import Header, Limits, plain_calibration
+from fedran.wire.validation import Header, Limits, plain_accounts
 
 Dtype = Literal["float32", "float64"]
 
@@ -30,18 +30,9 @@ def encode_aggregator(aggregator: Aggregator) -> bytes:
             "dtype": aggregator.dtype,
             "fingerprint": dict(fingerprint.fields) if fingerprint else None,
             "ledger": [[client, task, digest] for (client, task), digest in state.absorbed.items()],
-            "state": _without_defaults(state.values),
+            "state": state.values | {"accounts": plain_accounts(aggregator.accounts)},
         }
-        if state.calibration is not None:
-            header["histograms"] = plain_calibration(state.calibration)
         return pack("aggregator", header, tensors)
-
-
-def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a state, without weights where each row counts once."""
-    plain = {k: _without_defaults(v) if isinstance(v, dict) else v for k, v in values.items()}
-    unset = [k for k in ("weights", "weight_excess") if k in plain and plain[k] in (None, 0)]
-    return {k: v for k, v in plain.items() if k not in unset}
 
 
 def decode_aggregator(message: Container, limits: Limits, device: str | None) -> Aggregator:
@@ -73,8 +64,7 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
         if not (isinstance(row, list) and len(row) == 3 and isinstance(row[2], str)):
             raise Refused("ledger", "rows of client, task, digest", row)
         ledger[check_id(row[0], "ledger"), check_id(row[1], "ledger")] = row[2]
-    calibration = header.calibration("histograms")
-    aggregator.restore(AggregatorState(values, arrays, ledger, calibration))
+    aggregator.restore(AggregatorState(values, arrays, ledger))
     return aggregator
 
 
@@ -84,18 +74,13 @@ def _read_sum(
     form = section.one_of("form", "stack", "gram")
     width = section.integer("width")
     shape = (M, width) if form == "stack" else (M * (M + 1) // 2,)
-    totals = _read_totals(section, limits)
-    sums = message.tensor("class_sums", "F64", (len(totals["classes"]), M))
-    arrays = {form: message.tensor(form, dtype, shape), "class_sums": sums}
-    return {"form": form, "width": width, **totals}, arrays
-
-
-def _read_totals(section: Header, limits: Limits) -> dict[str, Any]:
-    """Classes, rows per class and accounts."""
     classes = section.labels("classes", limits)
-    return {
+    values = {
+        "form": form,
+        "width": width,
         "classes": list(classes),
         "counts": section.integers("counts", len(classes), 1),
-        "weights": section.weights("weights", len(classes)),
         "accounts": asdict(section.accounts("accounts", totals=True)),
     }
+    sums = message.tensor("class_sums", "F64", (len(classes), M))
+    return values, {form: message.tensor(form, dtype, shape), "class_sums": sums}

@@ -61,7 +61,7 @@ def describe_container(message: Container, limits: Limits) -> Description:
     elif isinstance(obj, Head):
         title, sections = _head(obj, message)
     else:
-        title, sections = _aggregator(obj, message)
+        title, sections = _aggregator(obj)
     fingerprint: Section = {"fingerprint": "none: the features are not identified"}
     if obj.fingerprint is not None:
         fingerprint = {
@@ -140,7 +140,7 @@ def _head(head: Head, message: Container) -> tuple[str, dict[str, Section]]:
     }
 
 
-def _aggregator(agg: Aggregator, message: Container) -> tuple[str, dict[str, Section]]:
+def _aggregator(agg: Aggregator) -> tuple[str, dict[str, Section]]:
     clients = sorted({client for client, _ in agg.absorbed})
     tasks = sorted({task for _, task in agg.absorbed})
     content: Section = {
@@ -153,13 +153,11 @@ def _aggregator(agg: Aggregator, message: Container) -> tuple[str, dict[str, Sec
         "rows": agg.accounts.n_rows,
         "classes": _listed(dict(agg.counts)),
     }
-    calibration = message.header.calibration("histograms")
     bounds: Section = {k.replace("_", " "): v for k, v in asdict(agg.bounds).items()}
     return "aggregator: a server's state", {
         "content": content,
         "accounts": _accounts(agg.accounts),
         "bounds on the Gram error": bounds,
-        **_calibration(calibration, len(agg.classes)),
     }
 
 

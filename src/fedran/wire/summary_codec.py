@@ -62,10 +62,6 @@ def check_precision(precision: str, bits: float) -> Precision:
 
 def encode_summary(summary: Summary, precision: Precision, bits: float) -> bytes:
     """A summary as a message. The error of rounding is added to its accounts."""
-    if summary.sums.weights is not None:
-        raise ValueError("summaries of weighted rows cannot be sent: repeat rows instead")
-    if summary.calibration is not None:
-        raise ValueError("calibrations cannot be sent: calibrate the head with head.calibrate")
     summary = summary.to(None).validate()
     sigma, rows = _sorted_directions(summary)
     if _deviation(rows) > TOLERANCE["float32"] / 2:

@@ -176,14 +176,12 @@ class Header:
     def accounts(self, key: str, totals: bool = False) -> Accounts:
         """Accounts: all fields present, no others, finite and at least 0.
 
-        The accounts of one message have ceilings. ``totals`` over many messages may exceed them,
-        and have ``weight_excess`` where rows have weights, which may be negative.
+        The accounts of one message have ceilings. ``totals`` over many messages may exceed them.
         """
         section = self.section(key)
         rows, energy = (10**30, sys.float_info.max) if totals else (MAX_ROWS, MAX_ENERGY)
         known = {f.name for f in fields(Accounts)} - {"weight_excess"}
-        weighted = totals and "weight_excess" in section.fields
-        extra = sorted(section.fields.keys() - known - ({"weight_excess"} if weighted else set()))
+        extra = sorted(section.fields.keys() - known)
         if extra:
             raise Refused(section.path, "only known accounts", ", ".join(extra))
         values: dict[str, Any] = {
@@ -192,18 +190,7 @@ class Header:
             else section.number(name, energy)
             for name in known
         }
-        if weighted:
-            values["weight_excess"] = section.number("weight_excess", rows, low=-rows)
         return Accounts(**values)
-
-    def weights(self, key: str, length: int) -> tuple[float, ...] | None:
-        """A list of ``length`` positive numbers; None if the field is missing."""
-        if key not in self.fields:
-            return None
-        found = tuple(self.numbers(key, length, MAX_ROWS))
-        if not all(w > 0 for w in found):
-            raise Refused(self._name(key), "positive numbers", found)
-        return found
 
     def calibration(self, key: str) -> Calibration | None:
         """Losses and histogram of scores; None if the field is missing."""
@@ -217,11 +204,8 @@ class Header:
 
 
 def plain_accounts(accounts: Accounts) -> dict[str, Any]:
-    """The fields of accounts for a header; ``weight_excess`` only where rows have weights."""
-    values = asdict(accounts)
-    if not values["weight_excess"]:
-        del values["weight_excess"]
-    return values
+    """The fields of accounts for a header, where every row counts once."""
+    return {k: v for k, v in asdict(accounts).items() if k != "weight_excess"}
 
 
 def plain_calibration(calibration: Calibration) -> dict[str, Any]:

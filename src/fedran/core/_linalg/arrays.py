@@ -146,6 +146,23 @@ def as_matrix(x: Any, name: str, columns: int | None = None) -> Float[Array, "n 
     return xp.astype(array, xp.float32)
 
 
+def check_weights(sample_weight: Any, n: int) -> Float64[NDArray[Any], " {n}"]:
+    """``sample_weight`` as n float64 weights; ValueError unless they are finite and at least 0."""
+    try:
+        weights = to_numpy(sample_weight).astype(np.float64)
+    except (TypeError, ValueError):
+        got = type(sample_weight).__name__
+        raise ValueError(f"sample_weight must hold {n} numbers, got {got}") from None
+    if weights.shape != (n,):
+        raise ValueError(f"sample_weight must hold {n} numbers, got shape {weights.shape}")
+    if not np.all(np.isfinite(weights)) or np.any(weights < 0):
+        row = int(np.argmin(np.isfinite(weights) & (weights >= 0)))
+        raise ValueError(
+            f"sample_weight must be finite and at least 0, got {weights[row]} in row {row}"
+        )
+    return weights
+
+
 def require_dense(x: Any, name: str) -> None:
     """TypeError for sparse rows, which begins with scikit-learn's words and names two ways out."""
     if hasattr(x, "tocsr") or "sparse" in str(getattr(x, "layout", "")):

@@ -211,7 +211,7 @@ def _from_eigen(
     k = min(k, resolved(values, max(negligible, w * eps(values))))
     kept, U = values[:k], U[:, :k]
     if A is None or A.shape[1] > A.shape[0]:
-        factor = xp.astype(U * xp.sqrt(kept), K.dtype)
+        factor = xp.astype(U * xp.sqrt(xp.clip(kept, min=0)), K.dtype)
     else:
         factor = matmul(A, xp.astype(U, A.dtype))
     if first == 0:
