@@ -13,7 +13,7 @@ from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.summarize import summarize
-from fedran.core.summary import Summary, combine
+from fedran.core.summary import Summary
 from helpers.reference import ROUNDING, federations, frobenius, onehot, quick, spectral
 
 centers = st.sampled_from(["class", None])
@@ -134,7 +134,7 @@ def test_centred_and_uncentred_summaries_do_not_add():
     with pytest.raises(Refused, match="center: expected 'class', got None; summaries add only"):
         a + b
     with pytest.raises(Refused, match="center: expected None, got 'class'"):
-        combine([b, a])
+        b + a
 
 
 @pytest.mark.parametrize("kind", ["hellinger", "cosine"])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
-from operator import add
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -219,56 +217,3 @@ def check_center(center: object) -> Center | None:
     if center != "class":
         raise ValueError(f"center must be 'class' or None, got {center!r}")
     return "class"
-
-
-def combine(summaries: Iterable[Summary], rank: int | float | None = None) -> Summary:
-    r"""One summary, with orthogonal columns, of everything that several summaries describe.
-
-    With factors F_i (M, r_i) side by side, ``A = [F_1 .. F_n]`` (M, w), the sum of the Grams is
-    ``A A' = sum_i F_i F_i'``; the result holds ``F = A U_k``, with U_k the leading eigenvectors
-    of the small ``A'A`` (w, w), so that ``F F' = T_k(A A')``. Centred summaries add one column to
-    A per class and summary that shares it with an earlier one. Class sums add by label, accounts
-    as ``Accounts`` says.
-
-    Parameters
-    ----------
-    summaries:
-        At least one, all of the same features.
-    rank:
-        None keeps everything: the sum of the Grams to rounding, with accounts added. An int
-        keeps that many columns, a float in (0, 1] that share of the factors' energy. The accounts
-        count the truncation as a merge: ``cut`` grows by its trace and ``eps_G`` by its norm, so
-        that the ridge and the bounds at the server stay correct.
-
-    Notes
-    -----
-    Cost: w^2 M + 4/3 w^3 + 2 w M k operations and w^2 + M w numbers. An (M, M) matrix is computed
-    only where w exceeds M. The head is the same as after adding the summaries in any order.
-
-    Examples
-    --------
-    >>> import numpy as np, fedran
-    >>> H = np.array([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 1.0, 1.0]])
-    >>> a, b = fedran.summarize(H, ["cat", "dog", "dog"]), fedran.summarize(H[:2], ["dog", "cat"])
-    >>> combine([a, b]).gram().diagonal().round(9).tolist(), combine([a, b]).counts
-    ([8.0, 9.0, 1.0], (2, 3))
-    >>> round(combine([a, b], rank=1).accounts.cut, 9) < 2
-    True
-    """
-    parts, rank = list(summaries), check_rank(rank)
-    if not parts:
-        raise ValueError("combine takes at least one summary, got none")
-    # Without their columns they add at little cost, with every check and rule of ``+``. The
-    # factor of this sum holds what Chan's formula adds for shared classes.
-    total = reduce(add, (replace(s, factor=s.factor[:, :0]) for s in parts))
-    first = parts[0].factor
-    columns = [*(like(s.factor, first) for s in parts), total.factor]
-    stack = namespace(first).concat(columns, axis=1)
-    if isinstance(rank, int) and rank >= min(stack.shape):
-        rank = None
-    result = leading(stack, rank, "the stacked factors")
-    # Without a rank only columns that are zero to rounding are dropped, which is no loss.
-    accounts = total.accounts if rank is None else total.accounts.after_merge_cut(result.loss)
-    return replace(
-        total, factor=result.factor, accounts=accounts, route=f"sum, {result.route}", digest=None
-    )
