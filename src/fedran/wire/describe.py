@@ -9,7 +9,6 @@ from typing import Any
 from fedran.core.accounts import Accounts
 from fedran.core.aggregator import Aggregator
 from fedran.core.bounds import gram_bounds
-from fedran.core.calibration import Calibration
 from fedran.core.errors import printable, shortened
 from fedran.core.head import Head
 from fedran.core.labels import Label
@@ -22,9 +21,6 @@ from fedran.wire.validation import Limits
 
 SHOWN = 8
 """At most this many classes, clients or tasks are listed by name."""
-
-REJECT = (0.05, 0.1)
-"""Shares of wrong decisions for which the threshold of "don't know" is shown."""
 
 Section = dict[str, str | int | float | None]
 
@@ -75,41 +71,32 @@ def describe_container(message: Container, limits: Limits) -> Description:
     )
 
 
-def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
+def _precision(message: Container, codes: str) -> str:
+    """The precision, with the bits per value where the rows of a tensor have some each."""
     precision = message.header.text("precision")
-    if precision != "mixed":
-        width = "fixed width"
-    elif s.rank == 0:
-        width = "no column"
-    else:
-        bits = message.tensors["directions_bits"].mean()
-        width = f"{bits:.2f} bits per value before compression"
+    bits = message.tensors.get(f"{codes}_bits")
+    if bits is None or not len(bits):
+        return precision
+    return f"{precision} ({bits.mean():.2f} bits per value before compression)"
+
+
+def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
     content: Section = {
-        "precision": f"{precision} ({width})",
+        "precision": _precision(message, "directions"),
         "out_features M": s.out_features,
         "rank": s.rank,
-        "center": _center(s.center),
+        "center": "class: rows minus class means" if s.center else "none: the rows themselves",
         "rows": s.accounts.n_rows,
         "labelled rows": sum(s.counts),
         "classes": _listed(dict(zip(s.classes, s.counts, strict=True))),
-        "in memory": f"{s.nbytes} bytes",
-        "largest singular value": float(s.sigma[0]) if s.rank else None,
-        "smallest kept": float(s.sigma[-1]) if s.rank else None,
     }
-    return "upload: one client's summary of one task", {
-        "content": content,
-        "accounts": _accounts(s.accounts),
-    }
+    sections = {"content": content, "accounts": _accounts(s.accounts)}
+    return "upload: one client's summary of one task", sections
 
 
 def _mixture(m: Mixture, message: Container) -> tuple[str, dict[str, Section]]:
-    precision = message.header.text("precision")
-    if precision == "mixed" and m.n_groups:
-        bits = message.tensors["means_bits"].mean()
-        precision = f"mixed ({bits:.2f} bits per value before compression)"
-    spread = float(sum(p.counts @ p.spreads for p in m.parts))
     content: Section = {
-        "precision": precision,
+        "precision": _precision(message, "means"),
         "in_features d": m.in_features,
         "parts": len(m.parts),
         "groups": m.n_groups,
@@ -117,53 +104,41 @@ def _mixture(m: Mixture, message: Container) -> tuple[str, dict[str, Section]]:
         "rows of the smallest group": m.smallest_group,
         "directions": ", ".join(str(len(p.shares)) for p in m.parts[:SHOWN]) or "none",
         "classes": _listed(dict(zip(m.classes, m.counts, strict=True))),
-        "in memory": f"{m.nbytes} bytes",
         "energy": m.energy,
-        "of which within groups": f"{spread / m.energy:.2%}" if m.energy else None,
-        "bound on the Gram error": "none exists for mixtures",
     }
     return "upload: one client's mixture of one task", {"content": content}
 
 
 def _head(head: Head, message: Container) -> tuple[str, dict[str, Section]]:
     content: Section = {
-        "precision": message.header.text("precision"),
+        "precision": _precision(message, "weights"),
         "out_features M": head.out_features,
         "classes": _listed(dict.fromkeys(head.classes)),
         "novelty": "none" if head.seen is None else f"from {head.seen.shape[1]} directions",
+        "calibration": "none: no probabilities, no rejection",
     }
+    if head.calibration is not None and head.calibration.total > 0:
+        content["calibration"] = f"from {head.calibration.total:g} rows"
+        content["temperature"] = head.calibration.temperature
     diagnosis: Section = {k: _safe(v) for k, v in asdict(head.diagnosis).items()}
-    return "head: a classifier", {
-        "content": content,
-        "diagnosis": diagnosis,
-        **_calibration(head.calibration, len(head.classes)),
-    }
+    return "head: a classifier", {"content": content, "diagnosis": diagnosis}
 
 
 def _aggregator(agg: Aggregator) -> tuple[str, dict[str, Section]]:
-    clients = sorted({client for client, _ in agg.absorbed})
-    tasks = sorted({task for _, task in agg.absorbed})
     content: Section = {
         "dtype": agg.dtype,
         "out_features M": agg.out_features,
         "columns held": agg.rank,
         "uploads": len(agg.absorbed),
-        "clients": _listed(dict.fromkeys(clients)),
-        "tasks": _listed(dict.fromkeys(tasks)),
+        "clients": _listed(dict.fromkeys(sorted({client for client, _ in agg.absorbed}))),
+        "tasks": _listed(dict.fromkeys(sorted({task for _, task in agg.absorbed}))),
         "rows": agg.accounts.n_rows,
         "classes": _listed(dict(agg.counts)),
     }
-    bounds: Section = {k.replace("_", " "): v for k, v in asdict(agg.bounds).items()}
     return "aggregator: a server's state", {
         "content": content,
         "accounts": _accounts(agg.accounts),
-        "bounds on the Gram error": bounds,
     }
-
-
-def _center(center: str | None) -> str:
-    """What was subtracted from the rows before they were factorised."""
-    return "none: the rows themselves" if center is None else f"{center}: rows minus class means"
 
 
 def _accounts(accounts: Accounts) -> Section:
@@ -180,23 +155,6 @@ def _accounts(accounts: Accounts) -> Section:
             f"{accounts.eta_loc:.4g}, {accounts.eta_merge:.4g}, {accounts.merges}"
         ),
     }
-
-
-def _calibration(found: Calibration | None, n_classes: int) -> dict[str, Section]:
-    """What probabilities and "don't know" are made of; "none" where nothing was recorded."""
-    if found is None or found.total == 0:
-        return {"calibration": {"rows": "none: no probabilities, no rejection"}}
-    content: Section = {
-        "rows": found.total,
-        "of which predicted right": f"{found.histogram[0] / found.total:.2%}",
-        "compared with": f"{1 - found.missing(n_classes):.2%} of the classes on average",
-        "temperature": found.temperature,
-    }
-    for alpha in REJECT:
-        known = found.missing(n_classes) < alpha
-        gap = found.threshold(alpha, n_classes) if known else "none: too few classes compared"
-        content[f"gap for reject={alpha:g}"] = gap
-    return {"calibration": content}
 
 
 def _safe(value: Any) -> Any:
